@@ -20,22 +20,20 @@ use crate::cpu::scratch::Region;
 /// Most rows of such a product. With more, packed panels, which are read from one run of memory, are faster.
 const FEW: usize = 64;
 
-/// Panels that are computed side by side: with more of them, longer runs of memory are read of B, and more sums are
-/// kept meanwhile.
+/// Columns that one thread alone computes side by side. The longer the runs of memory that are read of B, the sooner the
+/// hardware fetches ahead; the more columns, the more sums are kept meanwhile.
+const COLUMNS: usize = 768;
+
+/// Panels of columns instead, where several threads share them.
 const PANELS: usize = 8;
 
 /// The same for one row.
 const PANELS_OF_ONE: usize = 16;
 
-/// Tiles one below another up to which rows of B take longer to fetch than to meet, and are fetched on the way. With
-/// more, the rows after a part are fetched while tiles meet it, unless several threads share the memory: they wait for
-/// it in turn anyway.
-const FETCHING_TILES: usize = 3;
-
 /// Rows of B that are met at a time: every row is another run of memory and, as like as not, another page. They are so
 /// few that, some panels wide, they stay in the second-level cache for all tiles, and their pages in the nearest table
-/// of addresses.
-const ROWS_OF_B: usize = 64;
+/// of addresses; with more of them, sums are kept and taken up again less often.
+const ROWS_OF_B: Range<usize> = 64..128;
 
 pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
     job.b.col_stride == 1
@@ -46,39 +44,50 @@ pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> 
 }
 
 /// What one of the threads does; columns are given out by `next`.
-pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
+pub(super) fn work(
+    (kernel, limits): (&Kernel, &Limits),
+    job: &GemmJob<'_>,
+    (next, workers): (&Tickets, usize),
+    scratch: &mut Scratch,
+) {
     let Scratch { panels, left, lines, sums, phase_sums } = scratch;
     let stretches = Stretches::new(kernel, job.k);
     // Tiles of about equal height.
     let heights = kernel.row_strips(job.b.data);
     let height = job.m.div_ceil(job.m.div_ceil(heights.len()));
     let widest = heights[height - 1].last().map_or(1, |(vectors, _)| *vectors) * kernel.lanes;
-    let most = if job.m == 1 { PANELS_OF_ONE } else { PANELS };
+    let most = match (job.m, workers) {
+        (1, _) => PANELS_OF_ONE,
+        (_, 1) => COLUMNS / widest,
+        _ => PANELS,
+    };
     let share = |_: usize, left: usize| if workers == 1 { left } else { left.div_ceil(2 * workers) }.min(most);
     let take = || next.run(0..job.n.div_ceil(widest), share);
     let Some(mut run) = take() else { return };
 
     // Each tile packed over the whole sum.
-    let tile = kernel.rows() * job.k;
+    let tile = heights.len() * job.k;
     let left = left.take(job.m.div_ceil(height) * tile);
     for (first, to) in (0..job.m).step_by(height).zip(left.chunks_exact_mut(tile)) {
-        (kernel.pack_left)(&job.a, first..(first + height).min(job.m), 0..job.k, lines, to);
+        (kernel.pack_left_in_place)(&job.a, first..(first + height).min(job.m), 0..job.k, lines, to);
     }
-    let a = Left { data: left, start: 0, tile, row: 1, step: kernel.rows(), height, packed: true };
+    let a = Left { data: left, start: 0, tile, row: 1, step: heights.len(), height, packed: true };
     loop {
         let mut columns = run.start * widest..(run.end * widest).min(job.n);
         while columns.len() >= kernel.lanes {
             let (vectors, _) = routine(kernel, job, height, columns.len() / kernel.lanes);
             let width = vectors * kernel.lanes;
             let end = columns.start + columns.len() / width * width;
-            let at = (columns.start..end, vectors, workers);
+            let fits = limits.left / 2 / (end - columns.start);
+            let rows_of_b = fits.clamp(ROWS_OF_B.start, ROWS_OF_B.end);
+            let at = (columns.start..end, vectors, (rows_of_b, workers));
             compute((kernel, job), &stretches, &a, at, (sums, phase_sums));
             columns.start = end;
         }
         if !columns.is_empty() {
             // Fewer than a vector, which would reach into the next row of B.
-            let a = |k: &Range<usize>| Left { start: a.start + k.start * a.step, ..a };
-            narrow::compute((kernel, job), &stretches, a, columns, (panels, lines, sums));
+            let packed = narrow::pack((kernel, job), &stretches, (lines, phase_sums));
+            narrow::compute((kernel, job), &stretches, packed, columns, (panels, lines, sums));
         }
         match take() {
             Some(more) => run = more,
@@ -88,7 +97,7 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
 }
 
 /// The widest tile of `rows` rows that has at most `vectors` vectors.
-fn routine(kernel: &Kernel, job: &GemmJob<'_>, rows: usize, vectors: usize) -> (usize, RowStripRoutine) {
+pub(super) fn routine(kernel: &Kernel, job: &GemmJob<'_>, rows: usize, vectors: usize) -> (usize, RowStripRoutine) {
     let widths = kernel.row_strips(job.b.data)[rows - 1];
     widths.iter().rfind(|(width, _)| *width <= vectors).copied().unwrap_or(widths[0])
 }
@@ -98,7 +107,7 @@ fn compute(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     stretches: &Stretches,
     a: &Left<'_>,
-    (columns, vectors, workers): (Range<usize>, usize, usize),
+    (columns, vectors, (rows_of_b, workers)): (Range<usize>, usize, (usize, usize)),
     (sums, results): (&mut Region, &mut Region),
 ) {
     let (m, n) = (job.m, columns.len());
@@ -113,13 +122,14 @@ fn compute(
         }
     }
     let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
-    let fetches_next = workers == 1 && m > FETCHING_TILES * a.height;
+    // Unless several threads share the memory: they wait for it in turn anyway.
+    let fetched = if workers == 1 && m > a.height { rows_of_b } else { 0 };
     for index in 0..stretches.count {
         let stretch = stretches.range(index);
         let beta = if index == 0 { job.beta } else { 1.0 };
-        for start in stretch.clone().step_by(ROWS_OF_B) {
-            let k = start..stretch.end.min(start + ROWS_OF_B);
-            let part = Part { begins: start == stretch.start, ends: k.end == stretch.end, beta, fetches_next, k };
+        for start in stretch.clone().step_by(rows_of_b) {
+            let k = start..stretch.end.min(start + rows_of_b);
+            let part = Part { begins: start == stretch.start, ends: k.end == stretch.end, beta, fetched, k };
             add_part((kernel, job), a, part, (columns.clone(), vectors), (sums, (c, c_row)));
         }
     }
@@ -133,25 +143,25 @@ fn compute(
 }
 
 /// Some rows of B over a stretch, which tiles add to what they have of it.
-struct Part {
-    k: Range<usize>,
+pub(super) struct Part {
+    pub(super) k: Range<usize>,
     /// Whether these are the first rows of the stretch, and the last ones.
-    begins: bool,
-    ends: bool,
+    pub(super) begins: bool,
+    pub(super) ends: bool,
     /// Factor of what C holds, where they are the last.
-    beta: f32,
-    /// Whether the rows after them are fetched meanwhile.
-    fetches_next: bool,
+    pub(super) beta: f32,
+    /// Rows after them that are fetched meanwhile, at most.
+    pub(super) fetched: usize,
 }
 
-fn add_part(
+pub(super) fn add_part(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     a: &Left<'_>,
     part: Part,
     (columns, vectors): (Range<usize>, usize),
     (sums, (c, c_row)): (&mut [f32], (*mut f32, usize)),
 ) {
-    let Part { k, begins, ends, beta, fetches_next } = part;
+    let Part { k, begins, ends, beta, fetched } = part;
     let (m, n) = (job.m, columns.len());
     let Matrix { data, start, row_stride, .. } = job.b;
     let b = start + k.start * row_stride + columns.start;
@@ -161,7 +171,7 @@ fn add_part(
         at: data.address(b).wrapping_add(k.len() * row_stride * bytes),
         stride: row_stride * bytes,
         len: n * bytes,
-        rows: if fetches_next { (job.k - k.end).min(ROWS_OF_B) } else { 0 },
+        rows: fetched.min(job.k - k.end),
     };
     for (first, rows) in [(0, a.height), (m / a.height * a.height, m % a.height)] {
         let tiles = if rows == a.height { m / rows } else { usize::from(rows > 0) };
@@ -172,7 +182,8 @@ fn add_part(
         let last = from + (tiles - 1) * a.tile + (k.len() - 1) * a.step + rows - 1;
         assert!(last < a.data.len(), "gemm: rows of A out of range");
         let (width, routine) = routine(kernel, job, rows, vectors);
-        assert!(width == vectors && n.is_multiple_of(width * kernel.lanes) && (first + tiles * rows) * n <= sums.len());
+        assert!(width == vectors && n.is_multiple_of(width * kernel.lanes));
+        assert!(begins && ends || (first + tiles * rows) * n <= sums.len(), "gemm: too few sums");
         let strip = Strip {
             tiles,
             k: k.len(),
@@ -194,7 +205,7 @@ fn add_part(
             b: data.address(b),
             b_row: row_stride,
             panels: n / (width * kernel.lanes),
-            sums: sums[first * n..].as_mut_ptr(),
+            sums: sums.as_mut_ptr().wrapping_add(first * n),
             begins,
             ends,
             next: if first == 0 { next } else { Rows { rows: 0, ..next } },

@@ -165,6 +165,8 @@ pub(super) struct Kernel {
     pub(super) row_strips_bf16: RowStripRoutines,
     /// Packs A for `packed_strips`.
     pub(super) pack_left: PackRoutine,
+    /// Packs A for the tiles that read B in place, which are as tall as their list is long.
+    pub(super) pack_left_in_place: PackRoutine,
     /// Transposes `lanes` rows.
     pub(super) transpose: TransposeRoutine,
     /// Packs rows whose elements are adjacent.

@@ -10,9 +10,10 @@
 //! B is packed into panels as wide as a tile, for all threads together; 16-bit numbers are widened on the way. Each
 //! thread packs rows of A, and sums of a tile (6 x 64 with AVX-512, 6 x 16 with AVX2 and NEON) are kept in registers
 //! (`tile.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
-//! five ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
-//! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `outer.rs`
-//! for sums of at most four terms, which writes C as fast as memory is written.
+//! six ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
+//! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
+//! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of at most four terms, which
+//! writes C as fast as memory is written.
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and
@@ -40,6 +41,7 @@ mod right;
 mod schedule;
 mod scratch;
 mod shared;
+mod short;
 mod skinny;
 mod table;
 mod tile;

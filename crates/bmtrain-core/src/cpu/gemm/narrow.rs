@@ -28,25 +28,16 @@ pub(super) fn packs_all((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>)
 /// What one of the threads does; panels of columns are given out by `next`.
 pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
     let stretches = Stretches::new(kernel, job.k);
-    let (width, rows) = (kernel.columns(), 0..job.m);
+    let width = kernel.columns();
     let share = |_: usize, left: usize| left.div_ceil(2 * workers).min(right::SIDE_BY_SIDE);
     let take = || next.run(0..job.n.div_ceil(width), share);
     let Scratch { panels, left, lines, sums, .. } = scratch;
     let Some(mut run) = take() else { return };
 
-    let at = |k: usize| left::packed_len(kernel, job.m, k);
-    let packs = Left::in_place(kernel, job, &rows, &(0..job.k)).is_none();
-    let left = left.take(if packs { at(job.k) } else { 0 });
-    for k in (0..stretches.count).map(|index| stretches.range(index)).filter(|_| packs) {
-        (kernel.pack_left)(&job.a, rows.clone(), k.clone(), lines, &mut left[at(k.start)..at(k.end)]);
-    }
+    let packed = pack((kernel, job), &stretches, (lines, left));
     loop {
         let columns = run.start * width..(run.end * width).min(job.n);
-        let a = |k: &Range<usize>| {
-            let a = Left::in_place(kernel, job, &rows, k);
-            a.unwrap_or_else(|| Left::packed(kernel, &left[at(k.start)..at(k.end)], k.len()))
-        };
-        compute((kernel, job), &stretches, a, columns, (panels, lines, sums));
+        compute((kernel, job), &stretches, packed, columns, (panels, lines, sums));
         match take() {
             Some(more) => run = more,
             None => return,
@@ -54,11 +45,27 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
     }
 }
 
-/// Columns of all rows, whose part of B is packed here; `a` has the rows of A over a stretch.
-pub(super) fn compute<'s>(
+/// Packs all of A, stretch after stretch, unless it is read in place.
+pub(super) fn pack<'s>(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     stretches: &Stretches,
-    a: impl Fn(&Range<usize>) -> Left<'s>,
+    (lines, to): (&mut Region, &'s mut Region),
+) -> &'s [f32] {
+    let rows = 0..job.m;
+    let at = |k: usize| left::packed_len(kernel, job.m, k);
+    let packs = Left::in_place(kernel, job, &rows, &(0..job.k)).is_none();
+    let to = to.take(if packs { at(job.k) } else { 0 });
+    for k in (0..stretches.count).map(|index| stretches.range(index)).filter(|_| packs) {
+        (kernel.pack_left)(&job.a, rows.clone(), k.clone(), lines, &mut to[at(k.start)..at(k.end)]);
+    }
+    to
+}
+
+/// Columns of all rows, whose part of B is packed here; `packed` is what [`pack`] returned.
+pub(super) fn compute(
+    (kernel, job): (&Kernel, &GemmJob<'_>),
+    stretches: &Stretches,
+    packed: &[f32],
     columns: Range<usize>,
     (panels, lines, sums): (&mut Region, &mut Region, &mut Region),
 ) {
@@ -74,6 +81,9 @@ pub(super) fn compute<'s>(
         right::pack(kernel, &job.b, k.clone(), columns.clone(), lines, panels);
         let panel = |j: usize, len: usize| &panels[(j - columns.start) * k.len()..][..len];
         let pass = Pass::new(kernel, job, stretches, index, sums);
-        block::run(&pass, &a(&k), (rows.clone(), columns.clone()), panel);
+        let at = |k: usize| left::packed_len(kernel, job.m, k);
+        let a = Left::in_place(kernel, job, &rows, &k);
+        let a = a.unwrap_or_else(|| Left::packed(kernel, &packed[at(k.start)..at(k.end)], k.len()));
+        block::run(&pass, &a, (rows.clone(), columns.clone()), panel);
     }
 }

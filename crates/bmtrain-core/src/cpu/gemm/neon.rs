@@ -14,7 +14,8 @@ use crate::cpu::vector::{Eight, Pair, Vector};
 table::table!(
     #[target_feature(enable = "neon")]
     NEON: Pair, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
-    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2, 4], 4: [1, 2], 5: [1, 2], 6: [1, 2]], dots [1, 2] by 4
+    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2, 4], 4: [1, 2], 5: [1, 2], 6: [1, 2]], tall 6,
+    dots [1, 2] by 4
 );
 
 impl Wide<8> for Pair {

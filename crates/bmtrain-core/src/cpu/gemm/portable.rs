@@ -12,7 +12,7 @@ use crate::cpu::vector::Eight;
 
 table::table!(
     KERNEL: Eight, lanes 8, stretch 768, rows [1, 2, 3, 4], height 4, vectors [1],
-    in_place [1: [1], 2: [1], 3: [1], 4: [1]], dots [1, 2] by 2
+    in_place [1: [1], 2: [1], 3: [1], 4: [1]], tall 4, dots [1, 2] by 2
 );
 
 impl Wide<8> for Eight {

@@ -11,7 +11,7 @@ use super::kernel::Kernel;
 use super::outer::Outer;
 use super::scratch::{self, Scratch};
 use super::wide::{Own, Wide};
-use super::{Threads, in_place, narrow, skinny};
+use super::{Threads, in_place, narrow, short, skinny};
 
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
@@ -82,8 +82,11 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
             }
         };
         on_workers(threads, workers, work, work);
+    } else if short::takes(kernel, job) {
+        let work = |scratch: &mut Scratch| short::work(kernel, job, (&next, workers), scratch);
+        on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else if in_place::takes((kernel, limits), job) {
-        let work = |scratch: &mut Scratch| in_place::work(kernel, job, (&next, workers), scratch);
+        let work = |scratch: &mut Scratch| in_place::work((kernel, limits), job, (&next, workers), scratch);
         on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else if narrow::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);

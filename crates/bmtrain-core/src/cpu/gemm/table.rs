@@ -21,12 +21,13 @@ pub(super) use row_strips;
 
 /// The table of an instruction set, whose routines are compiled with the attributes.
 ///
-/// `height` is the last number of `rows`: a macro cannot tell the length of a list where one of its functions needs it.
+/// `height` is the last number of `rows`, and `tall` that of `in_place`: a macro cannot tell the length of a list where
+/// one of its functions needs it.
 macro_rules! table {
     (
         $(#[$attribute:meta])*
         $table:ident: $vector:ty, lanes $lanes:literal, stretch $stretch:literal, rows $rows:tt, height $height:literal,
-        vectors $vectors:tt, in_place $in_place:tt, dots [$($dots:literal),+] by $dot_columns:literal
+        vectors $vectors:tt, in_place $in_place:tt, tall $tall:literal, dots [$($dots:literal),+] by $dot_columns:literal
     ) => {
         pub(super) static $table: Kernel = {
             const COLUMNS: usize = $vectors.len() * $lanes;
@@ -82,10 +83,11 @@ macro_rules! table {
                 stretch: $stretch,
                 strips: table::strips!(0, $rows, $vectors),
                 packed_strips: table::strips!($height, $rows, $vectors),
-                row_strips_f32: table::row_strips!(f32, $height, $in_place),
-                row_strips_f16: table::row_strips!(half::f16, $height, $in_place),
-                row_strips_bf16: table::row_strips!(half::bf16, $height, $in_place),
+                row_strips_f32: table::row_strips!(f32, $tall, $in_place),
+                row_strips_f16: table::row_strips!(half::f16, $tall, $in_place),
+                row_strips_bf16: table::row_strips!(half::bf16, $tall, $in_place),
                 pack_left: left::pack::<$height>,
+                pack_left_in_place: left::pack::<$tall>,
                 transpose,
                 copy,
                 dots_f32: dots_of::<f32>(),

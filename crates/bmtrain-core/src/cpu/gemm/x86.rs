@@ -2,7 +2,8 @@
 //!
 //! AVX-512F: 6 x 64 tiles, 24 of the 32 vector registers hold sums; four vectors of B per step (and not two, as is
 //! usual) keep the loads of A below one per two multiply-adds, and 64 columns divide the widths of the usual models and
-//! their heads. AVX2 and FMA: 6 x 16 tiles, 12 of the 16 vector registers hold sums.
+//! their heads. Tiles that read B in place are of 8 x 48: eight rows meet what is read of it once. AVX2 and FMA: 6 x 16
+//! tiles, 12 of the 16 vector registers hold sums.
 //!
 //! Dot products are of 4 x 4 rows and no more: with more the addresses no longer fit the general registers and speed
 //! falls by a quarter.
@@ -20,13 +21,18 @@ use crate::cpu::simd::Fused;
 table::table!(
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
     AVX512: __m512, lanes 16, stretch 768, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2, 3, 4],
-    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4, 8], 3: [1, 2, 4, 8], 4: [1, 2, 4], 5: [1, 2, 4], 6: [1, 2, 4]],
+    in_place [
+        1: [1, 2, 3, 4, 8], 2: [1, 2, 3, 4, 8], 3: [1, 2, 3, 4, 8], 4: [1, 2, 3, 4],
+        5: [1, 2, 3, 4], 6: [1, 2, 3, 4], 7: [1, 2, 3], 8: [1, 2, 3]
+    ],
+    tall 8,
     dots [1, 2, 3, 4] by 4
 );
 table::table!(
     #[target_feature(enable = "avx2,fma,f16c")]
     AVX2: __m256, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
     in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2, 3], 4: [1, 2, 3], 5: [1, 2], 6: [1, 2]],
+    tall 6,
     dots [1, 2, 3, 4] by 3
 );
 

@@ -60,7 +60,7 @@ fn how_a_product_is_cut_changes_no_bit() {
 
 #[test]
 fn a_row_has_the_same_bits_however_many_there_are_beside_a_row_major_right_side() {
-    // 8 rows are streamed, 9 are packed, 97 are cut into phases.
+    // Up to 64 rows are tiles of each height beside B in place, 97 are cut into phases.
     for_each_set(|set| {
         let pool = pool(3);
         for (n, k) in [(128, 70), (300, 2000), (515, 900)] {
@@ -76,7 +76,7 @@ fn a_row_has_the_same_bits_however_many_there_are_beside_a_row_major_right_side(
                 c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };
             let all = rows(97);
-            for m in [1, 8, 9] {
+            for m in (1..=17).chain([21, 50, 63, 64]) {
                 assert!(rows(m) == all[..m * n], "{set}: {m} of 97 rows, {n} columns, sums of {k}");
             }
         }
@@ -86,12 +86,13 @@ fn a_row_has_the_same_bits_however_many_there_are_beside_a_row_major_right_side(
 #[test]
 fn sums_of_few_terms_have_the_bits_of_a_tile() {
     for_each_set(|set| {
-        let (m, n) = (13, 131);
-        for (k, (alpha, beta)) in (1..=5).flat_map(|k| [(1.0, 0.0), (0.7, 0.0), (0.7, 0.3)].map(|factors| (k, factors)))
+        let shapes = (1..=5).map(|k| (13, 131, k)).chain([23, 24, 40, 64, 65].map(|k| (201, 848, k)));
+        for ((m, n, k), (alpha, beta)) in
+            shapes.flat_map(|shape| [(1.0, 0.0), (0.7, 0.0), (0.7, 0.3)].map(|factors| (shape, factors)))
         {
             let (a, b, zeros) = (numbers(k * m, 5), numbers(k * n, 6), vec![0.0; n]);
-            // A bias is for tiles to add.
-            let [row_by_row, tiles] = [None, Some(Source::F32(&zeros))].map(|bias| {
+            // A bias is for tiles of panels to add.
+            let [plain, tiles] = [None, Some(Source::F32(&zeros))].map(|bias| {
                 let mut c = numbers(m * n, 7);
                 let (a, b) = (Operand::transposed(Source::F32(&a), m), Operand::rows(Source::F32(&b), n));
                 let epilogue = Epilogue { bias, ..Epilogue::default() };
@@ -100,7 +101,7 @@ fn sums_of_few_terms_have_the_bits_of_a_tile() {
                     .unwrap();
                 c
             });
-            assert!(row_by_row == tiles, "{set}: {k} terms, {alpha} and {beta}");
+            assert!(plain == tiles, "{set}: {k} terms, {alpha} and {beta}");
         }
     });
 }
