@@ -80,7 +80,7 @@ pub(super) fn work(
             let end = columns.start + columns.len() / width * width;
             let fits = limits.left / 2 / (end - columns.start);
             let rows_of_b = fits.clamp(ROWS_OF_B.start, ROWS_OF_B.end);
-            let at = (columns.start..end, vectors, (rows_of_b, workers));
+            let at = (columns.start..end, vectors, rows_of_b);
             compute((kernel, job), &stretches, &a, at, (sums, phase_sums));
             columns.start = end;
         }
@@ -107,7 +107,7 @@ fn compute(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     stretches: &Stretches,
     a: &Left<'_>,
-    (columns, vectors, (rows_of_b, workers)): (Range<usize>, usize, (usize, usize)),
+    (columns, vectors, rows_of_b): (Range<usize>, usize, usize),
     (sums, results): (&mut Region, &mut Region),
 ) {
     let (m, n) = (job.m, columns.len());
@@ -122,8 +122,8 @@ fn compute(
         }
     }
     let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
-    // Unless several threads share the memory: they wait for it in turn anyway.
-    let fetched = if workers == 1 && m > a.height { rows_of_b } else { 0 };
+    // A lone tile fetches rows on the way.
+    let fetched = if m > a.height { rows_of_b } else { 0 };
     for index in 0..stretches.count {
         let stretch = stretches.range(index);
         let beta = if index == 0 { job.beta } else { 1.0 };

@@ -1,6 +1,8 @@
 //! The innermost routines, written once for vectors of any instruction set, and the table of them for one.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use super::kernel::{Dots, RowStrip, Rows, Strip};
@@ -16,6 +18,10 @@ const UNROLL: usize = 4;
 
 /// How many updates of the addresses ahead A is fetched from the second-level cache.
 const AHEAD: usize = 4;
+
+/// Terms of a sum while which C is not fetched, where it is only written: stores wait for their lines without a register,
+/// and every line that is fetched is one less of B and A. Shorter sums would fill the buffer of stores.
+const UNFETCHED: Range<usize> = 16..65;
 
 /// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
 pub(super) const SPIN_VECTORS: usize = 12;
@@ -112,8 +118,9 @@ where
     unsafe {
         let (a_row, a_step) = if STEP > 0 { (1, STEP) } else { (t.a_row, t.a_step) };
         let unroll = if STEP > 0 { UNROLL } else { 1 };
+        let fetches = t.beta != 0.0 || !UNFETCHED.contains(&t.k);
         let fetch_sums = |c: *mut f32| {
-            for i in 0..ROWS {
+            for i in 0..if fetches { ROWS } else { 0 } {
                 for j in (0..VECTORS * LANES).step_by(LINE) {
                     fetch::<NEAREST>(c.wrapping_add(i * t.c_row + j));
                 }
