@@ -24,7 +24,7 @@ fn tune(fixture: &Fixture, dir: &str, further: &[&str], sets: &[&str]) -> Outcom
 }
 
 /// The tensors of a file by name.
-fn tensors(fixture: &Fixture, file: &str) -> Vec<(String, Vec<f32>)> {
+pub fn tensors(fixture: &Fixture, file: &str) -> Vec<(String, Vec<f32>)> {
     let file = SafetensorsFile::open(&fixture.path(file)).unwrap();
     let mut all: Vec<(String, Vec<f32>)> = Vec::new();
     for entry in file.tensors() {

@@ -15,6 +15,7 @@ mod doctor;
 mod evaluate;
 mod finetune;
 mod forward;
+mod frozen;
 mod generate;
 mod generate_gguf;
 mod hosts;

@@ -72,6 +72,8 @@ pub struct BuilderOptions {
     /// Full names of parameters that are frozen from the start: they have storages of their own, without memory for
     /// gradients or optimizer state.
     pub frozen: NamePatterns,
+    /// Full names of the only parameters that are trained, but for those frozen; `None` for all.
+    pub trained: Option<NamePatterns>,
     /// What is trained where the model is frozen: low-rank updates of linear layers, and parameters by name. `None`
     /// trains all parameters that are not frozen.
     pub adapters: Option<Arc<Adapters>>,
@@ -97,6 +99,7 @@ impl Default for BuilderOptions {
             init: InitMode::Random,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
+            trained: None,
             adapters: None,
             blocks: HashMap::new(),
             offload_parameters: false,
@@ -225,8 +228,10 @@ impl Builder {
 
     /// Whether a parameter of this full name is trained from the start.
     fn trains(&self, name: &str) -> bool {
-        let is_frozen = self.frozen || self.state.options.frozen.matches(name);
-        let adapters = self.state.options.adapters.as_ref();
+        let BuilderOptions { frozen, trained, adapters, .. } = &self.state.options;
+        let is_left_out = trained.as_ref().is_some_and(|trained| !trained.matches(name));
+        let is_frozen = self.frozen || is_left_out || frozen.matches(name);
+        let adapters = adapters.as_ref();
         self.is_adapter || (!is_frozen && adapters.is_none_or(|adapters| adapters.trained.matches(name)))
     }
 

@@ -82,6 +82,11 @@ fn a_builder_can_freeze_what_is_born_below_it() {
     assert_eq!([&frozen, &weight, &bias].map(|param| param.is_trainable()), [false, true, false]);
     let names = NamePatterns::new(["head.*", "tail.*"]);
     assert_eq!(names.idle(&builder.finish()), ["tail.*"]);
+    let [frozen, trained] = ["head.*", "*.bias"].map(|pattern| NamePatterns::new([pattern]));
+    let options = BuilderOptions { frozen, trained: Some(trained), ..BuilderOptions::default() };
+    let builder = Builder::new(&device, options);
+    let are_trained = ["backbone.weight", "backbone.bias", "head.bias"].map(|n| declare(&builder, n).is_trainable());
+    assert_eq!(are_trained, [false, true, false], "only biases, and those of the head are frozen");
 }
 
 /// A manager that does not clip, so that gradients can be followed by hand.

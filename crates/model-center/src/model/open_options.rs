@@ -102,6 +102,8 @@ pub struct OpenOptions {
     pub sharding: Sharding,
     /// Full names of frozen parameters.
     pub frozen: NamePatterns,
+    /// Full names of the only parameters that are trained, but for those frozen; `None` for all.
+    pub trained: Option<NamePatterns>,
     /// What is trained beside the model, which is frozen.
     pub adapter: Option<Adapter>,
     /// Compare configuration and weights without loading: the returned model has no values.
@@ -142,6 +144,7 @@ impl OpenOptions {
             stages: None,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
+            trained: None,
             adapter: None,
             only_check: false,
             from_config: false,
@@ -182,7 +185,7 @@ impl OpenOptions {
 
     /// Options of its sketch, which takes no memory and is compared with the weights: replicated, on one rank.
     pub fn sketch_builder(&self) -> BuilderOptions {
-        let frozen = self.frozen.clone();
+        let (frozen, trained) = (self.frozen.clone(), self.trained.clone());
         BuilderOptions {
             seed: self.seed,
             dtype: self.dtype,
@@ -190,6 +193,7 @@ impl OpenOptions {
             f32_parameters: self.f32_parameters,
             init: InitMode::Deferred,
             frozen,
+            trained,
             ..BuilderOptions::default()
         }
     }

@@ -17,7 +17,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::{SimulatedRank, count};
 use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::optim::{Clip, LossScaler, ParamGroup, ScalePolicy};
-use bmtrain_dist::param::{F32Parameters, TensorGroup};
+use bmtrain_dist::param::{F32Parameters, NamePatterns, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
 use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
@@ -47,6 +47,9 @@ pub struct LayoutRun {
     pub dtype: DType,
     /// The parameters that are f32 beside 16-bit ones.
     pub f32_parameters: F32Parameters,
+    /// The parameters that are not trained, and the only ones that are.
+    pub frozen: NamePatterns,
+    pub trained: Option<NamePatterns>,
     /// Dtype of gradients.
     pub gradient_dtype: DType,
     /// What blocks keep for the backward pass.
@@ -94,6 +97,8 @@ impl LayoutRun {
             },
             dtype: resolved.model.dtype,
             f32_parameters: resolved.model.f32_parameters,
+            frozen: NamePatterns::new(&resolved.train.frozen),
+            trained: resolved.train.only_trained(),
             gradient_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
             recompute: resolved.train.recompute,
             dropout: [resolved.model.hidden_dropout, resolved.model.attention_dropout],
@@ -141,6 +146,8 @@ impl LayoutRun {
             head_values: HeadInit::DirectoryOrRandom,
             dtype: self.dtype,
             f32_parameters: self.f32_parameters,
+            frozen: self.frozen.clone(),
+            trained: self.trained.clone(),
             grad_dtype: self.gradient_dtype,
             recompute: self.recompute,
             hidden_dropout: self.dropout[0],

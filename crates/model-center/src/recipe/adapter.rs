@@ -109,6 +109,11 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
         let reason = "virtual tokens precede a sequence, and `data.packing` puts several documents into one";
         r.contradiction(&["data.packing", "adapter.method"], reason, "set data.packing = false");
     }
+    if !(s.train.frozen.is_empty() && s.train.only.is_empty()) {
+        let key = if s.train.frozen.is_empty() { "train.only" } else { "train.frozen" };
+        let reason = "a model with an adapter is frozen but for the adapter and `adapter.trained`";
+        r.contradiction(&[key, "adapter.method"], reason, "remove it, or name modules in adapter.trained");
+    }
     if s.data.source.pretraining().is_some() {
         let reason = "task pretrain trains a whole model, and `adapter.method` trains updates of one that is frozen";
         r.contradiction(&["adapter.method", "data.task"], reason, "set adapter.method = \"none\", or use another task");

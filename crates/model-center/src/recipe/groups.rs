@@ -1,4 +1,5 @@
-//! Parameters with a learning rate and a weight decay of their own: by patterns of their names, and by depth.
+//! Which parameters are trained, and those with a learning rate and a weight decay of their own: by patterns of their
+//! names, and by depth.
 //!
 //! Defines [`ParamGroupSettings`] and [`param_groups`]; read by `keys.rs`.
 
@@ -42,6 +43,23 @@ pub(super) fn read(r: &mut Reader) -> Vec<ParamGroupSettings> {
     found.unwrap_or_default()
 }
 
+/// Reads `train.frozen`.
+pub(super) fn read_frozen(r: &mut Reader) -> Vec<String> {
+    r.optional_texts("train.frozen", "not set: none", "[\"input_embedding.*\", \"blocks.0.*\"]").unwrap_or_default()
+}
+
+/// Reads `train.only`.
+pub(super) fn read_only(r: &mut Reader) -> Vec<String> {
+    r.optional_texts("train.only", "not set: all parameters", "[\"*.bias\", \"classifier.*\"]").unwrap_or_default()
+}
+
+impl TrainSettings {
+    /// Names of the only parameters that are trained, but for those frozen; `None` for all.
+    pub fn only_trained(&self) -> Option<NamePatterns> {
+        (!self.only.is_empty()).then(|| NamePatterns::new(&self.only))
+    }
+}
+
 fn group(value: &Value) -> Option<ParamGroupSettings> {
     let Value::Table(entries) = value else { return None };
     let (mut params, mut lr_factor, mut weight_decay) = (None, None, None);
@@ -73,8 +91,19 @@ fn render(group: &ParamGroupSettings) -> String {
 /// patterns that match a parameter the first decides; factors of pattern and depth are multiplied.
 ///
 /// # Errors
-/// A pattern that no parameter has.
+/// A pattern that no parameter has; patterns that freeze all parameters.
 pub fn param_groups(train: &TrainSettings, parameters: &Parameters) -> Result<Vec<ParamGroup>> {
+    for (key, patterns) in [("train.frozen", &train.frozen), ("train.only", &train.only)] {
+        refuse_idle(key, &NamePatterns::new(patterns), parameters)?;
+    }
+    if !parameters.declared().iter().any(Param::is_trainable) {
+        let keys: Vec<&str> = [(train.frozen.is_empty(), "train.frozen"), (train.only.is_empty(), "train.only")]
+            .into_iter()
+            .filter_map(|(is_empty, key)| (!is_empty).then_some(key))
+            .collect();
+        let fix = "leave out a pattern; train.inspect_every = 1 prints all names";
+        return Err(Error::recipe(keys.join(" and "), "no parameter of the model is trained", fix));
+    }
     let mut groups = match train.decay_norms_and_biases {
         true => ParamGroup::all(parameters, train.weight_decay),
         false => ParamGroup::by_decay(parameters, train.weight_decay),
@@ -83,10 +112,7 @@ pub fn param_groups(train: &TrainSettings, parameters: &Parameters) -> Result<Ve
         return Ok(groups);
     }
     let patterns: Vec<NamePatterns> = train.groups.iter().map(|group| NamePatterns::new(&group.params)).collect();
-    if let Some(idle) = patterns.iter().find_map(|patterns| patterns.idle(parameters).first().copied()) {
-        let reason = format!("no parameter of the model is called {}", quote(idle));
-        return Err(Error::recipe("train.groups", reason, "correct it; train.inspect_every = 1 prints all names"));
-    }
+    patterns.iter().try_for_each(|patterns| refuse_idle("train.groups", patterns, parameters))?;
     let depth = 1 + parameters.declared().iter().map(|param| depth_of(param, 0)).max().unwrap_or(0);
     let mut divided: Vec<ParamGroup> = Vec::new();
     for group in &mut groups {
@@ -105,6 +131,12 @@ pub fn param_groups(train: &TrainSettings, parameters: &Parameters) -> Result<Ve
         }
     }
     Ok(divided)
+}
+
+fn refuse_idle(key: &str, patterns: &NamePatterns, parameters: &Parameters) -> Result<()> {
+    let Some(idle) = patterns.idle(parameters).first().copied() else { return Ok(()) };
+    let reason = format!("no parameter of the model is called {}", quote(idle));
+    Err(Error::recipe(key, reason, "correct it; train.inspect_every = 1 prints all names"))
 }
 
 /// Embeddings are at depth 0, the first block is at 1, and the head is at `head`.
@@ -129,7 +161,9 @@ mod tests {
         let least = ["model.path=m", "data.task=language", "data.train=t.jsonl", "train.steps=1", "output.dir=o"];
         let sets: Vec<String> = least.iter().chain(sets).map(|set| (*set).to_owned()).collect();
         let train = Recipe::load_text("r.toml", "", &sets).unwrap().train.clone();
-        let builder = Builder::new(&Device::cpu(1).unwrap(), BuilderOptions::default());
+        let (frozen, trained) = (NamePatterns::new(&train.frozen), train.only_trained());
+        let options = BuilderOptions { frozen, trained, ..BuilderOptions::default() };
+        let builder = Builder::new(&Device::cpu(1).unwrap(), options);
         let parts = [
             ("embed", ModelPart::Embed),
             ("blocks.0", ModelPart::Block(0)),
@@ -184,7 +218,27 @@ mod tests {
 
     #[test]
     fn a_pattern_without_a_parameter_is_named() {
-        let error = grouped(&["train.groups=[{ params = [\"blocks.*\", \"hed.*\"], lr_factor = 2 }]"]).unwrap_err();
-        assert!(error.to_string().contains("no parameter of the model is called \"hed.*\""), "{error}");
+        for (key, set) in [
+            ("train.groups", "[{ params = [\"blocks.*\", \"hed.*\"], lr_factor = 2 }]"),
+            ("train.frozen", "[\"hed.*\"]"),
+            ("train.only", "[\"head.*\", \"hed.*\"]"),
+        ] {
+            let error = grouped(&[&format!("{key}={set}")]).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains("no parameter of the model is called \"hed.*\""), "{error}");
+        }
+    }
+
+    #[test]
+    fn frozen_parameters_are_in_no_group_of_the_optimizer() {
+        let trained = |sets: &[&str]| {
+            let groups = grouped(sets)?;
+            Ok::<_, Error>(groups.into_iter().map(|(name, ..)| name).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            trained(&["train.only=[\"*.bias\"]", "train.frozen=[\"embed.*\"]"]).unwrap(),
+            ["blocks.0.bias", "blocks.1.bias", "head.bias"]
+        );
+        let error = trained(&["train.only=[\"*.bias\"]", "train.frozen=[\"*\"]"]).unwrap_err().to_string();
+        assert!(error.contains("train.frozen and train.only: no parameter of the model is trained"), "{error}");
     }
 }

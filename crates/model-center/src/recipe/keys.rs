@@ -107,6 +107,8 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let decay_norms_and_biases = r.flag("train.decay_norms_and_biases", false);
     let groups = groups::read(r);
     let layer_decay = r.float("train.layer_decay", 1.0, Range::Within(0.0, 1.0));
+    let frozen = groups::read_frozen(r);
+    let only = groups::read_only(r);
     let optimizer = optimizer::read(r);
     let clip = read_clip(r);
     let stores = [("device", InputStore::Device), ("sharded", InputStore::Sharded), ("host", InputStore::Host)];
@@ -129,6 +131,8 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         decay_norms_and_biases,
         groups,
         layer_decay,
+        frozen,
+        only,
         optimizer,
         clip,
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),

@@ -275,6 +275,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "train.layer_decay",
         "Factor of the learning rate from each layer to the one below it: the head has 1, the embeddings the least.",
     ),
+    second("train.frozen", "Parameters that are not trained, by patterns of their names."),
+    second(
+        "train.only",
+        "Train only parameters with these patterns of names: `[\"*.bias\", \"classifier.*\"]` is BitFit with a new head.",
+    ),
     second("train.momentum", "Momentum of `sgd`, `rmsprop` and `muon`."),
     second("train.dampening", "What is taken from the weight of a gradient in the momentum of `sgd`."),
     second("train.nesterov", "Nesterov's momentum, of `sgd` and `muon`."),

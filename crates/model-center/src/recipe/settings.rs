@@ -176,6 +176,10 @@ pub struct TrainSettings {
     pub groups: Vec<ParamGroupSettings>,
     /// What the learning rate of a layer is multiplied by relative to the layer above it.
     pub layer_decay: f64,
+    /// Patterns of the names of parameters that are not trained.
+    pub frozen: Vec<String>,
+    /// Patterns of the names of the only parameters that are trained; empty for all.
+    pub only: Vec<String>,
     /// The optimizer, with its numbers and how weight decay acts.
     pub optimizer: OptimizerSettings,
     /// Upper bound of the gradients' norm, infinite for none.

@@ -11,7 +11,7 @@ use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::param::TensorGroup;
+use bmtrain_dist::param::{NamePatterns, TensorGroup};
 use bmtrain_dist::pipeline::Schedule;
 use bmtrain_dist::shard::Sharding;
 use std::path::Path;
@@ -100,6 +100,8 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         problem,
         dtype: resolved.model.dtype,
         adapter: resolved.adapter.clone(),
+        frozen: NamePatterns::new(&resolved.train.frozen),
+        trained: resolved.train.only_trained(),
         f32_parameters: resolved.model.f32_parameters,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,

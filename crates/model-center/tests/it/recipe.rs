@@ -157,6 +157,8 @@ weight_decay = 0.01             # default
 decay_norms_and_biases = false  # default
 # groups                        # not set: all parameters alike
 layer_decay = 1.0               # default
+# frozen                        # not set: none
+# only                          # not set: all parameters
 optimizer = "adamw"             # default
 decoupled = true                # default
 betas = [0.9, 0.999]            # default

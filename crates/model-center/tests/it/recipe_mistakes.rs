@@ -23,7 +23,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, \
          range_test_lr, cycles, power, decay_share, decay_shape, start_lr_ratio, warmup, decay_steps, \
          decay_endpoint, final_lr_ratio, weight_decay, \
-        decay_norms_and_biases, groups, layer_decay, optimizer, decoupled, betas, eps, momentum, \
+        decay_norms_and_biases, groups, layer_decay, frozen, only, optimizer, decoupled, betas, eps, momentum, \
          dampening, nesterov, rho, centered, \
          adagrad_decay, adagrad_start, momentum_decay, muon_scale, clip_norm, clip_kind, \
          batch_ramp.start, batch_ramp.increment, batch_ramp.samples, label_smoothing, prompt_loss, seed, \

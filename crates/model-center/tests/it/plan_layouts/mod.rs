@@ -9,7 +9,7 @@ use bmtrain_core::pool::Report;
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::ScalePolicy;
-use bmtrain_dist::param::F32Parameters;
+use bmtrain_dist::param::{F32Parameters, NamePatterns};
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use model_center::model::{Registry, TextHead};
@@ -113,6 +113,8 @@ fn layout([tensor, pipeline, data]: [usize; 3], (schedule, chunks): (ScheduleKin
         head: LM,
         dtype: DType::F32,
         f32_parameters: F32Parameters::default(),
+        frozen: NamePatterns::default(),
+        trained: None,
         gradient_dtype: DType::F32,
         recompute: Recompute::Keep,
         dropout: [Some(0.1), Some(0.1)],
