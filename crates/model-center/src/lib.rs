@@ -51,6 +51,8 @@ pub mod evaluate;
 pub mod file;
 pub mod formats;
 pub mod generate;
+#[cfg(feature = "cli")]
+mod http;
 pub mod import;
 pub mod inference;
 pub mod layer;
