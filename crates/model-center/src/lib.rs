@@ -64,6 +64,8 @@ pub mod pretraining;
 pub mod recipe;
 pub mod run;
 pub mod runs;
+#[cfg(feature = "cli")]
+pub mod serve;
 pub mod simulate;
 pub mod tokenizer;
 pub mod train;
