@@ -210,7 +210,7 @@ def load(check, server, seconds):
 
 
 def throughput(server, requests, tokens=64):
-    """Tokens a second of so many requests at a time."""
+    """Tokens a second of this number of requests at a time."""
     bodies = [{"prompt": f"Chapter {number}. The ship", "max_tokens": tokens, "temperature": 1.0, "seed": number}
               for number in range(requests)]
     counts = [0] * requests

@@ -201,7 +201,7 @@ fn packed_sequences_are_what_each_is_alone() {
         let options =
             AttentionOptions { kv_heads: KV_HEADS, causal: true, window, ..AttentionOptions::new(HEADS, SIZE) };
         let by_key = |tokens: usize| Var::constant(tensor(&device, [1, HEADS, 1, tokens], &bias(tokens)));
-        // The first four tokens of sequence 2 are those of sequence 0.
+        // Sequence 2 begins with the first four tokens of sequence 0.
         let mut all = all.clone();
         all.copy_within(0..4 * WIDTH, 2 * LENGTH * WIDTH);
         let want = in_pieces(&device, case, &all, &[LENGTH], (true, LENGTH));

@@ -140,7 +140,7 @@ impl Request {
     }
 }
 
-/// The response to a request of which no more can be read.
+/// The response to a request that cannot be read to its end.
 fn cut_off(error: &io::Error) -> (u16, &'static str) {
     match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (408, "the request was not sent in time"),

@@ -150,6 +150,7 @@ impl<'e, 'd> Engine<'e, 'd> {
                     return Err(error);
                 }
             }
+            self.count();
         }
     }
 

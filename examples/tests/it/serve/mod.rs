@@ -49,6 +49,8 @@ fn every_address_answers() {
     );
     assert_eq!(chat["usage"]["completion_tokens"], 4);
 
+    server.wait_for("serve_request_seconds_count", 2.0);
+    server.wait_for("serve_running_sequences", 0.0);
     let metrics = server.get("/metrics").1;
     for line in [
         "serve_requests_total{endpoint=\"/v1/completions\",outcome=\"200\"} 1",

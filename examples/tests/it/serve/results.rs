@@ -1,4 +1,4 @@
-//! What requests have as a result: the texts of the generate program, whoever else asks at the same time; log
+//! What requests have as a result: the texts of the generate program, also of many at the same time; log
 //! probabilities of the evaluation; streams that are the whole.
 
 use super::client::Server;
@@ -36,7 +36,7 @@ fn at_once(server: &Server, path: &str, bodies: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn texts_are_those_of_generate_whoever_else_asks() {
+fn texts_are_generates_also_of_many_requests_at_a_time() {
     let fixture = bloom();
     let device = Device::cpu(1).unwrap();
     let directory = fixture.path("model");
@@ -83,7 +83,8 @@ fn texts_are_those_of_generate_whoever_else_asks() {
         server.post(COMPLETIONS, &body)["choices"][0]["text"].clone()
     };
     assert_ne!(sampled(), sampled());
-    assert_eq!((server.metric("serve_running_sequences"), server.metric("serve_cached_tokens")), (0.0, 0.0));
+    server.wait_for("serve_running_sequences", 0.0);
+    server.wait_for("serve_cached_tokens", 0.0);
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn log_probabilities_of_prompts_are_those_of_the_evaluation() {
             assert_eq!(tokens[at + 1] == most.0.as_str(), theirs.is_greedy, "{number} {at}: {best:?}");
             assert!((2..=3).contains(&best.len()) && best.contains_key(tokens[at + 1].as_str().unwrap()), "{best:?}");
         }
-        // The new token is the most probable one, and its probability that of the model.
+        // The new token is the most probable one, and its probability the model's.
         assert_eq!(top[row.len()][tokens[row.len()].as_str().unwrap()], ours[row.len()]);
     }
     // Without new tokens the scores of the prompt are the same.
@@ -226,26 +227,30 @@ fn streams_are_the_whole_in_pieces() {
 fn texts_end_at_stop_strings_and_end_tokens() {
     let fixture = bloom();
     let server = Server::of(&fixture, &[]);
-    let greedy = |stop: Value, echo: bool| {
-        let body = json!({"prompt": "the film was", "max_tokens": 30, "temperature": 0, "stop": stop, "echo": echo});
+    let body = json!({"prompt": "the film was", "max_tokens": 30, "temperature": 2, "seed": 5});
+    let with = |stop: Value, echo: bool| {
+        let mut body = body.clone();
+        (body["stop"], body["echo"]) = (stop, echo.into());
         let whole = server.post(COMPLETIONS, &body);
         let streamed = joined(&server.stream(COMPLETIONS, &body), 1, |choice| choice["text"].as_str()).remove(0);
         let choice = &whole["choices"][0];
         assert_eq!(streamed, choice["text"].as_str().unwrap());
         (streamed, choice["finish_reason"].as_str().unwrap().to_owned())
     };
-    let (whole, reason) = greedy(json!(null), false);
+    let (whole, reason) = with(json!(null), false);
     assert_eq!(reason, "length");
-    // A stop of two words, and one that is part of a word.
-    let words: Vec<&str> = whole.split_whitespace().collect();
-    let stop = format!("{} {}", words[4], words[5]);
-    let (text, reason) = greedy(json!(["never", stop]), false);
+    // A stop string with a space, and one of a single character.
+    let words: Vec<&str> = whole.split(' ').collect();
+    assert!(words.len() > 9, "{whole}");
+    let stop = format!("{} {}", words[6], words[7]);
+    let (text, reason) = with(json!(["never", stop]), false);
     assert_eq!((text.as_str(), reason.as_str()), (whole.split(&stop).next().unwrap(), "stop"));
-    let part = &words[7][..1];
-    assert_eq!(greedy(json!(part), false).0, whole.split(part).next().unwrap());
-    assert!(greedy(json!(part), true).0.starts_with("the film was"));
+    let part = &words[8][..1];
+    assert_eq!(with(json!(part), false).0, whole.split(part).next().unwrap());
+    assert!(with(json!(part), true).0.starts_with("the film was"));
     // The same text ends with the token that is an end token now.
-    let body = json!({"prompt": "the film was", "max_tokens": 30, "temperature": 0, "logprobs": 0});
+    let mut body = body.clone();
+    body["logprobs"] = json!(0);
     let token = server.post(COMPLETIONS, &body)["choices"][0]["logprobs"]["tokens"][6].as_str().unwrap().to_owned();
     let id = model_center::tokenizer::AutoTokenizer::open(fixture.path("model")).unwrap().id(token.trim());
     fixture.write("model/generation_config.json", &json!({"eos_token_id": id.unwrap()}).to_string());

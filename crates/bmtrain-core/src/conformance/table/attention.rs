@@ -237,7 +237,7 @@ fn kept(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) 
     case.constant("first", [2, 33, width]).constant("next", [3, 1, width])
 }
 
-/// Two sequences of different lengths that share rows, one of them in pieces; the third begins with tokens of the first.
+/// Two sequences of different lengths that share rows, one of them in pieces; the third begins as the first.
 fn packed_tokens(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) -> Case {
     let width = (heads + 2 * kv_heads) * head_size;
     let case = Case::op(format!("attention/packed tokens, head size {head_size}"), move |cx, v| {
