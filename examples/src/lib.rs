@@ -28,6 +28,6 @@ pub mod step;
 pub mod tokenizer;
 
 pub use model_center::cli::{
-    comm, device, evaluate, finetune, forward, generate, limits, opened, places, plan, pretrain, program, settings,
-    terminal, trace,
+    comm, device, evaluate, finetune, forward, generate, limits, opened, places, plan, pretrain, program, serve,
+    settings, terminal, trace,
 };

@@ -51,6 +51,8 @@ pub mod evaluate;
 pub mod file;
 pub mod formats;
 pub mod generate;
+#[cfg(feature = "cli")]
+mod http;
 pub mod import;
 pub mod inference;
 pub mod layer;
@@ -62,6 +64,8 @@ pub mod pretraining;
 pub mod recipe;
 pub mod run;
 pub mod runs;
+#[cfg(feature = "cli")]
+pub mod serve;
 pub mod simulate;
 pub mod tokenizer;
 pub mod train;

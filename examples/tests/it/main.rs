@@ -33,6 +33,7 @@ mod recipe_files;
 mod recipes;
 mod resume;
 mod runs;
+mod serve;
 mod sft;
 mod simulate;
 mod stages;

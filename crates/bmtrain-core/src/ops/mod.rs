@@ -34,6 +34,7 @@ mod vocabulary;
 
 pub use attention::{AttentionMask, AttentionOptions, HeadShard, attention, attention_cross, attention_fused};
 pub use attention::{Documents, KeyValues, attention_cached, attention_fused_cached};
+pub use attention::{PackedKeyValues, PackedTokens, attention_fused_packed, attention_packed};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
 pub use conjugate::{copy_to_ranks, gather_last, split_last, sum_over_ranks};
 pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};

@@ -1,7 +1,7 @@
 //! Attention with a KV cache of earlier calls is the attention over all tokens at once, however they are cut into
 //! calls.
 
-use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, KeyValues};
+use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, KeyValues, PackedKeyValues, PackedTokens};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use std::ops::Range;
 
@@ -179,4 +179,88 @@ fn other_rows_are_errors() {
     assert!(attend(&cx, &qkv(3, 1)).unwrap_err().contains("cache"));
     attend(&cx, &qkv(2, 1)).unwrap();
     assert!(cache.reorder(&[0, 2]).unwrap_err().to_string().contains("row 2 of 2"));
+}
+
+/// Rows of a table by sequence and token.
+fn packed(all: &[f32], parts: &[(usize, Range<usize>)], columns: Range<usize>) -> Vec<f32> {
+    let tokens = parts.iter().flat_map(|(row, tokens)| tokens.clone().map(move |token| (row * LENGTH + token) * WIDTH));
+    tokens.flat_map(|start| all[start + columns.start..start + columns.end].iter().copied()).collect()
+}
+
+#[test]
+fn packed_sequences_are_what_each_is_alone() {
+    let device = Device::cpu(1).unwrap();
+    let cx = Ctx::inference(&device);
+    let all = values(ROWS * LENGTH * WIDTH, 4);
+    let width = HEADS * SIZE;
+    // Sequences join and leave; slot 2 begins with the first tokens of slot 0.
+    let passes: [&[(usize, Range<usize>)]; 4] =
+        [&[(0, 0..3)], &[(1, 0..7), (0, 3..4)], &[(0, 4..9), (2, 4..5), (1, 7..8)], &[(2, 5..11), (1, 8..11)]];
+    for (window, has_bias) in [(None, false), (Some(3), false), (None, true)] {
+        let case = Case { window, is_padded: false, has_bias };
+        let options =
+            AttentionOptions { kv_heads: KV_HEADS, causal: true, window, ..AttentionOptions::new(HEADS, SIZE) };
+        let by_key = |tokens: usize| Var::constant(tensor(&device, [1, HEADS, 1, tokens], &bias(tokens)));
+        // Sequence 2 begins with the first four tokens of sequence 0.
+        let mut all = all.clone();
+        all.copy_within(0..4 * WIDTH, 2 * LENGTH * WIDTH);
+        let want = in_pieces(&device, case, &all, &[LENGTH], (true, LENGTH));
+        for is_fused in [true, false] {
+            let mut caches = PackedKeyValues::default();
+            for slot in 0..2 {
+                caches.open(slot, 5);
+            }
+            for (number, parts) in passes.iter().enumerate() {
+                if number == 2 {
+                    caches.copy(0, 2, 6).unwrap();
+                }
+                let of = |(slot, tokens): &(usize, Range<usize>)| PackedTokens {
+                    slot: *slot,
+                    tokens: tokens.len(),
+                    bias: has_bias.then(|| by_key(tokens.end)),
+                };
+                caches.begin(parts.iter().map(of).collect());
+                let length = parts.iter().map(|(_, tokens)| tokens.len()).sum::<usize>();
+                let row = |columns: Range<usize>| {
+                    let shape = [1, length, columns.len()];
+                    Var::constant(tensor(&device, shape, &packed(&all, parts, columns)))
+                };
+                let got = match is_fused {
+                    true => ops::attention_fused_packed(&cx, &row(0..WIDTH), &mut caches, &options).unwrap(),
+                    false => {
+                        let (q, k) = (row(0..width), row(width..width + KV_HEADS * SIZE));
+                        let v = row(width + KV_HEADS * SIZE..WIDTH);
+                        ops::attention_packed(&cx, [&q, &k, &v], &mut caches, &options).unwrap()
+                    }
+                };
+                let got: Vec<f32> = got.value().to_vec().unwrap();
+                let tokens =
+                    parts.iter().flat_map(|(row, tokens)| tokens.clone().map(move |token| row * LENGTH + token));
+                for (got, token) in got.chunks(width).zip(tokens) {
+                    let want = &want[token * width..(token + 1) * width];
+                    let furthest = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+                    assert!(furthest < 1e-6, "window {window:?}, bias {has_bias}, pass {number}, {token}: {furthest}");
+                }
+            }
+            assert_eq!([caches.len(0), caches.len(1), caches.len(2), caches.len(3)], [9, 11, 11, 0]);
+            caches.close(1);
+            assert_eq!(caches.len(1), 0);
+        }
+    }
+}
+
+#[test]
+fn a_packed_row_has_the_tokens_of_its_sequences() {
+    let device = Device::cpu(1).unwrap();
+    let cx = Ctx::inference(&device);
+    let options = AttentionOptions { kv_heads: KV_HEADS, causal: true, ..AttentionOptions::new(HEADS, SIZE) };
+    let mut caches = PackedKeyValues::default();
+    caches.open(0, 4);
+    let row = Var::constant(tensor(&device, [1, 3, WIDTH], &values(3 * WIDTH, 5)));
+    for (slot, tokens, want) in [(0, 2, "2 tokens of 1 sequences"), (1, 3, "slot 1 was not opened")] {
+        caches.begin(vec![PackedTokens { slot, tokens, bias: None }]);
+        let error = ops::attention_fused_packed(&cx, &row, &mut caches, &options).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    }
+    assert!(caches.copy(3, 1, 0).is_err());
 }

@@ -1,5 +1,5 @@
 //! The programs as functions of the families they know: [`data()`], [`evaluate()`], [`finetune()`], [`forward()`],
-//! [`generate()`] and [`plan()`].
+//! [`generate()`], [`plan()`] and [`serve()`].
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program
@@ -22,6 +22,7 @@ pub mod pretrain;
 pub mod program;
 pub mod ranks;
 pub mod runs;
+pub mod serve;
 pub mod settings;
 pub mod terminal;
 pub mod trace;
@@ -35,6 +36,7 @@ pub use limits::HEAP;
 pub use plan::main as plan;
 pub use pretrain::main as pretrain;
 pub use runs::main as runs;
+pub use serve::main as serve;
 
 /// The `main` of a program and its allocator: `program!(model_center::cli::finetune, Registry::default());`.
 #[macro_export]

@@ -194,7 +194,8 @@ fn serve(options: &Serve) -> Result<()> {
     let (runs, read) = server.index()?;
     let seconds = begun.elapsed().as_secs_f64();
     terminal::print(&format!("{runs} runs, {read} of them indexed in {seconds:.2} s: http://{}/", server.address()))?;
-    server.run()
+    server.run();
+    Ok(())
 }
 
 fn export_run(run: &Path, format: Format, output: Option<&Path>) -> Result<()> {

@@ -24,6 +24,8 @@ pub use lambada::{LambadaResult, LambadaTotals, read_lambada};
 pub use likelihood::{LikelihoodRequest, read_requests};
 pub use masked::{MaskedSequence, MaskedSet, Masking, MlmResult, read_masked};
 pub use perplexity::{PerplexityResult, Reference};
+#[cfg(feature = "cli")]
+pub(crate) use scorer::token_score;
 pub use scorer::{ScoredSequence, ScoredTarget, Scorer, TokenScore};
 pub use source::{SourceOptions, TextCounts, TokenSource};
 pub use windows::Windows;

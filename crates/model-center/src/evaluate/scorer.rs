@@ -176,7 +176,8 @@ impl<'a> Scorer<'a> {
         let mut chosen = chosen.chunks_exact(vocabulary.max(1));
         let mut scores = Vec::with_capacity(sequences.len());
         for sequence in sequences {
-            let of = sequence.targets.iter().zip(chosen.by_ref()).map(|(target, logits)| score(logits, target.token));
+            let of =
+                sequence.targets.iter().zip(chosen.by_ref()).map(|(target, logits)| token_score(logits, target.token));
             scores.push(of.collect::<Result<Vec<_>>>()?);
         }
         Ok(scores)
@@ -188,7 +189,10 @@ fn no_head() -> Error {
 }
 
 /// The score of a token by the logits of a position.
-fn score(logits: &[f32], token: u32) -> Result<TokenScore> {
+///
+/// # Errors
+/// [`Error::Model`] for logits that are not finite.
+pub(crate) fn token_score(logits: &[f32], token: u32) -> Result<TokenScore> {
     let not_finite = |value: f32| {
         Error::model("evaluation", format!("a logit is {value}"), "check the weights, or choose --dtype f32")
     };
@@ -236,7 +240,7 @@ fn padded(sequences: &[ScoredSequence]) -> Result<Batch> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{ScoredSequence, ScoredTarget, padded, score};
+    use super::{ScoredSequence, ScoredTarget, padded, token_score as score};
     use crate::model::Labels;
 
     #[test]

@@ -18,6 +18,7 @@ mod prompts;
 mod rows;
 mod sampling;
 mod search;
+mod sequence;
 mod settings;
 mod setup;
 mod stream;
@@ -30,7 +31,9 @@ pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, Text
 pub use overrides::GenerationOverrides;
 pub use pipeline::TextGenerator;
 pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts};
+pub(crate) use rows::no_possible_token;
 pub use sampling::{RandomAddress, Sampling};
+pub(crate) use sequence::{Sequence, TokenSampler};
 pub use settings::{GenerationSettings, token_id};
 pub use setup::GenerationSetup;
 pub use stream::{TextStream, check_stop_strings};

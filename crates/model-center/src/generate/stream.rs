@@ -2,6 +2,7 @@
 
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
+use std::borrow::Cow;
 
 /// Replaces incomplete or invalid UTF-8.
 const BROKEN: char = '\u{FFFD}';
@@ -12,7 +13,7 @@ const LONGEST_CHARACTER: usize = 4;
 #[derive(Debug)]
 pub struct TextStream<'a> {
     tokenizer: &'a dyn Tokenizer,
-    stop_strings: &'a [String],
+    stop_strings: Cow<'a, [String]>,
     ids: Vec<u32>,
     /// Start of the tokens that are decoded together: a token before the new ones may change their text.
     context: usize,
@@ -33,8 +34,9 @@ pub fn check_stop_strings(stop_strings: &[String]) -> Result<()> {
 
 impl<'a> TextStream<'a> {
     /// Start a text that ends before the first stop string.
-    pub fn new(tokenizer: &'a dyn Tokenizer, stop_strings: &'a [String]) -> Result<Self> {
-        check_stop_strings(stop_strings)?;
+    pub fn new(tokenizer: &'a dyn Tokenizer, stop_strings: impl Into<Cow<'a, [String]>>) -> Result<Self> {
+        let stop_strings = stop_strings.into();
+        check_stop_strings(&stop_strings)?;
         let (ids, held) = (Vec::new(), String::new());
         Ok(TextStream { tokenizer, stop_strings, ids, context: 0, returned: 0, held, is_stopped: false })
     }

@@ -1,9 +1,10 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
+use super::cache::OwnCache;
 use super::mask::{AttentionContext, Memory, Visible};
 use super::tokens::TokensRead;
 use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_core::ops::{self, AttentionOptions, Documents, HeadShard, KeyValues, Rotary, TokenShard};
+use bmtrain_core::ops::{self, AttentionOptions, Documents, HeadShard, Rotary, TokenShard};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::block::checkpoint;
@@ -208,7 +209,7 @@ impl Attention {
         &self,
         x: &Var,
         scope: &AttentionContext,
-        cache: Option<&mut KeyValues>,
+        cache: Option<&mut OwnCache>,
         cx: &mut Ctx,
     ) -> Result<Var> {
         self.forward_for(x, scope, TokensRead::All, cache, cx)
@@ -220,7 +221,7 @@ impl Attention {
         x: &Var,
         scope: &AttentionContext,
         read: TokensRead,
-        cache: Option<&mut KeyValues>,
+        cache: Option<&mut OwnCache>,
         cx: &mut Ctx,
     ) -> Result<Var> {
         let (length_scale, tokens) = (self.config.length_scale, scope.tokens.as_ref());
@@ -250,15 +251,15 @@ impl Attention {
     }
 
     /// `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
-    fn attend(&self, qkv: Var, scope: &AttentionContext, cache: Option<&mut KeyValues>, cx: &mut Ctx) -> Result<Var> {
+    fn attend(&self, qkv: Var, scope: &AttentionContext, cache: Option<&mut OwnCache>, cx: &mut Ctx) -> Result<Var> {
         let options =
             &self.config.options(&self.heads, (&scope.visible, scope.documents.as_ref()), scope.bias.as_ref(), cx)?;
         let LocalHeads { query: num_heads, kv: num_heads_kv, .. } = self.heads;
         let Some(norms) = &self.head_norms else {
             let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
             return Ok(match cache {
-                None => ops::attention_fused(cx, &qkv, options)?, // [B, L, N H]
-                Some(cache) => ops::attention_fused_cached(cx, &qkv, cache, options)?, // [B, L, N H]
+                None => ops::attention_fused(cx, &qkv, options)?,      // [B, L, N H]
+                Some(cache) => cache.attend_fused(&qkv, options, cx)?, // [B, L, N H]
             });
         };
         let [q, k, v] = self.normed(&qkv, norms, cx)?; // [B, L, N H], [B, L, K H] twice
@@ -266,8 +267,8 @@ impl Attention {
         let q = self.rotate(q, num_heads, scope, cx)?; // [B, L, N H]
         let k = self.rotate(k, num_heads_kv, scope, cx)?; // [B, L, K H]
         Ok(match cache {
-            None => ops::attention(cx, &q, &k, &v, options)?, // [B, L, N H]
-            Some(cache) => ops::attention_cached(cx, [&q, &k, &v], cache, options)?, // [B, L, N H]
+            None => ops::attention(cx, &q, &k, &v, options)?,        // [B, L, N H]
+            Some(cache) => cache.attend([&q, &k, &v], options, cx)?, // [B, L, N H]
         })
     }
 

@@ -3,10 +3,10 @@
 
 use super::{
     Attention, AttentionConfig, AttentionContext, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory,
-    TokensRead, token_dropout,
+    OwnCache, TokensRead, token_dropout,
 };
 use bmtrain_core::kernel::Dropout;
-use bmtrain_core::ops::{self, KeyValues, TokenShard};
+use bmtrain_core::ops::{self, TokenShard};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::block::Bundle;
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
@@ -257,7 +257,7 @@ fn length_of(x: &Var) -> usize {
 }
 
 /// The block's KV cache: of its own tokens, and of an encoder's output.
-type Kept<'a> = (Option<&'a mut KeyValues>, Option<&'a mut Option<Var>>);
+type Kept<'a> = (Option<&'a mut OwnCache>, Option<&'a mut Option<Var>>);
 
 fn memory(shared: &Shared) -> Result<&Memory> {
     let missing = || Error::setting("block", "it attends to an encoder, and the section gave no hidden states of one");

@@ -11,7 +11,7 @@ pub mod tokens;
 
 pub use attention::{Attention, AttentionConfig, CrossAttention, RotaryHeads};
 pub use block::{BlockConfig, Placement, Shared, TransformerBlock};
-pub use cache::BlockCache;
+pub use cache::{BlockCache, OwnCache};
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use mask::{Angles, AttentionContext, Memory, Visible};
 pub use position::{Positions, PositionsConfig};

@@ -39,6 +39,7 @@ pub mod mistral;
 mod open_options;
 pub mod opening;
 pub mod opt;
+mod packed;
 pub mod position_table;
 pub mod prelude;
 pub(crate) mod prompt;
@@ -61,6 +62,7 @@ pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
 pub use opening::Fill;
 pub(crate) use opening::from_parameters;
+pub use packed::{LogitsRead, PackedDecoding, SequenceTokens};
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
+use crate::model::packed::PackedDecoding;
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::param::WholeReader;
@@ -189,6 +190,12 @@ pub trait TextModel: Module {
     /// # Errors
     /// An encoder, or a model without a language-modelling head; ids of the source out of range.
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>>;
+
+    /// Starts incremental decoding of sequences that join and leave between passes.
+    ///
+    /// # Errors
+    /// An encoder, an encoder-decoder, or a model without a language-modelling head; several ranks.
+    fn packed_decoding<'a>(&'a self) -> Result<Box<dyn PackedDecoding + 'a>>;
 
     /// The position at which the head predicts the label word of a prompt.
     ///

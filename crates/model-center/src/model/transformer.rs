@@ -11,6 +11,7 @@ use super::head::{Head, Heads};
 use super::incremental::Incremental;
 use super::inputs::Inputs;
 use super::opening::Fill;
+use super::packed::{Packed, PackedDecoding};
 use super::prompt::Prompt;
 use super::registry::{SaveOptions, param_shapes};
 use super::shared_layers::WrittenParams;
@@ -104,20 +105,22 @@ impl<A: Architecture> Transformer<A> {
             Some(visible) => Visible::Full(visible.clone()),
             None => Visible::but(sequences.padding.as_ref()),
         };
-        let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.len());
+        let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.past());
+        let is_packed = caches.as_deref().and_then(<[_]>::first).is_some_and(|cache| cache.own.is_packed());
         let tokens = sequences.tokens.as_ref();
         let [_, length] = sequences.ids.dims("stack")?;
         let reach = sequences.reach;
         let rows = Rows { past, length, numbers: sequences.numbers.as_ref(), reach };
-        if range.start == 0 {
+        if range.start == 0 && !is_packed {
             *bias = positions.bias(rows, cx)?; // [1, N, L, S]
         }
         let bias = if is_last { bias.take() } else { bias.clone() };
-        let scope = AttentionContext {
-            documents: sequences.documents.clone(),
-            tokens: tokens.cloned(),
-            ..positions.scope(visible, rows, bias, cx)?
+        let scope = match is_packed {
+            // Each sequence has its own bias, in the caches.
+            true => positions.packed_scope(rows, cx)?,
+            false => positions.scope(visible, rows, bias, cx)?,
         };
+        let scope = AttentionContext { documents: sequences.documents.clone(), tokens: tokens.cloned(), ..scope };
         let shared = Shared { scope, memory, reads: sequences.reads };
         let options = RunOptions { range, caches, return_hidden: false };
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
@@ -365,6 +368,10 @@ impl<A: Architecture> TextModel for Transformer<A> {
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
         Ok(Box::new(Incremental::new(self, options, cx)?))
+    }
+
+    fn packed_decoding<'a>(&'a self) -> Result<Box<dyn PackedDecoding + 'a>> {
+        Ok(Box::new(Packed::new(self)?))
     }
 
     fn check_targets(&self) -> Result<()> {

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 /// The largest difference between logits of pieces and logits of the whole, relative to the largest above one:
 /// products of matrices of other heights add up in another order.
-const TOLERANCE: f32 = 1e-5;
+pub const TOLERANCE: f32 = 1e-5;
 const LENGTHS: [usize; 3] = [7, 4, 6];
 const LONGEST: usize = 7;
 
 /// Every directory of golden data with a language-modelling head. Their models have learned positions, rotary
 /// embeddings of both layouts with every kind of scaling, ALiBi slopes, relative position biases, sinusoids, sliding
 /// windows, grouped queries, norms of heads and parallel blocks.
-fn directories() -> Vec<PathBuf> {
+pub fn directories() -> Vec<PathBuf> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let models = std::fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path());
     let mut directories: Vec<PathBuf> = models
@@ -30,12 +30,12 @@ fn directories() -> Vec<PathBuf> {
     directories
 }
 
-fn open(device: &Device, directory: &Path, sharding: Sharding) -> Box<dyn TextModel> {
+pub fn open(device: &Device, directory: &Path, sharding: Sharding) -> Box<dyn TextModel> {
     Registry::default().open(directory, &OpenOptions { sharding, ..OpenOptions::new(device) }).unwrap().model
 }
 
 /// Token ids of a row without padding.
-fn row(model: &dyn TextModel, row: usize, length: usize) -> Vec<i64> {
+pub fn row(model: &dyn TextModel, row: usize, length: usize) -> Vec<i64> {
     let words = model.info().vocab_size - 4;
     (0..length).map(|place| (4 + (row * 31 + place * 17 + place * place * 5) % words) as i64).collect()
 }
@@ -68,7 +68,7 @@ fn alone(batch: &Batch, row: usize) -> Batch {
 }
 
 /// The logits of the whole row of one text, `[L, V]`, read at once and alone.
-fn whole(model: &dyn TextModel, source: Option<&Batch>, index: usize, ids: &[i64], device: &Device) -> Vec<f32> {
+pub fn whole(model: &dyn TextModel, source: Option<&Batch>, index: usize, ids: &[i64], device: &Device) -> Vec<f32> {
     let batch = Batch { labels: None, ..Batch::next_tokens(ids.len(), ids.to_vec(), None) };
     let batch = match source {
         None => batch,
@@ -87,7 +87,7 @@ fn columns(batch: &Batch, from: usize, to: usize) -> Batch {
     Batch { labels: None, ..Batch::next_tokens(to - from, ids, Some(mask)) }
 }
 
-fn furthest(ours: &[f32], theirs: &[f32]) -> f32 {
+pub fn furthest(ours: &[f32], theirs: &[f32]) -> f32 {
     assert_eq!(ours.len(), theirs.len());
     let scale = theirs.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
     ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max) / scale

@@ -80,6 +80,7 @@ mod memory_saving;
 mod metrics;
 mod model_center;
 #[cfg(feature = "parquet")]
+mod packed_decoding;
 mod parquet_files;
 mod pipeline;
 mod plan_formula;

@@ -1,7 +1,7 @@
 //! Rows of attention: masks, windows, biases, dropout, grouped heads, projections in one, two and three tensors.
 
 use super::*;
-use crate::ops::{AttentionMask, AttentionOptions, Documents, KeyValues};
+use crate::ops::{AttentionMask, AttentionOptions, Documents, KeyValues, PackedKeyValues, PackedTokens};
 
 /// Which mask.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -136,6 +136,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     borders(cases);
     for (heads, kv_heads, head_size, window) in [(4, 2, 6, None), (2, 1, 64, None), (2, 2, 32, Some(9))] {
         cases.push(kept(heads, kv_heads, head_size, window));
+        cases.push(packed_tokens(heads, kv_heads, head_size, window));
     }
     cases.push(apart("rows apart", None, 3));
     cases.push(apart("negative scale", None, 8));
@@ -234,6 +235,25 @@ fn kept(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) 
         Ok(vec![first, next])
     });
     case.constant("first", [2, 33, width]).constant("next", [3, 1, width])
+}
+
+/// Two sequences of different lengths that share rows, one of them in pieces; the third begins as the first.
+fn packed_tokens(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) -> Case {
+    let width = (heads + 2 * kv_heads) * head_size;
+    let case = Case::op(format!("attention/packed tokens, head size {head_size}"), move |cx, v| {
+        let options = AttentionOptions { causal: true, kv_heads, window, ..AttentionOptions::new(heads, head_size) };
+        let of = |slot, tokens| PackedTokens { slot, tokens, bias: None };
+        let mut caches = PackedKeyValues::default();
+        caches.open(0, 40);
+        caches.open(1, 0);
+        caches.begin(vec![of(0, 20), of(1, 13)]);
+        let first = ops::attention_fused_packed(cx, &v[0], &mut caches, &options)?;
+        caches.copy(0, 2, 30)?;
+        caches.begin(vec![of(1, 1), of(2, 1), of(0, 17)]);
+        let next = ops::attention_fused_packed(cx, &v[1], &mut caches, &options)?;
+        Ok(vec![first, next])
+    });
+    case.constant("first", [1, 33, width]).constant("next", [1, 19, width])
 }
 
 /// Both passes launched directly: rows `gap` elements further apart than they are wide, keys of a type of their own,

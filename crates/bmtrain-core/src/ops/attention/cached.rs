@@ -4,6 +4,7 @@ use super::AttentionOptions;
 use super::call::{Call, columns};
 use crate::kernel::{Heads, RowCopy};
 use crate::ops::*;
+use std::ops::Range;
 
 const OP: &str = "attention_cached";
 
@@ -54,6 +55,45 @@ impl KeyValues {
         self.kv.as_ref().filter(|_| self.length > 0).ok_or_else(|| Error::argument(OP, "the cache is empty"))
     }
 
+    /// Appends columns `from..from + width` of rows `rows` of `x [1, T, _]` to the tokens of a single sequence, at `to`
+    /// of their columns.
+    pub(super) fn put_rows(&mut self, x: &Tensor, rows: Range<usize>, [from, to, width]: [usize; 3]) -> Result<()> {
+        let Some(kv) = &mut self.kv else { return Ok(()) };
+        let [_, _, row_width] = kv.dims(OP)?;
+        let x_width = x.shape().last();
+        if rows.len() * width == 0 {
+            return Ok(());
+        }
+        let view = kv.view_mut()?.part(self.length * row_width + to, (rows.len() - 1) * row_width + width)?;
+        x.device().launch(RowCopy {
+            rows: rows.len(),
+            columns: width,
+            x_ld: x_width,
+            x: x.view()?.part(rows.start * x_width + from, (rows.len() - 1) * x_width + width)?,
+            out_ld: row_width,
+            out: Dest { view, add: false },
+        })
+    }
+
+    /// Bytes of the keys and values of a token of a row.
+    pub(super) fn token_bytes(&self) -> Option<usize> {
+        self.kv.as_ref().map(|kv| kv.shape().last() * kv.dtype().size())
+    }
+
+    /// The tokens that were put are in the cache.
+    pub(super) fn grow(&mut self, tokens: usize) {
+        self.length += tokens;
+    }
+
+    /// The same tokens in memory of their own, for sequences of `expected` tokens.
+    pub(super) fn copied(&self, expected: usize) -> Result<Self> {
+        let kv = self.kv.as_ref().map(|kv| {
+            let [rows, _, width] = kv.dims(OP)?;
+            moved(kv, [rows, self.length.max(expected), width], 0..rows, self.length)
+        });
+        Ok(KeyValues { kv: kv.transpose()?, length: self.length, expected })
+    }
+
     /// Appends columns `from..from + width` of `x [B, L, _]` to the tokens so far, at `to` of their columns.
     fn put(&mut self, x: &Tensor, from: usize, to: usize, width: usize) -> Result<()> {
         let Some(kv) = &mut self.kv else { return Ok(()) };
@@ -83,9 +123,8 @@ impl KeyValues {
         Ok(())
     }
 
-    /// Room for the L more tokens of such rows; `width` is K * H.
-    fn make_room(&mut self, x: &Tensor, width: usize) -> Result<()> {
-        let [batch, length, _] = x.dims(OP)?;
+    /// Room for L more tokens of B rows in the dtype of `x`; `width` is K * H.
+    pub(super) fn make_room(&mut self, x: &Tensor, [batch, length]: [usize; 2], width: usize) -> Result<()> {
         let needed = self.length + length;
         let Some(kv) = &self.kv else {
             let shape = [batch, needed.max(self.expected), 2 * width];
@@ -106,7 +145,7 @@ impl KeyValues {
     }
 
     /// Keys and values of all tokens.
-    fn heads(&self, width: usize) -> Result<[Heads<'_>; 2]> {
+    pub(super) fn heads(&self, width: usize) -> Result<[Heads<'_>; 2]> {
         let kv = self.kept()?;
         let [rows, capacity, row_stride] = kv.dims(OP)?;
         let batch_stride = capacity * row_stride;
@@ -150,7 +189,7 @@ pub fn attention_cached(
     expect_shape(OP, "k", Shape::from([batch, length, call.kv_width()]), k.shape())?;
     expect_shape(OP, "v", k.shape(), v.shape())?;
     let width = call.kv_width();
-    cache.make_room(k.value(), width)?;
+    cache.make_room(k.value(), [batch, length], width)?;
     cache.put(k.value(), 0, 0, width)?;
     cache.put(v.value(), 0, width, width)?;
     cache.length += length;
@@ -173,21 +212,21 @@ pub fn attention_fused_cached(
     let call = Call::new("attention_fused_cached", options, batch, length, cache.length + length)?;
     let (width, kv) = (call.width(), call.kv_width());
     expect_shape("attention_fused_cached", "qkv", Shape::from([batch, length, width + 2 * kv]), qkv.shape())?;
-    cache.make_room(qkv.value(), kv)?;
+    cache.make_room(qkv.value(), [batch, length], kv)?;
     cache.put(qkv.value(), width, 0, 2 * kv)?;
     cache.length += length;
     let [q, ..] = columns(qkv.value(), length, [width, kv, kv])?;
     attend(cx, &call, q, cache)
 }
 
-fn refuse_tape(inputs: &[&Var]) -> Result<()> {
+pub(super) fn refuse_tape(inputs: &[&Var]) -> Result<()> {
     match inputs.iter().any(|input| input.needs_grad()) {
         true => Err(Error::argument(OP, "there is no backward pass to an input on the tape: run without one")),
         false => Ok(()),
     }
 }
 
-fn refuse_documents(options: &AttentionOptions<'_>) -> Result<()> {
+pub(super) fn refuse_documents(options: &AttentionOptions<'_>) -> Result<()> {
     match options.documents {
         None => Ok(()),
         Some(_) => Err(Error::argument(OP, "a cache holds one document of each sequence: leave the documents out")),

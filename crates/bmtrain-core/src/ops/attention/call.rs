@@ -150,9 +150,14 @@ impl Call {
     }
 
     /// Runs attention on heads in any tensors; returns the log-sum-exps for the backward pass, `[B, N, L]`.
-    pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
+    pub(super) fn attend(&self, device: &Device, heads: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
+        self.attend_into(device, heads, out.dest(false)?)
+    }
+
+    /// The same with the result `[B, L, N*H]` at any place.
+    pub(super) fn attend_into(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: Dest<'_>) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
-        let [mut out] = columns_mut(out.dest(false)?, self.shape.queries, [self.width()])?;
+        let [mut out] = columns_mut(out, self.shape.queries, [self.width()])?;
         for of in self.launches() {
             let (inputs, out) = (self.inputs([q, k, v], of)?, of.heads_mut(&mut out)?);
             let lse = of.part_mut(lse.view_mut()?, self.shape.heads * self.shape.queries)?;

@@ -1,6 +1,7 @@
 //! Streaming attention over separate projections ([`attention`]), one of queries and one of keys and values
 //! ([`attention_cross`]), or one fused projection ([`attention_fused`]); for decoding with a KV cache
-//! [`attention_cached`] and [`attention_fused_cached`].
+//! [`attention_cached`] and [`attention_fused_cached`], and for sequences of different lengths that share a pass
+//! [`attention_packed`] and [`attention_fused_packed`].
 //!
 //! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
 //! nothing is permuted, and no `[L, S]` matrix of scores is kept. Packed documents ([`Documents`]) attend to
@@ -9,9 +10,11 @@
 mod cached;
 mod call;
 mod documents;
+mod packed;
 
 pub use cached::{KeyValues, attention_cached, attention_fused_cached};
 pub use documents::Documents;
+pub use packed::{PackedKeyValues, PackedTokens, attention_fused_packed, attention_packed};
 
 use super::*;
 use crate::kernel::Dropout;

@@ -116,6 +116,22 @@ impl Positions {
         }
     }
 
+    /// The bias of one of several packed sequences, `[1, N, 1 or L, S]`, if there is one.
+    pub fn packed_bias(&self, rows: Rows<'_>, cx: &mut Ctx) -> Result<Option<Var>> {
+        match self {
+            Positions::Alibi(alibi) => Ok(Some(alibi.bias(rows, cx)?)),
+            _ => self.bias(rows, cx),
+        }
+    }
+
+    /// The context of self-attention over packed sequences but for their biases.
+    pub fn packed_scope(&self, rows: Rows<'_>, cx: &mut Ctx) -> Result<AttentionContext> {
+        match self {
+            Positions::Rotary(_) => self.scope(Visible::All, rows, None, cx),
+            _ => Ok(AttentionContext::default()),
+        }
+    }
+
     /// The context of self-attention over these sequences; `bias` is their learned bias.
     pub fn scope(&self, visible: Visible, rows: Rows<'_>, bias: Option<Var>, cx: &mut Ctx) -> Result<AttentionContext> {
         let scope = AttentionContext { visible, ..AttentionContext::default() };

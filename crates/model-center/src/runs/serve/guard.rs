@@ -1,15 +1,10 @@
 //! Which requests are answered at all.
 //!
-//! A page of another site can make a browser ask this server. It cannot read the answers, unless its own name leads to
-//! this address (DNS rebinding): then the `Host` header has that name. So a host must be an address, `localhost`, or a
-//! name that was given at the start. Changes need a token besides, which only the page knows.
+//! Requests come from pages of this server; changes need a token besides, which only the page knows.
 
 use super::ServeOptions;
-use super::http::{Request, Response};
-use crate::{Error, Result};
-use std::fs::File;
-use std::io::Read;
-use std::net::IpAddr;
+use crate::Result;
+use crate::http::{Request, Response, foreign, is_same_secret, random_token};
 
 /// The header of the token.
 pub(super) const TOKEN_HEADER: &str = "x-runs-token";
@@ -24,48 +19,21 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn new(options: &ServeOptions) -> Result<Self> {
-        let mut random = [0; 16];
-        let path = std::path::Path::new("/dev/urandom");
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut random));
-        read.map_err(|e| Error::file("read", path, e, "run on a system that has it"))?;
-        let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Guard { names: options.names.clone(), allow_delete: options.allow_delete, token })
+        Ok(Guard { names: options.names.clone(), allow_delete: options.allow_delete, token: random_token()? })
     }
 
     /// The response to a request that is refused.
     pub(super) fn refuses(&self, request: &Request) -> Option<Response> {
-        let host = request.header("host");
-        if !host.is_some_and(|host| self.is_own(host)) {
-            let text = "this host is not served here; runs serve --name NAME allows it";
-            return Some(Response::text(403, text));
-        }
-        if let Some(origin) = request.header("origin")
-            && origin.strip_prefix("http://") != host
-        {
-            return Some(Response::text(403, "requests of pages of other origins are refused"));
+        if let Some(reason) = foreign(request, &self.names) {
+            return Some(Response::text(403, reason));
         }
         match request.method.as_str() {
             "GET" => None,
             "POST" if !self.allow_delete => Some(Response::text(403, "this page is read-only")),
-            "POST" if request.header(TOKEN_HEADER).is_some_and(|token| self.is_token(token)) => None,
+            "POST" if request.header(TOKEN_HEADER).is_some_and(|token| is_same_secret(token, &self.token)) => None,
             "POST" => Some(Response::text(403, "the token of the page is missing or an old one: load the page again")),
             _ => Some(Response::text(405, "only GET and POST are answered").with("Allow", "GET, POST")),
         }
-    }
-
-    /// Whether a `Host` header, with or without a port, names this server.
-    fn is_own(&self, host: &str) -> bool {
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
-            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-        };
-        let is_given = self.names.iter().any(|given| given.eq_ignore_ascii_case(name));
-        is_given || name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
-    }
-
-    /// Hashes are compared in constant time.
-    fn is_token(&self, token: &str) -> bool {
-        blake3::hash(token.as_bytes()) == blake3::hash(self.token.as_bytes())
     }
 }
 
@@ -79,7 +47,7 @@ mod tests {
 
     fn ask(method: &str, headers: &[&str]) -> Request {
         let text = format!("{method} / HTTP/1.1\r\n{}\r\n\r\n", headers.join("\r\n"));
-        Request::read(&mut text.as_bytes()).unwrap().unwrap()
+        Request::of_text(&text).unwrap().unwrap()
     }
 
     #[test]

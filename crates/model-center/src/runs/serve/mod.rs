@@ -3,28 +3,26 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | [`Server`]: connections, one thread each |
-//! | `http.rs` | requests and responses of HTTP/1.1, one of each for a connection |
 //! | `guard.rs` | which hosts and which deletions are allowed |
 //! | `routes.rs` | what each address gives |
 
 mod guard;
-mod http;
 mod routes;
 
 use super::repository::Repository;
-use crate::{Error, Result};
+use crate::Result;
+use crate::http::{Listener, Request, RequestLimits, Response, TimedStream, finish};
 use guard::Guard;
-use http::Request;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Connections at the same time; of more, the newest is refused.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may be silent.
-const SILENCE: Duration = Duration::from_secs(10);
+/// The time of a connection to send its request, and to take its response.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Runs are looked at no more often than this.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -44,8 +42,7 @@ pub struct ServeOptions {
 /// The server of a page.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -69,24 +66,15 @@ impl Server {
     /// # Errors
     /// [`Error::Argument`] if the address cannot be bound.
     pub fn bind(root: &Path, options: &ServeOptions) -> Result<Server> {
-        let asked = SocketAddr::new(options.address, options.port);
-        let refused = |e: std::io::Error| {
-            Error::argument(
-                "--port",
-                format!("cannot listen on {asked}: {e}"),
-                "choose another port, or 0 for a free one",
-            )
-        };
-        let listener = TcpListener::bind(asked).map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
+        let listener = Listener::bind(options.address, options.port)?;
         let guard = Guard::new(options)?;
         let repository = Mutex::new(Looked { runs: Repository::new(root), last: None });
-        Ok(Server { listener, address, shared: Arc::new(Shared { guard, repository }) })
+        Ok(Server { listener, shared: Arc::new(Shared { guard, repository }) })
     }
 
     /// The address that is listened on.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address()
     }
 
     /// Looks at all runs; returns their number and for how many metrics were read.
@@ -101,25 +89,10 @@ impl Server {
     }
 
     /// Serves until the process ends.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if no connection can be accepted any more.
-    pub fn run(&self) -> Result<()> {
-        for stream in self.listener.incoming() {
-            let Ok(stream) = stream else {
-                // A connection that was reset, or too many open files: neither is for good.
-                std::thread::sleep(Duration::from_millis(20));
-                continue;
-            };
-            // Each open connection holds one reference beside the server's, also if its thread ends in a panic.
-            if Arc::strong_count(&self.shared) > MAX_CONNECTIONS {
-                continue;
-            }
-            let shared = Arc::clone(&self.shared);
-            // Without a thread the connection is closed.
-            let _ = std::thread::Builder::new().name("page".to_owned()).spawn(move || answer(&shared, stream));
-        }
-        Ok(())
+    pub fn run(&self) {
+        let shared = Arc::clone(&self.shared);
+        let answer: Arc<dyn Fn(TcpStream) + Send + Sync> = Arc::new(move |stream| answer(&shared, stream));
+        self.listener.run(MAX_CONNECTIONS, &|| false, &answer, &drop);
     }
 }
 
@@ -142,21 +115,19 @@ impl Shared {
 
 /// Reads a request, writes its response, and closes the connection.
 fn answer(shared: &Shared, mut stream: TcpStream) {
-    let timed = stream.set_read_timeout(Some(SILENCE)).and_then(|()| stream.set_write_timeout(Some(SILENCE)));
-    if timed.is_err() {
-        return;
-    }
-    let response = match Request::read(&mut stream) {
+    let mut timed = TimedStream::new(&stream, Instant::now() + PATIENCE);
+    let response = match Request::read(&mut timed, RequestLimits::default()) {
         Ok(Some(request)) => match shared.guard.refuses(&request) {
             Some(refusal) => refusal,
             None => routes::answer(shared, &request),
         },
         // The browser opened a connection in advance and closed it.
         Ok(None) => return,
-        Err(refusal) => refusal,
+        Err((status, reason)) => Response::text(status, reason),
     };
-    let written = stream.write_all(&response.to_bytes()).and_then(|()| stream.flush());
+    let mut timed = TimedStream::new(&stream, Instant::now() + PATIENCE);
+    let written = timed.write_all(&response.to_bytes()).and_then(|()| timed.flush());
     if written.is_ok() {
-        http::finish(&mut stream);
+        finish(&mut stream);
     }
 }

@@ -11,8 +11,8 @@
 //! | `POST /api/delete?id=ID` | removes it |
 
 use super::Shared;
-use super::http::{Request, Response};
 use crate::Result;
+use crate::http::{Request, Response};
 use crate::run::render_error;
 use crate::runs::report::{CHART_SCRIPT, Report};
 use crate::runs::{Index, Run, RunDirectory};

@@ -103,7 +103,7 @@ impl Tokenizer for Spaced {
 fn a_token_after_a_special_one_keeps_its_space() {
     let tokenizer = Spaced(Template::default());
     let ids = [0, 1, 0, 2, 0, 0, 3, 4, 0];
-    let mut stream = TextStream::new(&tokenizer, &[]).unwrap();
+    let mut stream = TextStream::new(&tokenizer, [].as_slice()).unwrap();
     let text: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
     assert_eq!(text + &stream.finish().unwrap(), tokenizer.decode(&ids, true).unwrap());
 }

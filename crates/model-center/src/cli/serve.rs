@@ -1,0 +1,280 @@
+//! The serve program: OpenAI's API for a model. [`crate::serve`] does the work. The manual is `docs/serve.md`.
+
+use crate::adapter::Adapter;
+use crate::cli::flags::with_flags;
+use crate::cli::opened::{self, Form, Stored};
+use crate::cli::{device, program, terminal};
+use crate::file::printable;
+use crate::formats::gguf::left_out;
+use crate::generate::{GenerationConfig, GenerationSetup};
+use crate::model::{OpenOptions, OpenedModel, Registry, TextHead};
+use crate::run::{ExitStatus, StopFlag, listen};
+use crate::serve::{ModelServer, Pooling, ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
+use crate::tokenizer::{AutoTokenizer, ChatTemplate};
+use crate::{Error, Result};
+use bmtrain_core::wrap::Counting;
+use bmtrain_core::{Device, DeviceChoice};
+use clap::Parser;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Serve a model in the form of OpenAI's API.
+///
+/// A decoder answers /v1/completions and /v1/chat/completions, an encoder /v1/embeddings; / is a page to chat with the
+/// model, /metrics counts. Requests share passes of the model: those that come join between two tokens.
+///
+/// SIGINT and SIGTERM refuse new requests, let running ones end (--grace) and end the program with 0; a second SIGINT
+/// ends it at once, with 130. Other exit codes: 2 for a wrong command line or an address in use, 3 for a model that
+/// cannot be served, 5 where memory is refused.
+///
+/// Example: serve HuggingFaceTB/SmolLM2-135M-Instruct --port 8000
+#[derive(Debug, Clone, Parser)]
+#[command(name = "serve", version)]
+pub struct Options {
+    /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Branch, tag or commit of a model of the hub; by default main.
+    #[arg(long, value_name = "REVISION")]
+    pub revision: Option<String>,
+    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<String>,
+    /// Ignore tensors that the model has no use for, by a pattern in which * matches any text; may be repeated.
+    #[arg(long, value_name = "PATTERN")]
+    pub leave: Vec<String>,
+    /// PEFT directory of an adapter that the model is opened with. A PEFT directory may also be given in place of the
+    /// model, which its adapter_config.json names.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// Serve embeddings of a model that could generate texts, too; an encoder does so by itself.
+    #[arg(long)]
+    pub embeddings: bool,
+    /// The name of the model in requests and responses; by default the name of its directory.
+    #[arg(long, value_name = "NAME")]
+    pub served_name: Option<String>,
+    /// The address to listen on. Any but a loopback address requires a token.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// The port; 0 takes a free one.
+    #[arg(long, value_name = "N", default_value_t = 8000)]
+    pub port: u16,
+    /// The file of the token that requests have to show (Authorization: Bearer TOKEN); white space at its ends does not
+    /// count. Unlike --token it is not in the list of processes.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
+    /// The token itself.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// A name by which browsers may ask, beside localhost and addresses; may be repeated.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "token_file"])]
+    pub name: Vec<String>,
+    /// Limits.
+    #[command(flatten)]
+    pub limits: Limits,
+    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+    /// Dtype of the weights; by default the stored one.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<Stored>,
+    /// How the matrices of a GGUF file that are stored in quantised blocks are held in memory; by default dequantised.
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub weights: Option<Form>,
+    /// Threads; by default one for each physical core that this process may use.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Print only errors on standard error.
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// Limits of requests.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub struct Limits {
+    /// New tokens of a sequence; requests of more are refused.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub max_tokens: usize,
+    /// Sequences that share passes; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_sequences: usize,
+    /// Tokens of a pass: one for each running sequence, the rest for prompts, which are read in pieces.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub step_tokens: usize,
+    /// Tokens of the KV caches of all sequences, prompts and new tokens; by default what a quarter of the available
+    /// memory holds.
+    #[arg(long, value_name = "N")]
+    pub max_cached_tokens: Option<usize>,
+    /// Requests that wait for the model; further ones are refused with 429.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_queue: usize,
+    /// Connections at the same time; further ones are refused with 503.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_connections: usize,
+    /// Bytes of the body of a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    pub max_body: usize,
+    /// Seconds that a client has to send a request.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub read_timeout: u64,
+    /// Seconds of a request, from its arrival to its last token.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub timeout: u64,
+    /// Seconds that running requests have when the server is stopped.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub grace: u64,
+}
+
+impl Options {
+    /// The options of the library.
+    fn server(&self) -> Result<ServerOptions> {
+        let Limits { max_tokens, max_sequences, step_tokens, max_cached_tokens, max_queue, max_connections, .. } =
+            self.limits;
+        let Limits { max_body, read_timeout, timeout, grace, .. } = self.limits;
+        let read = |path: &PathBuf| {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| Error::file("read", path, e, "check the name"))?;
+            Ok::<_, Error>(text.trim().to_owned())
+        };
+        let token = self.token_file.as_ref().map(read).transpose()?.or_else(|| self.token.clone());
+        Ok(ServerOptions {
+            address: self.host,
+            port: self.port,
+            token,
+            names: self.name.clone(),
+            body_bytes: max_body,
+            connections: max_connections,
+            queue: max_queue,
+            new_tokens: max_tokens,
+            sequences: max_sequences,
+            step_tokens,
+            cached_tokens: max_cached_tokens,
+            read_timeout: Duration::from_secs(read_timeout),
+            timeout: Duration::from_secs(timeout),
+            grace: Duration::from_secs(grace),
+        })
+    }
+
+    fn open_options(&self, (head, adapter): (TextHead, Option<&Adapter>), device: &Device) -> OpenOptions {
+        let open = GenerationSetup::open_options(device);
+        OpenOptions {
+            head: Some(head),
+            adapter: adapter.cloned(),
+            family: self.family.clone(),
+            leave: self.leave.clone(),
+            dtype: self.dtype.map_or(open.dtype, Stored::dtype),
+            keep_dtype: self.dtype.is_none(),
+            weights: self.weights.unwrap_or_default().option(),
+            ..open
+        }
+    }
+}
+
+/// The program: what a binary's `main` calls, with the families of its registry.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, run)
+}
+
+/// Run the program with the models of `registry`, until it is stopped.
+///
+/// # Errors
+/// Options out of range; an address in use; a model that cannot be served.
+pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+    let server = ModelServer::bind(options.server()?).map_err(with_flags)?;
+    let threads = device::threads(options.threads)?;
+    let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
+    let directory = opened::resolve(&model, options.revision.as_deref(), options.weights)?;
+    let (served, head) = prepare(options, (&directory, adapter.as_ref()), registry)?;
+    let stop = StopFlag::default();
+    let _listening = listen(&stop)?;
+    let opened = device::open(options.device, (0, 1), threads, !options.quiet)?;
+    if opened.cuda.is_some() && options.weights == Some(Form::AsStored) {
+        let reason = "products with matrices in blocks are computed on the CPU alone";
+        let fix = "add --device cpu, or choose --weights dequantised";
+        return Err(Error::argument("--weights", reason, fix));
+    }
+    let device = Device::new(opened.backend);
+    let open = options.open_options((head, adapter.as_ref()), &device);
+    let model = match head {
+        TextHead::CausalLm => GenerationSetup::open_model(&directory, registry, &open)?.model,
+        _ => registry.open(&directory, &open)?.model,
+    };
+    let name = served.name.clone();
+    let mut ready = |cached_tokens: usize| {
+        let cache = if cached_tokens > 0 { format!(", KV cache of {cached_tokens} tokens") } else { String::new() };
+        terminal::print(&format!("{}: http://{}/{cache}", printable(&name, 200), server.address()))
+    };
+    server.run(served, (&*model, &device), &stop, &mut ready)?;
+    if !options.quiet {
+        terminal::note("stopped");
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// Everything that needs no weights: whether the model generates or embeds, its tokenizer and its settings.
+fn prepare(
+    options: &Options,
+    (directory, adapter): (&Path, Option<&Adapter>),
+    registry: Registry<'static>,
+) -> Result<(ServedModel, TextHead)> {
+    let check = |head: TextHead| -> Result<OpenedModel> {
+        let device = Device::new(Arc::new(Counting::new(1 << 20)));
+        let open = OpenOptions { only_check: true, ..options.open_options((head, adapter), &device) };
+        registry.open(directory, &open)
+    };
+    let name = options.served_name.clone().unwrap_or_else(|| {
+        // A hub's cache has the name in the argument; its directories are named by commits.
+        Path::new(&options.model).file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into())
+    });
+    let generates = match options.embeddings {
+        true => None,
+        false => match check(TextHead::CausalLm) {
+            Ok(opened) => Some(opened),
+            // An encoder has no head for the next token.
+            Err(Error::Argument { .. } | Error::Recipe { .. }) => None,
+            Err(error) => return Err(error),
+        },
+    };
+    if let Some(opened) = generates {
+        if let Some(name) = opened.initialized.first() {
+            let reason = format!("its weights have no {name}, which would be initialized at random");
+            let fix = "use a model with a trained language-modelling head, or serve its --embeddings";
+            return Err(Error::model(directory.display().to_string(), reason, fix));
+        }
+        opened.model.packed_decoding().map(drop)?;
+        notes(options, &opened, directory)?;
+        let info = opened.model.info();
+        let mut setup = GenerationSetup::new(directory, info);
+        setup.adapter = adapter.cloned();
+        setup.open_tokenizer(false)?;
+        setup.chat = ChatTemplate::from_directory(directory)?;
+        // Beam search has no place among sequences that join and leave.
+        let config =
+            GenerationConfig { num_beams: None, ..GenerationConfig::from_directory(directory, info.vocab_size)? };
+        let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config }));
+        return Ok((ServedModel { name, kind }, TextHead::CausalLm));
+    }
+    let opened = check(TextHead::None)?;
+    notes(options, &opened, directory)?;
+    let tokenizer = AutoTokenizer::open(directory)?;
+    let vocab_size = opened.model.info().vocab_size;
+    tokenizer.require_rows(vocab_size)?;
+    let pooling = Pooling::from_directory(directory)?;
+    let kind = ServedKind::Encoder(ServedEncoder { tokenizer, pooling, vocab_size });
+    Ok((ServedModel { name, kind }, TextHead::None))
+}
+
+fn notes(options: &Options, opened: &OpenedModel, directory: &Path) -> Result<()> {
+    if options.quiet {
+        return Ok(());
+    }
+    opened::remarks_of(opened).iter().for_each(|line| terminal::note(line));
+    for (what, reason) in left_out(directory)? {
+        terminal::note(&format!("note: left out {}: {reason}", printable(&what, 200)));
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! `/v1/embeddings`: texts as vectors.
+
+use super::ApiError;
+use super::fields::{Fields, Inputs};
+use super::generation::{MOST_INPUTS, model};
+use super::reply::{Ended, Reply};
+use crate::http::Response;
+use crate::serve::Shared;
+use crate::serve::job::{EmbedJob, Job};
+use crate::serve::options::ServedEncoder;
+use serde_json::{Value, json};
+use std::sync::mpsc::channel;
+
+/// How numbers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Float,
+    /// Of f32 in little-endian order.
+    Base64,
+}
+
+/// Answers a request.
+pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Reply<'_>) -> Result<(), Ended> {
+    let mut fields = Fields::parse(body)?;
+    model(&mut fields, shared)?;
+    let encoder = shared
+        .encoder()
+        .ok_or_else(|| ApiError::not_found("this model generates texts and embeds none: ask /v1/completions"))?;
+    let encoding = match fields.text("encoding_format")?.as_deref() {
+        None | Some("float") => Encoding::Float,
+        Some("base64") => Encoding::Base64,
+        Some(_) => {
+            return Err(ApiError::field("encoding_format", "it is neither \"float\" nor \"base64\"").into());
+        }
+    };
+    let size = encoder.pooling.size;
+    fields.neutral("dimensions", |dimensions| size.is_some() && dimensions.as_u64() == size.map(|size| size as u64))?;
+    let inputs = encoded(encoder, Inputs::of("input", fields.required("input")?, MOST_INPUTS)?)?;
+    fields.finish()?;
+    let tokens: usize = inputs.iter().map(Vec::len).sum();
+    if let Some(long) = inputs.iter().map(Vec::len).find(|length| *length > shared.longest) {
+        let message = format!("an input has {long} tokens, the model takes {} at most", shared.longest);
+        return Err(ApiError::too_long("input", message).into());
+    }
+    let (result, received) = channel();
+    let ticket = Some(shared.enter()?);
+    shared.submit(Job::Embed(EmbedJob { inputs, result, cancelled: reply.cancelled(), ticket }))?;
+    let embeddings = reply.wait(&received)??;
+    let data = embeddings.iter().enumerate().map(|(index, values)| {
+        let values = match encoding {
+            Encoding::Float => Value::from(values.as_slice()),
+            Encoding::Base64 => base64(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>()).into(),
+        };
+        json!({"object": "embedding", "index": index, "embedding": values})
+    });
+    let object = json!({
+        "object": "list", "data": data.collect::<Vec<_>>(), "model": shared.model.name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    });
+    reply.send(&Response::new("application/json", object.to_string()))
+}
+
+/// The tokens of the inputs; texts have special tokens around them.
+fn encoded(encoder: &ServedEncoder, inputs: Inputs) -> Result<Vec<Vec<u32>>, ApiError> {
+    let rows = match inputs {
+        Inputs::Tokens(rows) => rows,
+        Inputs::Texts(texts) => {
+            let encode = |text: &String| encoder.tokenizer.encode(text, None, None).map(|encoded| encoded.input_ids);
+            let rows = texts.iter().map(encode).collect::<crate::Result<_>>();
+            rows.map_err(|error| ApiError::of_input(&error, "input"))?
+        }
+    };
+    if rows.iter().any(Vec::is_empty) {
+        return Err(ApiError::field("input", "an input has no token"));
+    }
+    let vocabulary = encoder.vocab_size;
+    match rows.iter().flatten().find(|id| **id as usize >= vocabulary) {
+        Some(id) => Err(ApiError::field("input", format!("token {id}, and the model has {vocabulary}"))),
+        None => Ok(rows),
+    }
+}
+
+/// RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |bits: u32| char::from(ALPHABET.get((bits & 63) as usize).copied().unwrap_or(b'='));
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits = three.iter().chain([0, 0].iter()).take(3).fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        for place in 0..4_u32 {
+            text.push(if place as usize <= three.len() { digit(bits >> (18 - 6 * place)) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (bytes, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[255, 254, 253]), "//79");
+    }
+}

@@ -1,0 +1,263 @@
+//! What completions and chats have in common: the settings of a request, its limits, and its job.
+
+use super::ApiError;
+use super::fields::{Fields, is_empty, is_zero, texts};
+use super::reply::{Ended, Reply};
+use crate::generate::{FinishReason, GenerateOptions, GenerationOverrides, GenerationSettings, Method};
+use crate::serve::Shared;
+use crate::serve::job::{Event, GenerateJob, Job, ScoredToken};
+use crate::serve::options::ServedDecoder;
+use serde_json::{Value, json};
+use std::sync::mpsc::{Receiver, channel};
+
+/// The most stop strings.
+const MOST_STOPS: usize = 16;
+/// The most tokens beside each that have a log probability.
+pub(super) const MOST_TOP: usize = 20;
+/// The most prompts or inputs of a request.
+pub(super) const MOST_INPUTS: usize = 1024;
+
+/// The settings of a request.
+#[derive(Debug)]
+pub(super) struct Generation {
+    options: GenerateOptions,
+    /// Sequences of each prompt.
+    pub(super) choices: usize,
+    /// Whether the response is a stream of events.
+    pub(super) streams: bool,
+    /// Whether the last event has the numbers of tokens.
+    pub(super) has_usage: bool,
+    /// The most new tokens, where the request states it.
+    asked_tokens: Option<usize>,
+}
+
+/// Scores that a request asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Scores {
+    /// The number of most probable tokens with each token; `None` for no scores.
+    pub(super) top: Option<usize>,
+    /// Whether tokens of prompts have scores too.
+    pub(super) of_prompts: bool,
+}
+
+/// The model that continues texts, if the request names this server's model and it is one.
+pub(super) fn decoder<'s>(fields: &mut Fields, shared: &'s Shared) -> Result<&'s ServedDecoder, ApiError> {
+    model(fields, shared)?;
+    shared
+        .decoder()
+        .ok_or_else(|| ApiError::not_found("this model embeds texts and generates none: ask /v1/embeddings"))
+}
+
+/// Checks the name of the model.
+pub(super) fn model(fields: &mut Fields, shared: &Shared) -> Result<(), ApiError> {
+    match fields.text("model")? {
+        Some(name) if name != shared.model.name => Err(ApiError::unknown_model(&name, &shared.model.name)),
+        _ => Ok(()),
+    }
+}
+
+impl Generation {
+    /// Reads the settings; `tokens` are the names of the most new tokens.
+    pub(super) fn read(
+        fields: &mut Fields,
+        tokens: &[&str],
+        (shared, decoder): (&Shared, &ServedDecoder),
+    ) -> Result<Self, ApiError> {
+        let mut asked_tokens = None;
+        for name in tokens {
+            let limit = shared.options.new_tokens;
+            let asked = fields.count(name, u32::MAX as usize)?;
+            if asked.is_some_and(|asked| asked > limit) {
+                return Err(ApiError::field(name, format!("{name:?} is more than this server generates, {limit}")));
+            }
+            asked_tokens = asked_tokens.or(asked);
+        }
+        let choices = fields.count("n", shared.options.sequences)?.unwrap_or(1);
+        if choices == 0 {
+            return Err(ApiError::field("n", "\"n\" is 0, and no text would be generated"));
+        }
+        for name in ["presence_penalty", "frequency_penalty"] {
+            fields.neutral(name, is_zero)?;
+        }
+        fields.neutral("logit_bias", is_empty)?;
+        let streams = fields.flag("stream")?;
+        let has_usage = match fields.take("stream_options") {
+            None => false,
+            Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or(false),
+        };
+        let options = settings(fields, asked_tokens, (shared, decoder))?;
+        Ok(Generation { options, choices, streams, has_usage, asked_tokens })
+    }
+
+    /// The most new tokens that the request states.
+    pub(super) fn asked_tokens(&self) -> Option<usize> {
+        self.asked_tokens
+    }
+
+    /// The most new tokens of a prompt of `length` tokens; without a number in the request `default`, or fewer.
+    fn limit(&self, length: usize, default: usize, (name, shared): (&str, &Shared)) -> Result<usize, ApiError> {
+        let (longest, cached) = (shared.longest, shared.cached_tokens);
+        let room = longest.saturating_sub(length);
+        let limit = match self.asked_tokens {
+            Some(asked) if asked > room => {
+                let message = format!(
+                    "the prompt has {length} tokens, and {asked} more are asked for; the model takes {longest} together"
+                );
+                return Err(ApiError::too_long(name, message));
+            }
+            Some(asked) => asked,
+            None if room == 0 => {
+                let message = format!("the prompt has {length} tokens, and the model takes {longest} with new ones");
+                return Err(ApiError::too_long(name, message));
+            }
+            None => default.min(room).min(shared.options.new_tokens),
+        };
+        let needed = self.choices.saturating_mul(length.saturating_add(limit));
+        if needed > cached {
+            let message = format!("the sequences need {needed} tokens of the KV cache, which has {cached}");
+            return Err(ApiError::too_long(name, message));
+        }
+        Ok(limit)
+    }
+
+    /// Gives the prompts to the model's thread.
+    pub(super) fn submit(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        (scores, default): (Scores, usize),
+        (name, shared, reply): (&str, &Shared, &Reply<'_>),
+    ) -> Result<Receiver<Event>, ApiError> {
+        if prompts.len().saturating_mul(self.choices) > MOST_INPUTS {
+            return Err(ApiError::field("n", format!("prompts times \"n\" are more than {MOST_INPUTS}")));
+        }
+        let limits = prompts.iter().map(|prompt| self.limit(prompt.len(), default, (name, shared)));
+        let limits = limits.collect::<Result<Vec<_>, _>>()?;
+        let (events, received) = channel();
+        let ticket = Some(shared.enter()?);
+        shared.submit(Job::Generate(GenerateJob {
+            prompts,
+            limits,
+            choices: self.choices,
+            options: self.options.clone(),
+            scores: scores.top,
+            scores_prompts: scores.of_prompts,
+            events,
+            cancelled: reply.cancelled(),
+            ticket,
+        }))?;
+        Ok(received)
+    }
+}
+
+/// The options of generation: the request's over the directory's.
+fn settings(
+    fields: &mut Fields,
+    tokens: Option<usize>,
+    (shared, decoder): (&Shared, &ServedDecoder),
+) -> Result<GenerateOptions, ApiError> {
+    let (temperature, top_p, min_p) = (fields.number("temperature")?, fields.number("top_p")?, fields.number("min_p")?);
+    let (top_k, seed) = (fields.count("top_k", u32::MAX as usize)?, fields.take("seed"));
+    let stop_strings = match fields.take("stop") {
+        Some(value) if !is_empty(&value) => texts("stop", value, MOST_STOPS)?,
+        _ => Vec::new(),
+    };
+    // Greedy decoding is the limit of low temperatures, and filters have no effect on it.
+    let is_greedy = temperature == Some(0.0);
+    let overrides = GenerationOverrides {
+        origin: "the request",
+        max_new_tokens: tokens.map(|tokens| tokens.max(1)),
+        greedy: is_greedy,
+        temperature: temperature.filter(|_| !is_greedy),
+        top_p: top_p.filter(|_| !is_greedy),
+        top_k: top_k.filter(|_| !is_greedy),
+        min_p: min_p.filter(|_| !is_greedy),
+        stop_strings,
+        ..GenerationOverrides::default()
+    };
+    let tokenizer = decoder.setup.tokenizer.as_deref();
+    let resolved = GenerationSettings::resolve(&overrides, &decoder.config, tokenizer, false);
+    let mut options = resolved.map_err(|error| ApiError::of_input(&error, "temperature"))?.options;
+    let checked = options.validate_for(&decoder.setup.info, tokenizer.is_some());
+    checked.map_err(|error| ApiError::of_input(&error, "temperature"))?;
+    let seed = match seed {
+        None => shared.next_seed(),
+        // Negative seeds are numbers too.
+        Some(seed) => match (seed.as_u64(), seed.as_i64()) {
+            (Some(seed), _) => seed,
+            (None, Some(seed)) => seed as u64,
+            (None, None) => return Err(ApiError::field("seed", "\"seed\" is not an integer")),
+        },
+    };
+    if let Method::Sampling { seed: own, .. } = &mut options.method {
+        *own = seed;
+    }
+    Ok(options)
+}
+
+/// The name in the API of what ended a sequence.
+pub(super) fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndToken | FinishReason::StopString => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// A sequence as it comes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Choice {
+    pub(super) text: String,
+    pub(super) tokens: Vec<ScoredToken>,
+    pub(super) finish_reason: Option<&'static str>,
+    /// Characters of the texts of tokens so far.
+    pub(super) offset: usize,
+}
+
+/// The sequences of a request, and the numbers of its tokens.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) choices: Vec<Choice>,
+    pub(super) prompt_tokens: usize,
+    pub(super) new_tokens: usize,
+}
+
+impl Collected {
+    pub(super) fn new(prompts: &[Vec<u32>], choices: usize) -> Self {
+        let prompt_tokens = prompts.iter().map(Vec::len).sum();
+        Collected { choices: vec![Choice::default(); prompts.len() * choices], prompt_tokens, new_tokens: 0 }
+    }
+
+    /// Collects all events of a job.
+    pub(super) fn wait(&mut self, reply: &mut Reply<'_>, events: &Receiver<Event>) -> Result<(), Ended> {
+        let per_prompt = |prompts: usize, all: usize| all.checked_div(prompts.max(1)).unwrap_or(0);
+        loop {
+            match reply.wait(events)? {
+                Event::Prompt { prompt, tokens, of } => {
+                    let each = per_prompt(of, self.choices.len());
+                    for choice in self.choices.iter_mut().skip(prompt * each).take(each) {
+                        choice.tokens.extend(tokens.iter().cloned());
+                    }
+                }
+                Event::Token { sequence, token, text, finish_reason } => {
+                    self.new_tokens += 1;
+                    if let Some(choice) = self.choices.get_mut(sequence) {
+                        choice.text.push_str(&text);
+                        choice.tokens.push(token);
+                        choice.finish_reason = finish_reason.map(reason_name);
+                    }
+                }
+                Event::Done => return Ok(()),
+                Event::Failed(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The numbers of tokens.
+    pub(super) fn usage(&self) -> Value {
+        let Collected { prompt_tokens, new_tokens, .. } = self;
+        json!({
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": new_tokens,
+            "total_tokens": prompt_tokens + new_tokens,
+        })
+    }
+}

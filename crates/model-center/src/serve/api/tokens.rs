@@ -1,0 +1,66 @@
+//! The text of a token, and log probabilities as the two objects of the API.
+
+use crate::serve::job::ScoredToken;
+use crate::tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
+
+/// Replaces bytes that are not a whole character.
+const BROKEN: char = '\u{FFFD}';
+/// How SentencePiece writes a space in the name of a token.
+const SPACE: char = '\u{2581}';
+
+/// The text of a token by itself: its characters, or its name in the vocabulary where it has none or not whole ones.
+pub(super) fn token_text(tokenizer: Option<&dyn Tokenizer>, id: u32) -> String {
+    let Some(tokenizer) = tokenizer else { return format!("token_id:{id}") };
+    let name = tokenizer.token(id).unwrap_or_else(|| format!("token_id:{id}"));
+    match tokenizer.decode(&[id], false) {
+        // Some decoders drop the space of a first token.
+        Ok(text) if name.starts_with(SPACE) && !text.starts_with(' ') => format!(" {text}"),
+        Ok(text) if !text.is_empty() && !text.contains(BROKEN) => text,
+        _ => name,
+    }
+}
+
+/// `logprobs` of a completion: parallel lists. Offsets count characters of the tokens' texts from `offset`.
+pub(super) fn completion_scores(
+    tokenizer: Option<&dyn Tokenizer>,
+    tokens: &[ScoredToken],
+    (offset, has_top): (&mut usize, bool),
+) -> Value {
+    let (mut texts, mut scores, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for token in tokens {
+        let text = token_text(tokenizer, token.token);
+        offsets.push(*offset);
+        *offset += text.chars().count();
+        let best = token.score.as_ref().map(|score| {
+            let mut best = Map::new();
+            for (id, log_prob) in &score.top {
+                // Of tokens with the same text the most probable one.
+                best.entry(token_text(tokenizer, *id)).or_insert((*log_prob).into());
+            }
+            best.entry(text.clone()).or_insert(score.log_prob.into());
+            best
+        });
+        scores.push(token.score.as_ref().map(|score| score.log_prob));
+        top.push(best);
+        texts.push(text);
+    }
+    let top = if has_top { json!(top) } else { Value::Null };
+    json!({"tokens": texts, "token_logprobs": scores, "top_logprobs": top, "text_offset": offsets})
+}
+
+/// `logprobs` of a chat: an object for each token.
+pub(super) fn chat_scores(tokenizer: Option<&dyn Tokenizer>, tokens: &[ScoredToken], top: usize) -> Value {
+    let object = |id: u32, log_prob: f64| {
+        let text = token_text(tokenizer, id);
+        json!({"bytes": text.as_bytes(), "token": text, "logprob": log_prob})
+    };
+    let content = tokens.iter().filter_map(|token| {
+        let score = token.score.as_ref()?;
+        let mut own = object(token.token, score.log_prob);
+        let best: Vec<Value> = score.top.iter().take(top).map(|(id, log_prob)| object(*id, *log_prob)).collect();
+        own["top_logprobs"] = best.into();
+        Some(own)
+    });
+    json!({"content": content.collect::<Vec<_>>()})
+}

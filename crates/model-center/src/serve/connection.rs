@@ -1,0 +1,153 @@
+//! A connection: its request, who may ask, and which address gives what.
+//!
+//! | address | response |
+//! |---|---|
+//! | `/` | a page to chat with the model |
+//! | `GET /health` | whether requests are answered |
+//! | `GET /v1/models` | the model's name |
+//! | `GET /metrics` | counters |
+//! | `POST /v1/completions`, `/v1/chat/completions`, `/v1/embeddings` | the model |
+
+use super::Shared;
+use super::api::{ApiError, Ended, Reply, chat, completions, embeddings};
+use crate::http::{Request, RequestLimits, Response, TimedStream, finish, foreign, is_same_secret, random_token};
+use serde_json::json;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Bytes of the request line and the headers.
+const HEAD_BYTES: usize = 16 << 10;
+const PAGE: &str = include_str!("page.html");
+
+/// Counts a connection while it is open.
+struct Open<'m>(&'m AtomicUsize);
+
+impl<'m> Open<'m> {
+    fn new(connections: &'m AtomicUsize) -> Self {
+        connections.fetch_add(1, Ordering::AcqRel);
+        Open(connections)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Refuses a connection beyond the most.
+pub(super) fn refuse(mut stream: TcpStream) {
+    let response = ApiError::too_many_connections().response();
+    // What does not fit into the buffer of a new connection is left out: nothing waits here.
+    let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(&response.to_bytes()));
+}
+
+/// Reads a request, writes its response, and closes the connection.
+pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
+    let _open = Open::new(&shared.metrics.connections);
+    // Events are small, and each is to arrive at once.
+    let _ = stream.set_nodelay(true);
+    let options = &shared.options;
+    let limits = RequestLimits { head: HEAD_BYTES, body: options.body_bytes };
+    let arrived = Instant::now();
+    let request = Request::read(&mut TimedStream::new(&stream, arrived + options.read_timeout), limits);
+    let mut reply = Reply::new(&stream, arrived + options.timeout);
+    let (endpoint, answered) = match request {
+        // The client opened a connection in advance and closed it.
+        Ok(None) => return,
+        Err((status, reason)) => ("unreadable", Err(ApiError::unreadable(status, reason).into())),
+        Ok(Some(request)) => route(shared, &request, &mut reply),
+    };
+    let outcome = match answered {
+        Ok(status) => status.to_string(),
+        Err(Ended::Gone) => "cancelled".to_owned(),
+        Err(Ended::Failed(error)) => {
+            let sent = match reply.is_streaming {
+                true => reply.event(&error.json()),
+                false => reply.send(&error.response()),
+            };
+            sent.map_or_else(|_| "cancelled".to_owned(), |()| error.status.to_string())
+        }
+    };
+    drop(reply);
+    let takes_time = endpoint.starts_with("/v1/") && endpoint != "/v1/models";
+    shared.metrics.ended(endpoint, outcome, takes_time.then(|| arrived.elapsed()));
+    finish(&mut stream);
+}
+
+/// The endpoint of a request by name, and the status of its response.
+fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static str, Result<u16, Ended>) {
+    let known: [(&str, &[&str]); 7] = [
+        ("/", &["GET"]),
+        ("/health", &["GET"]),
+        ("/metrics", &["GET"]),
+        ("/v1/models", &["GET"]),
+        ("/v1/completions", &["POST"]),
+        ("/v1/chat/completions", &["POST"]),
+        ("/v1/embeddings", &["POST"]),
+    ];
+    let Some((endpoint, methods)) = known.into_iter().find(|(path, _)| *path == request.path) else {
+        return ("unknown", Err(ApiError::not_found("there is nothing at this address").into()));
+    };
+    if let Err(error) = is_allowed(shared, request, endpoint) {
+        return (endpoint, Err(error.into()));
+    }
+    if !methods.contains(&request.method.as_str()) {
+        let error = ApiError::unreadable(405, &format!("only {} is answered here", methods.join(", ")));
+        return (endpoint, Err(error.into()));
+    }
+    let body = &request.body;
+    let answered = match endpoint {
+        "/v1/completions" => completions(shared, body, reply).map(|()| 200),
+        "/v1/chat/completions" => chat(shared, body, reply).map(|()| 200),
+        "/v1/embeddings" => embeddings(shared, body, reply).map(|()| 200),
+        _ => page(shared, endpoint).map_err(Ended::from).and_then(|response| {
+            reply.send(&response)?;
+            Ok(response.code())
+        }),
+    };
+    (endpoint, answered)
+}
+
+/// Who may ask: with a token those who show it; the page, which asks for it, and the health are open. Without one,
+/// pages of this server and programs.
+fn is_allowed(shared: &Shared, request: &Request, endpoint: &str) -> Result<(), ApiError> {
+    let Some(token) = &shared.options.token else {
+        return foreign(request, &shared.options.names).map_or(Ok(()), |reason| Err(ApiError::forbidden(reason)));
+    };
+    let shown = request.header("authorization").and_then(|header| header.split_once(' '));
+    let is_shown =
+        shown.is_some_and(|(kind, shown)| kind.eq_ignore_ascii_case("bearer") && is_same_secret(shown.trim(), token));
+    match is_shown || ["/", "/health"].contains(&endpoint) {
+        true => Ok(()),
+        false => Err(ApiError::unauthorized()),
+    }
+}
+
+/// Everything but the model.
+fn page(shared: &Shared, endpoint: &str) -> Result<Response, ApiError> {
+    let object = |value: serde_json::Value| Response::new("application/json", value.to_string());
+    Ok(match endpoint {
+        "/health" if shared.is_stopping() => return Err(ApiError::stopping()),
+        "/health" => object(json!({"status": "ok"})),
+        "/v1/models" => object(json!({"object": "list", "data": [
+            {"id": shared.model.name, "object": "model", "created": 0, "owned_by": "local"},
+        ]})),
+        "/metrics" => Response::new(
+            "text/plain; version=0.0.4; charset=utf-8",
+            shared.metrics.text(shared.queue.length(), shared.cached_tokens),
+        ),
+        _ => {
+            // The script and the style of this response alone are run; nothing is asked of any other host.
+            let nonce = random_token().map_err(|error| ApiError::internal(error.to_string()))?;
+            let policy = format!(
+                "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            );
+            let response = Response::new("text/html; charset=utf-8", PAGE.replace("{nonce}", &nonce));
+            response.with("Content-Security-Policy", policy).with("X-Frame-Options", "DENY")
+        }
+    })
+}
