@@ -100,6 +100,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         problem,
         dtype: resolved.model.dtype,
         adapter: resolved.adapter.clone(),
+        weights: resolved.base_weights,
         f32_parameters: resolved.model.f32_parameters,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
