@@ -21,7 +21,8 @@ pub enum DType {
     /// Byte; 0 and 1 when it stands for a truth value.
     U8,
     /// Byte of a block of quantised elements: a matrix `[rows, columns]` in blocks is a tensor `[rows, bytes of a row]`
-    /// of this type, see [`BlockFormat::row_bytes`]. Products and table lookups read it; it has no gradient.
+    /// of this type, see [`BlockFormat::row_bytes`]. Products, the gradients of their inputs and table lookups read it;
+    /// it has no gradient.
     Blocks(BlockFormat),
 }
 

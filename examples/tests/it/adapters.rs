@@ -220,6 +220,76 @@ fn virtual_tokens_are_trained_saved_and_generated_with() {
     }
 }
 
+/// A decoder whose rows are whole blocks of NF4.
+fn wide_decoder() -> Fixture {
+    let fixture = Fixture::decoder();
+    let sets = [
+        "model.init=random",
+        "model.hidden=64",
+        "model.heads=4",
+        "model.feed_forward=128",
+        "data.task=language",
+        "train.steps=1",
+        "save.dtype=f32",
+        "output.dir=wide",
+    ];
+    fixture.finetune(&sets.into_iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>()).succeeded();
+    fixture
+}
+
+#[test]
+fn updates_beside_a_quantised_model_are_trained_resumed_and_generated_with() {
+    let fixture = wide_decoder();
+    let quantised = ["model.path=wide/model", "adapter.quantize=nf4", "train.micro_batch_size=2"];
+    let tune =
+        |dir: &str, further: &[&str], more: &[&str]| tune(&fixture, dir, further, &[&quantised[..], more].concat());
+    let planned = tune("planned", &["--dry-run"], &[]).succeeded();
+    assert!(planned.stderr.contains("matrices are quantised (8 NF4)"), "{}", planned.stderr);
+    let run = tune("whole", &[], &[]).succeeded();
+    assert!(run.stderr.contains("matrices are quantised (8 NF4)"), "{}", run.stderr);
+    let whole = (tensors(&fixture, &format!("whole/{ADAPTER}")), losses(&fixture, "whole"));
+    assert!(whole.1[5] < whole.1[0], "{:?}", whole.1);
+    // Killed in its third save, and by the same command again: the model is quantised again.
+    let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[]);
+    assert_eq!(died.code, -1, "{}", died.stderr);
+    let again = tune("died", &[], &[]).succeeded();
+    assert!(again.stderr.contains("going on after step 4"), "{}", again.stderr);
+    assert_eq!(tensors(&fixture, &format!("died/{ADAPTER}")), whole.0);
+    // It is not the model in f32 that was trained beside.
+    tune("unquantised", &[], &["adapter.quantize=none"]).succeeded();
+    assert_ne!(losses(&fixture, "unquantised"), whole.1);
+    let fast = "train.gradient_sum=fast";
+    tune("fast", &[], &[fast]).succeeded();
+    let of_stages = (tensors(&fixture, &format!("fast/{ADAPTER}")), losses(&fixture, "fast"));
+    for (dir, further, more, expected) in [
+        ("zero", &["--ranks", "2"][..], &["parallel.zero=3"][..], &whole),
+        ("recomputed", &[], &["train.recompute=blocks"], &whole),
+        ("stages", &["--ranks", "2"], &["parallel.pipeline=2", fast], &of_stages),
+    ] {
+        tune(dir, further, more).succeeded();
+        let ours = (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, dir));
+        assert_eq!(&ours, expected, "{dir}");
+    }
+    let split = tune("split", &["--ranks", "2"], &["parallel.tensor=2"]);
+    assert!(split.code != 0 && split.stderr.contains("inside a NF4 block of 64"), "{}", split.stderr);
+    let generate = |model: &[&str]| {
+        let arguments = ["--prompt", "a bad film", "--max-new-tokens", "4", "--greedy"];
+        fixture.run(env!("CARGO_BIN_EXE_generate"), &[model, &arguments].concat()).succeeded().stdout
+    };
+    assert_eq!(generate(&["whole/model"]), generate(&["wide/model", "--adapter", "whole/model"]));
+    // Logits beside the quantised model are others than those beside the model itself.
+    fixture.write("in.jsonl", "{\"text\": \"a bad film\"}\n");
+    let logits = |out: &str, further: &[&str]| {
+        let arguments = ["--model", "wide/model", "--adapter", "whole/model", "--inputs", "in.jsonl", "--out", out];
+        fixture.forward(&[&arguments[..], further].concat()).succeeded();
+        tensors(&fixture, out).into_iter().find(|(name, _)| name == "logits").unwrap().1
+    };
+    assert_ne!(logits("own.safetensors", &[]), logits("nf4.safetensors", &["--quantize"]));
+    let without = ["--model", "wide/model", "--inputs", "in.jsonl", "--out", "out.safetensors", "--quantize"];
+    let refused = fixture.forward(&without);
+    assert!(refused.code != 0 && refused.stderr.contains("for a model with an adapter"), "{}", refused.stderr);
+}
+
 #[test]
 fn mistakes_are_named_before_weights_are_read() {
     let fixture = Fixture::decoder();

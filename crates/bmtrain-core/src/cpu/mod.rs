@@ -127,6 +127,7 @@ fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::DropoutApply(a) => random::dropout(threads, a),
         Kernel::EmbeddingForward(a) => rows::embedding_forward(threads, a),
         Kernel::QuantisedLinear(a) => quantised::linear(threads, a),
+        Kernel::QuantisedInputGradient(a) => quantised::input_gradient(threads, a),
         Kernel::QuantisedRows(a) => quantised::rows(threads, a),
         Kernel::EmbeddingBackward(a) => rows::embedding_backward(threads, a),
         Kernel::AddScaled(a) => elementwise::add_scaled(threads, a),

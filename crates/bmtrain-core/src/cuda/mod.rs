@@ -230,11 +230,13 @@ impl Kernels for CudaBackend {
             Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
             Kernel::EmbeddingForward(a) => self.run(on, |launch| embedding::forward(launch, a)),
             Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
-            Kernel::QuantisedLinear(_) | Kernel::QuantisedRows(_) => Err(Error::Unsupported {
-                backend: self.name(),
-                kernel: kernel.name(),
-                detail: crate::kernel::quantised::NOT_HERE.into(),
-            }),
+            Kernel::QuantisedLinear(_) | Kernel::QuantisedInputGradient(_) | Kernel::QuantisedRows(_) => {
+                Err(Error::Unsupported {
+                    backend: self.name(),
+                    kernel: kernel.name(),
+                    detail: crate::kernel::quantised::NOT_HERE.into(),
+                })
+            }
             Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
             Kernel::RotaryApply(a) => self.run(on, |launch| rotary::rotary(launch, a)),
             Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),

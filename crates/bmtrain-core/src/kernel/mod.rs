@@ -73,7 +73,7 @@ pub use loss::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
 pub use norm::{NormBackward, NormForward, NormKind};
 pub(crate) use optimizer::AdamNumbers;
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
-pub use quantised::{QuantisedLinear, QuantisedRows};
+pub use quantised::{QuantisedInputGradient, QuantisedLinear, QuantisedRows};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
 pub use rotary::{RotaryApply, RotaryLayout};
@@ -229,6 +229,8 @@ kernels! {
     Gemm,
     /// Products with a matrix in quantised blocks.
     QuantisedLinear,
+    /// Gradients of the inputs of these products.
+    QuantisedInputGradient,
     /// Layer norm or RMS norm, after dropout and residual.
     NormForward,
     /// Its gradients.

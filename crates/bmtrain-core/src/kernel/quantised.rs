@@ -1,7 +1,8 @@
 //! Arguments of kernels that read matrices in quantised blocks.
 
+use super::elementwise::Activation;
 use super::gemm::Epilogue;
-use super::{Arguments, Batch, Dest, Matrix, expect_float_operand, expect_len};
+use super::{Access, Arguments, Batch, Dest, Matrix, Operand, expect_float_operand, expect_len};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -48,6 +49,53 @@ impl Arguments for QuantisedLinear<'_> {
     }
 
     visits!(x, weight, y, epilogue);
+
+    fn flops(&self) -> u64 {
+        [self.m, self.n, self.k].into_iter().fold(2, |product, factor| product.saturating_mul(factor as u64))
+    }
+}
+
+/// `dx (+)= dy weight`, the gradient of `x` of a [`QuantisedLinear`], with `dy` `[m, n]`, a weight `[n, k]` in blocks and
+/// `dx` `[m, k]`; times the derivative of an activation.
+///
+/// Numerics: as [`QuantisedLinear`], without a copy of the dequantised weight.
+#[derive(Debug)]
+pub struct QuantisedInputGradient<'a> {
+    /// Rows of `dy`.
+    pub m: usize,
+    /// Rows of the weight.
+    pub n: usize,
+    /// Columns of the weight.
+    pub k: usize,
+    /// `[m, n]`.
+    pub dy: View<'a>,
+    /// `[n, bytes of a row]`, of a dtype [`DType::Blocks`].
+    pub weight: View<'a>,
+    /// `[m, k]`.
+    pub dx: Dest<'a>,
+    /// As [`Epilogue::derivative`], at `[m, k]`.
+    pub derivative: Option<(Activation, View<'a>)>,
+}
+
+impl Arguments for QuantisedInputGradient<'_> {
+    const NAME: &'static str = "quantised_input_gradient";
+
+    fn check(&self) -> Result<()> {
+        let (name, (m, n, k)) = (Self::NAME, (self.m, self.n, self.k));
+        expect_float_operand(name, "dy", m * n, &self.dy)?;
+        expect_float_operand(name, "dx", m * k, &self.dx.view)?;
+        if let Some((_, points)) = &self.derivative {
+            expect_float_operand(name, "points of the derivative", m * k, points)?;
+        }
+        expect_blocks(name, "weight", &self.weight, [n, k])
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.dy.visit(visit);
+        self.weight.visit(visit);
+        self.dx.visit(visit);
+        self.derivative.iter().for_each(|(_, points)| points.visit(visit));
+    }
 
     fn flops(&self) -> u64 {
         [self.m, self.n, self.k].into_iter().fold(2, |product, factor| product.saturating_mul(factor as u64))

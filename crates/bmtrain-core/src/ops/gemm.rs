@@ -4,15 +4,17 @@ use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
 use crate::buffer::ViewMut;
-use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Gemm, Matrix, QuantisedLinear};
+use crate::kernel::{
+    Activation, ActivationBackward, ColumnSum, Epilogue, Gemm, Matrix, QuantisedInputGradient, QuantisedLinear,
+};
 
 /// `y = activation(x weight^T + bias)`.
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
-/// and is dequantised on the way.
+/// and is dequantised on the way, in the backward pass too; it has no gradient.
 /// Where x comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them the weight is a
 /// [`ProductWeight`].
-/// Errors: shapes that do not fit; a weight in quantised blocks where x needs a gradient.
+/// Errors: shapes that do not fit.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
 pub fn linear<'a>(
     cx: &Ctx,
@@ -33,7 +35,6 @@ fn linear_of(
 ) -> Result<Var> {
     let (x, shape, weight) = (input.x(), input.shape("linear")?, output.var());
     let [n, k] = check_linear("linear", shape, weight, bias)?;
-    expect_gradient(cx, "linear", x, &[weight])?;
     output.check("linear", shape, activation.is_some())?;
     let absent = x.detach();
     let inputs = [x, weight, bias.unwrap_or(&absent)];
@@ -71,18 +72,6 @@ pub(super) fn check_linear(op: &'static str, x: Shape, weight: &Var, bias: Optio
         expect_elements(op, "bias", n, bias.shape())?;
     }
     Ok([n, k])
-}
-
-/// Refuse weights in quantised blocks where x needs a gradient, which would be found missing in the backward pass.
-pub(super) fn expect_gradient(cx: &Ctx, op: &'static str, x: &Var, weights: &[&Var]) -> Result<()> {
-    let in_blocks = |weight: &&Var| matches!(weight.dtype(), DType::Blocks(_));
-    if cx.records(&[x]) && weights.iter().any(in_blocks) {
-        return Err(Error::argument(
-            op,
-            "x needs a gradient, and there is none through a weight in quantised blocks: dequantise it",
-        ));
-    }
-    Ok(())
 }
 
 /// Rows and columns of a matrix, in elements where it is in quantised blocks.
@@ -135,6 +124,10 @@ pub(super) fn input_gradient(
     dx: Dest<'_>,
 ) -> Result<()> {
     let derivative = derivative.map(|(activation, at)| Ok::<_, Error>((activation, at.view()?))).transpose()?;
+    if let DType::Blocks(_) = weight.dtype() {
+        let (m, dy, weight) = (rows_of(dy, n), dy.view()?, weight.view()?);
+        return device.launch(QuantisedInputGradient { m, n, k, dy, weight, dx, derivative });
+    }
     let (a, b) = (Matrix::plain(dy.view()?, n), Matrix::plain(weight.view()?, k));
     let epilogue = Epilogue { derivative, ..Epilogue::default() };
     device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })

@@ -4,6 +4,7 @@
 //! each sum, in the order written here, so that the bits equal the reference package's on every instruction set.
 
 use super::BlockFormat;
+use super::nf4::CODE;
 use crate::cpu::floats::f16_to_f32;
 use crate::cpu::simd::vectorised;
 
@@ -20,6 +21,7 @@ vectorised! {
             BlockFormat::Q4K => blocks(raw, out, q4_k),
             BlockFormat::Q5K => blocks(raw, out, q5_k),
             BlockFormat::Q6K => blocks(raw, out, q6_k),
+            BlockFormat::NF4 => blocks(raw, out, nf4),
         }
     }
 }
@@ -154,6 +156,15 @@ fn q6_k(raw: &[u8; 210], out: &mut [f32; 256]) {
             let bits = low >> (4 * (place / 2)) & 15 | (high >> (2 * place) & 3) << 4;
             *value = step * (f32::from(bits) - 32.0);
         }
+    }
+}
+
+/// A single-precision scale, then 32 bytes of two elements each, the first in the high half.
+#[inline(always)]
+fn nf4(raw: &[u8; 36], out: &mut [f32; 64]) {
+    let scale = f32::from_bits(word_at(raw, 0));
+    for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(&raw[4..]) {
+        *pair = [byte >> 4, byte & 15].map(|number| CODE[usize::from(number)] * scale);
     }
 }
 

@@ -1,12 +1,15 @@
-//! Matrices whose rows are blocks of small integers with their scales, as GGUF files store them.
+//! Matrices whose rows are blocks of small integers with their scales: as GGUF files store them, or quantised to NF4.
 //!
 //! Defines [`BlockFormat`], and [`dequantise`] (in `decode`), the one place where blocks become numbers: readers of
-//! files call it, and the CPU kernels of [`crate::kernel::QuantisedLinear`] and [`crate::kernel::QuantisedRows`]. A
-//! [`Tensor`](crate::Tensor) holds such a matrix under [`DType::Blocks`](crate::DType::Blocks).
+//! files call it, and the CPU kernels of [`crate::kernel::QuantisedLinear`], [`crate::kernel::QuantisedInputGradient`]
+//! and [`crate::kernel::QuantisedRows`]. [`Nf4`] makes blocks from numbers. A [`Tensor`](crate::Tensor) holds such a
+//! matrix under [`DType::Blocks`](crate::DType::Blocks).
 
 mod decode;
+mod nf4;
 
 pub use decode::dequantise;
+pub use nf4::Nf4;
 
 use std::fmt;
 
@@ -29,14 +32,16 @@ pub enum BlockFormat {
     Q5K,
     /// 256 times 6 bits around 32, with 16 scales of 8 bits.
     Q6K,
+    /// 64 times 4 bits, each the number of a quantile of the normal distribution, with a scale: see [`Nf4`].
+    NF4,
 }
 
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [BlockFormat; 8] =
-        [Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0, Self::Q4K, Self::Q5K, Self::Q6K];
+    pub const ALL: [BlockFormat; 9] =
+        [Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0, Self::Q4K, Self::Q5K, Self::Q6K, Self::NF4];
 
-    /// Its name in GGUF.
+    /// Its name in GGUF, or in bitsandbytes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Q4_0 => "Q4_0",
@@ -47,6 +52,7 @@ impl BlockFormat {
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
+            Self::NF4 => "NF4",
         }
     }
 
@@ -54,6 +60,7 @@ impl BlockFormat {
     pub const fn elements(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            Self::NF4 => 64,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
@@ -69,6 +76,7 @@ impl BlockFormat {
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::NF4 => 36,
         }
     }
 

@@ -22,6 +22,11 @@ fn blocks(format: BlockFormat, rows: usize, columns: usize) -> Vec<u8> {
         let halves: &[usize] = match format {
             BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],
             BlockFormat::Q6K => &[208],
+            BlockFormat::NF4 => {
+                // 2^-8 to 2^-7, in single precision.
+                (block[2], block[3]) = (block[2] | 0x80, 0x3b);
+                continue;
+            }
             _ => &[0, 2],
         };
         for at in halves {
@@ -105,6 +110,68 @@ fn a_matrix_of_several_groups_gives_the_bits_of_the_dequantised_matrix() {
         let x = Var::constant(Tensor::randn(&device, [m, k], 5).unwrap());
         let of = |weight: &Var| bits(&ops::linear(&cx, &x, weight, None, None).unwrap());
         assert_eq!(of(&stored), of(&wide), "{m} rows");
+    }
+}
+
+/// The gradient of x `[m, k]` in `y = activation(x weight^T)` from this of y.
+fn gradient_of_x(device: &Device, x: &Tensor, weight: &Var, activation: Option<Activation>, dy: &Tensor) -> Vec<u32> {
+    let cx = Ctx::gradients(device);
+    let x = cx.tape().unwrap().input(x.clone());
+    let y = ops::linear(&cx, &x, weight, None, activation).unwrap();
+    let grads = cx.tape().unwrap().backward(device, vec![(y, dy.clone())], &[&x]).unwrap();
+    bits(&Var::constant(grads.into_iter().next().flatten().unwrap()))
+}
+
+#[test]
+fn gradients_through_blocks_have_the_bits_of_gradients_through_the_dequantised_matrix() {
+    for set in InstructionSet::available() {
+        for (threads, format) in [1, 3].into_iter().flat_map(|n| BlockFormat::ALL.map(|format| (n, format))) {
+            let device = device(threads, set);
+            // One block, several bands of a wide matrix, a row left over.
+            for (n, blocks) in [(1, 1), (25, 2), (131, 9), (4099, 12)] {
+                let k = blocks * format.elements();
+                if n * k > 1 << 22 {
+                    continue;
+                }
+                let (stored, wide) = pair(&device, format, n, k);
+                for m in [1, 2, 5, 17, 70] {
+                    let x = Tensor::randn(&device, [m, k], 11).unwrap();
+                    let dy = Tensor::randn(&device, [m, n], 12).unwrap();
+                    let of = |weight: &Var, activation| gradient_of_x(&device, &x, weight, activation, &dy);
+                    let what = format!("{set}, {threads} threads, {format}, {m} x {n} x {k}");
+                    assert_eq!(of(&stored, None), of(&wide, None), "{what}");
+                    let gelu = Some(Activation::Gelu);
+                    assert_eq!(of(&stored, gelu), of(&wide, gelu), "{what}, gelu");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_feed_forward_layer_in_blocks_has_the_gradients_of_the_dequantised_layer() {
+    let device = device(2, InstructionSet::best());
+    let (d, f, rows) = (128, 192, 7);
+    let format = BlockFormat::NF4;
+    for (gated, dtype) in [false, true].into_iter().flat_map(|gated| [DType::F32, DType::BF16].map(|t| (gated, t))) {
+        let w_in = pair(&device, format, if gated { 2 * f } else { f }, d);
+        let w_out = pair(&device, format, d, f);
+        let [x, dy] = [11, 12].map(|seed| {
+            let values = Var::constant(Tensor::randn(&device, [rows, d], seed).unwrap());
+            ops::cast(&Ctx::inference(&device), &values, dtype).unwrap().into_value()
+        });
+        let of = |w_in: &Var, w_out: &Var| {
+            let cx = Ctx::gradients(&device);
+            let x = cx.tape().unwrap().input(x.clone());
+            let y = match gated {
+                true => ops::gated_feed_forward(&cx, &x, w_in, None, Activation::Silu, w_out, None).unwrap(),
+                false => ops::feed_forward(&cx, &x, w_in, None, Activation::Gelu, w_out, None).unwrap(),
+            };
+            let value = bits(&y.detach());
+            let grads = cx.tape().unwrap().backward(&device, vec![(y, dy.clone())], &[&x]).unwrap();
+            (value, bits(&Var::constant(grads.into_iter().next().flatten().unwrap())))
+        };
+        assert_eq!(of(&w_in.0, &w_out.0), of(&w_in.1, &w_out.1), "gated {gated}, {dtype}");
     }
 }
 

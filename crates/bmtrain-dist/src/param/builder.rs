@@ -78,7 +78,8 @@ pub struct BuilderOptions {
     /// trains all parameters that are not frozen.
     pub adapters: Option<Arc<Adapters>>,
     /// Full names of matrices that are held in quantised blocks, with the format of the blocks. They are frozen, each
-    /// rank holds all of them, and their values are set by [`Param::load_blocks`].
+    /// data-parallel rank holds all of them, and their values are set by [`Param::load_blocks`]. Tensor-parallel ranks
+    /// split them at whole blocks.
     pub blocks: HashMap<String, BlockFormat>,
     /// Values at rest are in the host's memory: a block's come to the device with its gather, and are released with it.
     /// They take ZeRO-3, on one rank too, and an [`AdamOffload`](crate::optim::AdamOffload), which updates them where
@@ -304,11 +305,7 @@ impl Builder {
             return Ok(param);
         }
         if let Some(format) = format {
-            if mesh.tensor_size() > 1 {
-                let reason = format!("is held in {format} blocks, which tensor-parallel ranks do not split");
-                return Err(Error::parameter(spec.name, reason));
-            }
-            let blocks = BlockValues::new(&self.state.device, &spec, format)?;
+            let blocks = BlockValues::new(&self.state.device, &spec, &local, format)?;
             let param = Param::new(spec, (local, part, None), Some(blocks), &self.state.asked);
             if self.state.options.init == InitMode::Uninitialized {
                 param.inner.initialized.set(true);

@@ -9,7 +9,7 @@ use crate::cli::ranks::{self, ModelRanks, RankModel};
 use crate::cli::terminal;
 use crate::formats::Pretrained;
 use crate::inference::{ForwardInputs, Gradients, NamedTensor, describe_non_finite, describe_texts, write_outputs};
-use crate::model::{OpenOptions, Registry, TextHead};
+use crate::model::{OpenOptions, Registry, TextHead, WeightForm};
 use crate::run::ExitStatus;
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
@@ -63,6 +63,9 @@ pub struct Options {
     /// the model, which its adapter_config.json names.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
+    /// Quantise the model beside --adapter to NF4, as `adapter.quantize = "nf4"` does in training.
+    #[arg(long)]
+    pub quantize: bool,
     /// File of inputs.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
@@ -126,6 +129,10 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         let place = options.inputs.display().to_string();
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
+    if options.quantize && adapter.is_none() {
+        let reason = "it is for a model with an adapter, and there is none";
+        return Err(Error::argument("--quantize", reason, "give --adapter DIR, or leave it out"));
+    }
     if options.grads && launch.world != options.tensor {
         let reason = "gradients are computed by one copy of the model, and these ranks share several";
         return Err(Error::argument("--ranks", reason, "leave it out, or give the number of --tensor"));
@@ -158,6 +165,7 @@ fn open_options(
         adapter: adapter.cloned(),
         family: options.family.clone(),
         leave: options.leave.clone(),
+        weights: if options.quantize { WeightForm::Nf4 } else { WeightForm::Dequantised },
         dtype: options.dtype.map_or(DType::F32, Stored::dtype),
         // Gradients in 16 bits are too coarse for a comparison: f32 unless --dtype is given.
         keep_dtype: options.dtype.is_none() && !options.grads,

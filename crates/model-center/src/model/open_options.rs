@@ -34,8 +34,14 @@ pub enum WeightForm {
     #[default]
     Dequantised,
     /// Matrices that the file stores in quantised blocks stay in them; products dequantise them on the way. They are
-    /// frozen, and each rank holds all of them. Others are held as with [`WeightForm::Dequantised`].
+    /// frozen, and each data-parallel rank holds all of them. Others are held as with [`WeightForm::Dequantised`].
     AsStored,
+    /// As [`WeightForm::AsStored`], the linear layers of blocks alone: embeddings and heads have values, which losses
+    /// are computed from. For training beside a frozen model.
+    LayersAsStored,
+    /// The linear layers of blocks are quantised to NF4 ([`Nf4`](bmtrain_core::quantised::Nf4)) while they are read,
+    /// and held as with [`WeightForm::LayersAsStored`]: QLoRA.
+    Nf4,
 }
 
 /// The pipeline stages that a model is opened on.
@@ -75,7 +81,7 @@ pub struct OpenOptions {
     /// Use the [dtype of the stored weights](crate::formats::Weights::dtype) instead, if the family computes in it. A
     /// family whose hidden states overflow f16 uses f32 in its place.
     pub keep_dtype: bool,
-    /// Whether matrices in quantised blocks stay in them.
+    /// Whether matrices are held in quantised blocks.
     pub weights: WeightForm,
     /// Seed of the initialization.
     pub seed: u64,

@@ -11,8 +11,10 @@ use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::Parameters;
+use bmtrain_dist::nn::LinearLayer;
 use bmtrain_dist::param::{BuilderOptions, WholeReader};
 use bmtrain_dist::pipeline::{Partition, StageGroup};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -50,7 +52,7 @@ pub fn open_with<M: TextModel + 'static>(
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
     let adapter = adapter_plan(options, &sketch, tables.first().unwrap_or(names))?;
-    let blocks = blocks(&plan, &weights, options)?;
+    let blocks = blocks(&plan, &weights, options, &frozen_layers(sketch.parameters(), adapter.as_ref()))?;
     let notes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
     let without_values = |model, plan: LoadPlan, adapter, notes| {
         let initialized = plan.fresh().to_vec();
@@ -114,6 +116,10 @@ fn from_config<M: TextModel + 'static>(
     names: &[&NameTable],
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
+    if options.weights != WeightForm::Dequantised {
+        let reason = "weights are to be held in quantised blocks, and a model that begins without weights has none";
+        return Err(Error::model("the model", reason, "give a directory with weights"));
+    }
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
     let parameters = sketch.parameters().count();
@@ -144,24 +150,45 @@ fn stages(options: &OpenOptions, sketch: &Parameters) -> Result<StageGroup> {
     Ok(StageGroup::new(Arc::clone(ranks), partition, schedule)?)
 }
 
-/// The matrices that stay in their blocks, if that is asked for.
-fn blocks(plan: &LoadPlan, weights: &Weights, options: &OpenOptions) -> Result<Option<BlockPlan>> {
-    if options.weights == WeightForm::Dequantised {
-        return Ok(None);
-    }
-    let blocks = plan.blocks(weights);
+/// Our names of the weights of linear layers of blocks that an adapter leaves frozen.
+fn frozen_layers(sketch: &Parameters, adapter: Option<&AdapterPlan>) -> HashSet<String> {
+    let is_trained = |name: &String| adapter.is_some_and(|plan| plan.trained().any(|trained| trained == name));
+    let layers = sketch.linear_layers().iter().filter(|layer| layer.is_in_block);
+    layers.map(LinearLayer::weight).filter(|name| !is_trained(name)).collect()
+}
+
+/// The matrices that are held in blocks, if that is asked for; `layers` are the linear layers that may be.
+fn blocks(
+    plan: &LoadPlan,
+    weights: &Weights,
+    options: &OpenOptions,
+    layers: &HashSet<String>,
+) -> Result<Option<BlockPlan>> {
+    let blocks = match options.weights {
+        WeightForm::Dequantised => return Ok(None),
+        WeightForm::AsStored => plan.blocks(weights, None),
+        WeightForm::LayersAsStored => plan.blocks(weights, Some(layers)),
+        WeightForm::Nf4 => plan.quantised(layers),
+    };
     if !blocks.formats.is_empty() {
         return Ok(Some(blocks));
+    }
+    let wrong = |reason: String, fix: &str| Err(Error::model(weights.place(), reason, fix));
+    if blocks.is_quantised {
+        let why = match blocks.dequantised.first() {
+            Some((name, reason)) => format!("{name} has {reason}"),
+            None => "there is no linear layer of a block that is not trained as a whole".to_owned(),
+        };
+        let reason = format!("weights are to be quantised to NF4, and none can be: {why}");
+        return wrong(reason, "open it with weights that are not quantised");
     }
     let why = match blocks.dequantised.first() {
         Some((name, reason)) => format!("no matrix can stay in its blocks: {name} has {reason}"),
         None => "no matrix is stored in quantised blocks".to_owned(),
     };
-    Err(Error::model(
-        weights.place(),
-        format!("weights are to be held as stored, and {why}"),
-        "give a GGUF file with matrices in blocks (Q4_0 to Q8_0, Q4_K to Q6_K), or open it with dequantised weights",
-    ))
+    let fix =
+        "give a GGUF file with matrices in blocks (Q4_0 to Q8_0, Q4_K to Q6_K), or open it with dequantised weights";
+    wrong(format!("weights are to be held as stored, and {why}"), fix)
 }
 
 /// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank

@@ -2,8 +2,10 @@
 
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
-use super::settings::{SaveWhich, Settings};
+use super::settings::{ModelInit, SaveWhich, Settings};
 use crate::adapter::{Adapter, AdapterConfig, LoraConfig, PromptConfig};
+use crate::model::WeightForm;
+use bmtrain_core::DeviceChoice;
 
 /// The largest rank.
 const MOST_RANK: u64 = 1 << 16;
@@ -34,10 +36,14 @@ enum Method {
     Prompt,
 }
 
-pub(super) fn read(r: &mut Reader) -> Option<Adapter> {
+/// What is trained, and how the frozen model is held.
+pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
     let defaults = LoraConfig::default();
     let methods = [("none", Method::None), ("lora", Method::Lora), ("prompt", Method::Prompt)];
     let method = r.choice("adapter.method", &methods, Method::None);
+    let forms =
+        [("none", WeightForm::Dequantised), ("nf4", WeightForm::Nf4), ("as-stored", WeightForm::LayersAsStored)];
+    let form = r.choice("adapter.quantize", &forms, WeightForm::Dequantised);
     let path = r.optional_path("adapter.path", "not set: a new adapter", DIRECTORY);
     let lora = LoraConfig {
         rank: r.integer("adapter.rank", defaults.rank as u64, 1..=MOST_RANK) as usize,
@@ -71,6 +77,9 @@ pub(super) fn read(r: &mut Reader) -> Option<Adapter> {
         Method::Lora => ("it is for adapter.method = \"prompt\"", "remove it"),
         Method::Prompt => ("it is for adapter.method = \"lora\"", "remove it"),
     };
+    if method == Method::None {
+        r.without_effect("adapter.quantize", "adapter.method", why, fix);
+    }
     for key in OF_LORA.into_iter().chain(OF_PROMPT).chain(["adapter.path"]) {
         if method == Method::None || of_others.contains(&key) {
             r.without_effect(key, "adapter.method", why, fix);
@@ -79,12 +88,13 @@ pub(super) fn read(r: &mut Reader) -> Option<Adapter> {
             r.without_effect(key, "adapter.path", why, "remove one of the two");
         }
     }
-    match (method, path) {
-        (Method::None, _) => None,
-        (_, Some(path)) => Some(Adapter::Saved(path)),
-        (Method::Lora, None) => Some(Adapter::New(AdapterConfig::Lora(lora))),
-        (Method::Prompt, None) => Some(Adapter::New(AdapterConfig::Prompt(prompt))),
-    }
+    let adapter = match (method, path) {
+        (Method::None, _) => return (None, WeightForm::Dequantised),
+        (_, Some(path)) => Adapter::Saved(path),
+        (Method::Lora, None) => Adapter::New(AdapterConfig::Lora(lora)),
+        (Method::Prompt, None) => Adapter::New(AdapterConfig::Prompt(prompt)),
+    };
+    (Some(adapter), form)
 }
 
 /// Adds what contradicts itself or has no effect.
@@ -96,6 +106,7 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     if s.save.which == SaveWhich::None {
         r.without_effect("save.merged", "save.which", "save.which = \"none\" saves no model", "remove one of the two");
     }
+    check_quantized(r, s);
     let is_prompt = matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_))));
     if s.save.merged && is_prompt {
         let reason = "virtual tokens are not part of a model's weights, and `save.merged` writes a model alone";
@@ -117,5 +128,25 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     if s.data.source.pretraining().is_some() {
         let reason = "task pretrain trains a whole model, and `adapter.method` trains updates of one that is frozen";
         r.contradiction(&["adapter.method", "data.task"], reason, "set adapter.method = \"none\", or use another task");
+    }
+}
+
+/// What a model in quantised blocks does not have.
+fn check_quantized(r: &mut Reader, s: &Settings) {
+    if s.base_weights == WeightForm::Dequantised {
+        return;
+    }
+    if s.save.merged {
+        let reason = "a merged model has the model's own weights, and `adapter.quantize` keeps quantised ones";
+        let fix = "remove save.merged, and merge with `convert MODEL OUT --merge RUN/model` after the run";
+        r.contradiction(&["save.merged", "adapter.quantize"], reason, fix);
+    }
+    if s.model.init == ModelInit::Random {
+        let reason = "`adapter.quantize` reads weights, and a model with `model.init` = \"random\" begins without any";
+        r.contradiction(&["adapter.quantize", "model.init"], reason, "set adapter.quantize = \"none\"");
+    }
+    if matches!(s.device.name, DeviceChoice::Cuda | DeviceChoice::CudaDevice(_)) {
+        let reason = "products with quantised blocks are computed on the CPU alone";
+        r.contradiction(&["adapter.quantize", "device.name"], reason, "set device.name = \"cpu\"");
     }
 }

@@ -92,6 +92,15 @@ const OTHERS: &[(&str, &str)] = &[
     ("lora_target", "adapter.targets"),
     ("lora_target_modules", "adapter.targets"),
     ("modules_to_save", "adapter.trained"),
+    ("qlora", "adapter.quantize = \"nf4\""),
+    ("load_in_4bit", "adapter.quantize = \"nf4\""),
+    ("bnb_4bit_quant_type", "adapter.quantize"),
+    ("bnb_4bit_use_double_quant", "adapter.quantize"),
+    ("bnb_4bit_compute_dtype", "model.dtype"),
+    ("quantization", "adapter.quantize"),
+    ("quantization_config", "adapter.quantize"),
+    ("quantization_bit", "adapter.quantize"),
+    ("quantization_method", "adapter.quantize"),
     ("num_virtual_tokens", "adapter.virtual_tokens"),
     ("prompt_tuning_init_text", "adapter.prompt_text"),
     ("optimizer_type", "train.optimizer"),
@@ -228,24 +237,13 @@ pub(super) struct Missing {
 }
 
 const MISSING: &[Missing] = &[
+    Missing { what: "DoRA is", instead: "adapter.method = \"lora\"", tasks: &[], keys: &["dora", "use_dora"] },
     Missing {
-        what: "DoRA, or LoRA beside quantised weights (QLoRA), is",
-        instead: "adapter.method = \"lora\" beside weights in f32, bf16 or f16",
-        tasks: &["qlora"],
-        keys: &["qlora", "dora", "use_dora"],
-    },
-    Missing {
-        what: "training of quantized weights is",
-        instead: "model.dtype is \"f32\", \"bf16\" or \"f16\"; `convert` reads a GGUF file into such weights",
+        what: "quantisation to 8 bits is",
+        instead: "adapter.quantize = \"nf4\" quantises a frozen model to 4 bits, and \"as-stored\" keeps a GGUF file's \
+                  blocks, of 8 bits too",
         tasks: &[],
-        keys: &[
-            "quantization",
-            "quantization_config",
-            "quantize",
-            "load_in_4bit",
-            "load_in_8bit",
-            "bnb_4bit_compute_dtype",
-        ],
+        keys: &["load_in_8bit"],
     },
     Missing {
         what: "training on preferences or rewards (DPO, PPO) is",

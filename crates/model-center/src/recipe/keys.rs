@@ -38,7 +38,7 @@ const FILE_NAME: Expected = Expected { what: "a file name", example: "metrics.js
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
 pub(crate) fn read(r: &mut Reader) -> Settings {
     let mut model = read_model(r);
-    let adapter = adapter::read(r);
+    let (adapter, base_weights) = adapter::read(r);
     let mut data = read_data(r);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
@@ -83,7 +83,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         pin_threads: r.choice("device.pin_threads", &pinnings, Pinning::Nodes),
     };
     let parallel = parallel::read(r);
-    Settings { model, adapter, data, train, eval, save, checkpoint, log, run, output, device, parallel }
+    Settings { model, adapter, base_weights, data, train, eval, save, checkpoint, log, run, output, device, parallel }
 }
 
 fn read_train(r: &mut Reader) -> TrainSettings {

@@ -80,6 +80,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "`lora` freezes the model and trains low-rank updates of its linear layers, `prompt` the embeddings of virtual \
          tokens before every sequence: all that checkpoints and the saved directory have, `docs/adapters.md`.",
     ),
+    second(
+        "adapter.quantize",
+        "How the frozen model is held: `nf4` quantises the linear layers of its blocks to 4 bits while they are read \
+         (QLoRA), `as-stored` keeps those of a GGUF file in its blocks.",
+    ),
     second("adapter.path", "PEFT directory of an adapter that training begins with."),
     second("adapter.rank", "Rank of an update."),
     second("adapter.alpha", "An update is multiplied by `adapter.alpha` / `adapter.rank`."),

@@ -28,6 +28,7 @@ const UNHASHED_KEYS: &[&str] = &[
 const LATER_DEFAULTS: &[(&str, &str)] = &[
     ("model.init", "\"weights\""),
     ("adapter.method", "\"none\""),
+    ("adapter.quantize", "\"none\""),
     ("save.merged", "false"),
     ("train.layer_decay", "1.0"),
     ("train.optimizer", "\"adamw\""),

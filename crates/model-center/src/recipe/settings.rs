@@ -15,6 +15,7 @@ use crate::adapter::Adapter;
 use crate::config::ConfigOverrides;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
+use crate::model::WeightForm;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
@@ -30,6 +31,8 @@ pub struct Settings {
     pub model: ModelSettings,
     /// `[adapter]`: what is trained where the model is frozen.
     pub adapter: Option<Adapter>,
+    /// `adapter.quantize`: how the frozen model is held.
+    pub base_weights: WeightForm,
     /// `[data]`
     pub data: DataSettings,
     /// `[train]`

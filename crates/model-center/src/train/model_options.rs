@@ -102,6 +102,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         adapter: resolved.adapter.clone(),
         frozen: NamePatterns::new(&resolved.train.frozen),
         trained: resolved.train.only_trained(),
+        weights: resolved.base_weights,
         f32_parameters: resolved.model.f32_parameters,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,

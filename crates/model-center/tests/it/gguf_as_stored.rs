@@ -2,7 +2,9 @@
 //! weights, in the memory of the blocks; what cannot stay is dequantised, and reported.
 
 use bmtrain_core::quantised::dequantise;
-use bmtrain_core::{BlockFormat, Ctx, Device, Segment};
+use bmtrain_core::{BlockFormat, Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::param::Param;
+use model_center::adapter::{Adapter, AdapterConfig, LoraConfig};
 use model_center::formats::gguf::GgmlType;
 use model_center::generate::{BeamOptions, GenerateOptions, GenerationSetup, Generator, Method};
 use model_center::model::{Batch, OpenOptions, OpenedModel, Registry, TextModel, WeightForm};
@@ -130,6 +132,7 @@ fn number(kind: GgmlType) -> u32 {
         GgmlType::Blocks(BlockFormat::Q5K) => 13,
         GgmlType::BF16 => 30,
         GgmlType::Blocks(BlockFormat::Q6K) => 14,
+        GgmlType::Blocks(BlockFormat::NF4) => unreachable!("no type of the format"),
     }
 }
 
@@ -315,4 +318,38 @@ fn the_rows_of_query_heads_are_turned_as_whole_rows_of_blocks() {
         dequantise(format, &bytes, &mut decoded);
         assert_eq!(decoded, values[param.name()], "{}", param.name());
     }
+}
+
+#[test]
+fn an_adapter_beside_blocks_has_the_gradients_of_one_beside_dequantised_weights() {
+    let (fixture, device) = (Fixture::new(), Device::cpu(2).unwrap());
+    // Queries and keys are in one format with values; the embedding, which is the head, has values in any case.
+    let types: Types = |name| match name {
+        "token_embd.weight" => GgmlType::Blocks(BlockFormat::Q6K),
+        name if name.contains("ffn_down") => GgmlType::Blocks(BlockFormat::Q8_0),
+        _ => GgmlType::Blocks(BlockFormat::Q4K),
+    };
+    let path = fixture.file(types, true);
+    let gradients = |weights| {
+        let config = LoraConfig { rank: 4, ..LoraConfig::default() };
+        let adapter = Some(Adapter::New(AdapterConfig::Lora(config)));
+        let options = OpenOptions { adapter, weights, ..GenerationSetup::open_options(&device) };
+        let opened = Registry::default().open(&path, &options).unwrap();
+        let parameters = opened.model.parameters();
+        let held = parameters.iter().filter(|param| param.block_format().is_some()).count();
+        assert_eq!(held, if weights == WeightForm::Dequantised { 0 } else { 4 * LAYERS });
+        assert_eq!(parameters.get("input_embedding.weight").unwrap().block_format(), None);
+        let mut cx = Ctx::gradients(&device);
+        let loss = opened.model.loss(&Batch::next_tokens(20, ids(40), None), &mut cx).unwrap().unwrap();
+        let value = loss.value().item().unwrap().to_bits();
+        let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+        cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
+        // The matrices `a` have none yet, as all `b` are zero.
+        let trained = parameters.iter().filter(|param| param.is_trainable() && param.name().ends_with(".b"));
+        let gradient = |param: &Param| param.grad().unwrap().unwrap().to_vec::<f32>().unwrap();
+        let gradients: Vec<Vec<f32>> = trained.map(gradient).collect();
+        assert!(gradients.iter().all(|values| values.iter().any(|value| *value != 0.0)));
+        (value, gradients.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    assert_eq!(gradients(WeightForm::LayersAsStored), gradients(WeightForm::Dequantised));
 }

@@ -87,6 +87,7 @@ mod plan_formula;
 mod plan_layouts;
 mod pretrained;
 mod pretraining;
+mod quantised_adapters;
 mod ranked;
 mod recipe;
 mod recipe_mistakes;

@@ -360,17 +360,20 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("train.lora=true", "this is another trainer's name; here it is adapter.method = \"lora\""),
         ("train.lora_r=8", "this is another trainer's name; here it is adapter.rank"),
         ("lora={r=8}", "here it is adapter.method = \"lora\"; tables"),
+        ("qlora={r=8}", "here it is adapter.quantize = \"nf4\"; tables"),
+        ("model.load_in_4bit=true", "this is another trainer's name; here it is adapter.quantize = \"nf4\""),
+        ("adapter.bnb_4bit_quant_type=nf4", "this is another trainer's name; here it is adapter.quantize"),
     ] {
         let text = only_mistake(LEAST, &[set]);
         assert!(text.contains(fix), "{set}: {text}");
     }
     for (set, reason, fix) in [
+        ("train.use_dora=true", "`train.use_dora`: DoRA is not available", "what is: adapter.method"),
         (
-            "train.use_dora=true",
-            "`train.use_dora`: DoRA, or LoRA beside quantised weights (QLoRA), is not available",
-            "what is: adapter.method",
+            "model.load_in_8bit=true",
+            "`model.load_in_8bit`: quantisation to 8 bits is not",
+            "adapter.quantize = \"nf4\"",
         ),
-        ("qlora={r=8}", "`qlora`: DoRA, or LoRA", "what is: adapter.method"),
         (
             "train.dpo=true",
             "`train.dpo`: training on preferences or rewards (DPO, PPO) is not available",

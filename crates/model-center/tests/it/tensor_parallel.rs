@@ -5,7 +5,7 @@ pub mod activations;
 mod checkpoints;
 mod directories;
 mod dtypes;
-mod ranks;
+pub mod ranks;
 mod runs;
 
 use crate::goldens::directories::{logits, open, opened};

@@ -203,3 +203,22 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
     let error = only_mistake(&known.replace("path = \"sg\"\n", ""), &["data.task=LCQMC"]);
     assert!(error.contains("the directory that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{error}");
 }
+
+#[test]
+fn a_model_in_blocks_is_neither_merged_nor_random_nor_on_cuda() {
+    let lora = ["data.task=language", "adapter.method=lora", "adapter.quantize=nf4"];
+    for (further, reason) in [
+        (&["save.merged=true"][..], "a merged model has the model's own weights"),
+        (&["model.init=random"], "`adapter.quantize` reads weights"),
+        (&["device.name=cuda"], "products with quantised blocks are computed on the CPU alone"),
+        (&["adapter.quantize=int8"], "must be one of \"none\", \"nf4\", \"as-stored\""),
+    ] {
+        let error = only_mistake(LEAST, &[&lora[..], further].concat());
+        assert!(error.contains(reason), "{further:?}: {error}");
+    }
+    let error = only_mistake(LEAST, &["adapter.quantize=nf4"]);
+    assert!(error.contains("`adapter.quantize` has no effect: adapter.method = \"none\""), "{error}");
+    // A directory with updates and a quantised model go together.
+    let sets = ["data.task=language", "adapter.method=lora", "adapter.path=tuned", "adapter.quantize=as-stored"];
+    assert!(mistakes(LEAST, &sets).is_empty());
+}

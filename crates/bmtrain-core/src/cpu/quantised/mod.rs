@@ -1,4 +1,4 @@
-//! Products with a matrix in quantised blocks, and its rows by id.
+//! Products with a matrix in quantised blocks, and its rows by id; `gradient`: the gradients of these products.
 //!
 //! Rows of the matrix are dequantised, a group that the caches hold at a time, and multiplied by [`gemm`] as any f32
 //! matrix. Few rows of x (decoding) meet a group once: then each thread takes groups of its own. Many rows (a prompt)
@@ -9,6 +9,9 @@
 //! whether n is 1: no group has one row unless the matrix has.)
 
 #![allow(unsafe_code)]
+
+mod gradient;
+pub(super) use gradient::input_gradient;
 
 use super::access::{Rows, read, read_bytes, write_rows};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
@@ -23,6 +26,7 @@ use crate::kernel::quantised::format_of;
 use crate::kernel::{QuantisedLinear, QuantisedRows};
 use crate::quantised::{BlockFormat, dequantise};
 use half::{bf16, f16};
+use std::ops::Range;
 
 const NAME: &str = "quantised_linear";
 
@@ -44,7 +48,7 @@ const WORTH_SPLITTING: usize = 64 << 10;
 const ROWS_AT_ONCE: usize = 16;
 
 mod scratch {
-    super::super::scratch::scratch! {
+    crate::cpu::scratch::scratch! {
         /// Rows of the matrix, dequantised.
         matrix,
         /// Results of a group on their way to their places.
@@ -72,6 +76,14 @@ impl<'a> Blocks<'a> {
     fn rows(&self, first: usize, columns: usize, out: &mut [f32]) {
         let rows = out.len().checked_div(columns).unwrap_or(0);
         dequantise(self.format, &self.bytes[first * self.row_bytes..(first + rows) * self.row_bytes], out);
+    }
+
+    /// These columns, whole blocks, of rows from `first` on until `out` is full.
+    fn band(&self, first: usize, columns: Range<usize>, out: &mut [f32]) {
+        let of = |column: usize| column / self.format.elements() * self.format.bytes();
+        for (row, out) in self.bytes.chunks_exact(self.row_bytes).skip(first).zip(out.chunks_exact_mut(columns.len())) {
+            dequantise(self.format, &row[of(columns.start)..of(columns.end)], out);
+        }
     }
 }
 

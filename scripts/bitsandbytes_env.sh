@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Usage: scripts/bitsandbytes_env.sh
+#
+# Unpacks, on first use, the pinned package bitsandbytes into the cache ($BMTRAIN_CACHE, by default ~/.cache/bmtrain;
+# about 150 MB). Prints the directory, for PYTHONPATH beside the interpreter of scripts/python_env.sh.
+# Neither the library nor its tests need it.
+set -euo pipefail
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+'') ;;
+*) fail "bitsandbytes_env.sh $1" "it takes no arguments" "see scripts/bitsandbytes_env.sh --help" ;;
+esac
+
+# A change of this line makes a new directory.
+packages=(bitsandbytes==0.50.2)
+key="$(key_of "${packages[@]}")"
+install_once bitsandbytes "the package bitsandbytes" "make sure 1 GB is free and pip is 22.3 or later" fill_directory
+printf '%s\n' "$final"

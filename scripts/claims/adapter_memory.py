@@ -1,0 +1,128 @@
+"""Memory and speed of LoRA here and in PEFT, in turn, on this machine.
+
+    python adapter_memory.py FINETUNE SCRATCH TEXT [--pairs 3]
+
+SCRATCH has SmolLM2 in `smollm2`. Three programs run one after the other, each in a process of its own on two threads,
+4 sequences of 512 tokens a step, AdamW, single precision: PEFT with transformers (this file with --peer), `finetune`
+without recomputation, and `finetune` beside the model in NF4 with its blocks recomputed. Memory is the peak of the
+process by the kernel's count, everything included; tokens/s are those of the median step after two.
+
+The last line on stdout is `adapter-memory memory=M,speed=S,nf4=Q ok|short|noisy`, medians over the rounds of ours over
+PEFT's; noisy when PEFT's own tokens/s spread by more than 10 %. Called by adapter-memory.sh.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+THREADS, BATCH, LENGTH, STEPS, WARMUP, RATE = 2, 4, 512, 5, 2, 2e-4
+MOST_MEMORY, LEAST_SPEED, MOST_NF4, MOST_SPREAD = 0.5, 1.3, 0.35, 0.10
+
+
+def peer(model, text):
+    """PEFT's steps: prints tokens/s."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(THREADS)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tuned = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(model),
+        LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=16, lora_alpha=32, lora_dropout=0.0)).train()
+    trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0, fused=True)
+    rows = [json.loads(line)["text"] for line in Path(text).read_text(encoding="utf-8").splitlines()]
+    times = []
+    for step in range(WARMUP + STEPS):
+        ids = torch.tensor([tokenizer(row)["input_ids"][:LENGTH] for row in rows[step * BATCH:(step + 1) * BATCH]])
+        begin = time.perf_counter()
+        loss = tuned(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - begin)
+    print(BATCH * LENGTH / statistics.median(times[WARMUP:]))
+
+
+def measured(command, out=os.devnull):
+    """Runs a command; its peak resident bytes."""
+    process = os.fork()
+    if process == 0:
+        os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
+        os.execv(command[0], command)
+    _, status, usage = os.wait4(process, 0)
+    if status != 0:
+        sys.exit(f"error: {command[0]}\n  reason: status {status}\n  fix: see its message above")
+    # Linux counts the peak in KiB.
+    return usage.ru_maxrss * 1024
+
+
+def run_peer(scratch, rows):
+    out = scratch / "peer.txt"
+    peak = measured([sys.executable, __file__, "--peer", str(scratch / "smollm2"), str(rows)], str(out))
+    return peak, float(out.read_text().strip().splitlines()[-1])
+
+
+def run_ours(finetune, scratch, rows, name, further):
+    out = scratch / name
+    sets = {"model.path": scratch / "smollm2", "adapter.method": "lora", "adapter.rank": 16, "adapter.alpha": 32,
+            "data.task": "language", "data.train": rows, "data.max_length": LENGTH, "data.shuffle": "false",
+            "train.steps": WARMUP + STEPS, "train.batch_size": BATCH, "train.micro_batch_size": BATCH,
+            "train.lr": RATE, "train.schedule": "constant", "train.weight_decay": 0.0, "train.clip_norm": 1.0,
+            "log.every": 1, "log.quiet": "true", "log.tensorboard": "false", "checkpoint.minutes": 0,
+            "save.which": "none", "device.threads": THREADS, "output.dir": out} | further
+    arguments = [f"--set={key}={value}" for key, value in sets.items()]
+    peak = measured([str(finetune), "--overwrite", "--ranks", "1", *arguments])
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record.get("kind") == "step"]
+    assert len(steps) == WARMUP + STEPS, f"{len(steps)} records of steps"
+    return peak, statistics.median(record["tokens_per_s"] for record in steps[WARMUP:])
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", type=Path, nargs="+")
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--peer", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.peer:
+        return peer(*arguments.paths)
+    finetune, scratch, text = arguments.paths
+    words = " ".join(text.read_text(encoding="utf-8").split())
+    rows, size = scratch / "train.jsonl", 4000
+    rows.write_text("".join(json.dumps({"text": words[start:start + size]}) + "\n"
+                            for start in range(0, size * BATCH * (WARMUP + STEPS), size)), encoding="utf-8")
+    quantised = {"adapter.quantize": "nf4", "train.recompute": "blocks"}
+    rounds = []
+    for number in range(arguments.pairs):
+        theirs = run_peer(scratch, rows)
+        ours = run_ours(finetune, scratch, rows, "lora", {"train.recompute": "none"})
+        nf4 = run_ours(finetune, scratch, rows, "qlora", quantised)
+        rounds.append((theirs, ours, nf4))
+        say(f"round {number + 1}: " + "; ".join(f"{name} {peak / 2**30:.2f} GiB, {speed:.0f} tokens/s" for
+                                                name, (peak, speed) in zip(("PEFT", "ours", "NF4"), rounds[-1])))
+    memory = statistics.median(ours[0] / theirs[0] for theirs, ours, _ in rounds)
+    speed = statistics.median(ours[1] / theirs[1] for theirs, ours, _ in rounds)
+    nf4 = statistics.median(nf4[0] / theirs[0] for theirs, _, nf4 in rounds)
+    speeds = [theirs[1] for theirs, *_ in rounds]
+    spread = (max(speeds) - min(speeds)) / statistics.median(speeds)
+    is_ok = memory <= MOST_MEMORY and speed >= LEAST_SPEED and nf4 <= MOST_NF4
+    outcome = "noisy" if spread > MOST_SPREAD else "ok" if is_ok else "short"
+    print(f"adapter-memory memory={memory:.3f}x,speed={speed:.3f}x,nf4={nf4:.3f}x {outcome}")
+    sys.exit({"ok": 0, "short": 1, "noisy": 75}[outcome])
+
+
+if __name__ == "__main__":
+    main()
