@@ -15,6 +15,7 @@ use crate::adapter::Adapter;
 use crate::config::ConfigOverrides;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
+use crate::preference::PreferenceLoss;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
@@ -32,6 +33,8 @@ pub struct Settings {
     pub adapter: Option<Adapter>,
     /// `[data]`
     pub data: DataSettings,
+    /// `[preference]`: the loss of pairs of completions; `None` of other samples.
+    pub preference: Option<PreferenceLoss>,
     /// `[train]`
     pub train: TrainSettings,
     /// `[eval]`

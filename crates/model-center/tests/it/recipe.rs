@@ -1,6 +1,7 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
 mod files;
+mod preference;
 mod sft;
 
 use crate::recipes;
