@@ -1,4 +1,4 @@
-//! Losses of pairs of completions of which one is preferred.
+//! Losses of pairs of completions, a preferred one and another.
 //!
 //! Defines [`PreferenceLoss`] over the log-probabilities of sequences
 //! ([`TextModel::log_probs`](crate::model::TextModel::log_probs)). A loss needs their sums alone, so that its gradient
@@ -29,7 +29,7 @@ impl PreferenceKind {
     pub const ALL: [(&'static str, PreferenceKind); 3] =
         [("dpo", PreferenceKind::Dpo), ("ipo", PreferenceKind::Ipo), ("simpo", PreferenceKind::Simpo)];
 
-    /// Whether log-probabilities are compared with those of a reference model.
+    /// Whether log-probabilities are compared with a reference model's.
     pub fn has_reference(self) -> bool {
         self != PreferenceKind::Simpo
     }

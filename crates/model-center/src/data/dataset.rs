@@ -22,7 +22,7 @@ pub enum LabelSpace {
     Value,
     /// The next token at each position of the sequence itself.
     NextTokens,
-    /// Two sequences of which the first is preferred: the log-probabilities of their learned tokens are compared.
+    /// Two sequences, the first preferred: the log-probabilities of their learned tokens are compared.
     Pairs,
     /// One of these classes for each token that has one, such as the first of each word.
     TokenClasses(Vec<String>),

@@ -38,7 +38,7 @@ pub(super) fn read(r: &mut Reader, source: &DataSource) -> Option<PreferenceLoss
 /// Adds what contradicts itself or has no effect.
 pub(super) fn check(r: &mut Reader, s: &Settings) {
     let Some(loss) = &s.preference else { return };
-    let why = "preference.label_smoothing is that of pairs";
+    let why = "pairs have preference.label_smoothing";
     r.without_effect("train.label_smoothing", "data.task", why, "set preference.label_smoothing");
     if s.parallel.pipeline > 1 {
         let reason = "log-probabilities of completions are not compared over pipeline stages";

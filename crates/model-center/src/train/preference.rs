@@ -1,7 +1,7 @@
 //! Pairs of completions in a run: their loss, and the log-probabilities of the reference model that it takes.
 //!
-//! Defines [`Preference`], which training steps and evaluations ask. The reference is the model as training begins. Where
-//! new low-rank updates alone are trained, it is the same model without them, for each batch anew; otherwise
+//! Defines [`Preference`], which training steps and evaluations ask. The reference is the model as training begins.
+//! Where new low-rank updates alone are trained, it is the same model without them, for each batch anew; otherwise
 //! `reference.rs` computes its log-probabilities of all samples before the first step, so that there is never a second
 //! model.
 

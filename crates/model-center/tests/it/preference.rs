@@ -1,7 +1,6 @@
-//! Losses of pairs of completions against TRL's formulas in 64-bit floats (`scripts/golden/make_preference.py`), and the
-//! samples they are of.
+//! Losses of pairs of completions against TRL's formulas in 64-bit floats (`scripts/golden/make_preference.py`).
 
-use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch_by, norm};
+use crate::goldens::{batch, check, directory, distance, f64s, follow_pytorch_by, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
@@ -126,7 +125,7 @@ fn compare_gradients(case: &str, opened: &OpenedModel, file: &SafetensorsFile) {
             for param in parameters.iter() {
                 let gradient = gradient(param.name());
                 for piece in opened.model.names().pieces(param.name(), param.spec().shape.dims(), true).unwrap() {
-                    ours.push((piece.name.clone(), piece.of(&gradient).unwrap()));
+                    ours.push((piece.name.clone(), piece.of(&gradient).unwrap().into_owned()));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The backward pass of a head: gradients that are there already are scaled; logits that were kept, or that are computed
+//! The backward pass of a head: gradients that are there already are scaled; logits that were kept, or are computed
 //! again, are turned into theirs.
 
 use super::OP;

@@ -55,8 +55,8 @@ pub enum LossOn {
 pub enum PairLabels {
     /// The log-probabilities of their learned tokens, as in DPO.
     LogProbs,
-    /// The output of a classification head for each whole sequence: the loss is the cross-entropy over the two, which
-    /// is that of the Bradley-Terry model.
+    /// The output of a classification head for each whole sequence: the loss is the cross-entropy over the two, the
+    /// negative log-likelihood of the Bradley-Terry model.
     Rewards,
 }
 

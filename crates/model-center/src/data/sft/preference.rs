@@ -1,7 +1,7 @@
-//! Records of two completions, of which one is preferred.
+//! Records of two completions, a better and a worse one.
 //!
-//! Defines [`sample`]. The prompt is a column of its own, a text or messages, or what both completions begin with, as in
-//! TRL's `extract_prompt`: the messages they share, or the characters up to the first difference, without a space
+//! Defines [`sample`]. The prompt is a column of its own, a text or messages, or what both completions begin with, as
+//! in TRL's `extract_prompt`: the messages they share, or the characters up to the first difference, without a space
 //! before it.
 
 use super::record::{SftColumns, chat, filled, is_list, messages, with_system};
@@ -10,7 +10,7 @@ use crate::Result;
 use crate::data::io::record::Record;
 use crate::tokenizer::ChatMessage;
 
-/// A record as a pair of samples; the columns are those of the better and the worse completion.
+/// A record as a pair of samples; the columns hold the better and the worse completion.
 pub(super) fn sample(record: &Record<'_>, (chosen, rejected): (&str, &str), names: &SftColumns) -> Result<Sample> {
     let prompt = names.prompt.as_deref().unwrap_or("prompt");
     if is_list(record, chosen) || is_list(record, rejected) {
@@ -35,8 +35,8 @@ pub(super) fn sample(record: &Record<'_>, (chosen, rejected): (&str, &str), name
     Ok(Sample::preference(Sample::pair(prompt, better), Sample::pair(prompt, worse)))
 }
 
-/// The messages that two conversations, the better one first, share at their beginning, and what follows in each. The last message of each is
-/// its completion, whatever the other one has there.
+/// The messages that two conversations, the better one first, share at their beginning, and what follows in each. The
+/// last message of each is its completion, whatever the other one has there.
 fn without_start(
     mut before: Vec<ChatMessage>,
     mut worse: Vec<ChatMessage>,
@@ -51,7 +51,7 @@ fn without_start(
 fn start(better: &str, worse: &str) -> usize {
     let same = better.char_indices().zip(worse.chars()).take_while(|((_, a), b)| a == b);
     let end = same.last().map_or(0, |((at, character), _)| at + character.len_utf8());
-    // Tokens of words include the space before them.
+    // A token includes the space before it.
     if better[..end].ends_with(' ') { end - 1 } else { end }
 }
 

@@ -25,7 +25,7 @@ pub enum Sample {
     },
     /// A text, which is learned as a whole.
     Text(String),
-    /// Two completions of one prompt, of which the first is preferred; each is one of the samples above.
+    /// Two completions of one prompt, the first preferred; each is one of the samples above.
     Preference {
         /// The prompt with the better completion.
         chosen: Box<Sample>,
