@@ -59,6 +59,7 @@ pub mod layer;
 pub mod metrics;
 pub mod model;
 pub mod plan;
+pub mod preference;
 pub mod prelude;
 pub mod pretraining;
 pub mod recipe;

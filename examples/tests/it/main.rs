@@ -26,6 +26,7 @@ mod objectives;
 mod packing;
 mod pipeline;
 mod plan;
+mod preference;
 mod pretrain;
 mod pretrain_files;
 mod ranks;

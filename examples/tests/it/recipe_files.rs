@@ -141,6 +141,11 @@ fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
                 further.into_iter().for_each(|column| record[column] = other.into());
                 record
             }
+            DataSource::Sft(task) if task.pairs.is_some() => {
+                let answer = |text: &str| json!([{"role": "assistant", "content": text}]);
+                json!({"prompt": [{"role": "user", "content": text}], "chosen": answer(other),
+                    "rejected": answer(text)})
+            }
             DataSource::Sft(_) => {
                 json!({"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": other}]})
             }

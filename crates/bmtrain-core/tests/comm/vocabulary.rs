@@ -299,6 +299,13 @@ fn the_logits_of_all_rows_never_exist_at_once() {
         ops::linear_cross_entropy(&cx, &v[0], &v[1], Some(&v[2]), &ids, &options).unwrap();
     });
     assert!(evaluation <= CHUNK + SMALL, "evaluation: {evaluation} bytes");
+    // A loss of each row: the chunk, and the same gradients, which the backward pass makes.
+    let each = CrossEntropy { reduction: Reduction::None, ..CrossEntropy::default() };
+    let of_rows = LinearCrossEntropy { loss: each, ..options.clone() };
+    let by_row = peak(&device, || {
+        walk(&device, inputs(), |cx, v| ops::linear_cross_entropy(cx, &v[0], &v[1], Some(&v[2]), &ids, &of_rows));
+    });
+    assert!(by_row <= CHUNK + 4 * (R * D + V * D + V) + SMALL, "losses of rows: {by_row} bytes");
     // What it is compared with.
     let logits = peak(&device, || {
         walk(&device, inputs(), |cx, v| {

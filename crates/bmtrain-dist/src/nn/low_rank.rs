@@ -9,8 +9,10 @@ use crate::param::{Builder, Init, NamePatterns, Param, Split, SplitPart};
 use bmtrain_core::kernel::{Distribution, Dropout};
 use bmtrain_core::ops::{self, ProductWeight, TokenShard};
 use bmtrain_core::{Ctx, Var};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// What is trained of a model that is otherwise frozen.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -99,6 +101,9 @@ pub struct LowRank {
     dropout: f32,
     /// Elements of an input over all tensor-parallel ranks, and the first of this rank's.
     inputs: (usize, usize),
+    /// Of the whole model: whether updates are left out
+    /// ([`Parameters::without_updates`](crate::param::Parameters::without_updates)).
+    left_out: Rc<Cell<bool>>,
 }
 
 impl LowRank {
@@ -141,7 +146,7 @@ impl LowRank {
         let first = if columns { before } else { rows.start };
         let own = a.local_part().ranges.first().map_or(0, |range| range.start);
         let inputs = (layer.inputs, if layer.split == TensorSplit::Rows { own } else { 0 });
-        Ok(LowRank { a, b, first, scale, dropout, inputs })
+        Ok(LowRank { a, b, first, scale, dropout, inputs, left_out: builder.updates_left_out() })
     }
 
     /// The outputs `y` of the layer for `x` with this update. Where the layer is split over tensor-parallel ranks, one
@@ -154,6 +159,9 @@ impl LowRank {
         tokens: Option<&TokenShard>,
         cx: &Ctx,
     ) -> Result<Var> {
+        if self.left_out.get() {
+            return Ok(y);
+        }
         let x = ops::dropout(cx, x, self.dropout_of(x, parallel, tokens, cx)?)?; // [.., K]
         let a = self.a.var(cx)?;
         let t = match (parallel, tokens) {

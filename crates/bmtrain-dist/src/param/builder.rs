@@ -126,6 +126,7 @@ struct BuilderState {
     blocks: Cell<usize>,
     census: Rc<Census>,
     asked: Rc<Cell<u64>>,
+    updates_left_out: Rc<Cell<bool>>,
 }
 
 /// A place in the tree of parameter names. Cheap to clone; all clones feed the same [`Parameters`].
@@ -161,6 +162,7 @@ impl Builder {
             blocks: Cell::new(0),
             census: Rc::default(),
             asked: Rc::default(),
+            updates_left_out: Rc::default(),
         };
         let (state, part) = (Rc::new(state), ModelPart::Embed);
         Builder {
@@ -388,6 +390,11 @@ impl Builder {
         self.state.params.borrow().iter().skip(count).cloned().collect()
     }
 
+    /// Whether forward passes leave low-rank updates out, shared by all layers of the model.
+    pub(crate) fn updates_left_out(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.state.updates_left_out)
+    }
+
     pub(crate) fn asked(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.state.asked)
     }
@@ -403,6 +410,7 @@ impl Builder {
             params: self.state.params.borrow().clone(),
             linears: self.state.linears.borrow().clone(),
             is_adapted: self.state.options.adapters.is_some(),
+            updates_left_out: self.updates_left_out(),
             flats: self.state.flats.borrow().clone(),
         }
     }

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::nn::LinearLayer;
 use crate::pipeline::StageGroup;
 use bmtrain_core::comm::Communicator;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub struct Parameters {
     pub(super) linears: Vec<LinearLayer>,
     /// Whether the model is frozen but for its adapters.
     pub(super) is_adapted: bool,
+    /// Whether low-rank updates are left out of forward passes.
+    pub(super) updates_left_out: Rc<Cell<bool>>,
     pub(super) flats: Vec<Rc<Flat>>,
 }
 
@@ -86,6 +89,15 @@ impl Parameters {
         let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
         missing.iter().try_for_each(|param| param.initialize(self.seed))?;
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
+    }
+
+    /// Runs forward passes of the model without its low-rank updates: as it was before these. Nothing is copied, and
+    /// values that are trained as a whole stay what they are. A backward pass belongs in `work` with its forward pass.
+    pub fn without_updates<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = self.updates_left_out.replace(true);
+        let result = work();
+        self.updates_left_out.set(before);
+        result
     }
 
     /// Release the gathered values of parameters outside of blocks, which a forward pass without a backward pass leaves

@@ -127,6 +127,16 @@ impl AdapterPlan {
         Ok(plan)
     }
 
+    /// Whether new low-rank updates are all that is trained: without them the model is what training begins with.
+    pub(crate) fn is_new_low_rank_alone(&self) -> bool {
+        self.prompt.is_none() && self.trained.is_empty() && self.saved.is_none()
+    }
+
+    /// Whether virtual tokens are trained.
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.prompt.is_some()
+    }
+
     /// The tables of virtual tokens.
     fn prompt_tables(&self, config: &PromptConfig, parameters: &Parameters) -> Result<PromptTables> {
         if !matches!(self.head, None | Some(TextHead::CausalLm)) {

@@ -22,6 +22,8 @@ pub enum LabelSpace {
     Value,
     /// The next token at each position of the sequence itself.
     NextTokens,
+    /// Two sequences, the first preferred: the log-probabilities of their learned tokens are compared.
+    Pairs,
     /// One of these classes for each token that has one, such as the first of each word.
     TokenClasses(Vec<String>),
     /// The first and the last token of the span of the row that answers a question.
@@ -45,15 +47,15 @@ impl LabelSpace {
             // Of each token.
             LabelSpace::TokenClasses(names) => names.len(),
             LabelSpace::Span => 2,
-            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => 0,
+            LabelSpace::NextTokens | LabelSpace::Pairs | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => 0,
         }
     }
 
-    /// Rows of one sample: 1 except for multiple choice and targets.
+    /// Rows of one sample: 1 except for multiple choice, pairs and targets.
     pub fn rows_per_sample(&self) -> usize {
         match self {
             LabelSpace::Choices(choices) => *choices,
-            LabelSpace::Target => 2,
+            LabelSpace::Target | LabelSpace::Pairs => 2,
             LabelSpace::Classes(_)
             | LabelSpace::Verbalizer(_)
             | LabelSpace::Value
@@ -76,7 +78,7 @@ impl LabelSpace {
 
     /// Whether they need a language-modelling head.
     pub fn need_lm_head(&self) -> bool {
-        self.are_tokens() || matches!(self, LabelSpace::Verbalizer(_))
+        self.are_tokens() || matches!(self, LabelSpace::Verbalizer(_) | LabelSpace::Pairs)
     }
 
     /// The number of classes or choices; `None` for a value and for tokens.
@@ -87,6 +89,7 @@ impl LabelSpace {
             LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
             LabelSpace::Value
             | LabelSpace::NextTokens
+            | LabelSpace::Pairs
             | LabelSpace::Target
             | LabelSpace::TokenClasses(_)
             | LabelSpace::Span
@@ -237,6 +240,7 @@ impl Dataset {
             (Some(Label::TokensFrom(_)), Some(target)) => target.input_ids.len(),
             // A sequence's first token is never predicted.
             (Some(Label::TokensFrom(from)), None) => self.length(sample).saturating_sub(from.max(1)),
+            (Some(Label::Learned), _) if self.labels == LabelSpace::Pairs => 1,
             (Some(Label::Learned), _) => self.learned(sample).iter().skip(1).filter(|learned| **learned == 1).count(),
             (Some(Label::Tags), _) => self.tags(sample).iter().filter(|tag| i64::from(**tag) != IGNORED).count(),
             (Some(Label::Class(_) | Label::Value(_) | Label::Span(_)), _) => 1,
@@ -294,7 +298,7 @@ impl Dataset {
         self.range(sample).and_then(|range| self.tags.get(range)).unwrap_or_default()
     }
 
-    /// Of each token of a sample's row, 1 if it is learned; empty unless samples mark them.
+    /// Of each token of a sample's rows, 1 if it is learned; empty unless samples mark them.
     pub fn learned(&self, sample: usize) -> &[u8] {
         self.range(sample).and_then(|range| self.learned.get(range)).unwrap_or_default()
     }
@@ -304,11 +308,12 @@ impl Dataset {
         self.mixture.as_ref()
     }
 
-    /// The tokens of a sample of one row.
+    /// The tokens of all rows of a sample.
     fn range(&self, sample: usize) -> Option<std::ops::Range<usize>> {
-        let row = self.stored(sample)?;
-        let start = if row == 0 { 0 } else { *self.ends.get(row - 1)? };
-        Some(start..*self.ends.get(row)?)
+        let per_sample = self.labels.rows_per_sample();
+        let first = self.stored(sample)? * per_sample;
+        let start = if first == 0 { 0 } else { *self.ends.get(first - 1)? };
+        Some(start..*self.ends.get((first + per_sample).checked_sub(1)?)?)
     }
 
     /// Where the tokens of passages are in their texts, by stored sample.

@@ -325,13 +325,15 @@ impl Loader {
             mask.resize(padded, 0);
             segments.resize(padded, 0);
         }
+        // The rows of a pair are sequences of their own.
+        let choices = if *dataset.labels() == LabelSpace::Pairs { 1 } else { (rows / samples.len().max(1)).max(1) };
         let batch = Batch {
             position,
             rows,
             attention_mask: Some(mask),
             token_type_ids: Some(segments),
             labels: Some(self.labels(&samples, len)),
-            choices: (rows / samples.len().max(1)).max(1),
+            choices,
             ..Batch::new(len, input_ids)
         };
         let batch = self.with_verbalizer(Batch { samples, ..batch });
@@ -390,6 +392,18 @@ impl Loader {
                     padded(ids.map(|(at, id)| if at < from { IGNORED } else { i64::from(*id) }).collect(), len)
                 };
                 Labels::NextTokens(rows().flat_map(words).collect())
+            }
+            LabelSpace::Pairs => {
+                let mut labels = Vec::with_capacity(2 * samples.len() * len);
+                for sample in rows() {
+                    let mut mask = dataset.learned(sample).iter();
+                    for row in dataset.inputs(sample) {
+                        let label = |id: &u32| if mask.next() == Some(&1) { i64::from(*id) } else { IGNORED };
+                        let own = row.input_ids.iter().map(label).collect();
+                        labels.extend(padded(own, len));
+                    }
+                }
+                Labels::NextTokens(labels)
             }
             LabelSpace::Target => {
                 let ids = |sample: usize| dataset.target(sample).map_or(&[][..], |row| row.input_ids);

@@ -34,8 +34,8 @@ pub use mixture::Mixture;
 pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
 pub use sft::{
-    ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, RecordForm, Sample, SampleSink,
-    SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
+    ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, Sample,
+    SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
 };
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Average, ClassCounts, EntityCounts, Metric, MetricKind, OrderedSum, Questions, SpanAnswers, SpanCandidate,
-    ValuePairs,
+    Average, ClassCounts, EntityCounts, Metric, MetricKind, OrderedSum, PairStatistics, Questions, SpanAnswers,
+    SpanCandidate, ValuePairs,
 };
 use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
@@ -26,6 +26,8 @@ pub enum Evaluator {
     Spans(SpanAnswers, Arc<[Member]>, u64),
     /// Tokens: mean losses of batches, each with its number of tokens, and the number of samples.
     Tokens(OrderedSum, u64),
+    /// Of pairs of completions.
+    Pairs(PairStatistics),
 }
 
 impl Evaluator {
@@ -39,6 +41,7 @@ impl Evaluator {
             (Some(classes), _) => Evaluator::Classes(ClassCounts::new(classes)),
             (None, labels) if labels.are_tokens() => Evaluator::Tokens(OrderedSum::default(), 0),
             (None, LabelSpace::Span) => Evaluator::Spans(SpanAnswers::default(), Arc::new([]), 0),
+            (None, LabelSpace::Pairs) => Evaluator::Pairs(PairStatistics::default()),
             (None, LabelSpace::TokenClasses(names)) => Evaluator::Tags(EntityCounts::default(), names.clone().into()),
             (None, _) => Evaluator::Values(ValuePairs::default()),
         }
@@ -71,7 +74,7 @@ impl Evaluator {
     ///
     /// Shapes: `logits` B × classes for classes, B × choices for choices (one output per row, rows of a sample
     /// together), B for numbers; `samples` and `labels` B. For tags B × any number of predicted classes at least the
-    /// labels'; for spans B × [`Evaluator::SPAN_NUMBERS`].
+    /// labels'; for spans B × [`Evaluator::SPAN_NUMBERS`], for pairs B × [`PairStatistics::NUMBERS`].
     ///
     /// Errors: lengths that do not agree, labels of the other kind or out of range, logits that are not numbers.
     pub fn add(&mut self, samples: &[u32], logits: &[f32], labels: &Labels) -> Result<()> {
@@ -82,6 +85,7 @@ impl Evaluator {
             Evaluator::Values(_) => 1,
             // They are judged by their loss.
             Evaluator::Tokens(..) => return Ok(()),
+            Evaluator::Pairs(pairs) => return add_pairs(pairs, samples, logits),
             Evaluator::Tags(counts, names) => return add_tags(counts, names, samples.len(), (logits, labels)),
             Evaluator::Spans(answers, members, count) => {
                 *count += samples.len() as u64;
@@ -135,6 +139,7 @@ impl Evaluator {
                 a.merge(b);
                 *samples += more;
             }
+            (Evaluator::Pairs(a), Evaluator::Pairs(b)) => a.merge(b),
             (Evaluator::Tokens(a, samples), Evaluator::Tokens(b, more)) => {
                 a.merge(b);
                 *samples += more;
@@ -153,6 +158,7 @@ impl Evaluator {
             Evaluator::Classes(counts) => counts.count(),
             Evaluator::Questions(questions, _) => questions.counts().count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
+            Evaluator::Pairs(pairs) => pairs.len() as u64,
             Evaluator::Tags(counts, _) => counts.sequences(),
             Evaluator::Tokens(_, samples) | Evaluator::Spans(_, _, samples) => *samples,
         }
@@ -194,6 +200,7 @@ impl Evaluator {
             }
             // Their texts are rated by the evaluation, which has the passages.
             Evaluator::Spans(..) => None,
+            Evaluator::Pairs(pairs) => pairs.value(metric),
             Evaluator::Tokens(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
         };
         value.ok_or_else(|| {
@@ -207,6 +214,7 @@ impl Evaluator {
                 Evaluator::Tags(..) => ("tags of words".into(), MetricKind::Tags.metrics()),
                 Evaluator::Spans(..) => ("spans".into(), MetricKind::Questions.metrics()),
                 Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
+                Evaluator::Pairs(..) => (MetricKind::Pairs.name().into(), MetricKind::Pairs.metrics()),
             };
             let reason = format!("{:?} does not judge labels that are {kind}", metric.name());
             Error::argument("eval.metric", reason, format!("use {}", fitting.join(", ")))
@@ -238,6 +246,22 @@ fn add_tags(
             .filter_map(|(label, predicted)| Some((name(usize::try_from(*label).ok()?), name(*predicted as usize))));
         let (labels, predicted): (Vec<&str>, Vec<&str>) = words.unzip();
         counts.add(&labels, &predicted);
+    }
+    Ok(())
+}
+
+/// Adds rewards and log-probabilities of pairs.
+fn add_pairs(pairs: &mut PairStatistics, samples: &[u32], numbers: &[f32]) -> Result<()> {
+    let (numbers, rest) = numbers.as_chunks::<{ PairStatistics::NUMBERS }>();
+    if numbers.len() != samples.len() || !rest.is_empty() {
+        let reason = format!("numbers of {} pairs for {} samples", numbers.len(), samples.len());
+        return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+    }
+    for (sample, numbers) in samples.iter().zip(numbers) {
+        if numbers.iter().any(|number| !number.is_finite()) {
+            return Err(no_numbers(*sample, numbers));
+        }
+        pairs.add(u64::from(*sample), *numbers);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
+use super::PairStatistics;
 use crate::data::{LabelSpace, Labels, SPAN_METRICS, TAG_METRICS};
 use crate::{Error, Result};
 
@@ -45,6 +46,18 @@ pub enum Metric {
     EntityRecall,
     /// Share of words with the right tag.
     TagAccuracy,
+    /// Share of pairs whose chosen completion has the larger reward.
+    RewardAccuracy,
+    /// Mean difference between the rewards of chosen and rejected completions.
+    RewardMargin,
+    /// Mean reward of chosen completions.
+    RewardChosen,
+    /// Mean reward of rejected completions.
+    RewardRejected,
+    /// Mean log-probability of chosen completions.
+    LogProbChosen,
+    /// Mean log-probability of rejected completions.
+    LogProbRejected,
 }
 
 /// What a metric judges.
@@ -60,6 +73,8 @@ pub enum MetricKind {
     Questions,
     /// Tags of words.
     Tags,
+    /// Pairs of completions.
+    Pairs,
 }
 
 impl MetricKind {
@@ -71,6 +86,7 @@ impl MetricKind {
             LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => MetricKind::Tokens,
             LabelSpace::TokenClasses(_) => MetricKind::Tags,
             LabelSpace::Span => MetricKind::Questions,
+            LabelSpace::Pairs => MetricKind::Pairs,
         }
     }
 
@@ -93,6 +109,7 @@ impl MetricKind {
             MetricKind::Tokens => "tokens",
             MetricKind::Questions => "questions",
             MetricKind::Tags => "tags of words",
+            MetricKind::Pairs => "pairs of completions",
         }
     }
 
@@ -124,6 +141,12 @@ impl Metric {
         Metric::EntityPrecision,
         Metric::EntityRecall,
         Metric::TagAccuracy,
+        Metric::RewardAccuracy,
+        Metric::RewardMargin,
+        Metric::RewardChosen,
+        Metric::RewardRejected,
+        Metric::LogProbChosen,
+        Metric::LogProbRejected,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -148,6 +171,12 @@ impl Metric {
             Metric::EntityPrecision => "entity_precision",
             Metric::EntityRecall => "entity_recall",
             Metric::TagAccuracy => "tag_accuracy",
+            Metric::RewardAccuracy => "reward_accuracy",
+            Metric::RewardMargin => "reward_margin",
+            Metric::RewardChosen => "reward_chosen",
+            Metric::RewardRejected => "reward_rejected",
+            Metric::LogProbChosen => "log_prob_chosen",
+            Metric::LogProbRejected => "log_prob_rejected",
         }
     }
 
@@ -161,7 +190,10 @@ impl Metric {
 
     /// Whether a larger figure is better.
     pub fn larger_is_better(self) -> bool {
-        !matches!(self, Metric::MeanSquaredError | Metric::Perplexity)
+        !matches!(
+            self,
+            Metric::MeanSquaredError | Metric::Perplexity | Metric::RewardRejected | Metric::LogProbRejected
+        )
     }
 
     /// What it judges.
@@ -171,6 +203,12 @@ impl Metric {
             Metric::Perplexity => MetricKind::Tokens,
             Metric::ExactMatch | Metric::TokenF1 => MetricKind::Questions,
             Metric::EntityF1 | Metric::EntityPrecision | Metric::EntityRecall | Metric::TagAccuracy => MetricKind::Tags,
+            Metric::RewardAccuracy
+            | Metric::RewardMargin
+            | Metric::RewardChosen
+            | Metric::RewardRejected
+            | Metric::LogProbChosen
+            | Metric::LogProbRejected => MetricKind::Pairs,
             _ => MetricKind::Classes,
         }
     }
@@ -183,6 +221,7 @@ impl Metric {
             LabelSpace::TokenClasses(_) => TAG_METRICS,
             LabelSpace::Span => SPAN_METRICS,
             LabelSpace::Choices(_) => &[Metric::Accuracy],
+            LabelSpace::Pairs => PairStatistics::METRICS,
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
             }

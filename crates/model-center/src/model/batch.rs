@@ -140,6 +140,8 @@ pub struct DeviceBatch {
     pub choices: usize,
     /// Whether logits are requested; otherwise a language-modelling head computes the loss without storing them.
     pub wants_logits: bool,
+    /// Whether a language-modelling head sums the losses of the tokens of each sequence, `[B]`, in place of the mean.
+    pub by_sequence: bool,
 }
 
 impl DeviceBatch {
@@ -210,6 +212,7 @@ impl DeviceBatch {
             class_weights: upload_class_weights(device, batch, classes)?,
             choices: batch.choices,
             wants_logits,
+            by_sequence: false,
         })
     }
 

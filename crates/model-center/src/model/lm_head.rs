@@ -5,8 +5,8 @@ use super::head::{Head, HeadSpec, batch_loss};
 use super::labels::{Targets, VerbalizerTensors};
 use super::lm_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, ProductInput, VocabularyShard};
-use bmtrain_core::{Ctx, Shape, Tensor, Var};
+use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, ProductInput, Reduction, VocabularyShard};
+use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::nn::norm::Norm;
@@ -109,7 +109,7 @@ impl LmHead {
         CrossEntropy { label_smoothing, ..CrossEntropy::default() }
     }
 
-    /// The loss `[1]` without the logits of all positions.
+    /// The loss `[1]` without the logits of all positions, or the sum of each sequence, `[B]`.
     fn loss(
         &self,
         (hidden, weight, bias): &(Var, Var, Option<Var>),
@@ -118,11 +118,13 @@ impl LmHead {
         table: &Embedding,
         cx: &Ctx,
     ) -> Result<Var> {
+        let reduction = if batch.by_sequence { Reduction::None } else { Reduction::Mean };
         let options = LinearCrossEntropy {
             shard: self.shard(table).cloned(),
-            ..in_chunks(self.options(batch), self.weight(table))
+            ..in_chunks(CrossEntropy { reduction, ..self.options(batch) }, self.weight(table))
         };
-        Ok(ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?)
+        let loss = ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?;
+        if batch.by_sequence { sum_by_sequence(&loss, cx) } else { Ok(loss) }
     }
 
     /// Logits of the label words only and, with labels, their loss, plus the weighted next-token loss of the prompts.
@@ -173,6 +175,14 @@ impl LmHead {
     fn weight<'a>(&'a self, table: &'a Embedding) -> &'a Param {
         self.matrix.as_ref().map_or(table.tied_weight(), Linear::weight)
     }
+}
+
+/// The sums `[B]` of the losses `[B, L]` of tokens.
+fn sum_by_sequence(losses: &Var, cx: &Ctx) -> Result<Var> {
+    let [rows, length] = losses.dims("losses of sequences")?;
+    let ones = Tensor::full_in(cx.device(), [1, length], DType::F32, 1.0, Segment::Activations)?; // [1, L]
+    let sums = ops::linear(cx, losses, &Var::constant(ones), None, None)?; // [B, 1]
+    Ok(sums.reshape([rows])?) // [B]
 }
 
 /// Logits of all tokens, `[B, L, V]`.

@@ -157,6 +157,13 @@ pub trait TextModel: Module {
     /// without storing all logits.
     fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>>;
 
+    /// The log-probability of each sequence, f32 `[R]`: of the tokens that have a label, given those before them. As in
+    /// [`TextModel::loss`], logits are not stored.
+    ///
+    /// # Errors
+    /// As [`TextModel::loss`]; a model without a language-modelling head, a batch without labels.
+    fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var>;
+
     /// The forward and backward passes of a training step over the stages of a pipeline, in place of
     /// [`TextModel::loss`] and the backward pass for each micro-batch: see [`Pipeline::forward_backward`].
     ///

@@ -328,6 +328,16 @@ impl<A: Architecture> TextModel for Transformer<A> {
         Ok(Model::forward(self, &batch, cx)?.loss)
     }
 
+    fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
+        let has_labels = self.heads.kind().is_lm() && batch.labels.is_some() && batch.verbalizer.is_none();
+        let batch = DeviceBatch { by_sequence: true, ..self.upload(batch, false, cx.device())? };
+        let losses = Model::forward(self, &batch, cx)?.loss.filter(|_| has_labels).ok_or_else(|| {
+            let fix = "open the model with a language-modelling head, and label tokens";
+            Error::data("batch", "it has no log-probabilities of sequences", fix)
+        })?;
+        Ok(ops::scale(cx, &losses, -1.0)?) // [R]
+    }
+
     fn forward_backward(
         &self,
         pipeline: &Pipeline,

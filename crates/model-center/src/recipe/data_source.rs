@@ -5,9 +5,9 @@
 use super::pretraining::PretrainingSettings;
 use super::sources::has_prompts;
 use crate::data::{
-    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, PublishedTask,
-    SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry,
-    TaskLabels, TemplateTask, TextFormats,
+    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PairLabels, PromptEntry,
+    PublishedTask, SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask,
+    TaskEntry, TaskLabels, TemplateTask, TextFormats,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ pub enum DataSource {
         /// Columns and format.
         task: LanguageModelingTask,
     },
-    /// Conversations, prompts with completions, and texts, of one or several data sets.
+    /// Conversations, prompts with completions, and texts, or pairs of such, of one or several data sets.
     Sft(SftTask),
     /// Token files.
     Pretraining(Box<PretrainingSettings>),
@@ -110,7 +110,11 @@ impl DataSource {
                 ..
             } => "language",
             DataSource::LanguageModeling { .. } => "seq2seq",
-            DataSource::Sft(_) => "sft",
+            DataSource::Sft(task) => match task.pairs {
+                None => "sft",
+                Some(PairLabels::LogProbs) => "preference",
+                Some(PairLabels::Rewards) => "reward",
+            },
             DataSource::Pretraining(_) => "pretrain",
         }
     }
@@ -217,9 +221,16 @@ impl DataSource {
         }
     }
 
+    /// Of pairs of completions, what is compared.
+    pub fn pairs(&self) -> Option<PairLabels> {
+        if let DataSource::Sft(task) = self { task.pairs } else { None }
+    }
+
     /// What is predicted.
     pub fn predicts(&self) -> MetricKind {
         match self {
+            DataSource::Sft(SftTask { pairs: Some(PairLabels::LogProbs), .. }) => MetricKind::Pairs,
+            DataSource::Sft(SftTask { pairs: Some(PairLabels::Rewards), .. }) => MetricKind::Classes,
             DataSource::LanguageModeling { .. }
             | DataSource::Squad { .. }
             | DataSource::Sft(_)
@@ -243,6 +254,7 @@ impl DataSource {
             DataSource::LanguageModeling { task, .. } => {
                 matches!(task.columns, LanguageModelingColumns::Target { .. })
             }
+            DataSource::Sft(SftTask { pairs: Some(PairLabels::Rewards), .. }) => return "text-classification",
             DataSource::Sft(_) => generates_targets,
             _ if self.has_token_labels() => generates_targets,
             _ => return "text-classification",

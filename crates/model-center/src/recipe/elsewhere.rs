@@ -139,6 +139,11 @@ const OTHERS: &[(&str, &str)] = &[
     ("train_on_inputs", "data.loss_on"),
     ("train_on_prompt", "data.loss_on"),
     ("apply_chat_template", "data.as_chat"),
+    ("loss_type", "preference.loss"),
+    ("pref_loss", "preference.loss"),
+    ("dpo_beta", "preference.beta"),
+    ("pref_beta", "preference.beta"),
+    ("simpo_gamma", "preference.gamma"),
     ("data_sampling_proportion", "data.sets"),
     ("data_class", "data.sets"),
     ("model_config", "model.path"),
@@ -223,6 +228,12 @@ const TASKS: &[(&str, &str)] = &[
     ("messages", "sft"),
     ("instruction_tuning", "sft"),
     ("supervised_fine_tuning", "sft"),
+    ("dpo", "preference"),
+    ("ipo", "preference"),
+    ("simpo", "preference"),
+    ("preference_optimization", "preference"),
+    ("reward_modeling", "reward"),
+    ("rm", "reward"),
 ];
 
 /// Something that other trainers do and this one does not.
@@ -246,22 +257,11 @@ const MISSING: &[Missing] = &[
         keys: &["load_in_8bit"],
     },
     Missing {
-        what: "training on preferences or rewards (DPO, PPO) is",
-        instead: "data.task = \"language\" with data.columns.prompt learns the completions alone that are given",
-        tasks: &[
-            "dpo",
-            "rlhf",
-            "ppo",
-            "grpo",
-            "orpo",
-            "kto",
-            "ipo",
-            "simpo",
-            "reward",
-            "reward_modeling",
-            "preference",
-        ],
-        keys: &["dpo", "rlhf", "ppo", "grpo", "orpo", "kto", "ipo", "simpo", "reward_model", "ref_model"],
+        what: "reinforcement learning, or training on judgements of single completions (PPO, KTO), is",
+        instead: "data.task = \"preference\" learns from pairs of completions with preference.loss = \"dpo\", \"ipo\" \
+                  or \"simpo\", whose reference is the model that training begins with",
+        tasks: &["rlhf", "ppo", "grpo", "orpo", "kto"],
+        keys: &["rlhf", "ppo", "grpo", "orpo", "kto", "reward_model", "ref_model"],
     },
     Missing {
         what: "classification with several labels for one text is",

@@ -13,6 +13,7 @@ use super::memory;
 use super::model::read_model;
 use super::optimizer;
 use super::parallel;
+use super::preference;
 use super::pretraining;
 use super::reader::{Otherwise, Reader, Spec};
 use super::schedule;
@@ -40,6 +41,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     let mut model = read_model(r);
     let (adapter, base_weights) = adapter::read(r);
     let mut data = read_data(r);
+    let preference = preference::read(r, &data.source);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
     let eval = read_eval(r, &data, train.micro_batch_size as u64);
@@ -83,7 +85,22 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         pin_threads: r.choice("device.pin_threads", &pinnings, Pinning::Nodes),
     };
     let parallel = parallel::read(r);
-    Settings { model, adapter, base_weights, data, train, eval, save, checkpoint, log, run, output, device, parallel }
+    Settings {
+        model,
+        adapter,
+        base_weights,
+        data,
+        preference,
+        train,
+        eval,
+        save,
+        checkpoint,
+        log,
+        run,
+        output,
+        device,
+        parallel,
+    }
 }
 
 fn read_train(r: &mut Reader) -> TrainSettings {
@@ -186,7 +203,7 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
         (None, MetricKind::Classes | MetricKind::Questions | MetricKind::Tags) => EvalMetric::Metric(Metric::Accuracy),
         (None, MetricKind::Values) => EvalMetric::Metric(Metric::Pearson),
-        (None, MetricKind::Tokens) => EvalMetric::Loss,
+        (None, MetricKind::Tokens | MetricKind::Pairs) => EvalMetric::Loss,
     };
     let metric = read_metric(r, "eval.metric", default);
     r.follow("eval.metric", "data.task");

@@ -141,6 +141,19 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     second("data.truncate", "The side on which samples of task `sft` that are too long are cut."),
     second("data.as_chat", "Make prompts and completions messages of a user and the assistant."),
+    second("data.columns.chosen", "Column of the better completion of a pair."),
+    second("data.columns.rejected", "Column of the worse completion of a pair."),
+    second(
+        "preference.loss",
+        "Loss of pairs of completions: `dpo`, `ipo`, or `simpo`, which has no reference model. See \
+         [preferences](preference.md).",
+    ),
+    second("preference.beta", "Factor of log-ratios, or of SimPO's mean log-probabilities, in rewards."),
+    second("preference.gamma", "SimPO's margin between the rewards of a pair."),
+    second(
+        "preference.label_smoothing",
+        "Probability that a preference is the other way round, as in conservative DPO.",
+    ),
     second("data.input_format", "Text of an input, `__input__` in it is replaced by the record's."),
     second("data.output_format", "The same of an output, with `__output__`."),
     second("data.columns.tokens", "Column of the list of words."),

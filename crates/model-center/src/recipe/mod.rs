@@ -30,6 +30,7 @@ mod model_start;
 mod optimizer;
 mod page;
 mod parallel;
+mod preference;
 mod pretraining;
 mod pretraining_objective;
 mod ranks;

@@ -13,6 +13,7 @@ use super::resolved::sort_by_table;
 const DEPENDENT: &[(&str, &str)] = &[
     ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`, for `pretrain` `\"causal\"`"),
     ("eval.every", "`\"1 epoch\"`, for `pretrain` `\"1000 steps\"`"),
+    ("preference.beta", "`0.1`, of `simpo` `2.0`"),
     ("train.micro_batch_size", "`train.batch_size` / data ranks"),
     ("train.decoupled", "`true` of `adamw`, `lion` and `muon`, `false` of others"),
     ("train.betas", "`[0.9, 0.999]`, of `lion` `[0.9, 0.99]`"),

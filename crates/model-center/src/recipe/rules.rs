@@ -12,6 +12,7 @@ use super::mistake::{Group, Mistake};
 use super::model;
 use super::model_start::{config_file, model_directory};
 use super::parallel;
+use super::preference;
 use super::reader::Reader;
 use super::resolved::Resolved;
 use super::schedule;
@@ -27,6 +28,7 @@ use std::path::{Component, Path, PathBuf};
 pub(crate) fn check(r: &mut Reader, s: &Settings) {
     model::check(r, s);
     adapter::check(r, s);
+    preference::check(r, s);
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);
@@ -117,6 +119,7 @@ fn check_task(r: &mut Reader, s: &Settings) {
                 MetricKind::Values => "use \"pearson\" or \"loss\"",
                 MetricKind::Tokens => "use \"perplexity\" or \"loss\"",
                 MetricKind::Tags => "use \"entity_f1\" or \"loss\"",
+                MetricKind::Pairs => "use \"reward_accuracy\" or \"loss\"",
             };
             r.contradiction(&[key, "data.task"], reason, fix);
         }

@@ -16,6 +16,7 @@ use crate::config::ConfigOverrides;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
 use crate::model::WeightForm;
+use crate::preference::PreferenceLoss;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
@@ -35,6 +36,8 @@ pub struct Settings {
     pub base_weights: WeightForm,
     /// `[data]`
     pub data: DataSettings,
+    /// `[preference]`: the loss of pairs of completions; `None` of other samples.
+    pub preference: Option<PreferenceLoss>,
     /// `[train]`
     pub train: TrainSettings,
     /// `[eval]`

@@ -1,4 +1,5 @@
-//! The keys of `[data]` that are for supervised fine-tuning: forms of records, what is learned, several data sets.
+//! The keys of `[data]` that are for supervised fine-tuning and for pairs of completions: forms of records, what is
+//! learned, several data sets.
 //!
 //! Called by `sources.rs`.
 
@@ -7,7 +8,8 @@ use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use crate::data::{
-    DATA_CLASSES, DataClass, DataSet, Format, INPUT, LossOn, OUTPUT, RecordForm, SftColumns, SftTask, TextFormats,
+    DATA_CLASSES, DataClass, DataSet, Format, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, SftColumns, SftTask,
+    TextFormats,
 };
 use crate::tokenizer::KeepSide;
 use serde_json::Map;
@@ -27,6 +29,11 @@ const KEYS: [&str; 11] = [
     "data.columns.input",
     "data.columns.system",
 ];
+/// Keys of pairs of completions alone.
+const OF_PAIRS: [&str; 2] = ["data.columns.chosen", "data.columns.rejected"];
+/// Keys of single samples, which have several forms.
+const OF_SINGLE: [&str; 5] =
+    ["data.records", "data.columns.messages", "data.columns.completion", "data.columns.input", "data.columns.text"];
 
 const FORMAT: Expected = Expected { what: "a text with __input__ or __output__", example: "Q: __input__\nA:" };
 
@@ -58,6 +65,8 @@ pub(super) struct SftKeys {
 
 /// The keys that several tasks have.
 pub(super) struct Shared {
+    /// Of pairs of completions, what is compared.
+    pub(super) pairs: Option<PairLabels>,
     pub(super) train: Option<PathBuf>,
     pub(super) eval: Option<PathBuf>,
     pub(super) format: Option<Format>,
@@ -87,6 +96,8 @@ pub(super) fn read(r: &mut Reader, column: Expected) -> SftKeys {
             completion: r.optional_text("data.columns.completion", usual, column),
             input: r.optional_text("data.columns.input", "not set: `input`, where records have it", column),
             system: r.optional_text("data.columns.system", "not set: `system`, where records have it", column),
+            chosen: r.optional_text("data.columns.chosen", "not set: `chosen`", column),
+            rejected: r.optional_text("data.columns.rejected", "not set: `rejected`", column),
             prompt: None,
             text: None,
         },
@@ -96,7 +107,25 @@ pub(super) fn read(r: &mut Reader, column: Expected) -> SftKeys {
 /// Refuses the keys, for another task.
 pub(super) fn refuse(r: &mut Reader) {
     for key in KEYS {
-        r.without_effect(key, "data.task", "it is for task sft", "remove it");
+        r.without_effect(key, "data.task", "it is for tasks sft, preference and reward", "remove it");
+    }
+    refuse_of_pairs(r);
+}
+
+/// Refuses the keys of pairs, for another task.
+pub(super) fn refuse_of_pairs(r: &mut Reader) {
+    for key in OF_PAIRS {
+        r.without_effect(key, "data.task", "it is for tasks preference and reward", "remove it");
+    }
+}
+
+/// Refuses the keys of single samples, for pairs.
+pub(super) fn refuse_of_single(r: &mut Reader, labels: PairLabels) {
+    for key in OF_SINGLE {
+        r.without_effect(key, "data.task", "records of pairs have one form", "remove it");
+    }
+    if labels == PairLabels::Rewards {
+        r.without_effect("data.loss_on", "data.task", "the head reads a sequence as a whole", "remove it");
     }
 }
 
@@ -109,9 +138,11 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
     }
     let foreign = ["data.columns.text_pair", "data.columns.label", "data.columns.target"];
     for key in foreign {
-        r.without_effect(key, "data.task", "task sft has other columns", "remove it");
+        r.without_effect(key, "data.task", "records of the task have other columns", "remove it");
     }
-    r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
+    if shared.pairs != Some(PairLabels::Rewards) {
+        r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
+    }
     if shared.format == Some(Format::Text) {
         let fix = "write records, or set data.task = \"language\"";
         r.contradiction(&["data.format", "data.task"], "plain text has no columns, and this task needs them", fix);
@@ -167,7 +198,7 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
             }
         }
     }
-    DataSource::Sft(SftTask { sets, columns, format: shared.format, loss_on, keep, as_chat })
+    DataSource::Sft(SftTask { pairs: shared.pairs, sets, columns, format: shared.format, loss_on, keep, as_chat })
 }
 
 /// A list of tables, `[[data.sets]]`.

@@ -11,8 +11,8 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
 use crate::data::{
-    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PublishedTask,
-    SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
+    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PairLabels,
+    PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -34,6 +34,7 @@ enum Task {
     QuestionAnswering,
     TokenClassification,
     Sft,
+    Pairs(PairLabels),
     Pretrain,
 }
 
@@ -50,6 +51,7 @@ impl Task {
             | Task::QuestionAnswering
             | Task::TokenClassification
             | Task::Sft
+            | Task::Pairs(_)
             | Task::Pretrain => false,
         }
     }
@@ -114,6 +116,8 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("question-answering", Task::QuestionAnswering),
         ("token-classification", Task::TokenClassification),
         ("sft", Task::Sft),
+        ("preference", Task::Pairs(PairLabels::LogProbs)),
+        ("reward", Task::Pairs(PairLabels::Rewards)),
         ("pretrain", Task::Pretrain),
     ]);
     tasks.extend(r.own.tasks.iter().map(entry));
@@ -307,8 +311,10 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         },
     };
     let sft = sft::read(r, COLUMN);
-    if task.is_some_and(|task| task != Task::Sft) {
-        sft::refuse(r);
+    match task {
+        None | Some(Task::Sft) => sft::refuse_of_pairs(r),
+        Some(Task::Pairs(labels)) => sft::refuse_of_single(r, labels),
+        Some(_) => sft::refuse(r),
     }
     let pretraining = pretraining::read(r, objective.of_pretraining());
     match (task, objective) {
@@ -334,11 +340,12 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             require_directory(r, DataSource::Squad { directory })
         }
         (Some(Task::Classification), Objective::Verbalizer) => of_template(r, keys),
-        (Some(Task::Sft), _) => {
+        (Some(task @ (Task::Sft | Task::Pairs(_))), _) => {
             refuse_tag_keys(r);
             refuse_span_keys(r);
+            let pairs = if let Task::Pairs(labels) = task { Some(labels) } else { None };
             let Keys { train, eval, format, prompt, text, .. } = keys;
-            sft::source(r, sft, Shared { train, eval, format, prompt, text })
+            sft::source(r, sft, Shared { pairs, train, eval, format, prompt, text })
         }
         (Some(Task::Pretrain), _) => DataSource::Pretraining(Box::new(pretraining)),
         _ => of_files(r, task, keys),

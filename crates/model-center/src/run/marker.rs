@@ -5,7 +5,7 @@
 
 use super::lr_range::LR_RANGE_FILE;
 use super::model_files::{FileHashes, kind_name};
-use super::output::{CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, RECIPE_FILE};
+use super::output::{CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, RECIPE_FILE, REFERENCE_FILE};
 use super::tensorboard::TENSORBOARD_DIRECTORY;
 use super::text_log::TEXT_LOG_FILE;
 use crate::error::OutputFault;
@@ -27,7 +27,7 @@ const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
 const FIX: &str = "set output.dir to another directory, or remove this one yourself";
 
 /// The outputs of every run whose names no setting changes.
-pub(crate) const FIXED_NAMES: [&str; 7] = [
+pub(crate) const FIXED_NAMES: [&str; 8] = [
     RECIPE_FILE,
     MODEL_DIRECTORY,
     LAST_MODEL_DIRECTORY,
@@ -35,6 +35,7 @@ pub(crate) const FIXED_NAMES: [&str; 7] = [
     TENSORBOARD_DIRECTORY,
     TEXT_LOG_FILE,
     LR_RANGE_FILE,
+    REFERENCE_FILE,
 ];
 
 #[derive(Debug, Serialize, Deserialize)]

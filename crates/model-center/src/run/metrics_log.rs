@@ -7,6 +7,7 @@
 //! [`OutputDirectory::metrics`](super::OutputDirectory::metrics).
 
 use super::phases::Phases;
+use crate::metrics::PairStatistics;
 use crate::{Error, Result};
 use bmtrain_dist::optim::Fingerprint;
 use std::fs::{File, OpenOptions};
@@ -248,6 +249,8 @@ pub struct StepRecord {
     pub tokens: u64,
     /// Stands for the numbers of the step's samples, in their order.
     pub batch: u64,
+    /// Of pairs of completions, the values of [`PairStatistics::METRICS`].
+    pub pairs: Option<[f64; PairStatistics::METRICS.len()]>,
     /// The step changed nothing, because its gradients were not finite.
     pub skipped: bool,
     /// Clock and machine.
@@ -261,6 +264,9 @@ impl Record for StepRecord {
         out.float("loss", self.loss).float("grad_norm", self.grad_norm).float("lr", self.lr);
         out.integer("samples", self.samples).integer("tokens", self.tokens);
         out.text("batch", &format!("{:012x}", self.batch));
+        for (metric, value) in PairStatistics::METRICS.iter().zip(self.pairs.iter().flatten()) {
+            out.float(metric.name(), *value);
+        }
         if self.skipped {
             out.flag("skipped", true);
         }

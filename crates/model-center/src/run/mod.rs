@@ -35,7 +35,7 @@ pub use model_card::{CardData, ModelCard};
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};
 pub use output::{
     CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OutputDirectory,
-    RECIPE_FILE, STOP_FILE,
+    RECIPE_FILE, REFERENCE_FILE, STOP_FILE,
 };
 pub use phases::Phases;
 pub use progress::{Progress, ProgressMode};

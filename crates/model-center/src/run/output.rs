@@ -26,6 +26,8 @@ pub const RECIPE_FILE: &str = "recipe.toml";
 pub const MODEL_DIRECTORY: &str = "model";
 /// The directory of the checkpoints.
 pub const CHECKPOINT_DIRECTORY: &str = "checkpoints";
+/// The log-probabilities of pairs under the model that training begins with.
+pub const REFERENCE_FILE: &str = "reference.txt";
 /// A file of this name asks the run to save and stop.
 pub const STOP_FILE: &str = "stop";
 /// The directory of the last weights beside the best ones.

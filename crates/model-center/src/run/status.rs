@@ -25,6 +25,8 @@ pub struct Status {
     pub total: Option<u64>,
     /// Mean loss since the last line.
     pub loss: f64,
+    /// Of pairs of completions, the share that the rewards order rightly, and their mean difference.
+    pub pairs: Option<[f64; 2]>,
     /// Norm of the gradients before clipping.
     pub grad_norm: f64,
     /// Learning rate.
@@ -49,6 +51,9 @@ impl fmt::Display for Status {
             None => format!("step {}", self.step),
         });
         fields.push(format!("loss {}", decimal(self.loss, 4)));
+        if let Some([accuracy, margin]) = self.pairs {
+            fields.push(format!("accuracy {} | margin {}", decimal(accuracy, 2), decimal(margin, 4)));
+        }
         fields.push(format!("gnorm {}", decimal(self.grad_norm, 2)));
         fields.push(format!("lr {}", scientific(self.lr)));
         if let Some(scale) = self.scale {
@@ -126,6 +131,7 @@ mod tests {
             step: 1200,
             total: Some(5000),
             loss: 2.34168,
+            pairs: None,
             grad_norm: 0.8131,
             lr: 2.9e-4,
             scale: None,
@@ -143,6 +149,8 @@ mod tests {
         assert_eq!(status().to_string(), line);
         let with_scale = Status { scale: Some(65536.0), ..status() }.to_string();
         assert!(with_scale.contains("| lr 2.9e-4 | scale 65536 | 18.4k tok/s |"), "{with_scale}");
+        let of_pairs = Status { pairs: Some([0.75, 0.12345]), ..status() }.to_string();
+        assert!(of_pairs.contains("| loss 2.3417 | accuracy 0.75 | margin 0.1235 | gnorm 0.81 |"), "{of_pairs}");
         let bare = Status { total: None, peak_share: None, memory: None, eta: None, ..status() }.to_string();
         assert_eq!(bare, "step 1200 | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s");
     }
@@ -154,6 +162,7 @@ mod tests {
                 step: u64::MAX,
                 total: Some(u64::MAX),
                 loss: v,
+                pairs: Some([v; 2]),
                 grad_norm: v,
                 lr: v,
                 scale: Some(v),

@@ -1,9 +1,11 @@
 //! What the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
 
+use super::preference::add_pairs;
 use super::run_ranks::RunRanks;
 use super::trainer::{LocalMetrics, Trainer};
 use crate::Result;
 use crate::data::Batch;
+use crate::metrics::PairStatistics;
 use crate::run::StopReason;
 use bmtrain_core::{Device, Segment, Tensor, Var};
 use bmtrain_dist::ControlGroup;
@@ -39,6 +41,16 @@ pub(crate) struct StepMetrics {
     pub(crate) samples: u64,
     pub(crate) tokens: u64,
     pub(crate) padded_tokens: u64,
+    /// Of pairs, the values of [`PairStatistics::METRICS`].
+    pub(crate) pairs: Option<[f64; PairStatistics::METRICS.len()]>,
+}
+
+/// How the numbers of a rank's step are laid out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepLayout {
+    micro_batches: usize,
+    /// Numbers of a micro-batch's pairs; 0 of other samples.
+    of_pairs: usize,
 }
 
 impl StopVote {
@@ -92,20 +104,30 @@ impl LocalMetrics {
         self.sample_hashes.push(sample_hash(&batch.samples));
     }
 
-    /// All-gather this rank's losses, sample hashes, counts and vote: `[ranks, 3 · micro-batches + 5]` on the device,
-    /// without a host wait.
+    /// How [`LocalMetrics::gather_later`] lays out its numbers.
+    pub(super) fn layout(&self) -> StepLayout {
+        let of_pairs = self.pairs.first().map_or(0, |numbers| numbers.iter().map(Tensor::elements).sum());
+        StepLayout { micro_batches: self.losses.len(), of_pairs }
+    }
+
+    /// All-gather this rank's losses, numbers of pairs, sample hashes, counts and vote:
+    /// `[ranks, micro-batches · (3 + numbers of pairs) + 5]` on the device, without a host wait.
     pub(super) fn gather_later(&self, vote: StopVote, team: &ControlGroup, device: &Device) -> Result<Tensor> {
         let known = [self.sample_hashes.as_flattened(), &self.counts, &vote.to_numbers()].concat();
         let known = Tensor::from_slice_in(device, [known.len()], &known, Segment::Data)?;
-        let numbers: Vec<&Tensor> = self.losses.iter().map(Var::value).chain([&known]).collect();
+        let numbers: Vec<&Tensor> =
+            self.losses.iter().map(Var::value).chain(self.pairs.iter().flatten()).chain([&known]).collect();
         Ok(team.gather_later(&numbers)?)
     }
 }
 
 impl StepMetrics {
-    /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks with `losses` micro-batches each: in the order
-    /// of the micro-batches, which is the same on any number of ranks. `weights` are the micro-batches'.
-    pub(super) fn merge(gathered: &[f32], team: &RunRanks, losses: usize, weights: &[f32]) -> (Self, Decision) {
+    /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks, in the order of the micro-batches, which is the
+    /// same on any number of ranks. `weights` are the micro-batches'.
+    pub(super) fn merge(gathered: &[f32], team: &RunRanks, layout: StepLayout, weights: &[f32]) -> (Self, Decision) {
+        let StepLayout { micro_batches: losses, of_pairs } = layout;
+        let before_hashes = losses * (1 + of_pairs);
+        let mut pairs = PairStatistics::default();
         let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
         // Of ranks with the same samples one counts; each of them votes.
         let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
@@ -113,22 +135,26 @@ impl StepMetrics {
         let mut weights = weights.iter();
         for micro_batch in 0..losses {
             for numbers in &of_samples {
-                let hash = losses + 2 * micro_batch;
+                let hash = before_hashes + 2 * micro_batch;
                 let [own, high, low] =
                     [micro_batch, hash, hash + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
                 loss += weights.next().copied().unwrap_or(0.0) * own;
                 batch = combine_hashes(batch, [high, low]);
+                let first = losses + micro_batch * of_pairs;
+                add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default());
             }
         }
         for numbers in &of_samples {
-            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(3 * losses)) {
+            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(before_hashes + 2 * losses)) {
                 *sum += *count as u64;
             }
         }
         let votes = all.iter().filter_map(|numbers| numbers.last_chunk()).map(|vote| StopVote::from_numbers(*vote));
         let decision = Decision::of(&votes.collect::<Vec<_>>());
         let [samples, tokens, padded_tokens] = sums;
-        (StepMetrics { loss, batch, samples, tokens, padded_tokens }, decision)
+        let value = |at: usize| PairStatistics::METRICS.get(at).and_then(|metric| pairs.value(*metric));
+        let pairs = (of_pairs > 0).then(|| std::array::from_fn(|at| value(at).unwrap_or(f64::NAN)));
+        (StepMetrics { loss, batch, samples, tokens, padded_tokens, pairs }, decision)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::batches::Batches;
 use super::generated_answers::GeneratedAnswers;
+use super::preference::{PairPart, Preference};
 use super::run_data::EvalSet;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use super::waiting::Progress;
 use crate::data::{Batch, Dataset, LabelSpace, Labels, Position, SpanWindow, SpanWindows};
-use crate::metrics::{Evaluator, Metric, OrderedSum, argmax};
+use crate::metrics::{Evaluator, Metric, OrderedSum, PairStatistics, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;
 use crate::recipe::Resolved;
@@ -76,6 +77,8 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) pipeline: Option<&'a Pipeline>,
     /// The ranks; the data-parallel ones share the batches.
     pub(crate) team: &'a RunRanks,
+    /// The loss of pairs, where samples are such.
+    pub(crate) preference: Option<&'a Preference>,
     /// Whether this rank is asked to stop.
     pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
@@ -191,18 +194,22 @@ fn forward_all(loader: &mut Batches, context: EvalContext<'_>, begin: u64) -> Re
 }
 
 /// Numbers of each row besides the loss of its batch: logits, of classes of tokens the predicted class of each token,
-/// of spans the best one.
+/// of spans the best one, of pairs rewards and log-probabilities.
 fn numbers_by_row(dataset: &Dataset) -> usize {
     match dataset.labels() {
         LabelSpace::TokenClasses(_) => dataset.max_length(),
         LabelSpace::Span => Evaluator::SPAN_NUMBERS,
+        LabelSpace::Pairs => PairStatistics::NUMBERS / 2,
         labels => labels.outputs(),
     }
 }
 
 /// Of each batch the loss and, unless tokens of the vocabulary are predicted, the numbers of its rows.
 fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
-    let EvalContext { model, device, pipeline, .. } = context;
+    let EvalContext { model, device, pipeline, preference, .. } = context;
+    if let Some(preference) = preference {
+        return batches.iter().map(|batch| numbers_of_pairs(model, preference, batch, device)).collect();
+    }
     let Some(pipeline) = pipeline else {
         return batches.iter().map(|batch| loss_and_outputs(model, dataset, batch, device)).collect();
     };
@@ -210,6 +217,22 @@ fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batch
     let outputs = model.forward_stages(pipeline, batches, wants)?;
     let wanted = if wants == ForwardOutputs::All { dataset } else { None };
     outputs.into_iter().zip(batches).map(|(output, batch)| numbers_of(output, batch, wanted)).collect()
+}
+
+/// The loss of pairs and, of each, what [`PairStatistics`] takes.
+fn numbers_of_pairs(
+    model: &dyn TextModel,
+    preference: &Preference,
+    batch: &Batch,
+    device: &Device,
+) -> Result<Vec<f32>> {
+    let outcome = preference.outcome(model, (batch, PairPart::Eval), &mut Ctx::inference(device))?;
+    let mut numbers = vec![outcome.loss.value().item()?];
+    let [rewards, log_probs] = [&outcome.rewards, &outcome.log_probs].map(|values| widen(values.value()));
+    for (rewards, log_probs) in rewards?.chunks(2).zip(log_probs?.chunks(2)) {
+        numbers.extend(rewards.iter().chain(log_probs));
+    }
+    Ok(numbers)
 }
 
 fn loss_and_outputs(

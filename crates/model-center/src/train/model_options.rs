@@ -70,6 +70,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
         LabelSpace::NextTokens
+        | LabelSpace::Pairs
         | LabelSpace::Target
         | LabelSpace::Verbalizer(_)
         | LabelSpace::MaskedTokens { .. }

@@ -192,6 +192,7 @@ impl<'a> Run<'a> {
             step: progress.step,
             total: stop.total_steps(),
             loss: f64::from(metrics.loss),
+            pairs: metrics.pairs.map(|[accuracy, margin, ..]| [accuracy, margin]),
             grad_norm: f64::from(info.grad_norm),
             lr: info.lr,
             scale: scales_loss(&self.config.resolved).then_some(f64::from(info.scale)),
@@ -218,6 +219,7 @@ impl<'a> Run<'a> {
             samples: progress.samples,
             tokens: progress.tokens,
             batch: metrics.batch,
+            pairs: metrics.pairs,
             skipped: info.skipped,
             time: Timing {
                 seconds,

@@ -6,7 +6,7 @@ use super::records::ModelSide;
 use super::run_data::{EvalSet, RunData, Samples, weights_of_classes};
 use super::{parameter_count, pretraining_data, records};
 use crate::adapter::AdapterPlan;
-use crate::data::{LabelSpace, VerbalizerPosition};
+use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
 use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
@@ -218,7 +218,10 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
 /// What the records of the task depend on.
 fn model_side(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart) -> Result<ModelSide> {
     let place = verbalizer_position(resolved, registry, start)?;
-    let DataSource::Sft(_) = &resolved.data.source else { return Ok(ModelSide { place, ..ModelSide::default() }) };
+    let DataSource::Sft(task) = &resolved.data.source else { return Ok(ModelSide { place, ..ModelSide::default() }) };
+    if task.pairs == Some(PairLabels::Rewards) {
+        return Ok(ModelSide { place, chat: start.chat_template()?, generates_targets: false });
+    }
     // As it is opened for tokens of any kind.
     let opened = sketch(resolved, registry, start, &LabelSpace::NextTokens)?;
     let generates_targets = opened.model.info().generates_targets;

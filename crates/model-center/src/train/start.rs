@@ -53,17 +53,21 @@ impl Run<'_> {
             if let Some(at) = &options.init_from {
                 self.load_weights(trainer, at)?;
             }
+            self.prepare_reference(trainer, false)?;
             self.open_log(false)?;
+            self.keep_reference(trainer)?;
             self.log_start(trainer, threads)?;
             self.decision = trainer.agree()?;
             return Ok(());
         };
+        self.prepare_reference(trainer, true)?;
         let (state, rules) = choice.load(self.config, trainer)?;
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
         trainer.team.gather(&[0.0])?;
         self.best.load_state(&state.best);
         self.check_best(trainer, &choice)?;
         self.open_log(true)?;
+        self.keep_reference(trainer)?;
         self.resume(trainer, &choice, state, &rules)?;
         self.decision = trainer.agree()?;
         Ok(())

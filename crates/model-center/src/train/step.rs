@@ -1,6 +1,7 @@
 //! The training step.
 
 use super::agree::StepMetrics;
+use super::preference::{PairPart, numbers_of_pairs};
 use super::trainer::{LocalMetrics, StepResult, Trainer};
 use crate::data::Batch;
 use crate::run::Phases;
@@ -52,7 +53,7 @@ impl Trainer {
         let gathered = local.gather_later(vote, &self.team, &self.device)?;
         // The step's one host wait: gradient norm, losses and votes arrive together.
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
-        let merged = StepMetrics::merge(&gathered, &self.team, local.losses.len(), &weights.micro_batches);
+        let merged = StepMetrics::merge(&gathered, &self.team, local.layout(), &weights.micro_batches);
         let phases = Phases { optimizer: updating.elapsed().as_secs_f64(), ..local.phases };
         let result = self.advance(start, info, merged)?;
         let phases = Phases { step: result.seconds, ..phases };
@@ -100,7 +101,7 @@ impl Trainer {
             if let Some(inspector) = inspector {
                 cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
             }
-            let loss = self.forward(&batch, &mut cx)?;
+            let loss = self.forward(&batch, local, &mut cx)?;
             let computed = Instant::now();
             local.phases.forward += (computed - loaded).as_secs_f64();
             self.backward(&loss, micro_batch, weights, &mut cx)?;
@@ -156,9 +157,13 @@ impl Trainer {
         }
     }
 
-    fn forward(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
+    fn forward(&self, batch: &Batch, local: &mut LocalMetrics, cx: &mut Ctx) -> Result<Var> {
         let _forward = tracing::debug_span!("forward").entered();
-        self.model.loss(batch, cx)?.ok_or_else(no_loss)
+        let Some(preference) = &self.preference else { return self.model.loss(batch, cx)?.ok_or_else(no_loss) };
+        let outcome = preference.outcome(&*self.model, (batch, PairPart::Train), cx)?;
+        let most = self.batches.batch_size();
+        local.pairs.push(numbers_of_pairs(&outcome, batch.samples.len(), most, &self.device)?);
+        Ok(outcome.loss)
     }
 
     /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.

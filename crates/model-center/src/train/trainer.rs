@@ -7,6 +7,7 @@ use super::batches::Batches;
 use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
 use super::preconditions::FinetuneOptions;
+use super::preference::Preference;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use crate::adapter::AdapterPlan;
@@ -15,7 +16,7 @@ use crate::model::{OpenedModel, TextModel};
 use crate::recipe::{BatchRamp, LastBatch, Resolved, param_groups};
 use crate::run::{Phases, StopConditions, StopReason};
 use crate::{Error, Result};
-use bmtrain_core::{Device, Var};
+use bmtrain_core::{Device, Tensor, Var};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{LossScaler, ScalePolicy, Scheduler, StepInfo};
 use bmtrain_dist::pipeline::Pipeline;
@@ -36,6 +37,8 @@ pub(crate) struct Trainer {
     pub(super) pipeline: Option<Pipeline>,
     pub(super) batches: Batches,
     pub(super) objective: Objective,
+    /// The loss of pairs, where samples are such.
+    pub(super) preference: Option<Preference>,
     pub(super) schedule: StepSchedule,
     pub(super) progress: TrainingProgress,
     pub(super) clock: TrainingClock,
@@ -136,6 +139,7 @@ impl Trainer {
         let train = &resolved.train;
         let micro_batches = train.batch_size / resolved.micro_batch_on(team.data_size());
         let pipeline = pipeline(model.as_ref(), device, micro_batches / team.data_size())?;
+        let preference = resolved.preference.map(|loss| Preference::new(loss, adapter.as_ref())).transpose()?;
         Ok(Trainer {
             device: device.clone(),
             pipeline,
@@ -143,6 +147,7 @@ impl Trainer {
             model,
             adapter,
             batches: batches(setup, resolved, &team)?,
+            preference,
             objective: Objective {
                 label_smoothing: train.label_smoothing,
                 class_weights: setup.class_weights.clone(),
@@ -190,8 +195,9 @@ impl Trainer {
 
     /// The model as it is evaluated between steps.
     pub(crate) fn evaluated<'a>(&'a self, is_stopped: &'a dyn Fn() -> bool) -> EvalContext<'a> {
-        let Trainer { model, device, team, pipeline, .. } = self;
-        EvalContext { model: &**model, device, pipeline: pipeline.as_ref(), team, is_stopped }
+        let Trainer { model, device, team, pipeline, preference, .. } = self;
+        let (pipeline, preference) = (pipeline.as_ref(), preference.as_ref());
+        EvalContext { model: &**model, device, pipeline, team, preference, is_stopped }
     }
 
     /// Steps done.
@@ -341,6 +347,8 @@ fn optimizer(setup: &Setup, resolved: &Resolved, device: &Device, model: &dyn Te
 pub(super) struct LocalMetrics {
     pub(super) losses: Vec<Var>,
     pub(super) sample_hashes: Vec<[f32; 2]>,
+    /// Of micro-batches of pairs, what is known of these.
+    pub(super) pairs: Vec<Vec<Tensor>>,
     /// Samples, tokens, and tokens with padding.
     pub(super) counts: [f32; 3],
     /// Where the time went so far.

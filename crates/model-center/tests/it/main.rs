@@ -85,6 +85,7 @@ mod parquet_files;
 mod pipeline;
 mod plan_formula;
 mod plan_layouts;
+mod preference;
 mod pretrained;
 mod pretraining;
 mod quantised_adapters;

@@ -1,6 +1,7 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
 mod files;
+mod preference;
 mod sft;
 
 use crate::recipes;
@@ -103,8 +104,8 @@ path = "sg"                     # r.toml:5
 # words                         # no effect: task RTE has its own prompt and label words
 # stride = 128                  # no effect: it is for task question-answering
 # answer_length = 30            # no effect: it is for task question-answering
-# no effect, it is for task sft: sets, records, loss_on, truncate, as_chat, input_format,
-#   output_format
+# no effect, it is for tasks sft, preference and reward: sets, records, loss_on, truncate, as_chat,
+#   input_format, output_format
 # no effect, it is for task pretrain: corpora, split, permute_documents, valid, test,
 #   sequence_length, sample_order, maps, loading_threads, eod_token, eod_mask_loss, document_mask,
 #   row_sampler
@@ -123,7 +124,9 @@ length_grouped = false          # default
 
 [data.columns]
 # no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
-# no effect, it is for task sft: messages, completion, input, system
+# no effect, it is for tasks sft, preference and reward: messages, completion, input, system
+# chosen                        # no effect: it is for tasks preference and reward
+# rejected                      # no effect: it is for tasks preference and reward
 
 [data.masking]
 # no effect, it is for task pretrain: share, second_sentence, whole_words, longest_ngram, short,
@@ -132,6 +135,9 @@ length_grouped = false          # default
 [data.spans]
 # preset = "t5"                 # no effect: it is for task pretrain
 # share = 0.15                  # no effect: it is for task pretrain
+
+[preference]
+# no effect, it is for task preference: loss, beta, gamma, label_smoothing
 
 [train]
 # epochs                        # not set: no such limit

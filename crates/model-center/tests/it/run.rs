@@ -31,6 +31,7 @@ fn timing(seconds: f64) -> Timing {
 
 fn step(seconds: f64) -> StepRecord {
     StepRecord {
+        pairs: None,
         step: 10,
         epoch: 0.1,
         loss: 0.1,
@@ -226,6 +227,7 @@ fn status(step: u64) -> Status {
         step,
         total: Some(40),
         loss: 0.5,
+        pairs: None,
         grad_norm: 1.0,
         lr: 5e-5,
         scale: None,

@@ -1,9 +1,10 @@
-//! The backward pass of a head: gradients that are there already are scaled; logits that were kept are turned into
-//! theirs.
+//! The backward pass of a head: gradients that are there already are scaled; logits that were kept, or are computed
+//! again, are turned into theirs.
 
 use super::OP;
 use super::head::gradient;
-use super::head::{self, Gradients, Size};
+use super::head::{self, Gradients, Head, Size, Sums};
+use super::plan::Wanted;
 use crate::comm::{Reduction, tensors};
 use crate::kernel::{ColumnSum, ScaleBy};
 use crate::ops::cross_entropy::{Terms, VocabularyShard};
@@ -28,6 +29,7 @@ pub(super) struct LinearCrossEntropyBackward {
 pub(super) enum Kept {
     Gradients(Gradients),
     Logits(Held),
+    Inputs(Recomputed),
 }
 
 /// Logits, and what their gradients are multiplied with.
@@ -45,6 +47,21 @@ pub(super) struct Held {
     pub(super) size: Size,
 }
 
+/// What logits are computed from again, and what their gradients are made of.
+#[derive(Debug)]
+pub(super) struct Recomputed {
+    pub(super) hidden: Tensor,
+    pub(super) weight: Saved,
+    pub(super) bias: Option<Saved>,
+    /// Of all rows.
+    pub(super) lse: Tensor,
+    pub(super) terms: Terms,
+    pub(super) shard: Option<VocabularyShard>,
+    pub(super) size: Size,
+    pub(super) at_once: usize,
+    pub(super) wanted: Wanted,
+}
+
 impl Backward for LinearCrossEntropyBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
         let LinearCrossEntropyBackward { kept, divisor, shapes: [hidden, weight], dtypes } = *self;
@@ -52,15 +69,11 @@ impl Backward for LinearCrossEntropyBackward {
         let divisor = divisor.as_ref();
         match kept {
             Kept::Logits(held) => held.backward(&dloss, divisor, hidden, dtypes, cx),
-            Kept::Gradients(made) => {
-                let bias = Shape::from([weight.rows()]);
-                let parts = [(2, made.bias, bias), (1, made.weight, weight), (0, made.hidden, hidden)];
-                for (index, made, shape) in parts {
-                    if let Some(made) = made {
-                        deliver(cx, index, seen_as(made, shape)?, dtypes[index], &dloss, divisor)?;
-                    }
-                }
-                Ok(())
+            Kept::Gradients(made) => deliver_all(made, [hidden, weight], dtypes, (&dloss, divisor), cx),
+            Kept::Inputs(inputs) => {
+                let made = inputs.gradients(&dloss)?;
+                let one = Tensor::full_in(cx.device(), [1], DType::F32, 1.0, Segment::Activations)?; // [1]
+                deliver_all(made, [hidden, weight], dtypes, (&one, None), cx)
             }
         }
     }
@@ -74,8 +87,27 @@ impl Backward for LinearCrossEntropyBackward {
                 let Held { logits, lse, hidden, .. } = held;
                 logits.len() * logits.dtype().size() + bytes_of([lse].into_iter().chain(hidden))
             }
+            Kept::Inputs(Recomputed { hidden, lse, .. }) => bytes_of([hidden, lse]),
         }
     }
+}
+
+/// Give `dloss / divisor` times these gradients to the inputs.
+fn deliver_all(
+    made: Gradients,
+    [hidden, weight]: [Shape; 2],
+    dtypes: [DType; 3],
+    (dloss, divisor): (&Tensor, Option<&Tensor>),
+    cx: &mut BackwardCtx<'_>,
+) -> Result<()> {
+    let bias = Shape::from([weight.rows()]);
+    let parts = [(2, made.bias, bias), (1, made.weight, weight), (0, made.hidden, hidden)];
+    for (index, made, shape) in parts {
+        if let Some(made) = made {
+            deliver(cx, index, seen_as(made, shape)?, dtypes[index], dloss, divisor)?;
+        }
+    }
+    Ok(())
 }
 
 /// The only handle on the memory stays the only one.
@@ -140,5 +172,27 @@ impl Held {
         let out = part.dest(false)?;
         head::hidden_gradient(cx.device(), size, rows, dlogits()?, &weight, out)?;
         cx.give(0, tensors::all_reduce(&**shard.ranks(), part, Reduction::Sum)?)
+    }
+}
+
+impl Recomputed {
+    /// The gradients of the losses of all rows, which have the gradients `dlosses`, chunk by chunk.
+    fn gradients(self, dlosses: &Tensor) -> Result<Gradients> {
+        let Recomputed { hidden, weight, bias, lse, terms, shard, size, at_once, wanted } = self;
+        let (weight, bias) = (weight.get()?, bias.as_ref().map(Saved::get).transpose()?);
+        let head = Head { hidden, weight, bias, terms, shard, size };
+        let Size { rows, columns, .. } = size;
+        let dlosses = dlosses.reshape([rows])?;
+        let (device, dtype) = (head.hidden.device(), head.hidden.dtype());
+        let logits = Storage::empty(device, at_once * columns, dtype, Segment::Activations)?; // [at_once, columns]
+        let sums = Sums::new(&head, wanted)?;
+        for first in (0..rows).step_by(at_once.max(1)) {
+            let chunk = first..rows.min(first + at_once);
+            head.logits(chunk.clone(), &logits)?;
+            let lse = lse.view()?.part(chunk.start, chunk.len())?;
+            head.gradient(chunk.clone(), &logits, lse, &dlosses.slice(chunk.clone())?, None)?;
+            sums.add(&head, chunk, &logits)?;
+        }
+        sums.finish(&head)
     }
 }

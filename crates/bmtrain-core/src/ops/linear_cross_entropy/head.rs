@@ -43,14 +43,8 @@ impl Head {
         self.hidden.view()?.part(rows.start * self.size.depth, rows.len() * self.size.depth)
     }
 
-    /// Make the logits of some rows, and write their losses and log-sum-exps.
-    pub(super) fn losses(
-        &self,
-        rows: Range<usize>,
-        logits: &Storage,
-        losses: &Storage,
-        lse: ViewMut<'_>,
-    ) -> Result<()> {
+    /// Make the logits of some rows.
+    pub(super) fn logits(&self, rows: Range<usize>, logits: &Storage) -> Result<()> {
         let Size { classes, columns, depth, .. } = self.size;
         let count = rows.len();
         let a = Matrix::plain(self.hidden_of(&rows)?, depth);
@@ -59,7 +53,19 @@ impl Head {
         let mut gemm = Gemm::single([count, classes, depth], a, b, c);
         gemm.c.ld = columns;
         gemm.epilogue.bias = self.bias.as_ref().map(Tensor::view).transpose()?;
-        self.device().launch(gemm)?;
+        self.device().launch(gemm)
+    }
+
+    /// Make the logits of some rows, and write their losses and log-sum-exps.
+    pub(super) fn losses(
+        &self,
+        rows: Range<usize>,
+        logits: &Storage,
+        losses: &Storage,
+        lse: ViewMut<'_>,
+    ) -> Result<()> {
+        let (count, columns) = (rows.len(), self.size.columns);
+        self.logits(rows.clone(), logits)?;
         let block = RowRange { first: rows.start, count, columns };
         let logits = logits.view(0..count * columns)?;
         self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)

@@ -13,7 +13,7 @@ use super::gemm::check_linear;
 use super::*;
 use crate::kernel::ShardClasses;
 use crate::tensor::Storage;
-use backward::{Held, Kept, LinearCrossEntropyBackward};
+use backward::{Held, Kept, LinearCrossEntropyBackward, Recomputed};
 use head::{Gradients, Head, Size, Sums};
 use plan::{LogitsPlan, Wanted};
 
@@ -46,8 +46,9 @@ impl Default for LinearCrossEntropy {
 /// Where gradients are wanted, the logits of a chunk of rows are overwritten by their gradients as soon as they are
 /// there and multiplied into the gradients of hidden, weight and bias; nothing is computed twice. The backward pass
 /// multiplies these by the gradient of the loss. Where the logits of all rows take less memory than that, they are
-/// kept, as they are when each row has a loss of its own ([`Reduction::None`]). Which of the two it is, and how long
-/// chunks are, follows from sizes alone.
+/// kept. Where each row has a loss of its own ([`Reduction::None`]), gradients have to wait for the gradient of each
+/// loss: logits that are not kept are computed again in the backward pass, chunk by chunk, one product more. Which of
+/// these it is, and how long chunks are, follows from sizes alone.
 ///
 /// Memory, for R rows, elements of s bytes and V a multiple of 8 or rounded up to one:
 /// * evaluation: the chunk, `min(chunk_bytes, s R V)`;
@@ -115,6 +116,7 @@ pub fn linear_cross_entropy(
     let forward = match plan {
         LogitsPlan::Chunks(at_once) => Forward::Made(chunks(&head, &losses, at_once, wanted)?),
         LogitsPlan::Hold => hold(&head, &losses)?,
+        LogitsPlan::Recompute(at_once) => recompute(&head, &losses, at_once)?,
     };
     let losses = owned(losses, targets.shape())?; // [..]
     let totals = head.terms.totals(&losses)?; // [3]
@@ -134,6 +136,11 @@ pub fn linear_cross_entropy(
                 let (hidden, weight) = (wanted.weight.then_some(hidden), wanted.hidden.then(|| Saved::of(weight)));
                 Kept::Logits(Held { logits, lse, hidden, weight, terms, shard, size })
             }
+            Forward::Dropped { lse, at_once } => {
+                let Head { hidden, terms, shard, .. } = head;
+                let (weight, bias) = (Saved::of(weight), bias.map(Saved::of));
+                Kept::Inputs(Recomputed { hidden, weight, bias, lse, terms, shard, size, at_once, wanted })
+            }
         };
         Box::new(LinearCrossEntropyBackward { kept, divisor, shapes, dtypes })
     }))
@@ -145,6 +152,11 @@ enum Forward {
     Held {
         logits: Storage,
         lse: Tensor,
+    },
+    /// With the log-sum-exp of each row, and the number of rows at a time.
+    Dropped {
+        lse: Tensor,
+        at_once: usize,
     },
 }
 
@@ -160,6 +172,18 @@ fn hold(head: &Head, losses: &Storage) -> Result<Forward> {
     let mut lse = Tensor::empty_in(device, [rows], DType::F32, Segment::Activations)?; // [rows]
     head.losses(0..rows, &logits, losses, lse.view_mut()?)?;
     Ok(Forward::Held { logits, lse })
+}
+
+/// The losses of all rows, chunk by chunk, whose logits are dropped.
+fn recompute(head: &Head, losses: &Storage, at_once: usize) -> Result<Forward> {
+    let (device, Size { rows, columns, .. }) = (head.hidden.device(), head.size);
+    let logits = Storage::empty(device, at_once * columns, head.hidden.dtype(), Segment::Activations)?;
+    let mut lse = Tensor::empty_in(device, [rows], DType::F32, Segment::Activations)?; // [rows]
+    for first in (0..rows).step_by(at_once.max(1)) {
+        let chunk = first..rows.min(first + at_once);
+        head.losses(chunk.clone(), &logits, losses, lse.view_mut()?.part(chunk.start, chunk.len())?)?;
+    }
+    Ok(Forward::Dropped { lse, at_once })
 }
 
 /// The losses of all rows, and the gradients of their sum as far as they are wanted, chunk by chunk.

@@ -29,6 +29,9 @@ pub(super) enum LogitsPlan {
     Hold,
     /// The logits of this number of rows at a time, overwritten by their gradients.
     Chunks(usize),
+    /// The logits of this number of rows at a time, for losses whose gradients the backward pass brings: it computes
+    /// them again.
+    Recompute(usize),
 }
 
 impl LogitsPlan {
@@ -44,10 +47,10 @@ impl LogitsPlan {
         let gradient = |wanted: bool, elements: usize| if wanted { elements.saturating_mul(4) } else { 0 };
         let gradients = gradient(wanted.weight, classes.saturating_mul(depth)) + gradient(wanted.bias, classes);
         let made = row_bytes.saturating_mul(at_once).saturating_add(gradients);
-        if wanted.any() && (each || row_bytes.saturating_mul(rows) <= made) {
-            LogitsPlan::Hold
-        } else {
-            LogitsPlan::Chunks(at_once)
+        match (wanted.any(), each) {
+            (true, _) if row_bytes.saturating_mul(rows) <= made => LogitsPlan::Hold,
+            (true, true) => LogitsPlan::Recompute(at_once),
+            _ => LogitsPlan::Chunks(at_once),
         }
     }
 }
@@ -89,9 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_their_own_keep_the_logits_where_gradients_are_wanted() {
+    fn logits_of_losses_of_their_own_are_computed_again_where_they_are_too_large_to_be_held() {
         let size = Size { rows: 100, classes: 1000, columns: 1000, depth: 4 };
-        assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1), LogitsPlan::Hold);
+        assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1), LogitsPlan::Recompute(1));
+        assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1 << 20), LogitsPlan::Hold);
         assert_eq!(LogitsPlan::new(size, DType::F32, NONE, true, 1), LogitsPlan::Chunks(1));
     }
 }

@@ -39,21 +39,24 @@ pub(super) fn run(options: &PreviewOptions, registry: Registry<'static>) -> Resu
     };
     let styles = Styles::of_stdout();
     for sample in order.into_iter().take(options.samples) {
-        let tokens = Tokens::of(records, sample as usize)?;
-        let shown = match options.json {
-            true => tokens.record(&*tokenizer)?.to_string(),
-            false => tokens.describe(&*tokenizer, &styles)?,
-        };
-        terminal::print(&shown)?;
+        for tokens in Tokens::of(records, sample as usize)? {
+            let shown = match options.json {
+                true => tokens.record(&*tokenizer)?.to_string(),
+                false => tokens.describe(&*tokenizer, &styles)?,
+            };
+            terminal::print(&shown)?;
+        }
     }
     let lengths = Lengths::of(records);
     terminal::print(&if options.json { lengths.record().to_string() } else { lengths.describe() })?;
     Ok(ExitStatus::Done)
 }
 
-/// A sample with the label of each token.
+/// A sample, or one of the sequences of a pair, with the label of each token.
 struct Tokens {
     sample: usize,
+    /// Which of a pair it is.
+    side: Option<&'static str>,
     ids: Vec<i64>,
     /// What each position of the row, or of the target, is trained to predict; [`IGNORED`] for nothing.
     labels: Vec<i64>,
@@ -64,20 +67,36 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// As a batch of this sample alone has them.
-    fn of(records: &Arc<Dataset>, sample: usize) -> Result<Tokens> {
+    /// As a batch of this sample alone has them, for each sequence of a pair.
+    fn of(records: &Arc<Dataset>, sample: usize) -> Result<Vec<Tokens>> {
         let options = LoaderOptions { order: Order::Sequential, drop_last: false, ..LoaderOptions::training(1, 0) };
         let mut loader = Loader::new(Arc::clone(records), options)?;
         let batch = loader.batch(Position { epoch: 0, index: sample as u64 })?;
-        let are_tokens = records.labels().loss_is_by_token();
-        let labels = batch.labels.as_ref().and_then(|labels| labels.ids()).filter(|_| are_tokens);
-        Ok(Tokens {
+        let are_pairs = *records.labels() == LabelSpace::Pairs;
+        let are_tokens = are_pairs || records.labels().loss_is_by_token();
+        let labels = batch.labels.as_ref().and_then(|labels| labels.ids()).filter(|_| are_tokens).unwrap_or_default();
+        if are_pairs {
+            let rows = batch.input_ids.chunks(batch.length.max(1)).zip(labels.chunks(batch.length.max(1)));
+            let lengths = records.rows(sample).into_iter().flatten().map(|row| row.input_ids.len());
+            let sides = rows.zip(lengths).zip(["chosen", "rejected"]).map(|(((ids, labels), length), side)| Tokens {
+                sample,
+                side: Some(side),
+                // Without the padding of the shorter one.
+                ids: ids.iter().take(length).copied().collect(),
+                labels: labels.iter().take(length).copied().collect(),
+                has_target: false,
+                label: None,
+            });
+            return Ok(sides.collect());
+        }
+        Ok(vec![Tokens {
             sample,
+            side: None,
             has_target: *records.labels() == LabelSpace::Target,
-            labels: labels.unwrap_or_default().to_vec(),
+            labels: labels.to_vec(),
             label: records.label(sample).filter(|_| !are_tokens),
             ids: batch.input_ids,
-        })
+        }])
     }
 
     fn learned(&self) -> usize {
@@ -87,6 +106,9 @@ impl Tokens {
 
     fn record(&self, tokenizer: &dyn Tokenizer) -> Result<Value> {
         let mut fields = json!({"sample": self.sample, "input_ids": self.ids, "text": decode(tokenizer, &self.ids)?});
+        if let Some(side) = self.side {
+            fields["side"] = side.into();
+        }
         match (&self.label, self.has_target) {
             (Some(label), _) => fields["label"] = format!("{label:?}").into(),
             (None, true) => fields["target_ids"] = json!(self.labels),
@@ -96,7 +118,8 @@ impl Tokens {
     }
 
     fn describe(&self, tokenizer: &dyn Tokenizer, styles: &Styles) -> Result<String> {
-        let head = format!("sample {}: {} tokens, {} learned", self.sample, self.ids.len(), self.learned());
+        let side = self.side.map(|side| format!(", {side}")).unwrap_or_default();
+        let head = format!("sample {}{side}: {} tokens, {} learned", self.sample, self.ids.len(), self.learned());
         let is_learned = |at: usize| !self.has_target && self.labels.get(at).is_some_and(|label| *label != IGNORED);
         let row = Row { styles, tokenizer };
         let mut lines = vec![head, row.ids("ids", &self.ids, &is_learned), row.text("text", &self.ids, &is_learned)?];
@@ -171,9 +194,13 @@ impl Lengths {
                 *count += 1;
             }
         }
+        let learned = |sample: usize| match records.labels() {
+            LabelSpace::Pairs => records.learned(sample).iter().map(|learned| u64::from(*learned)).sum(),
+            _ => records.weight(sample) as u64,
+        };
         Lengths {
             samples: records.len(),
-            learned: (0..records.len()).map(|sample| records.weight(sample) as u64).sum(),
+            learned: (0..records.len()).map(learned).sum(),
             tokens: records.report().tokens,
             truncated: records.report().truncated_share(),
             skipped: records.report().skipped,

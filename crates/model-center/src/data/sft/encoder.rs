@@ -4,7 +4,7 @@
 //! a pair has the tokenizer's special tokens at its beginning, and EOS at its end. An input and its output are
 //! tokenized separately, as they are when an output is generated.
 
-use super::{DataSet, LossOn, SftModel, SftTask};
+use super::{DataSet, LossOn, PairLabels, SftModel, SftTask};
 use crate::data::Label;
 use crate::data::read::{ReadOptions, TooLong, around};
 use crate::data::sft::Sample;
@@ -21,12 +21,12 @@ pub(super) struct SampleEncoder<'a> {
     pub(super) model: SftModel<'a>,
 }
 
-/// A sample as rows: one, or what is read and what is written.
+/// A sample as rows: one, what is read and what is written, or the two of a pair.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedSample {
     pub(super) rows: Vec<Encoding>,
     pub(super) label: Label,
-    /// Of each token of one row, 1 if it is learned; empty for two.
+    /// Of each token, 1 if it is learned; empty where a decoder writes the second row, and where none is predicted.
     pub(super) learned: Vec<u8>,
 }
 
@@ -52,7 +52,41 @@ impl SampleEncoder<'_> {
     /// # Errors
     /// [`Error::Data`] with the place for a sample that cannot be used.
     pub(super) fn encode(&self, place: &str, sample: &Sample) -> Result<EncodedSample> {
-        let encoded = match (sample, self.model.generates_targets) {
+        let encoded = match (sample, self.task.pairs) {
+            (Sample::Preference { chosen, rejected }, Some(labels)) => self.preference(chosen, rejected, labels),
+            (Sample::Preference { .. }, None) => Err(Error::data(
+                "",
+                "the record is a pair of completions, and this task learns one",
+                "set data.task = \"preference\", or leave the record out",
+            )),
+            (_, Some(_)) => Err(Error::data("", "the record is not a pair of completions", "give two completions")),
+            (sample, None) => self.single(sample),
+        };
+        encoded.map_err(|error| match error {
+            // Of this record: others may be usable.
+            Error::Data { reason, fix, .. } => Error::Data { place: place.to_owned(), reason, fix },
+            Error::Model { place: model, reason, fix } => {
+                Error::Data { place: place.to_owned(), reason: format!("{reason} ({model})"), fix }
+            }
+            other => other,
+        })
+    }
+
+    /// The rows of a prompt with its better completion and with its worse one.
+    fn preference(&self, chosen: &Sample, rejected: &Sample, labels: PairLabels) -> Result<EncodedSample> {
+        let (mut both, worse) = (self.single(chosen)?, self.single(rejected)?);
+        both.rows.extend(worse.rows);
+        match labels {
+            PairLabels::LogProbs => both.learned.extend(worse.learned),
+            // The first of the two is right.
+            PairLabels::Rewards => (both.label, both.learned) = (Label::Class(0), Vec::new()),
+        }
+        Ok(both)
+    }
+
+    /// The rows of a sample that is not a pair.
+    fn single(&self, sample: &Sample) -> Result<EncodedSample> {
+        match (sample, self.model.generates_targets) {
             (Sample::Chat { messages, tools, learned_from }, false) => {
                 self.chat(messages, tools.as_ref(), *learned_from).and_then(|tokens| self.row(tokens))
             }
@@ -64,15 +98,10 @@ impl SampleEncoder<'_> {
                 "the record is one text, and an encoder-decoder reads one and writes another",
                 "give an input and an output, or take a model with one stack",
             )),
-        };
-        encoded.map_err(|error| match error {
-            // Of this record: others may be usable.
-            Error::Data { reason, fix, .. } => Error::Data { place: place.to_owned(), reason, fix },
-            Error::Model { place: model, reason, fix } => {
-                Error::Data { place: place.to_owned(), reason: format!("{reason} ({model})"), fix }
+            (Sample::Preference { .. }, _) => {
+                Err(Error::data("", "a completion of the pair is a pair itself", "give two completions"))
             }
-            other => other,
-        })
+        }
     }
 
     fn template(&self) -> Result<&crate::tokenizer::ChatTemplate> {

@@ -11,6 +11,7 @@ mod class;
 mod classes;
 mod encoder;
 mod files;
+mod preference;
 mod record;
 mod sample;
 mod text_formats;
@@ -49,6 +50,16 @@ pub enum LossOn {
     All,
 }
 
+/// What pairs of completions are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairLabels {
+    /// The log-probabilities of their learned tokens, as in DPO.
+    LogProbs,
+    /// The output of a classification head for each whole sequence: the loss is the cross-entropy over the two, the
+    /// negative log-likelihood of the Bradley-Terry model.
+    Rewards,
+}
+
 /// A data set of the task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataSet {
@@ -72,9 +83,11 @@ pub struct DataSet {
     pub max_output_tokens: Option<usize>,
 }
 
-/// Supervised fine-tuning.
+/// Supervised fine-tuning, or learning from pairs of completions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SftTask {
+    /// Of samples that are pairs: what is compared. `None` learns single samples.
+    pub pairs: Option<PairLabels>,
     /// At least one.
     pub sets: Vec<DataSet>,
     /// The columns of records.
@@ -153,7 +166,16 @@ impl SftTask {
         model: SftModel<'_>,
     ) -> Result<Option<Dataset>> {
         let Some(path) = files::path_of(set, split) else { return Ok(None) };
-        let labels = if model.generates_targets { LabelSpace::Target } else { LabelSpace::NextTokens };
+        let labels = match (self.pairs, model.generates_targets) {
+            (Some(PairLabels::LogProbs), true) => {
+                let reason = "completions of an encoder-decoder are not compared";
+                return Err(Error::argument("data.task", reason, "take a model with one stack"));
+            }
+            (Some(PairLabels::LogProbs), false) => LabelSpace::Pairs,
+            (Some(PairLabels::Rewards), _) => LabelSpace::Choices(2),
+            (None, true) => LabelSpace::Target,
+            (None, false) => LabelSpace::NextTokens,
+        };
         let encoder = SampleEncoder { task: self, set, options, model };
         let mut builder = Builder::new(&path, options, labels, RowForm::Plain);
         let mut reading = Reading { encoder, waiting: Vec::new(), learned: Vec::new() };
@@ -170,7 +192,10 @@ impl SftTask {
         let mut sink = SampleSink::new(&mut take);
         match set.class {
             Some(class) => (class.read)(&source, &mut sink)?,
-            None => record::read(&source, (set.form, &self.columns, self.format), &mut sink)?,
+            None => {
+                let form = set.form.or(self.pairs.map(|_| RecordForm::Preference));
+                record::read(&source, (form, &self.columns, self.format), &mut sink)?;
+            }
         }
         reading.flush(&mut builder)?;
         let learned = reading.learned;

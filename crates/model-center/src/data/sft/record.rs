@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::class::{ClassSource, SampleSink};
 use super::files::record_files;
+use super::preference;
 use super::sample::Sample;
 use crate::data::Format;
 use crate::data::io::input::of_data;
@@ -44,10 +45,12 @@ pub enum RecordForm {
     InputOutput,
     /// `text`.
     Text,
+    /// `chosen` and `rejected`, both texts or both lists of messages, and `prompt` if there is one.
+    Preference,
 }
 
 impl RecordForm {
-    /// Every form with its name in recipes, in the order in which they are looked for.
+    /// Every form of single samples with its name in recipes, in the order in which they are looked for.
     pub const ALL: [(&'static str, RecordForm); 6] = [
         ("messages", RecordForm::Messages),
         ("sharegpt", RecordForm::ShareGpt),
@@ -67,6 +70,7 @@ impl RecordForm {
             RecordForm::PromptCompletion => (or(&names.prompt, "prompt"), Some(or(&names.completion, "completion"))),
             RecordForm::InputOutput => (or(&names.prompt, "input"), Some(or(&names.completion, "output"))),
             RecordForm::Text => (or(&names.text, "text"), None),
+            RecordForm::Preference => (or(&names.chosen, "chosen"), Some(or(&names.rejected, "rejected"))),
         }
     }
 
@@ -112,6 +116,10 @@ pub struct SftColumns {
     pub system: Option<String>,
     /// The text.
     pub text: Option<String>,
+    /// The better completion of a pair.
+    pub chosen: Option<String>,
+    /// The worse one.
+    pub rejected: Option<String>,
 }
 
 /// Reads the records of a split. The first one of a file decides the form of all of them unless it is given.
@@ -223,15 +231,16 @@ fn sample(record: &Record<'_>, form: RecordForm, names: &SftColumns) -> Result<S
             Ok(Sample::pair(parts.collect::<String>(), filled(record, &second)?))
         }
         RecordForm::Text => Ok(Sample::Text(filled(record, &first)?.to_owned())),
+        RecordForm::Preference => preference::sample(record, (&first, &second), names),
     }
 }
 
-fn is_list(record: &Record<'_>, column: &str) -> bool {
+pub(super) fn is_list(record: &Record<'_>, column: &str) -> bool {
     record.json(column).is_some_and(Value::is_array)
 }
 
 /// A text that is not empty.
-fn filled<'r>(record: &'r Record<'_>, column: &str) -> Result<&'r str> {
+pub(super) fn filled<'r>(record: &'r Record<'_>, column: &str) -> Result<&'r str> {
     let text = record.text(column)?;
     match text.is_empty() {
         false => Ok(text),
@@ -239,7 +248,12 @@ fn filled<'r>(record: &'r Record<'_>, column: &str) -> Result<&'r str> {
     }
 }
 
-fn chat(record: &Record<'_>, column: &str, messages: Vec<ChatMessage>, learned_from: usize) -> Result<Sample> {
+pub(super) fn chat(
+    record: &Record<'_>,
+    column: &str,
+    messages: Vec<ChatMessage>,
+    learned_from: usize,
+) -> Result<Sample> {
     if !messages.iter().skip(learned_from).any(|message| message.role == "assistant") {
         let reason = format!("{column:?} has no message of the assistant");
         return Err(record.error(column, reason, "leave the record out: there is nothing to learn"));
@@ -254,7 +268,11 @@ fn chat(record: &Record<'_>, column: &str, messages: Vec<ChatMessage>, learned_f
 }
 
 /// The messages with the record's system text before them, if it has one.
-fn with_system(mut messages: Vec<ChatMessage>, record: &Record<'_>, names: &SftColumns) -> Result<Vec<ChatMessage>> {
+pub(super) fn with_system(
+    mut messages: Vec<ChatMessage>,
+    record: &Record<'_>,
+    names: &SftColumns,
+) -> Result<Vec<ChatMessage>> {
     let column = names.system.as_deref().unwrap_or("system");
     let system = match record.json(column) {
         Some(Value::String(text)) => Some(text.as_str()),
@@ -269,7 +287,7 @@ fn with_system(mut messages: Vec<ChatMessage>, record: &Record<'_>, names: &SftC
 }
 
 /// A list of messages, in either spelling.
-fn messages(record: &Record<'_>, column: &str) -> Result<Vec<ChatMessage>> {
+pub(super) fn messages(record: &Record<'_>, column: &str) -> Result<Vec<ChatMessage>> {
     let wrong = |reason: String, fix: &str| Err(record.error(column, reason, fix));
     const FIX: &str = "write a list of {\"role\": …, \"content\": …}, or of {\"from\": …, \"value\": …}";
     let Some(Value::Array(items)) = record.json(column) else {

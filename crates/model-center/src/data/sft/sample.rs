@@ -25,11 +25,23 @@ pub enum Sample {
     },
     /// A text, which is learned as a whole.
     Text(String),
+    /// Two completions of one prompt, the first preferred; each is one of the samples above.
+    Preference {
+        /// The prompt with the better completion.
+        chosen: Box<Sample>,
+        /// The prompt with the worse one.
+        rejected: Box<Sample>,
+    },
 }
 
 impl Sample {
     /// An input and its output.
     pub fn pair(input: impl Into<String>, output: impl Into<String>) -> Sample {
         Sample::Pair { input: input.into(), output: output.into() }
+    }
+
+    /// A sample that is preferred to another one.
+    pub fn preference(chosen: Sample, rejected: Sample) -> Sample {
+        Sample::Preference { chosen: Box::new(chosen), rejected: Box::new(rejected) }
     }
 }

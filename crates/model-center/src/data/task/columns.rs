@@ -45,6 +45,7 @@ impl LabelSpec {
             LabelSpace::TokenClasses(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Value
             | LabelSpace::NextTokens
+            | LabelSpace::Pairs
             | LabelSpace::Target
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => LabelSpec::Value,

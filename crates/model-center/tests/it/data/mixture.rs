@@ -97,6 +97,7 @@ fn dataset() -> Arc<Dataset> {
         }
     };
     let task = SftTask {
+        pairs: None,
         sets: vec![set(0, 70, 2.0), set(70, 300, 1.0), set(370, 26, 1.0)],
         columns: SftColumns::default(),
         format: None,

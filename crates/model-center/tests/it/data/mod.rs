@@ -5,6 +5,7 @@ mod hostile;
 mod loader;
 mod mixture;
 mod order;
+mod preference;
 mod prompts;
 mod prose;
 mod published;

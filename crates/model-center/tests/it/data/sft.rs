@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::data::words::Words;
 
-fn set(path: impl Into<PathBuf>) -> DataSet {
+pub(super) fn set(path: impl Into<PathBuf>) -> DataSet {
     DataSet {
         path: path.into(),
         eval: None,
@@ -29,8 +29,9 @@ fn set(path: impl Into<PathBuf>) -> DataSet {
     }
 }
 
-fn task(sets: Vec<DataSet>) -> SftTask {
+pub(super) fn task(sets: Vec<DataSet>) -> SftTask {
     SftTask {
+        pairs: None,
         sets,
         columns: SftColumns::default(),
         format: None,
@@ -40,16 +41,16 @@ fn task(sets: Vec<DataSet>) -> SftTask {
     }
 }
 
-fn write(directory: &TempDir, name: &str, content: &str) -> PathBuf {
+pub(super) fn write(directory: &TempDir, name: &str, content: &str) -> PathBuf {
     let path = directory.path().join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, content).unwrap();
     path
 }
 
-const DECODER: SftModel<'static> = SftModel { chat: None, generates_targets: false };
+pub(super) const DECODER: SftModel<'static> = SftModel { chat: None, generates_targets: false };
 
-fn try_read(task: &SftTask, options: &ReadOptions<'_>, model: SftModel<'_>) -> Result<Dataset> {
+pub(super) fn try_read(task: &SftTask, options: &ReadOptions<'_>, model: SftModel<'_>) -> Result<Dataset> {
     task.read(Split::Train, options, model).map(Option::unwrap)
 }
 
@@ -160,7 +161,7 @@ fn a_long_sample_is_cut_on_the_chosen_side_and_left_out_if_nothing_is_learned_th
 const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}\
     {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-fn chat() -> (HfTokenizer, ChatTemplate) {
+pub(super) fn chat() -> (HfTokenizer, ChatTemplate) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat");
     (HfTokenizer::from_directory(directory).unwrap(), ChatTemplate::from_source("t", CHATML, Map::new()).unwrap())
 }

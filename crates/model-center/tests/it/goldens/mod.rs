@@ -7,7 +7,7 @@ pub mod directories;
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::NormOrder;
-use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup};
@@ -229,23 +229,35 @@ pub fn follow_pytorch(
     batches: &[Batch],
     device: &Device,
 ) {
-    let (losses, norms, lrs) = (f64s(file, "losses"), f64s(file, "grad_norms"), f64s(file, "lrs"));
+    let loss = |step: usize, cx: &mut Ctx| ours.loss(&batches[step % batches.len()], cx).unwrap().unwrap();
+    follow_pytorch_by((&format!("{model} {head}"), ""), ours, file, device, &loss);
+}
+
+/// The same with the loss of each step from a function; the file's names have this prefix.
+pub fn follow_pytorch_by(
+    (what, prefix): (&str, &str),
+    ours: &dyn TextModel,
+    file: &SafetensorsFile,
+    device: &Device,
+    loss_of: &dyn Fn(usize, &mut Ctx) -> Var,
+) {
+    let read = |name: &str| f64s(file, &format!("{prefix}{name}"));
+    let (losses, norms, lrs) = (read("losses"), read("grad_norms"), read("lrs"));
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
     let groups = ParamGroup::by_decay(ours.parameters(), 0.01);
     let schedule = Schedule::new(ScheduleKind::Linear, 5e-3, Warmup::Steps(6), 30, 0.0).unwrap();
     optim.add_scheduled(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), Scheduler::new(schedule));
     for step in 0..30 {
-        let batch = &batches[step % batches.len()];
         let mut cx = Ctx::training(device, Randomness { seed: 0, step: step as u32, micro_batch: 0 });
-        let loss = ours.loss(batch, &mut cx).unwrap().unwrap();
+        let loss = loss_of(step, &mut cx);
         optim.backward(&loss, 1.0, &mut cx).unwrap();
         let info = optim.step().unwrap();
         let error = (f64::from(loss.value().item().unwrap()) - losses[step]).abs() / losses[0];
-        assert!(error <= 1e-4, "{model} {head} step {step}: loss off by {error:e} of the first loss");
-        assert!((info.lr - lrs[step]).abs() <= 1e-12, "{model} step {step}: rate {} for {}", info.lr, lrs[step]);
+        assert!(error <= 1e-4, "{what} step {step}: loss off by {error:e} of the first loss");
+        assert!((info.lr - lrs[step]).abs() <= 1e-12, "{what} step {step}: rate {} for {}", info.lr, lrs[step]);
         // The norm of a step shares the drift of its loss.
         let drift = (f64::from(info.grad_norm) - norms[step]).abs() / norms[step].max(1e-3);
-        assert!(drift <= 1e-3, "{model} {head} step {step}: norm {} for {}", info.grad_norm, norms[step]);
+        assert!(drift <= 1e-3, "{what} step {step}: norm {} for {}", info.grad_norm, norms[step]);
     }
 }
 

@@ -95,7 +95,7 @@ fn settings_that_do_not_go_together_are_mistakes() {
         (of_files(), &["data.input_format=Q:"], "has no __input__"),
         (of_files(), &["data.labels=[\"a\", \"b\"]"], "`data.labels` has no effect"),
         (of_files(), &["data.columns.tags=x"], "`data.columns.tags` has no effect"),
-        (LEAST.to_owned(), &["data.loss_on=all"], "`data.loss_on` has no effect: it is for task sft"),
+        (LEAST.to_owned(), &["data.loss_on=all"], "`data.loss_on` has no effect: it is for tasks sft"),
         (LEAST.to_owned(), &["data.sets=[{ path = \"a\" }]"], "`data.sets` has no effect"),
         (of_sets("[[data.sets]]\npath = \"a\"\nproportion = 0\n"), &[], "`data.sets` must be a list of tables"),
         (of_sets("[[data.sets]]\npath = \"a\"\nweight = 1\n"), &[], "`data.sets` must be a list of tables"),

@@ -1,0 +1,200 @@
+//! Tasks `preference` and `reward` in the programs: pairs of completions, on any layout of ranks, resumed, previewed.
+
+use crate::fixture::{Fixture, Outcome};
+use crate::tensor::{records, train};
+use model_center::run::{deterministic_part, without_overtaken};
+use serde_json::{Value, json};
+
+const WORDS: [&str; 11] = ["good", "the", "film", "bad", "plot", "is", "a", "very", "end", "cast", "of"];
+
+fn text(first: usize, count: usize) -> String {
+    (0..count).map(|at| WORDS[(first + at * at) % WORDS.len()]).collect::<Vec<_>>().join(" ")
+}
+
+/// A completion is preferred if it begins with "good".
+fn pair(at: usize) -> Value {
+    let completion = |first: &str, further: usize| format!(" {first} {}", text(at + further, 1 + (at + further) % 3));
+    json!({"prompt": text(at, 2 + at % 2), "chosen": completion("good", 2), "rejected": completion("bad", 5)})
+}
+
+fn fixture() -> Fixture {
+    let fixture = Fixture::decoder();
+    let lines = |count: usize| (0..count).map(|at| format!("{}\n", pair(at))).collect::<String>();
+    fixture.write("train.jsonl", &lines(16));
+    fixture.write("eval.jsonl", &lines(6));
+    fixture.replace("recipe.toml", "\"classification\"", "\"preference\"");
+    fixture
+}
+
+/// With dropout, as a pair's sequences are in one batch on any number of ranks.
+const SETS: [&str; 9] = [
+    "train.steps=6",
+    "train.lr=1e-3",
+    "train.batch_size=8",
+    "train.micro_batch_size=2",
+    "train.gradient_sum=elastic",
+    "eval.every=3 steps",
+    "eval.batch_size=4",
+    "save.which=last",
+    "preference.beta=0.5",
+];
+
+fn run(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
+    train(fixture, dir, ranks, &[&SETS[..], sets].concat())
+}
+
+/// What is the same on any number of ranks.
+fn course(fixture: &Fixture, dir: &str) -> Vec<String> {
+    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
+    let lines = without_overtaken(&log).into_iter().filter(|line| !line.starts_with("{\"kind\":\"start\""));
+    lines.map(deterministic_part).collect()
+}
+
+fn numbers(records: &[Value], name: &str) -> Vec<f64> {
+    records.iter().map(|record| record[name].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn the_loss_of_pairs_falls_and_rewards_part_for_every_kind_of_loss() {
+    let fixture = fixture();
+    for kind in ["dpo", "ipo", "simpo"] {
+        let set = format!("preference.loss={kind}");
+        let outcome = run(&fixture, kind, 1, &[&set, "train.steps=12", "log.every=1"]).succeeded();
+        let steps = records(&fixture, kind, "step");
+        let losses = numbers(&steps, "loss");
+        assert!(losses[11] < 0.9 * losses[0], "{kind}: {losses:?}");
+        if kind != "simpo" {
+            // The model begins as its own reference; dropout alone moves it.
+            assert!(
+                outcome.stderr.contains("log-probabilities of the reference model: 22 pairs"),
+                "{}",
+                outcome.stderr
+            );
+        }
+        let [margin, chosen, rejected] =
+            ["reward_margin", "reward_chosen", "reward_rejected"].map(|name| numbers(&steps, name));
+        assert!((margin[3] - (chosen[3] - rejected[3])).abs() < 1e-6, "{kind}");
+        assert!(numbers(&steps, "log_prob_chosen").iter().all(|value| *value < 0.0));
+        let evals = records(&fixture, kind, "eval");
+        let metric = |record: &Value, name: &str| record["metrics"][name].as_f64().unwrap();
+        let last = evals.last().unwrap();
+        assert_eq!(last["samples"], 6);
+        assert!(metric(last, "reward_accuracy") >= 5.0 / 6.0, "{kind}: {last}");
+        assert!(metric(last, "loss") < metric(&evals[0], "loss"), "{kind}: {last}");
+    }
+    // Without dropout in an evaluation, DPO begins where no reward differs.
+    let first = &records(&fixture, "dpo", "eval")[0]["metrics"];
+    assert!((first["loss"].as_f64().unwrap() - 2f64.ln()).abs() < 1e-6 && first["reward_margin"] == 0.0, "{first}");
+}
+
+#[test]
+fn updates_have_the_model_without_them_as_reference_and_no_file_of_it() {
+    let fixture = fixture();
+    let lora = ["adapter.method=lora", "adapter.rank=2", "train.lr=2e-2", "train.steps=12", "log.every=1"];
+    run(&fixture, "lora", 1, &lora).succeeded();
+    let losses = numbers(&records(&fixture, "lora", "step"), "loss");
+    assert!(losses[11] < 0.9 * losses[0], "{losses:?}");
+    assert!(
+        !fixture.path("lora/reference.txt").exists() && fixture.path("lora/model/adapter_model.safetensors").exists()
+    );
+    let first = &records(&fixture, "lora", "eval")[0]["metrics"];
+    assert!((first["loss"].as_f64().unwrap() - 2f64.ln()).abs() < 1e-6, "{first}");
+    // What is trained as a whole has to be known from before: the log-probabilities are kept.
+    run(&fixture, "table", 1, &[&lora[..], &["adapter.trained=[\"wte\"]", "train.steps=1"]].concat()).succeeded();
+    assert!(fixture.path("table/reference.txt").exists());
+}
+
+#[test]
+fn two_ranks_with_zero_3_and_a_resumed_run_have_the_bits_of_one_rank() {
+    let fixture = fixture();
+    for (name, sets) in [
+        ("full", &["checkpoint.every=2 steps", "log.every=1"][..]),
+        ("lora", &["checkpoint.every=2 steps", "log.every=1", "adapter.method=lora", "adapter.dropout=0.1"]),
+    ] {
+        run(&fixture, name, 1, sets).succeeded();
+        let expected = course(&fixture, name);
+        assert_eq!(records(&fixture, name, "step").len(), 6);
+        let zero = format!("{name}_zero");
+        run(&fixture, &zero, 2, &[sets, &["parallel.zero=3"]].concat()).succeeded();
+        assert_eq!(course(&fixture, &zero), expected, "{name} on two ranks");
+        // Cut off after a step whose checkpoint has other weights than the reference.
+        let cut = format!("{name}_cut");
+        let out = format!("output.dir={cut}");
+        let sets = SETS.iter().chain(sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
+        let arguments: Vec<&str> = ["--exit-after-steps", "3"].into_iter().chain(sets).collect();
+        assert_eq!(fixture.finetune(&arguments).code, 75);
+        let again = fixture.finetune(&arguments[2..]).succeeded();
+        assert!(again.stderr.contains("going on after step 3"), "{}", again.stderr);
+        assert_eq!(course(&fixture, &cut), expected, "{name} resumed");
+        if name == "full" {
+            assert_eq!(fixture.read("full_cut/reference.txt"), fixture.read("full/reference.txt"));
+        }
+    }
+}
+
+#[test]
+fn tensor_parallel_ranks_recomputation_and_large_micro_batches_change_roundings_alone() {
+    let fixture = fixture();
+    let sets = ["model.hidden_dropout=0", "model.attention_dropout=0", "log.every=1", "checkpoint.minutes=0"];
+    run(&fixture, "alone", 1, &sets).succeeded();
+    let expected = records(&fixture, "alone", "step");
+    for (dir, ranks, more) in [
+        ("tensor", 2, &["parallel.tensor=2", "train.gradient_sum=fast"][..]),
+        ("blocks", 1, &["train.recompute=blocks"]),
+        ("large", 1, &["train.micro_batch_size=8"]),
+    ] {
+        run(&fixture, dir, ranks, &[&sets[..], more].concat()).succeeded();
+        let steps = records(&fixture, dir, "step");
+        for name in ["loss", "grad_norm", "reward_margin", "log_prob_rejected"] {
+            for (ours, expected) in numbers(&steps, name).iter().zip(numbers(&expected, name)) {
+                assert!((ours - expected).abs() <= 1e-4 * expected.abs().max(1e-2), "{dir}: {name} {ours} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reference_that_is_not_of_the_samples_of_a_resumed_run_is_refused() {
+    let fixture = fixture();
+    let sets: Vec<&str> =
+        SETS.iter().copied().chain(["checkpoint.every=2 steps"]).flat_map(|set| ["--set", set]).collect();
+    let cut: Vec<&str> = ["--exit-after-steps", "2"].into_iter().chain(sets.iter().copied()).collect();
+    assert_eq!(fixture.finetune(&cut).code, 75);
+    let reference = fixture.read("run/reference.txt");
+    let lines: Vec<&str> = reference.lines().collect();
+    assert_eq!(lines.len(), 2 + 16 + 6);
+    fixture.write("run/reference.txt", &lines[..20].join("\n"));
+    let error = fixture.finetune(&sets).refused();
+    assert!(error.contains("it is not of the samples of this run"), "{error}");
+    // Without the file it is what the model, as training begins, gives again.
+    std::fs::remove_file(fixture.path("run/reference.txt")).unwrap();
+    fixture.finetune(&sets).succeeded();
+    assert_eq!(fixture.read("run/reference.txt"), reference);
+}
+
+#[test]
+fn a_reward_model_learns_which_of_two_sequences_is_better() {
+    let fixture = fixture();
+    fixture.replace("recipe.toml", "\"preference\"", "\"reward\"");
+    let sets = ["train.steps=12", "train.lr=1e-2", "train.batch_size=8", "train.micro_batch_size=4", "log.every=1"];
+    train(&fixture, "reward", 1, &[&sets[..], &["checkpoint.minutes=0"]].concat()).succeeded();
+    let losses = numbers(&records(&fixture, "reward", "step"), "loss");
+    assert!(losses[11] < 0.5 * losses[0], "{losses:?}");
+    let evals = records(&fixture, "reward", "eval");
+    assert_eq!(evals.last().unwrap()["metrics"]["accuracy"], 1.0);
+    let config: Value = serde_json::from_str(&fixture.read("reward/model/config.json")).unwrap();
+    assert_eq!(config["architectures"], json!(["GPT2ForSequenceClassification"]));
+}
+
+#[test]
+fn the_preview_shows_both_sequences_of_a_pair() {
+    let fixture = fixture();
+    let data = |arguments: &[&str]| fixture.run(env!("CARGO_BIN_EXE_data"), arguments).succeeded().stdout;
+    let shown = data(&["preview", "1", "--recipe", "recipe.toml"]);
+    assert!(shown.contains("sample 0, chosen: ") && shown.contains("sample 0, rejected: "), "{shown}");
+    assert!(shown.contains("[[good ") && shown.contains("[[bad "), "{shown}");
+    let lines = data(&["preview", "1", "--recipe", "recipe.toml", "--json"]);
+    let sides: Vec<Value> = lines.lines().take(2).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&sides[0]["side"], &sides[1]["side"]), (&json!("chosen"), &json!("rejected")));
+    assert_eq!(sides[0]["input_ids"].as_array().unwrap().len(), sides[0]["labels"].as_array().unwrap().len());
+}
