@@ -16,6 +16,7 @@ use super::parallel;
 use super::pretraining;
 use super::reader::{Otherwise, Reader, Spec};
 use super::schedule;
+use super::schema::Shape;
 use super::settings::*;
 use super::sources::read_data;
 use crate::metrics::{Metric, MetricKind};
@@ -211,6 +212,7 @@ fn read_interval(r: &mut Reader, key: &'static str, default: Interval, none: (&s
         let ending = if number == "1" { "" } else { "s" };
         quote(&format!("{number} {one}{ending}"))
     };
+    r.shape(key, Shape::Pattern("^([0-9]+ steps?|[0-9.eE+-]+ epochs?|end|never)$"));
     r.read(Spec {
         key,
         textual: true,
@@ -283,6 +285,7 @@ fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings 
 }
 
 fn read_device(r: &mut Reader) -> DeviceChoice {
+    r.shape("device.name", Shape::Pattern("^(auto|cpu|cuda(:[0-9]+)?)$"));
     r.read(Spec {
         key: "device.name",
         textual: true,
@@ -299,6 +302,8 @@ fn read_device(r: &mut Reader) -> DeviceChoice {
 }
 
 fn read_threads(r: &mut Reader) -> Threads {
+    let auto = Shape::Choice(vec!["auto".into()]);
+    r.shape("device.threads", Shape::Either(vec![auto, Shape::Integer(1, Some(1024))]));
     r.read(Spec {
         key: "device.threads",
         textual: false,

@@ -6,6 +6,7 @@ use super::data_source::DataSource;
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use crate::data::{
     DATA_CLASSES, DataClass, DataSet, Format, INPUT, LossOn, OUTPUT, RecordForm, SftColumns, SftTask, TextFormats,
 };
@@ -26,6 +27,20 @@ const KEYS: [&str; 11] = [
     "data.columns.completion",
     "data.columns.input",
     "data.columns.system",
+];
+
+/// Keys of a data set.
+const OF_SET: [&str; 10] = [
+    "path",
+    "eval",
+    "class",
+    "config",
+    "proportion",
+    "records",
+    "input_format",
+    "output_format",
+    "max_input_tokens",
+    "max_output_tokens",
 ];
 
 const FORMAT: Expected = Expected { what: "a text with __input__ or __output__", example: "Q: __input__\nA:" };
@@ -179,6 +194,7 @@ fn read_sets(r: &mut Reader) -> Option<Vec<GivenSet>> {
          input_format, output_format, max_input_tokens, max_output_tokens",
         names.join(", ")
     );
+    r.shape("data.sets", Shape::List(Shape::Table(&OF_SET, None).into()));
     r.read(Spec {
         key: "data.sets",
         textual: false,
