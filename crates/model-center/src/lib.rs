@@ -63,6 +63,7 @@ pub mod recipe;
 pub mod run;
 pub mod runs;
 pub mod simulate;
+pub mod starter;
 pub mod tokenizer;
 pub mod train;
 
