@@ -1,6 +1,10 @@
 //! The doctor program: what a run would find on this machine, and the fix for each thing that is missing.
 
+mod check;
+mod host;
 mod processors;
+
+use self::check::Check;
 
 use crate::terminal;
 use bmtrain_core::cpu::{Caches, InstructionSet, Processors};
@@ -8,15 +12,14 @@ use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
 use bmtrain_core::limits::{Limit, limits};
 use bmtrain_dist::launch::{cpu_options, cuda_options};
 use clap::Parser;
+use model_center::Result;
 use model_center::run::{ExitStatus, memory};
-use model_center::{Error, Result};
 use serde_json::{Value, json};
-use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Print what this machine has for training: processors and the threads on them, limits, CUDA devices and libraries,
-/// kept kernels; and a fix for each thing that is missing. Without a CUDA device everything runs on processors, so
-/// nothing here is a failure.
+/// Print what this machine has for training: this build, shared memory, disk, port, launcher and variables, processors
+/// and the threads on them, limits, CUDA devices and libraries, kept kernels. Each line is marked: ✓ well, ! less than
+/// could be, ✗ a run would suffer from it, with a fix. Without a CUDA device everything runs on processors.
 ///
 /// Example: doctor
 #[derive(Debug, Clone, Parser)]
@@ -25,6 +28,9 @@ pub struct Options {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Where runs would write: room and speed of its disk are measured with a file of 32 MiB, which is removed.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub directory: PathBuf,
 }
 
 /// What compiled kernels take on disk.
@@ -38,56 +44,71 @@ struct Kept {
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let cuda = cuda_options();
     let found = survey(&cuda);
-    let text = if options.json { as_json(&found, &cuda).to_string() } else { as_text(&found, &cuda)? };
+    let mut checks = host::checks(&options.directory);
+    checks.extend(machine(&found, &cuda)?);
+    let text = match options.json {
+        true => as_json(&checks, &found, &cuda).to_string(),
+        false => check::as_text(&checks),
+    };
     terminal::print(text.trim_end())?;
     Ok(ExitStatus::Done)
 }
 
-fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
-    let mut text = String::new();
-    let mut line = |what: &str, value: &str| {
-        writeln!(text, "{what:<12} {value}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
-    };
+/// Processors, limits, devices and libraries.
+fn machine(found: &Survey, cuda: &CudaOptions) -> Result<Vec<Check>> {
+    let mut checks: Vec<Check> = Vec::new();
+    let mut well = |name: &str, value: String| checks.push(Check::well(name, value));
     for (name, value) in processors::as_text(Processors::of_this_process(), &available_memory()) {
-        line(name, &value)?;
+        well(name, value);
     }
-    line("instructions", &instructions()?)?;
+    well("instructions", instructions()?);
     let limits = limits(None);
     if limits.is_empty() {
-        line("limits", "none")?;
+        well("limits", "none".into());
     }
     for limit in limits {
-        line("limit", &limit.to_string())?;
+        checks.push(match limit.left() {
+            Some(0) => Check::wrong("limit", limit.to_string(), "raise it: docs/limits.md"),
+            _ => Check::well("limit", limit.to_string()),
+        });
     }
-    line(
-        "MPI",
-        if cfg!(feature = "mpi") { "built in" } else { "not built in: build with --features mpi for several hosts" },
-    )?;
-    match found.driver {
-        Some((major, minor)) => line("driver", &format!("for CUDA {major}.{minor}"))?,
-        None => line("driver", "none")?,
-    }
+    checks.push(match cfg!(feature = "mpi") {
+        true => Check::well("MPI", "built in"),
+        false => Check::less("MPI", "not built in", "build with --features mpi for several hosts without GPUs"),
+    });
+    let has_driver = found.driver.is_some();
+    checks.push(match found.driver {
+        Some((major, minor)) => Check::well("driver", format!("for CUDA {major}.{minor}")),
+        None => Check::less("driver", "none", "install NVIDIA's driver to use a GPU; nothing else is needed to build"),
+    });
     match &found.devices {
-        Ok(devices) if devices.is_empty() => line("devices", "none")?,
-        Ok(devices) => {
-            for (number, device) in devices.iter().enumerate() {
-                line(&format!("cuda:{number}"), &describe(device))?;
+        Ok(devices) if devices.is_empty() => checks.push(Check::less("devices", "none", "")),
+        Ok(devices) => checks.extend(devices.iter().enumerate().map(|(number, device)| {
+            let name = format!("cuda:{number}");
+            match device.problem() {
+                None => Check::well(&name, describe(device)),
+                Some(problem) => Check::wrong(&name, describe(device), problem),
             }
-        }
-        Err(reason) => line("devices", &format!("none: {reason}"))?,
+        })),
+        Err(reason) => checks.push(Check::less("devices", format!("none: {reason}"), "")),
     }
     for Library { name, state } in &found.libraries {
-        match state {
+        checks.push(match state {
             Ok(present) => {
-                let more: String = present.why.iter().chain(&present.problem).map(|more| format!("; {more}")).collect();
-                line(name, &format!("{} at {}{more}", present.version, present.path.display()))?;
+                let why: String = present.why.iter().map(|why| format!("; {why}")).collect();
+                let value = format!("{} at {}{why}", present.version, present.path.display());
+                match &present.problem {
+                    None => Check::well(name, value),
+                    Some(problem) => Check::wrong(name, value, problem),
+                }
             }
-            Err(reason) => line(name, &format!("missing: {reason}"))?,
-        }
+            Err(reason) if has_driver => Check::wrong(name, "missing", reason),
+            Err(reason) => Check::less(name, format!("missing: {reason}"), ""),
+        });
     }
-    line("kernels", &kernels(cuda))?;
-    line("so", &conclusion(found))?;
-    Ok(text)
+    checks.push(Check::well("kernels", kernels(cuda)));
+    checks.push(Check::well("so", conclusion(found)));
+    Ok(checks)
 }
 
 fn available_memory() -> String {
@@ -108,8 +129,7 @@ fn instructions() -> Result<String> {
 fn describe(device: &Installed) -> String {
     let Installed { name, capability: (major, minor), multiprocessors, memory_bytes } = device;
     let memory = memory_bytes.map_or(String::new(), |bytes| format!(", {:.1} GiB", bytes as f64 / f64::from(1 << 30)));
-    let problem = device.problem().map_or(String::new(), |problem| format!("; {problem}"));
-    format!("{name}, capability {major}.{minor}, {multiprocessors} multiprocessors{memory}{problem}")
+    format!("{name}, capability {major}.{minor}, {multiprocessors} multiprocessors{memory}")
 }
 
 fn kernels(cuda: &CudaOptions) -> String {
@@ -156,7 +176,7 @@ fn as_limit(limit: &Limit) -> Value {
     json!({ "what": limit.what, "most": limit.most, "used": limit.used, "place": limit.place })
 }
 
-fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
+fn as_json(checks: &[Check], found: &Survey, cuda: &CudaOptions) -> Value {
     let device = |device: &Installed| {
         json!({
             "name": device.name,
@@ -191,6 +211,8 @@ fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
         "libraries": found.libraries.iter().map(library).collect::<Vec<Value>>(),
         "kernels": { "compiled": cuda.compiled, "cache": cuda.cache, "files": kept.files, "bytes": kept.bytes },
         "auto": conclusion(found),
+        "version": env!("CARGO_PKG_VERSION"),
+        "checks": check::as_json(checks),
     });
     if let (Value::Object(all), Value::Object(more)) = (&mut object, processors::as_json(found_here)) {
         all.extend(more);

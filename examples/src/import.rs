@@ -5,7 +5,7 @@
 use crate::terminal;
 use clap::{Args, Parser, Subcommand};
 use model_center::file::{read_text, write_atomic};
-use model_center::import::{self, ImportOptions, NoteKind, Sheet};
+use model_center::import::{self, Commands, ImportOptions, Note, NoteKind, Sheet, Translated};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 /// The longest script or configuration.
 const TEXT_LIMIT: u64 = 1 << 20;
 
-/// Make a recipe of a command of Megatron-LM, CPM-Pretrain or ModelCenter, or of a configuration of DeepSpeed. Each
-/// line of it tells what it was made from, and what has no line is named with the reason.
+/// Make a recipe of a command of Megatron-LM, CPM-Pretrain, ModelCenter or Distributed finetuning, or of a
+/// configuration of DeepSpeed, axolotl or LLaMA-Factory. Each line of it tells what it was made from, and what has no
+/// line is named with the reason.
 ///
 /// Example: import megatron pretrain_gpt2.sh --out recipe.toml
 #[derive(Debug, Parser)]
@@ -46,8 +47,14 @@ pub enum System {
     Cpm(Command),
     /// A command of one of ModelCenter's examples.
     Modelcenter(Command),
+    /// A command of "Distributed finetuning": src.train becomes a recipe, src.generate and src.ds_to_hf commands.
+    DistributedFinetuning(Command),
     /// A configuration file of DeepSpeed.
     Deepspeed(Configuration),
+    /// A configuration file of axolotl.
+    Axolotl(YamlFile),
+    /// A configuration file of LLaMA-Factory.
+    LlamaFactory(YamlFile),
 }
 
 /// A command.
@@ -72,6 +79,14 @@ pub struct Configuration {
     pub flags: Option<String>,
 }
 
+/// A configuration in YAML.
+#[derive(Debug, Args)]
+pub struct YamlFile {
+    /// The YAML file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
 /// Run the program.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     if let Some(out) = options.out.as_ref().filter(|out| out.symlink_metadata().is_ok()) {
@@ -83,6 +98,12 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         System::Megatron(command) => import::megatron(&text(command)?, &asked)?,
         System::Cpm(command) => import::cpm(&text(command)?, &asked)?,
         System::Modelcenter(command) => import::model_center(&text(command)?, &asked)?,
+        System::DistributedFinetuning(command) => match import::distributed_finetuning(&text(command)?, &asked)? {
+            Translated::Recipe(sheet) => sheet,
+            Translated::Commands(commands) => return write_commands(&commands, options.out.as_deref()),
+        },
+        System::Axolotl(yaml) => import::axolotl(&read_text(&yaml.file, TEXT_LIMIT)?, &place(yaml), &asked)?,
+        System::LlamaFactory(yaml) => import::llama_factory(&read_text(&yaml.file, TEXT_LIMIT)?, &place(yaml), &asked)?,
         System::Deepspeed(configuration) => {
             let flags = configuration.flags.as_deref().map(script_or_text).transpose()?;
             let json = read_text(&configuration.file, TEXT_LIMIT)?;
@@ -93,12 +114,34 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+fn place(yaml: &YamlFile) -> String {
+    yaml.file.display().to_string()
+}
+
+fn warn(notes: &[Note]) {
+    for note in notes.iter().filter(|note| note.kind == NoteKind::Differs) {
+        terminal::note(&format!("warning: {}: {}", note.what, note.why));
+    }
+}
+
+/// The commands to their file, and what differs to the terminal.
+fn write_commands(commands: &Commands, out: Option<&Path>) -> Result<ExitStatus> {
+    warn(commands.notes());
+    let script = commands.to_string();
+    match out {
+        None => terminal::print(script.trim_end())?,
+        Some(out) => {
+            write_atomic(out, script.as_bytes())?;
+            terminal::print(&format!("{}: {} commands", out.display(), commands.lines.len()))?;
+        }
+    }
+    Ok(ExitStatus::Done)
+}
+
 /// The recipe to its file, and what differs to the terminal.
 fn write(sheet: &Sheet, out: Option<&Path>) -> Result<()> {
     let recipe = sheet.to_toml();
-    for note in sheet.notes().iter().filter(|note| note.kind == NoteKind::Differs) {
-        terminal::note(&format!("warning: {}: {}", note.what, note.why));
-    }
+    warn(sheet.notes());
     let Some(out) = out else { return terminal::print(recipe.trim_end()) };
     write_atomic(out, recipe.as_bytes())?;
     let unused = sheet.notes().iter().filter(|note| note.kind == NoteKind::Unused).count();

@@ -68,6 +68,7 @@ pub mod runs;
 #[cfg(feature = "cli")]
 pub mod serve;
 pub mod simulate;
+pub mod starter;
 pub mod tokenizer;
 pub mod train;
 

@@ -1,8 +1,7 @@
 //! Measurements of the parts a training run is made of: `bench collectives` measures communication between ranks.
 
 use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::{bench, limits, terminal};
-use clap::Parser;
+use bmtrain_examples::{bench, limits, program, terminal};
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -10,7 +9,7 @@ static HEAP: EndingHeap = limits::HEAP;
 
 fn main() -> ExitCode {
     limits::prepare();
-    let options = bench::Options::parse();
+    let options = program::parse::<bench::Options>();
     terminal::start_logging();
     terminal::finish(bench::run(&options))
 }

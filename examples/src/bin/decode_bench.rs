@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use bmtrain_examples::bench::decode::{Options, run};
-use clap::Parser;
+use bmtrain_examples::program;
 
 fn main() -> Result<()> {
-    run(&Options::parse())
+    run(&program::parse::<Options>())
 }

@@ -1,8 +1,7 @@
 //! What this machine has for training, and what to do about what is missing. See `examples/src/doctor.rs`.
 
 use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::{doctor, limits, terminal};
-use clap::Parser;
+use bmtrain_examples::{doctor, limits, program, terminal};
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -10,7 +9,7 @@ static HEAP: EndingHeap = limits::HEAP;
 
 fn main() -> ExitCode {
     limits::prepare();
-    let options = doctor::Options::parse();
+    let options = program::parse::<doctor::Options>();
     terminal::start_logging();
     terminal::finish(doctor::run(&options))
 }

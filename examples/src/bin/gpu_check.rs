@@ -1,8 +1,7 @@
 //! Proof and measurements of the CUDA backend on a real device. See `examples/src/gpu_check/mod.rs`.
 
 use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::{gpu_check, limits, terminal};
-use clap::Parser;
+use bmtrain_examples::{gpu_check, limits, program, terminal};
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -10,7 +9,7 @@ static HEAP: EndingHeap = limits::HEAP;
 
 fn main() -> ExitCode {
     limits::prepare();
-    let options = gpu_check::Options::parse();
+    let options = program::parse::<gpu_check::Options>();
     terminal::start_logging();
     terminal::finish(gpu_check::run(&options))
 }

@@ -1,8 +1,7 @@
 //! Recipes from commands of Megatron-LM, CPM-Pretrain and ModelCenter, and configurations of DeepSpeed.
 
 use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::{import, limits, terminal};
-use clap::Parser;
+use bmtrain_examples::{import, limits, program, terminal};
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -10,7 +9,7 @@ static HEAP: EndingHeap = limits::HEAP;
 
 fn main() -> ExitCode {
     limits::prepare();
-    let options = import::Options::parse();
+    let options = program::parse::<import::Options>();
     terminal::start_logging();
     terminal::finish(import::run(&options))
 }

@@ -3,11 +3,11 @@
 use anyhow::Result;
 use bmtrain_core::heap::CountingHeap;
 use bmtrain_examples::bench::steps::{Options, run};
-use clap::Parser;
+use bmtrain_examples::program;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
 
 fn main() -> Result<()> {
-    run(&Options::parse())
+    run(&program::parse::<Options>())
 }

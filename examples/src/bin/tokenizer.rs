@@ -1,8 +1,7 @@
 //! Train vocabularies, and see what a tokenizer makes of texts.
 
 use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::{limits, terminal, tokenizer};
-use clap::Parser;
+use bmtrain_examples::{limits, program, terminal, tokenizer};
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -10,7 +9,7 @@ static HEAP: EndingHeap = limits::HEAP;
 
 fn main() -> ExitCode {
     limits::prepare();
-    let options = tokenizer::Options::parse();
+    let options = program::parse::<tokenizer::Options>();
     terminal::start_logging();
     terminal::finish(tokenizer::run(&options))
 }

@@ -21,7 +21,9 @@ use crate::terminal;
 use clap::Parser;
 use hub::Hub;
 use model_center::file::{printable, read_text};
-use model_center::formats::pretrained::{CachedModel, ModelCaches, Pretrained, RepoId, Revision, hub_names};
+use model_center::formats::pretrained::{
+    CachedModel, ModelCaches, Pretrained, RepoId, Revision, hub_names, unavailable_family,
+};
 use model_center::formats::shard_index::shard_names;
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -127,6 +129,10 @@ fn request_for(options: &Options, places: &ModelCaches) -> Result<Request> {
     if places.offline {
         let reason = "HF_HUB_OFFLINE is set, which forbids to use the network";
         return Err(Error::argument("HF_HUB_OFFLINE", reason, "unset it, or put the model's directory there by hand"));
+    }
+    if let Some(family) = unavailable_family(&options.model) {
+        let reason = format!("the family {family} is not available, so that the model could not be opened");
+        return Err(Error::argument(name, reason, "name a model of a family that `finetune --help` lists"));
     }
     let id = match hub_names(&options.model) {
         None => RepoId::parse(&options.model)

@@ -137,6 +137,32 @@ fn claims_that_documents_name_are_listed_with_their_command() {
     }
 }
 
+/// `ACCEPT_SETTINGS=1` writes the schema anew.
+#[test]
+fn the_schema_of_recipes_is_that_of_their_declarations() {
+    let schema = model_center::recipe::recipe_schema(model_center::recipe::OwnData::default());
+    let (path, text) = (root().join("docs/recipe.schema.json"), serde_json::to_string_pretty(&schema).unwrap() + "\n");
+    if std::env::var_os("ACCEPT_SETTINGS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(there == text, "docs/recipe.schema.json is not as declared; write it anew with ACCEPT_SETTINGS=1");
+    // Every recipe of the repository has keys of the schema alone.
+    let mut seen = 0;
+    for entry in std::fs::read_dir(root().join("examples/recipes")).unwrap() {
+        let recipe = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let recipe: toml::Table = toml::from_str(&recipe).unwrap();
+        for (table, keys) in &recipe {
+            for key in keys.as_table().unwrap().keys() {
+                seen += 1;
+                let property = &schema["properties"][table]["properties"][key];
+                assert!(property.is_object(), "{table}.{key} is not in the schema");
+            }
+        }
+    }
+    assert!(seen > 300, "only {seen} keys were found");
+}
+
 /// `ACCEPT_SETTINGS=1` writes the page anew.
 #[test]
 fn the_page_of_settings_is_that_of_their_declarations() {

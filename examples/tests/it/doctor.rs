@@ -28,7 +28,36 @@ fn processors_are_those_of_the_affinity_mask_that_a_launcher_set() {
     if found.has_mask {
         assert_eq!(of("affinity"), json!(own.list()));
     }
-    for line in ["\nthreads      1 by default, ", "\npinning      threads are not pinned", "\nCPU quota    "] {
+    for line in ["\n✓ threads      1 by default, ", "\n✓ pinning      threads are not pinned", "\n✓ CPU quota    "]
+    {
         assert!(text.contains(line), "{text}");
     }
+}
+
+#[test]
+fn every_line_has_a_mark_and_what_is_wrong_has_a_fix() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_doctor"));
+    command.arg("--directory").arg(directory.path()).env("RANK", "3").env_remove("WORLD_SIZE");
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    let names = ["version", "shared memory", "open files", "disk", "disk speed", "port", "launcher", "variables", "so"];
+    for name in names {
+        let has_name = |line: &str| line.chars().skip(2).collect::<String>().starts_with(name);
+        assert!(text.lines().any(has_name), "{name}: {text}");
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let is_fix = line.trim_start().starts_with("fix: ");
+        assert!(is_fix || ['✓', '!', '✗'].iter().any(|mark| line.starts_with(*mark)), "{line}");
+        assert!(!line.starts_with('✗') || lines[at + 1].trim_start().starts_with("fix: "), "{line}");
+    }
+    // RANK alone is half of a launcher.
+    assert!(text.contains("✗ launcher") && text.contains("RANK=3"), "{text}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    let object: Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
+    let checks = object["checks"].as_array().unwrap();
+    assert!(checks.len() > 12 && checks.iter().all(|check| check["state"].is_string()), "{object}");
+    assert!(object["version"].is_string());
 }

@@ -80,6 +80,70 @@ fn a_command_of_megatron_is_a_run_on_token_files() {
     fixture.run(env!("CARGO_BIN_EXE_pretrain"), &["--recipe", "p.toml", "--dry-run"]).succeeded();
 }
 
+const AXOLOTL: &str = "base_model: model
+datasets:
+  - path: train.jsonl
+    type:
+      field_instruction: question
+      field_output: answer
+sequence_len: 19
+adapter: lora
+lora_r: 4
+lora_target_linear: true
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+num_epochs: 1
+learning_rate: 2e-4
+wandb_project: none
+output_dir: out
+";
+
+#[test]
+fn configurations_in_yaml_train() {
+    let fixture = Fixture::decoder();
+    fixture.write("train.jsonl", &"{\"question\": \"is it good ?\", \"answer\": \"yes\"}\n".repeat(8));
+    fixture.write("lora.yml", AXOLOTL);
+    let outcome = import(&fixture, &["axolotl", "lora.yml", "--out", "a.toml"]).succeeded();
+    assert!(outcome.stdout.starts_with("a.toml: "), "{}", outcome.stdout);
+    assert!(
+        fixture.read("a.toml").contains("#   wandb_project: \"none\": runs are read"),
+        "{}",
+        fixture.read("a.toml")
+    );
+    let finetune = env!("CARGO_BIN_EXE_finetune");
+    fixture.run(finetune, &["--recipe", "a.toml", "--dry-run"]).succeeded();
+    fixture.run(finetune, &["--recipe", "a.toml"]).succeeded();
+    assert!(fixture.path("out/model/adapter_config.json").exists());
+    fixture.write("data/pairs.json", "[{\"prompt\": \"is it good ?\", \"completion\": \"yes\"}]");
+    fixture.write("sft.yaml", "model_name_or_path: model\nfinetuning_type: full\ndataset: pairs\ncutoff_len: 19\n");
+    let sets = ["--set", "train.micro_batch_size=1", "--set", "output.dir=full", "--out", "l.toml"];
+    let outcome = import(&fixture, &[&["llama-factory", "sft.yaml"][..], &sets].concat()).succeeded();
+    assert!(outcome.stderr.contains("warning: dataset: \"pairs\""), "{}", outcome.stderr);
+    fixture.run(finetune, &["--recipe", "l.toml", "--dry-run"]).succeeded();
+    let refused = import(&fixture, &["axolotl", "recipe.toml"]).refused();
+    assert!(refused.contains("recipe.toml"), "{refused}");
+}
+
+#[test]
+fn commands_of_distributed_finetuning_train_and_generate() {
+    let fixture = Fixture::decoder();
+    for (file, count) in [("data/train/a.jsonl", 8), ("data/val/b.jsonl", 2)] {
+        fixture.write(file, &"{\"input\": \"is it good ?\", \"output\": \"yes\"}\n".repeat(count));
+    }
+    let command = "python -m src.train --model_name model --model_class AutoModelForCausalLM --data_path data \
+        --max_input_tokens 10 --max_output_tokens 4 --num_training_steps 4 --gradient_accumulation_steps 2 \
+        --eval_and_save_interval 2 --batch_size_per_gpu 2 --lr_schedule linear --warmup_steps 1 --stage 0 \
+        --save_path out";
+    import(&fixture, &["distributed-finetuning", command, "--out", "f.toml"]).succeeded();
+    let finetune = env!("CARGO_BIN_EXE_finetune");
+    fixture.run(finetune, &["--recipe", "f.toml", "--dry-run"]).succeeded();
+    fixture.run(finetune, &["--recipe", "f.toml"]).succeeded();
+    let command =
+        "src.generate --model_name model --load_path out --data_path data --batch_size 2 --output_file o.jsonl";
+    let script = import(&fixture, &["distributed-finetuning", &format!("python -m {command}")]).succeeded().stdout;
+    assert!(script.contains("\ngenerate out/model --input test.jsonl --output o.jsonl --batch 2"), "{script}");
+}
+
 #[test]
 fn checkpoints_of_ranks_are_converted_with_a_report() {
     let fixture = Fixture::new();

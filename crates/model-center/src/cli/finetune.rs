@@ -8,7 +8,7 @@ use crate::cli::program;
 use crate::cli::settings::SettingOptions;
 use crate::cli::terminal;
 use crate::model::Registry;
-use crate::recipe::{self, Resolved, as_error, preflight, settings_page};
+use crate::recipe::{self, Resolved, as_error, preflight, recipe_schema, settings_page};
 use crate::run::ExitStatus;
 use crate::train::{CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, finetune_on, on_ranks};
 use crate::{Error, Result};
@@ -35,6 +35,9 @@ pub struct Options {
     /// Print every key of a recipe with type, default and meaning, as Markdown, and stop.
     #[arg(long)]
     pub list_settings: bool,
+    /// Print the JSON schema of a recipe, by which editors complete and check its keys, and stop.
+    #[arg(long)]
+    pub schema: bool,
     /// Check recipe, data, model directory and output directory without reading weights, and stop.
     #[arg(long)]
     pub dry_run: bool,
@@ -176,6 +179,12 @@ pub(super) fn abandon_misused(reason: &str) {
 pub(super) fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<ExitStatus> {
     if options.list_settings {
         terminal::print(settings_page(registry.own_data()).trim_end())?;
+        return Ok(ExitStatus::Done);
+    }
+    if options.schema {
+        let schema = recipe_schema(registry.own_data());
+        // What JSON cannot hold is not in a schema.
+        terminal::print(&serde_json::to_string_pretty(&schema).unwrap_or_default())?;
         return Ok(ExitStatus::Done);
     }
     let launch = Launch::from_env(options.ranks);

@@ -1,5 +1,5 @@
 //! The programs as functions of the families they know: [`data()`], [`evaluate()`], [`finetune()`], [`forward()`],
-//! [`generate()`], [`plan()`] and [`serve()`].
+//! [`generate()`], [`init()`], [`plan()`] and [`serve()`].
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program
@@ -14,6 +14,7 @@ pub mod finetune;
 pub mod flags;
 pub mod forward;
 pub mod generate;
+pub mod init;
 pub mod limits;
 pub mod opened;
 pub mod places;
@@ -32,6 +33,7 @@ pub use evaluate::main as evaluate;
 pub use finetune::main as finetune;
 pub use forward::main as forward;
 pub use generate::main as generate;
+pub use init::main as init;
 pub use limits::HEAP;
 pub use plan::main as plan;
 pub use pretrain::main as pretrain;

@@ -1,7 +1,7 @@
 //! The runs program: lists runs, reports on them, serves a page of them, exports and follows them. [`crate::runs`] does
 //! the work.
 
-use crate::cli::{limits, terminal};
+use crate::cli::{limits, program, terminal};
 use crate::file::{printable, write_atomic};
 use crate::run::{ExitStatus, Status};
 use crate::runs::serve::{ServeOptions, Server};
@@ -107,7 +107,7 @@ pub enum Format {
 /// The program: what the binary's `main` calls.
 pub fn main() -> ExitCode {
     limits::prepare();
-    let options = Options::parse();
+    let options = program::parse::<Options>();
     terminal::start_logging();
     terminal::finish(run(&options))
 }

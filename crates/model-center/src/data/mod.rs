@@ -33,6 +33,7 @@ pub use loader::{Loader, LoaderOptions, Order, Position};
 pub use mixture::Mixture;
 pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
+pub(crate) use sft::each_record;
 pub use sft::{
     ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, Sample,
     SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,

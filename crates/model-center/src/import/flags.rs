@@ -141,6 +141,11 @@ impl Flags {
         self.given.contains_key(name)
     }
 
+    /// [`Flags::is_given`] for a decision that does not translate the flag.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.given.contains_key(name)
+    }
+
     pub(super) fn values(&self, name: &'static str) -> Option<&[String]> {
         self.asked.borrow_mut().insert(name);
         self.given.get(name).map(Vec::as_slice)

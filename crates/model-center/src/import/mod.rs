@@ -1,29 +1,36 @@
 //! Recipes from the command lines and configurations of other systems.
 //!
 //! [`megatron`] reads commands of Megatron-LM, [`cpm`] commands of CPM-Pretrain, which add its shell variables,
-//! [`deepspeed`] a configuration of DeepSpeed, and [`model_center`] commands of ModelCenter's examples. Each gives a
-//! [`Sheet`]: the lines of a recipe with what each was made from, and every other setting with the reason why it has
-//! none. A setting that cannot be kept is an error, unless [`ImportOptions::leave`] names it.
+//! [`deepspeed`] a configuration of DeepSpeed, [`model_center`] commands of ModelCenter's examples,
+//! [`distributed_finetuning`] commands of the program of this name, [`axolotl`] and [`llama_factory`] their YAML files.
+//! Each gives a [`Sheet`]: the lines of a recipe with what each was made from, and every other setting with the reason
+//! why it has none. A setting that cannot be kept is an error, unless [`ImportOptions::leave`] names it.
 //!
 //! - `shell`: the command of a script as words; `flags`: words against a table; `sheet`: the recipe in the making.
-//! - `keys`: the names of recipe keys; `batch`: the batch equation.
+//! - `keys`: the names of recipe keys; `batch`: the batch equation; `yaml`: configurations in YAML.
 //!
 //! Nothing is run and no file is read. Called by the program `import`.
 
 mod batch;
 mod deepspeed;
+mod distributed_finetuning;
 mod flags;
-mod keys;
+pub(crate) mod keys;
 mod megatron;
 mod model_center;
 mod sheet;
 mod shell;
+mod yaml;
 
 pub use deepspeed::deepspeed;
+pub use distributed_finetuning::distributed_finetuning;
 pub use flags::{Flag, Role, Takes};
 pub use megatron::{cpm, megatron};
 pub use model_center::model_center;
-pub use sheet::{Line, Note, NoteKind, Sheet};
+pub use sheet::{Commands, Line, Note, NoteKind, Sheet, Translated};
+pub use yaml::{YamlKey, axolotl, axolotl_keys, llama_factory, llama_factory_keys};
+
+use shell::Command;
 
 /// What the user adds to a command or configuration.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +53,26 @@ pub fn model_center_flags() -> &'static [Flag] {
     model_center::MODEL_CENTER
 }
 
+/// The flags that `import distributed-finetuning` knows.
+pub fn distributed_finetuning_flags() -> &'static [Flag] {
+    distributed_finetuning::FLAGS
+}
+
 /// The keys that `import deepspeed` knows, as paths.
 pub fn deepspeed_keys() -> Vec<&'static str> {
     deepspeed::known_keys()
+}
+
+/// Ranks of a command, by the options of its launcher or a variable of the script.
+fn ranks_of(command: &Command) -> Option<u64> {
+    let mut words = command.launcher.iter();
+    while let Some(word) = words.next() {
+        let bare = word.trim_start_matches('-').replace('_', "-");
+        match bare.split_once('=') {
+            Some(("nproc-per-node", value)) => return value.parse().ok(),
+            None if bare == "nproc-per-node" => return words.next()?.parse().ok(),
+            _ => {}
+        }
+    }
+    command.variables.get("GPUS_PER_NODE").and_then(|value| value.parse().ok())
 }

@@ -8,7 +8,7 @@ use super::keys;
 use super::sheet::{NoteKind, Sheet};
 use super::shell::Command;
 use crate::data::{PROMPTS, SUPERGLUE};
-use crate::formats::pretrained::aliases::family_of;
+use crate::formats::pretrained::aliases::{family_of, unavailable_family};
 use crate::{Error, Result};
 
 pub(super) const MODEL_CENTER: &[Flag] = &[
@@ -70,7 +70,7 @@ pub fn model_center(text: &str, options: &ImportOptions) -> Result<Sheet> {
     train(&flags, family, &mut sheet)?;
     files(&flags, &mut sheet)?;
     sheet.whole(keys::ZERO, 3, "BMTrain shards parameters, gradients and optimizer state");
-    sheet.ranks = options.ranks.or_else(|| ranks(&command));
+    sheet.ranks = options.ranks.or_else(|| super::ranks_of(&command));
     flags.account(MODEL_CENTER, &options.leave, &mut sheet)?;
     sheet.apply(&options.sets)?;
     Ok(sheet)
@@ -84,7 +84,7 @@ fn model(flags: &Flags, program: &str, sheet: &mut Sheet) -> Result<&'static str
     let of_program = ["bert", "gptj", "gpt2", "llama", "t5", "cpm1", "cpm2", "roberta"];
     let family =
         family_of(last).or_else(|| of_program.into_iter().find(|family| program.contains(family))).unwrap_or("bert");
-    if ["glm", "longformer", "vit"].contains(&family) {
+    if unavailable_family(last).is_some() {
         let reason = format!("the family {family} is not available");
         return Err(Error::argument("--model-config", reason, "choose a model of another family"));
     }
@@ -223,17 +223,4 @@ fn files(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
         sheet.note(NoteKind::Differs, flags.shown("--load"), why);
     }
     Ok(())
-}
-
-fn ranks(command: &Command) -> Option<u64> {
-    let mut words = command.launcher.iter();
-    while let Some(word) = words.next() {
-        let bare = word.trim_start_matches('-').replace('_', "-");
-        match bare.split_once('=') {
-            Some(("nproc-per-node", value)) => return value.parse().ok(),
-            None if bare == "nproc-per-node" => return words.next()?.parse().ok(),
-            _ => {}
-        }
-    }
-    command.variables.get("GPUS_PER_NODE").and_then(|value| value.parse().ok())
 }

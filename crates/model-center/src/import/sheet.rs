@@ -1,6 +1,6 @@
 //! A recipe in the making: each line with where it comes from, and what has no line with the reason.
 //!
-//! Defines [`Sheet`] and its text; filled by the translations.
+//! Defines [`Sheet`] and its text; filled by the translations, and by [`crate::starter`].
 
 use super::keys;
 use crate::file::printable;
@@ -9,8 +9,9 @@ use crate::{Error, Result};
 use std::fmt::{self, Display, Write};
 
 /// Tables in the order in which they are written.
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "model",
+    "adapter",
     "data",
     "data.columns",
     "data.spans",
@@ -32,6 +33,8 @@ pub enum NoteKind {
     Unused,
     /// Training differs here in what it asks for.
     Differs,
+    /// Something to know that is not a setting.
+    Remark,
 }
 
 /// A setting without a line.
@@ -57,10 +60,14 @@ pub struct Line {
 }
 
 /// A recipe with the origin of each line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sheet {
+    /// The program that makes it.
+    program: &'static str,
     /// What it was made from.
     pub source: String,
+    /// The file that it is written to, if that is known.
+    pub file: Option<String>,
     /// Ranks that the source runs on, if it tells.
     pub ranks: Option<u64>,
     lines: Vec<Line>,
@@ -69,11 +76,15 @@ pub struct Sheet {
 
 impl Sheet {
     pub(super) fn new(source: impl Into<String>) -> Self {
-        Sheet { source: source.into(), ..Sheet::default() }
+        Sheet::made_by("import", source)
+    }
+
+    pub(crate) fn made_by(program: &'static str, source: impl Into<String>) -> Self {
+        Sheet { program, source: source.into(), file: None, ranks: None, lines: Vec::new(), notes: Vec::new() }
     }
 
     /// Sets a key to a TOML value, in place of an earlier one.
-    pub(super) fn raw(&mut self, key: &str, value: impl Into<String>, from: impl Into<String>) {
+    pub(crate) fn raw(&mut self, key: &str, value: impl Into<String>, from: impl Into<String>) {
         let line = Line { key: key.to_owned(), value: value.into(), from: from.into() };
         match self.lines.iter_mut().find(|line| line.key == key) {
             Some(held) => *held = line,
@@ -81,30 +92,30 @@ impl Sheet {
         }
     }
 
-    pub(super) fn text(&mut self, key: &str, value: &str, from: impl Into<String>) {
+    pub(crate) fn text(&mut self, key: &str, value: &str, from: impl Into<String>) {
         self.raw(key, quote(value), from);
     }
 
     /// A number, whole or not.
-    pub(super) fn number(&mut self, key: &str, value: f64, from: impl Into<String>) {
+    pub(crate) fn number(&mut self, key: &str, value: f64, from: impl Into<String>) {
         self.raw(key, format!("{value:?}"), from);
     }
 
-    pub(super) fn whole(&mut self, key: &str, value: u64, from: impl Into<String>) {
+    pub(crate) fn whole(&mut self, key: &str, value: u64, from: impl Into<String>) {
         self.raw(key, value.to_string(), from);
     }
 
-    pub(super) fn flag(&mut self, key: &str, value: bool, from: impl Into<String>) {
+    pub(crate) fn flag(&mut self, key: &str, value: bool, from: impl Into<String>) {
         self.raw(key, value.to_string(), from);
     }
 
-    pub(super) fn list(&mut self, key: &str, values: &[String], from: impl Into<String>) {
+    pub(crate) fn list(&mut self, key: &str, values: &[String], from: impl Into<String>) {
         let values: Vec<String> = values.iter().map(|value| quote(value)).collect();
         self.raw(key, format!("[{}]", values.join(", ")), from);
     }
 
     /// A scale, which has to be a power of two.
-    pub(super) fn power(&mut self, key: &str, value: f64, place: &str, from: impl Into<String>) -> Result<()> {
+    pub(crate) fn power(&mut self, key: &str, value: f64, place: &str, from: impl Into<String>) -> Result<()> {
         let is_power = (0..=64).any(|power| 2f64.powi(power) == value);
         if !is_power {
             let reason = format!("{value} is not a power of two from 1 to 2^64");
@@ -116,17 +127,31 @@ impl Sheet {
     }
 
     /// A scale that does not move.
-    pub(super) fn static_loss_scale(&mut self, value: f64, place: &str, from: String) -> Result<()> {
+    pub(crate) fn static_loss_scale(&mut self, value: f64, place: &str, from: String) -> Result<()> {
         self.text(keys::LOSS_SCALE, "static", from.clone());
         self.power(keys::LOSS_SCALE_START, value, place, from)
     }
 
-    pub(super) fn remove(&mut self, key: &str) {
+    pub(crate) fn remove(&mut self, key: &str) {
         self.lines.retain(|line| line.key != key);
     }
 
-    pub(super) fn note(&mut self, kind: NoteKind, what: impl Into<String>, why: impl Into<String>) {
+    pub(crate) fn note(&mut self, kind: NoteKind, what: impl Into<String>, why: impl Into<String>) {
         self.notes.push(Note { kind, what: what.into(), why: why.into() });
+    }
+
+    pub(crate) fn remark(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.note(NoteKind::Remark, what, why);
+    }
+
+    /// Whether a line or a note is made from a key of the source, which is shown as `KEY: VALUE`.
+    pub(crate) fn mentions(&self, key: &str) -> bool {
+        let shown = format!("{key}: ");
+        let has = |text: &str| {
+            let before = |at: usize| text[..at].chars().next_back();
+            text.match_indices(&shown).any(|(at, _)| before(at).is_none_or(|c| !c.is_alphanumeric() && c != '_'))
+        };
+        self.lines.iter().any(|line| has(&line.from)) || self.notes.iter().any(|note| has(&note.what))
     }
 
     /// Value of a key as TOML.
@@ -180,10 +205,11 @@ impl Sheet {
 impl Display for Sheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks = self.ranks.map_or_else(String::new, |ranks| format!(" --ranks {ranks}"));
-        writeln!(f, "# Made by `import` from {}.", comment(&self.source))?;
+        writeln!(f, "# Made by `{}` from {}.", self.program, comment(&self.source))?;
         let is_pretraining = self.get("data.task") == Some("\"pretrain\"");
         let program = if is_pretraining { "pretrain" } else { "finetune" };
-        writeln!(f, "# {program} --recipe FILE{ranks}")?;
+        let file = self.file.as_deref().unwrap_or("FILE");
+        writeln!(f, "# {program} --recipe {}{ranks}", comment(file))?;
         let table_of = |line: &Line| line.key.rsplit_once('.').map_or_else(String::new, |(table, _)| table.to_owned());
         let mut tables: Vec<String> = TABLES.iter().map(|table| (*table).to_owned()).collect();
         for line in &self.lines {
@@ -205,18 +231,68 @@ impl Display for Sheet {
                 writeln!(f, "{name} = {} # {}", line.value, comment(&line.from))?;
             }
         }
-        let titles = [(NoteKind::Differs, "Training differs here:"), (NoteKind::Unused, "Without meaning here:")];
-        for (kind, title) in titles {
-            let notes: Vec<&Note> = self.notes.iter().filter(|note| note.kind == kind).collect();
-            if !notes.is_empty() {
-                writeln!(f, "\n# {title}")?;
-            }
-            for note in notes {
-                writeln!(f, "#   {}: {}", comment(&note.what), comment(&note.why))?;
-            }
-        }
-        Ok(())
+        write_notes(f, &self.notes)
     }
+}
+
+/// What a command of another system becomes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Translated {
+    /// A recipe.
+    Recipe(Sheet),
+    /// Commands of the programs here.
+    Commands(Commands),
+}
+
+/// Commands that do what a command of another system did, as a script for a shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commands {
+    /// What they were made from.
+    pub source: String,
+    /// The commands.
+    pub lines: Vec<String>,
+    notes: Vec<Note>,
+}
+
+impl Commands {
+    /// The commands, with the source and the notes of a sheet.
+    pub(super) fn of(sheet: Sheet, lines: Vec<String>) -> Self {
+        Commands { source: sheet.source, lines, notes: sheet.notes }
+    }
+
+    /// Settings that no command has.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+}
+
+impl Display for Commands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# Made by `import` from {}.", comment(&self.source))?;
+        for line in &self.lines {
+            writeln!(f, "{line}")?;
+        }
+        write_notes(f, &self.notes)
+    }
+}
+
+/// The notes as comments, by their kinds.
+fn write_notes(f: &mut fmt::Formatter<'_>, notes: &[Note]) -> fmt::Result {
+    let titles = [
+        (NoteKind::Remark, "To know:"),
+        (NoteKind::Differs, "Training differs here:"),
+        (NoteKind::Unused, "Without meaning here:"),
+    ];
+    for (kind, title) in titles {
+        let notes: Vec<&Note> = notes.iter().filter(|note| note.kind == kind).collect();
+        if !notes.is_empty() {
+            writeln!(f, "\n# {title}")?;
+        }
+        for note in notes {
+            writeln!(f, "#   {}: {}", comment(&note.what), comment(&note.why))?;
+        }
+    }
+    Ok(())
 }
 
 /// A text that stays inside of a comment.

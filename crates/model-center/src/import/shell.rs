@@ -16,7 +16,7 @@ const VALUE_LIMIT: usize = 1 << 16;
 pub(super) struct Command {
     /// What starts the program, such as `torchrun` and its options.
     pub(super) launcher: Vec<String>,
-    /// The Python file, without its directory.
+    /// The Python file without its directory, or the module.
     pub(super) program: Option<String>,
     /// Everything after it.
     pub(super) arguments: Vec<String>,
@@ -81,10 +81,10 @@ impl Command {
     /// The command that starts a Python file with arguments, else the last one with flags.
     fn choose(&mut self, candidates: Vec<Vec<String>>) {
         let has_flags = |words: &Vec<String>| words.iter().any(|word| word.starts_with("--"));
-        let starts = |words: &Vec<String>| words.iter().any(|word| is_program(word)) && has_flags(words);
+        let starts = |words: &Vec<String>| program_at(words).is_some() && has_flags(words);
         let at = candidates.iter().rposition(starts).or_else(|| candidates.iter().rposition(has_flags));
         let Some(words) = at.and_then(|at| candidates.into_iter().nth(at)) else { return };
-        match words.iter().position(|word| is_program(word)) {
+        match program_at(&words) {
             Some(at) => {
                 self.launcher = words[..at].to_vec();
                 self.program = words[at].rsplit('/').next().map(str::to_owned);
@@ -99,8 +99,12 @@ impl Command {
     }
 }
 
-fn is_program(word: &str) -> bool {
-    word.ends_with(".py") && !word.starts_with('-')
+/// The place of a Python file among the words, else of a module after `-m` that is no launcher.
+fn program_at(words: &[String]) -> Option<usize> {
+    let is_file = |word: &String| word.ends_with(".py") && !word.starts_with('-');
+    let is_launcher = |name: &str| name.starts_with("torch.") || name.starts_with("deepspeed");
+    let is_module = |at: &usize| ["-m", "--module"].contains(&words[at - 1].as_str()) && !is_launcher(&words[*at]);
+    words.iter().position(is_file).or_else(|| (1..words.len()).find(is_module))
 }
 
 fn bad(reason: String) -> Error {

@@ -6,6 +6,7 @@
 use super::kinds::{Range, as_float, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 
 pub(super) const KEY: &str = "data.class_weights";
 /// The largest weight of a class.
@@ -73,6 +74,8 @@ pub(super) fn read_class_weights(r: &mut Reader) -> Option<ClassWeights> {
         }
         _ => None,
     };
+    let of_class = Shape::Number(Range::Above(0.0));
+    r.shape(KEY, Shape::Either(vec![Shape::Choice(vec!["balanced".into()]), Shape::Table(&[], Some(of_class.into()))]));
     let given: Vec<(String, f64)> = r.read(Spec {
         key: KEY,
         textual: false,

@@ -6,6 +6,7 @@
 use super::kinds::{Range, as_float, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use super::settings::TrainSettings;
 use crate::{Error, Result};
 use bmtrain_dist::optim::ParamGroup;
@@ -26,6 +27,8 @@ pub struct ParamGroupSettings {
 
 /// Reads `train.groups`.
 pub(super) fn read(r: &mut Reader) -> Vec<ParamGroupSettings> {
+    let group_shape = Shape::Table(&["params", "lr_factor", "weight_decay"], None);
+    r.shape("train.groups", Shape::List(group_shape.into()));
     let found = r.read(Spec {
         key: "train.groups",
         textual: false,

@@ -17,6 +17,7 @@ use super::preference;
 use super::pretraining;
 use super::reader::{Otherwise, Reader, Spec};
 use super::schedule;
+use super::schema::Shape;
 use super::settings::*;
 use super::sources::read_data;
 use crate::metrics::{Metric, MetricKind};
@@ -232,6 +233,7 @@ fn read_interval(r: &mut Reader, key: &'static str, default: Interval, none: (&s
         let ending = if number == "1" { "" } else { "s" };
         quote(&format!("{number} {one}{ending}"))
     };
+    r.shape(key, Shape::Pattern("^([0-9]+ steps?|[0-9.eE+-]+ epochs?|end|never)$"));
     r.read(Spec {
         key,
         textual: true,
@@ -304,6 +306,7 @@ fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings 
 }
 
 fn read_device(r: &mut Reader) -> DeviceChoice {
+    r.shape("device.name", Shape::Pattern("^(auto|cpu|cuda(:[0-9]+)?)$"));
     r.read(Spec {
         key: "device.name",
         textual: true,
@@ -320,6 +323,8 @@ fn read_device(r: &mut Reader) -> DeviceChoice {
 }
 
 fn read_threads(r: &mut Reader) -> Threads {
+    let auto = Shape::Choice(vec!["auto".into()]);
+    r.shape("device.threads", Shape::Either(vec![auto, Shape::Integer(1, Some(1024))]));
     r.read(Spec {
         key: "device.threads",
         textual: false,

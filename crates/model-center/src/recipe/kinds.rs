@@ -4,11 +4,12 @@
 
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// The numbers a key accepts; never infinite, never NaN.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Range {
     Above(f64),
     AtLeast(f64),
@@ -111,7 +112,9 @@ impl Reader {
         example: f64,
     ) -> Option<f64> {
         let wanted = format!("{} in single precision", range.describe());
-        self.number(key, otherwise, wanted, &|value| range.holds_single(value), example)
+        let read = self.number(key, otherwise, wanted, &|value| range.holds_single(value), example);
+        self.shape(key, Shape::Number(range));
+        read
     }
 
     fn any_float(
@@ -121,7 +124,9 @@ impl Reader {
         range: Range,
         example: f64,
     ) -> Option<f64> {
-        self.number(key, otherwise, range.describe(), &|value| range.contains(value), example)
+        let read = self.number(key, otherwise, range.describe(), &|value| range.contains(value), example);
+        self.shape(key, Shape::Number(range));
+        read
     }
 
     fn number(
@@ -169,7 +174,7 @@ impl Reader {
             (low, high) if high >= i64::MAX as u64 => format!("a whole number of at least {low}"),
             (low, high) => format!("a whole number from {low} to {high}"),
         };
-        self.read(Spec {
+        let read = self.read(Spec {
             key,
             textual: false,
             wanted,
@@ -177,16 +182,23 @@ impl Reader {
             otherwise,
             read: &|value| as_integer(value).filter(|v| range.contains(v)),
             render: &|v| v.to_string(),
-        })
+        });
+        let most = Some(*range.end()).filter(|most| *most < i64::MAX as u64);
+        self.shape(key, Shape::Integer(*range.start(), most));
+        read
     }
 
     pub(crate) fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        self.read(flag_spec(key, Otherwise::Default(default))).unwrap_or(default)
+        let read = self.read(flag_spec(key, Otherwise::Default(default))).unwrap_or(default);
+        self.shape(key, Shape::Flag);
+        read
     }
 
     /// A flag that may be absent.
     pub(crate) fn optional_flag(&mut self, key: &'static str, absent: &str) -> Option<bool> {
-        self.read(flag_spec(key, Otherwise::Absent(absent)))
+        let read = self.read(flag_spec(key, Otherwise::Absent(absent)));
+        self.shape(key, Shape::Flag);
+        read
     }
 
     /// One of a few names.
@@ -210,7 +222,7 @@ impl Reader {
         otherwise: Otherwise<'_, T>,
     ) -> Option<T> {
         let names: Vec<String> = choices.iter().map(|(name, _)| quote(name)).collect();
-        self.read(Spec {
+        let read = self.read(Spec {
             key,
             textual: true,
             wanted: format!("one of {}", names.join(", ")),
@@ -221,7 +233,9 @@ impl Reader {
                 _ => None,
             },
             render: &|v| quote(choices.iter().find(|(_, c)| c == v).map_or("", |(word, _)| word)),
-        })
+        });
+        self.shape(key, Shape::Choice(choices.iter().map(|(name, _)| (*name).to_owned()).collect()));
+        read
     }
 
     /// Text that is not empty.
@@ -250,7 +264,7 @@ impl Reader {
     }
 
     fn any_text(&mut self, key: &'static str, otherwise: Otherwise<'_, String>, wanted: Expected) -> Option<String> {
-        self.read(Spec {
+        let read = self.read(Spec {
             key,
             textual: true,
             wanted: wanted.what.into(),
@@ -258,12 +272,14 @@ impl Reader {
             otherwise,
             read: &as_text,
             render: &|v| quote(v),
-        })
+        });
+        self.shape(key, Shape::Text);
+        read
     }
 
     /// A list of texts that may be absent.
     pub(crate) fn optional_texts(&mut self, key: &'static str, absent: &str, example: &str) -> Option<Vec<String>> {
-        self.read(Spec {
+        let read = self.read(Spec {
             key,
             textual: false,
             wanted: "a list of strings".into(),
@@ -271,7 +287,9 @@ impl Reader {
             otherwise: Otherwise::Absent(absent),
             read: &|value| if let Value::Array(items) = value { items.iter().map(as_text).collect() } else { None },
             render: &|v: &Vec<String>| format!("[{}]", v.iter().map(|t| quote(t)).collect::<Vec<_>>().join(", ")),
-        })
+        });
+        self.shape(key, Shape::List(Box::new(Shape::Text)));
+        read
     }
 
     /// A list of some of a few names, each once, that may be absent.
@@ -286,7 +304,7 @@ impl Reader {
             Value::Text(text) => choices.iter().find(|(word, _)| word == text).map(|(_, v)| *v),
             _ => None,
         };
-        self.read(Spec {
+        let read = self.read(Spec {
             key,
             textual: false,
             wanted: format!("a list of some of {}", names.join(", ")),
@@ -303,13 +321,16 @@ impl Reader {
                 let given = choices.iter().filter(|(_, choice)| found.contains(choice));
                 format!("[{}]", given.map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", "))
             },
-        })
+        });
+        let of = Shape::Choice(choices.iter().map(|(name, _)| (*name).to_owned()).collect());
+        self.shape(key, Shape::List(Box::new(of)));
+        read
     }
 
     /// Two numbers in one range, which they have to be in when rounded to single precision too.
     pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f64; 2] {
         let render = |v: &[f64; 2]| format!("[{:?}, {:?}]", v[0], v[1]);
-        self.read(Spec {
+        let read = self.read(Spec {
             key,
             textual: false,
             wanted: format!("a list of two, each {} in single precision", range.describe()),
@@ -322,8 +343,9 @@ impl Reader {
                 (range.holds_single(a) && range.holds_single(b)).then_some([a, b])
             },
             render: &render,
-        })
-        .unwrap_or(default)
+        });
+        self.shape(key, Shape::Tuple(Box::new(Shape::Number(range)), 2));
+        read.unwrap_or(default)
     }
 }
 

@@ -3,8 +3,10 @@
 //! Defines [`LossScale`], a part of the [`TrainSettings`](super::TrainSettings).
 
 use super::keys::MOST_STEPS;
+use super::kinds::Range;
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use bmtrain_core::DType;
 use bmtrain_dist::optim::ScalePolicy;
 
@@ -118,6 +120,7 @@ const OWN: &str = "not set: as the rule has it";
 
 /// A power of two, as its exponent.
 fn power(r: &mut Reader, key: &'static str, example: &str) -> Option<u8> {
+    r.shape(key, Shape::Number(Range::AtLeast(1.0)));
     r.read(Spec {
         key,
         textual: false,

@@ -6,6 +6,7 @@ use super::layers::Value;
 use super::optimizer::OptimizerSettings;
 use super::parallel::MOST_BLOCKS;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use super::settings::Settings;
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::shard::ZeroLevel;
@@ -18,6 +19,9 @@ pub(super) fn read_recompute(r: &mut Reader) -> Recompute {
         ("attention", Recompute::Attention),
         ("auto", Recompute::Auto),
     ];
+    let names = NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let blocks = Shape::Integer(1, Some(MOST_BLOCKS as u64));
+    r.shape("train.recompute", Shape::Either(vec![Shape::Choice(names), Shape::Flag, blocks]));
     r.read(Spec {
         key: "train.recompute",
         textual: false,

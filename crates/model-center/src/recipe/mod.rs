@@ -38,6 +38,7 @@ mod reader;
 mod resolved;
 mod rules;
 mod schedule;
+mod schema;
 mod settings;
 mod sft;
 mod sources;
@@ -64,6 +65,7 @@ pub(crate) use ranks::nearest;
 pub(crate) use resolved::flat;
 pub use resolved::{Resolved, is_of_schedule};
 pub use rules::preflight;
+pub use schema::recipe_schema;
 pub use settings::{
     CheckpointSettings, DataSettings, DeviceSettings, DivergenceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
     GradientDType, Head, Interval, LastBatch, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings,

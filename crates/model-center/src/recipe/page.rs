@@ -34,7 +34,7 @@ pub fn settings_page(own: impl Into<OwnData>) -> String {
          a command line.\n",
     );
     let mut table = "";
-    for Declared { key, wanted, default } in declared(own.into()) {
+    for Declared { key, wanted, default, .. } in declared(own.into()) {
         let of = key.rsplit_once('.').map_or("", |(table, _)| table);
         if of != table {
             table = of;
@@ -51,7 +51,7 @@ pub fn settings_page(own: impl Into<OwnData>) -> String {
 }
 
 /// The declarations of all keys, by table, read from an empty recipe.
-fn declared(own: OwnData) -> Vec<Declared> {
+pub(super) fn declared(own: OwnData) -> Vec<Declared> {
     let mut reader = Reader::new(Tree::new(Origin::Default), "", own);
     keys::read(&mut reader);
     let mut declared = reader.into_declared();

@@ -6,6 +6,7 @@
 use super::kinds::{as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use crate::Result;
 use bmtrain_dist::Mesh;
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
@@ -128,6 +129,9 @@ pub(super) fn read(r: &mut Reader) -> Parallel {
 
 fn read_partition(r: &mut Reader) -> StagePartition {
     let default = StagePartition::Rule(PartitionRule::Parameters);
+    let rules = ["parameters", "blocks", "time"].map(str::to_owned).to_vec();
+    let counts_shape = Shape::List(Shape::Integer(1, None).into());
+    r.shape(PARTITION, Shape::Either(vec![Shape::Choice(rules), counts_shape]));
     r.read(Spec {
         key: PARTITION,
         textual: false,

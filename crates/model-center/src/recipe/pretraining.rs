@@ -8,6 +8,7 @@ use super::kinds::{Expected, Range, as_float, quote};
 use super::layers::Value;
 use super::pretraining_objective::{self, ObjectiveSettings, PretrainingObjective};
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use crate::Result;
 use crate::corpus::{SampleOrder, SplitShares};
 use std::path::PathBuf;
@@ -182,6 +183,7 @@ pub(super) fn check(r: &mut Reader, settings: &PretrainingSettings) {
 }
 
 fn read_split(r: &mut Reader) -> String {
+    r.shape("data.split", Shape::Text);
     r.read(Spec {
         key: "data.split",
         textual: true,
@@ -199,6 +201,8 @@ fn read_split(r: &mut Reader) -> String {
 
 /// A path, a table with path and weight, or a list of them.
 fn read_corpora(r: &mut Reader, key: &'static str, absent: &str) -> Option<Vec<Corpus>> {
+    let one = Shape::Either(vec![Shape::Text, Shape::Table(&["path", "weight"], None)]);
+    r.shape(key, Shape::Either(vec![one.clone(), Shape::List(one.into())]));
     r.read(Spec {
         key,
         textual: false,

@@ -7,6 +7,7 @@
 
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
 use super::mistake::Mistake;
+use super::schema::Shape;
 use super::{OwnData, elsewhere, unknown};
 use crate::file::printable;
 
@@ -44,6 +45,8 @@ pub(crate) struct Declared {
     pub(crate) wanted: String,
     /// What holds where it is not set, in Markdown.
     pub(crate) default: String,
+    /// Its values for a schema.
+    pub(crate) shape: Shape,
 }
 
 /// The default of a key.
@@ -86,6 +89,7 @@ pub(crate) struct Reader {
     /// The mistakes that are missing settings.
     missing: Vec<Mistake>,
     declared: Vec<Declared>,
+    shapes: Vec<(&'static str, Shape)>,
 }
 
 /// What a reader found.
@@ -108,6 +112,7 @@ impl Reader {
             failed: Vec::new(),
             missing: Vec::new(),
             declared: Vec::new(),
+            shapes: Vec::new(),
         }
     }
 
@@ -122,6 +127,7 @@ impl Reader {
                 Otherwise::Absent(why) => (*why).to_owned(),
                 Otherwise::Required => "required".to_owned(),
             },
+            shape: Shape::Any,
         });
         let leaf = match self.take(spec.key) {
             None => {
@@ -164,6 +170,11 @@ impl Reader {
         for declared in self.declared.iter_mut().filter(|declared| declared.key == key) {
             declared.default = format!("follows `{followed}`");
         }
+    }
+
+    /// States the values of a key for a schema.
+    pub(crate) fn shape(&mut self, key: &'static str, shape: Shape) {
+        self.shapes.push((key, shape));
     }
 
     /// Whether the user set the key, validly or not.
@@ -216,7 +227,11 @@ impl Reader {
 
     /// The keys that were read.
     pub(crate) fn into_declared(self) -> Vec<Declared> {
-        self.declared
+        let Reader { mut declared, shapes, .. } = self;
+        for (key, shape) in shapes {
+            declared.iter_mut().filter(|declared| declared.key == key).for_each(|one| one.shape = shape.clone());
+        }
+        declared
     }
 
     /// The settings and the mistakes in order of appearance, unknown keys among them.

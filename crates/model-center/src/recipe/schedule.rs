@@ -4,6 +4,7 @@ use super::keys::MOST_STEPS;
 use super::kinds::{Range, as_float, as_integer};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use super::settings::{SaveWhich, Settings};
 use bmtrain_dist::optim::{DecayShape, ScheduleKind, Warmup};
 
@@ -69,6 +70,8 @@ pub(super) fn read(r: &mut Reader) -> ScheduleKind {
 /// Reads the length of the warm-up.
 pub(super) fn read_warmup(r: &mut Reader) -> Warmup {
     let default = Warmup::Steps(0);
+    let steps = Shape::Integer(0, Some(MOST_STEPS));
+    r.shape("train.warmup", Shape::Either(vec![steps, Shape::Number(Range::Below(0.0, 1.0))]));
     r.read(Spec {
         key: "train.warmup",
         textual: false,

@@ -7,6 +7,7 @@ use super::data_source::DataSource;
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use crate::data::{
     DATA_CLASSES, DataClass, DataSet, Format, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, SftColumns, SftTask,
     TextFormats,
@@ -34,6 +35,20 @@ const OF_PAIRS: [&str; 2] = ["data.columns.chosen", "data.columns.rejected"];
 /// Keys of single samples, which have several forms.
 const OF_SINGLE: [&str; 5] =
     ["data.records", "data.columns.messages", "data.columns.completion", "data.columns.input", "data.columns.text"];
+
+/// Keys of a data set.
+const OF_SET: [&str; 10] = [
+    "path",
+    "eval",
+    "class",
+    "config",
+    "proportion",
+    "records",
+    "input_format",
+    "output_format",
+    "max_input_tokens",
+    "max_output_tokens",
+];
 
 const FORMAT: Expected = Expected { what: "a text with __input__ or __output__", example: "Q: __input__\nA:" };
 
@@ -210,6 +225,7 @@ fn read_sets(r: &mut Reader) -> Option<Vec<GivenSet>> {
          input_format, output_format, max_input_tokens, max_output_tokens",
         names.join(", ")
     );
+    r.shape("data.sets", Shape::List(Shape::Table(&OF_SET, None).into()));
     r.read(Spec {
         key: "data.sets",
         textual: false,

@@ -8,6 +8,7 @@ use super::layers::Value;
 use super::pretraining;
 use super::pretraining_objective::PretrainingObjective;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schema::Shape;
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
 use crate::data::{
@@ -269,6 +270,7 @@ fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
 fn read_template(r: &mut Reader) -> Option<Template> {
     let parse = |text: &str| Template::parse(text);
     let read = |value: &Value| if let Value::Text(text) = value { parse(text).ok() } else { None };
+    r.shape("data.template", Shape::Text);
     r.read(Spec {
         key: "data.template",
         textual: true,

@@ -23,7 +23,7 @@ fn refused(fixture: &Fixture, arguments: &[&str], code: i32, place: &str, texts:
     assert_eq!(fixture.snapshot(), before, "files were changed");
 }
 
-fn check(outcome: &Outcome, code: i32, place: &str, texts: &[&str]) {
+pub(crate) fn check(outcome: &Outcome, code: i32, place: &str, texts: &[&str]) {
     let message = &outcome.stderr;
     assert_eq!(outcome.code, code, "{message}");
     let lines: Vec<&str> = message.lines().collect();

@@ -23,6 +23,7 @@ use tokenizers::parallelism::MaybeParallelRefIterator;
 
 pub use class::{ClassSource, DataClass, SampleSink};
 pub use classes::DATA_CLASSES;
+pub(crate) use record::each_record;
 pub use record::{RecordForm, SftColumns};
 pub use sample::Sample;
 pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, write_formats};

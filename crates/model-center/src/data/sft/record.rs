@@ -155,7 +155,7 @@ pub(super) fn read(
 }
 
 /// Calls `take` with each record of a file until it wants no more; whether it wants more.
-pub(super) fn each_record(
+pub(crate) fn each_record(
     path: &Path,
     format: Option<Format>,
     max_line_bytes: usize,

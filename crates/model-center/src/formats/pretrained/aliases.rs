@@ -5,8 +5,7 @@
 use super::name::RepoId;
 
 /// Identifier, and its names on the hub: first the one to download, then older ones that a cache may use. Models
-/// without any are in ModelCenter's own cache alone. `glm-`, `lawformer` and `vit-` can be downloaded, but not opened:
-/// their families are not implemented.
+/// without any are in ModelCenter's own cache alone. Models of an [`UNAVAILABLE`] family are refused when named.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bert-base-cased", &["google-bert/bert-base-cased"]),
     ("bert-base-chinese", &["google-bert/bert-base-chinese"]),
@@ -93,6 +92,14 @@ const FAMILIES: &[(&str, &str)] = &[
     ("wenzhong-gpt2-", "gpt2"),
 ];
 
+/// Families of identifiers that no registry line opens.
+const UNAVAILABLE: [&str; 3] = ["glm", "longformer", "vit"];
+
+/// The family of ModelCenter's model `name` if there is none of it here.
+pub fn unavailable_family(name: &str) -> Option<&'static str> {
+    family_of(name).filter(|family| UNAVAILABLE.contains(family))
+}
+
 /// The family of ModelCenter's model `name`, whose `config.json` does not name it; `None` if it is not an identifier of
 /// ModelCenter's.
 pub fn family_of(name: &str) -> Option<&'static str> {
@@ -113,5 +120,15 @@ mod tests {
             assert!(family_of(alias).is_some(), "{alias}");
         }
         assert_eq!((hub_names("own-model"), family_of("bert-of-mine")), (None, None));
+    }
+
+    #[test]
+    fn families_without_a_registry_line_are_those_that_are_refused() {
+        let registry = crate::model::Registry::default();
+        for (alias, _) in ALIASES {
+            let family = family_of(alias).unwrap();
+            let is_there = registry.entries().any(|entry| entry.model_type == family);
+            assert_eq!(unavailable_family(alias).is_none(), is_there, "{alias}");
+        }
     }
 }

@@ -10,7 +10,7 @@ pub mod cache;
 pub mod name;
 
 use advice::Meaning;
-pub use aliases::{family_of, hub_names};
+pub use aliases::{family_of, hub_names, unavailable_family};
 pub use cache::{Cached, CachedModel};
 pub use name::{RepoId, Revision};
 
@@ -147,6 +147,11 @@ impl Search<'_> {
         }
         if let Some(unfit) = unfit {
             return Err(unfit);
+        }
+        // Fetching it would be in vain.
+        if let Some(family) = unavailable_family(self.name) {
+            let reason = format!("the family {family} is not available");
+            return Err(fault(self.name, reason, "name a model of a family that `finetune --help` lists"));
         }
         let to_fetch = match &aliases {
             None => Some(&self.id),

@@ -33,7 +33,7 @@ pub fn deepspeed(text: &str, place: &str, command: Option<&str>, options: &Impor
     let config = parse_object(text, place)?;
     let mut sheet = match command {
         Some(command) => megatron(command, &ImportOptions { sets: Vec::new(), ..options.clone() })?,
-        None => Sheet::default(),
+        None => Sheet::new(""),
     };
     let source = if command.is_some() { format!("{place} and {}", sheet.source) } else { place.to_owned() };
     sheet.source = format!("DeepSpeed, {}", printable(&source, 200));

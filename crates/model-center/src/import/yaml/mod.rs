@@ -1,0 +1,60 @@
+//! Configurations in YAML, of trainers around transformers.
+//!
+//! [`axolotl`] and [`llama_factory`] translate; `tree` reads YAML, `settings` looks keys up in the table of all that a
+//! trainer knows, `trainer` has what both have from the Trainer of transformers, and `axolotl_keys` and
+//! `llama_factory_keys` the tables.
+
+mod axolotl;
+mod axolotl_keys;
+mod llama_factory;
+mod llama_factory_keys;
+mod settings;
+mod trainer;
+mod tree;
+
+pub use axolotl::axolotl;
+pub use llama_factory::llama_factory;
+
+use super::flags::Role;
+
+/// A key of a trainer.
+#[derive(Debug, Clone, Copy)]
+pub struct YamlKey {
+    /// Its name, without what is in it.
+    pub name: &'static str,
+    /// What it is here.
+    pub role: Role,
+}
+
+const fn read(name: &'static str) -> YamlKey {
+    YamlKey { name, role: Role::Read }
+}
+
+const fn unused(name: &'static str, why: &'static str) -> YamlKey {
+    YamlKey { name, role: Role::Unused(why) }
+}
+
+const fn refused(name: &'static str, why: &'static str) -> YamlKey {
+    YamlKey { name, role: Role::Refused(why) }
+}
+
+/// The keys that `import axolotl` knows.
+pub fn axolotl_keys() -> &'static [YamlKey] {
+    axolotl_keys::KEYS
+}
+
+/// The keys that `import llama-factory` knows.
+pub fn llama_factory_keys() -> &'static [YamlKey] {
+    llama_factory_keys::KEYS
+}
+
+const TRACKER: &str = "runs are read from their own files: `runs serve`, `runs report`, TensorBoard";
+const KERNELS: &str = "the backend has one kernel of each kind, and attention never keeps its probabilities";
+const HUB: &str = "nothing is uploaded: the directory `model` of a run is what a hub takes";
+const ALWAYS: &str = "it is always so";
+const TORCH: &str = "it is for PyTorch";
+const THREADS: &str = "records are tokenized in parallel, and batches are formed while steps run";
+const QUANTIZED: &str = "weights in 8 or 4 bits are not trained here: use f32, bf16 or f16";
+const PREFERENCES: &str = "this import reads supervised fine-tuning and pretraining alone";
+const REMOTE_CODE: &str = "no code of a model is run: families are compiled in";
+const MULTIMODAL: &str = "models read texts alone";

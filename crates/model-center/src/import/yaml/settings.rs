@@ -1,0 +1,150 @@
+//! The keys of a configuration against the table of those that its trainer knows.
+
+use super::YamlKey;
+use super::tree::{Tree, parse};
+use crate::file::printable;
+use crate::import::ImportOptions;
+use crate::import::flags::Role;
+use crate::import::sheet::{NoteKind, Sheet};
+use crate::recipe::suggest::closest;
+use crate::{Error, Result};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// A configuration that is being translated.
+pub(super) struct Settings<'a> {
+    tree: Tree,
+    place: &'a str,
+    table: &'static [YamlKey],
+    /// Keys that the translation asked for.
+    asked: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Settings<'a> {
+    pub(super) fn read(text: &str, place: &'a str, table: &'static [YamlKey]) -> Result<Self> {
+        Ok(Settings { tree: parse(text, place)?, place, table, asked: RefCell::default() })
+    }
+
+    /// A value; `None` where it is absent or null.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.asked.borrow_mut().insert(key.to_owned());
+        self.tree.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether it is there, for a decision that does not translate it.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.tree.map.get(key).is_some_and(|value| !value.is_null())
+    }
+
+    /// The place of a key in errors.
+    pub(super) fn place(&self, key: &str) -> String {
+        match self.tree.lines.get(key) {
+            Some(line) => format!("{}:{line}, {}", self.place, printable(key, 60)),
+            None => format!("{}, {}", self.place, printable(key, 60)),
+        }
+    }
+
+    pub(super) fn wrong(&self, key: &str, wanted: &str) -> Error {
+        let value = self.tree.map.get(key).map(Value::to_string).unwrap_or_default();
+        let reason = format!("{} is not {wanted}", printable(&value, 80));
+        Error::argument(self.place(key), reason, format!("write {wanted}"))
+    }
+
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        // PyYAML reads 1e-5 as a text, and trainers turn it into a number.
+        let number = value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok()));
+        number.filter(|number| number.is_finite()).map(Some).ok_or_else(|| self.wrong(key, "a number"))
+    }
+
+    pub(super) fn whole(&self, key: &str) -> Result<Option<u64>> {
+        match self.number(key)? {
+            Some(number) if number < 0.0 || number.fract() != 0.0 || number > 9e15 => {
+                Err(self.wrong(key, "a whole number"))
+            }
+            number => Ok(number.map(|number| number as u64)),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, "a text")),
+        }
+    }
+
+    /// A list of texts, or one text with commas.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>> {
+        let texts = match self.get(key) {
+            None => return Ok(None),
+            Some(Value::String(text)) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+            Some(Value::Array(items)) => {
+                let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
+                texts.collect::<Option<Vec<_>>>().ok_or_else(|| self.wrong(key, "a list of texts"))?
+            }
+            Some(_) => return Err(self.wrong(key, "a list of texts")),
+        };
+        Ok(Some(texts))
+    }
+
+    /// A key as it was given.
+    pub(super) fn shown(&self, key: &str) -> String {
+        let value = self.tree.map.get(key).map(Value::to_string).unwrap_or_default();
+        printable(&format!("{key}: {value}"), 120)
+    }
+
+    /// Refuses the value of a key.
+    pub(super) fn refuse<T>(&self, key: &str, reason: impl Into<String>, fix: &str) -> Result<T> {
+        Err(Error::argument(self.place(key), reason, fix))
+    }
+
+    /// Notes every key that has no line, and refuses what cannot be kept.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with the first refused or unknown key and the names of the others.
+    pub(super) fn account(&self, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+        let mut refused: Vec<(&str, String, String)> = Vec::new();
+        for (key, value) in &self.tree.map {
+            let role = self.table.iter().find(|known| known.name == key).map(|known| known.role);
+            let is_left = options.leave.iter().any(|left| left == key);
+            let is_off = value.is_null()
+                || *value == Value::Bool(false)
+                || value.as_str() == Some("")
+                || value.as_array().is_some_and(Vec::is_empty);
+            let leave = || format!("pass it over with --leave {}", printable(key, 60));
+            match role {
+                Some(Role::Read) if sheet.mentions(key) => {}
+                Some(_) if is_off => sheet.note(NoteKind::Unused, self.shown(key), "it is off"),
+                Some(Role::Read) if self.asked.borrow().contains(key) => {
+                    sheet.note(NoteKind::Unused, self.shown(key), "it is so by default");
+                }
+                Some(Role::Read) => sheet.note(NoteKind::Unused, self.shown(key), "other keys leave it no effect"),
+                Some(Role::Unused(why)) => sheet.note(NoteKind::Unused, self.shown(key), why),
+                Some(Role::Refused(why)) if is_left => {
+                    sheet.note(NoteKind::Differs, self.shown(key), format!("left out as asked: {why}"));
+                }
+                Some(Role::Refused(why)) => refused.push((key, why.to_owned(), leave())),
+                None if is_left => sheet.note(NoteKind::Differs, self.shown(key), "unknown; left out as asked"),
+                None => {
+                    let near = closest(key, self.table.iter().map(|known| known.name));
+                    let fix = near.map_or_else(leave, |near| format!("did you mean {near}? or {}", leave()));
+                    refused.push((key, "unknown key".to_owned(), fix));
+                }
+            }
+        }
+        let [(key, why, fix), others @ ..] = refused.as_slice() else { return Ok(()) };
+        let names: Vec<String> = others.iter().map(|(key, ..)| printable(key, 60)).collect();
+        let also = if names.is_empty() { String::new() } else { format!("; also refused: {}", names.join(", ")) };
+        Err(Error::argument(self.place(key), printable(&format!("{why}{also}"), 400), fix.clone()))
+    }
+}

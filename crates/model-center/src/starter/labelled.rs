@@ -1,0 +1,262 @@
+//! Texts with labels: which columns they are in, which classes there are, how uneven they are.
+
+use super::model::{FoundModel, limit};
+use super::split::{self, Sides};
+use super::table::{Column, Table, evaluation_file, single};
+use super::{Starter, StarterOptions, TrainingSamples};
+use crate::import::keys;
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Usual names of columns of labels.
+const LABELS: [&str; 15] = [
+    "label",
+    "labels",
+    "class",
+    "category",
+    "target",
+    "sentiment",
+    "intent",
+    "topic",
+    "type",
+    "queue",
+    "rating",
+    "stars",
+    "score",
+    "tag",
+    "y",
+];
+/// Usual names of columns of texts.
+const TEXTS: [&str; 17] = [
+    "text",
+    "sentence",
+    "content",
+    "review",
+    "body",
+    "message",
+    "comment",
+    "tweet",
+    "description",
+    "abstract",
+    "utterance",
+    "question",
+    "query",
+    "document",
+    "title",
+    "input",
+    "prompt",
+];
+/// Usual names of the two texts of a pair.
+const PAIRS: [(&str, &str); 6] = [
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("text", "text_pair"),
+];
+/// More different labels than this are no classes that a newcomer means.
+const MOST_CLASSES: usize = 1000;
+/// Numbers of more different values are predicted as numbers.
+const MOST_NUMBERS: usize = 50;
+/// From this ratio of the largest class to the smallest on, classes are weighted.
+const UNEVEN: f64 = 3.0;
+/// Classes that are listed in the recipe.
+const LISTED: usize = 50;
+
+/// Writes `[data]` and `[eval]`.
+pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Starter) -> Result<TrainingSamples> {
+    let mut data = options.data.clone();
+    let eval = match (&options.eval, evaluation_file(&data)) {
+        (None, Some(at)) => Some(data.remove(at)),
+        (given, _) => given.clone(),
+    };
+    if let [first, _, ..] = data.as_slice() {
+        let reason = format!("{} files of training data, and a classification reads one", data.len());
+        let fix = format!("join them, or name the one to evaluate on: --data {} --eval FILE", first.display());
+        return Err(Error::argument("--data", reason, fix));
+    }
+    let table = Table::read(&data)?;
+    let columns = Columns::of(&table, options)?;
+    let is_regression =
+        columns.label.is_number && (columns.label.has_fraction || columns.label.values.len() > MOST_NUMBERS);
+    let classes = &columns.label.values;
+    if !is_regression && classes.len() < 2 {
+        let reason = format!("column \"{}\" has the same value in all records", columns.label.name);
+        return Err(Error::data(
+            table.place.clone(),
+            reason,
+            format!("name the labels: --column label=NAME; {}", table.list()),
+        ));
+    }
+    let sheet = &mut made.sheet;
+    let (task, why) = match is_regression {
+        true => ("regression", format!("column \"{}\" has numbers", columns.label.name)),
+        false => ("classification", format!("column \"{}\" has {} classes", columns.label.name, classes.len())),
+    };
+    sheet.text(keys::TASK, task, why);
+    let train = data.first().map(|path| path.display().to_string()).unwrap_or_default();
+    let of = |row: &serde_json::Map<String, serde_json::Value>, name: &str| row.get(name).and_then(single);
+    let rows: Vec<Option<(String, String)>> = table
+        .rows
+        .iter()
+        .map(|row| {
+            let text = of(row, &columns.text.name)?;
+            let label = of(row, &columns.label.name).filter(|label| !label.trim().is_empty())?;
+            Some((text, if is_regression { String::new() } else { label }))
+        })
+        .collect();
+    let mut count = rows.iter().flatten().count();
+    let unlabelled = rows.len() - count;
+    match &eval {
+        Some(eval) => {
+            sheet.text(keys::TRAIN, &train, format!("{count} records"));
+            sheet.text(keys::EVAL, &eval.display().to_string(), "given");
+            if unlabelled > 0 {
+                let reason = format!("{unlabelled} records have no label in column \"{}\"", columns.label.name);
+                return Err(Error::data(
+                    table.place.clone(),
+                    reason,
+                    "remove them, or leave --eval out: a split leaves them out",
+                ));
+            }
+        }
+        None if table.is_whole => {
+            let Sides { train: learned, eval: judged } = split::divide(&rows);
+            let [train_path, eval_path] = split::paths(options);
+            let kind = if is_regression { "" } else { " of each class" };
+            sheet.text(
+                keys::TRAIN,
+                &train_path.display().to_string(),
+                format!("{} of the records of {train}", learned.len()),
+            );
+            let why = format!("the other {}: a tenth{kind}, chosen by the hash of the text", judged.len());
+            sheet.text(keys::EVAL, &eval_path.display().to_string(), why);
+            count = learned.len();
+            made.files.push((train_path, split::lines(&table.rows, &learned)));
+            made.files.push((eval_path, split::lines(&table.rows, &judged)));
+            if unlabelled > 0 {
+                let why = format!("{unlabelled} records without a label are left out");
+                made.remark(&train, why);
+            }
+        }
+        None => {
+            sheet.text(keys::TRAIN, &train, format!("more than {count} records"));
+            made.remark("data.eval", "the data are too large to be split here; give --eval FILE".into());
+        }
+    }
+    columns.write(made);
+    if !is_regression {
+        write_classes(classes, made);
+    }
+    let mut lengths = columns.lengths(&table, model)?;
+    let (length, longest) = limit(&mut lengths, model.positions);
+    let positions =
+        model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
+    let counted = model.counted();
+    let why = format!("the 99th percentile of the texts' tokens{counted}; the longest has {longest}{positions}");
+    made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
+    if let Some(flaws) = table.flaws() {
+        if eval.is_some() || !table.is_whole {
+            made.sheet.text(keys::ON_BAD_RECORD, "skip", flaws.clone());
+        }
+        made.remark(&train, flaws);
+    }
+    Ok(TrainingSamples { count, length, is_run: false })
+}
+
+/// The classes, and what their numbers call for.
+fn write_classes(classes: &BTreeMap<String, usize>, made: &mut Starter) {
+    let mut names: Vec<&String> = classes.keys().collect();
+    if names.iter().all(|name| name.parse::<i64>().is_ok()) {
+        names.sort_by_key(|name| name.parse::<i64>().unwrap_or(0));
+    }
+    let shares: Vec<String> = names.iter().take(12).map(|name| format!("{name} {}", classes[*name])).collect();
+    let more = if names.len() > shares.len() { ", …" } else { "" };
+    let shares = format!("{}{more}", shares.join(", "));
+    if names.len() <= LISTED {
+        let list: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
+        made.sheet.list(keys::LABELS, &list, format!("records of each: {shares}"));
+    }
+    let (least, most) = (classes.values().min().copied().unwrap_or(1), classes.values().max().copied().unwrap_or(1));
+    let ratio = most as f64 / least.max(1) as f64;
+    if ratio < UNEVEN {
+        made.sheet.text(keys::EVAL_METRIC, "accuracy", "classes have about as many records");
+        return;
+    }
+    let why = format!(
+        "the largest class has {ratio:.1} times the records of the smallest: a sample weighs samples / (classes × \
+         samples of its class); remove the line to learn the frequencies as they are"
+    );
+    made.sheet.text(keys::CLASS_WEIGHTS, "balanced", why);
+    made.sheet.text(keys::EVAL_METRIC, "f1_macro", "every class counts alike; accuracy favours the largest");
+}
+
+/// The columns of texts and labels.
+struct Columns<'t> {
+    text: &'t Column,
+    pair: Option<&'t Column>,
+    label: &'t Column,
+}
+
+impl<'t> Columns<'t> {
+    fn of(table: &'t Table, options: &StarterOptions) -> Result<Columns<'t>> {
+        let records = table.rows.len();
+        let is_label = |column: &&Column| {
+            let values = column.values.len();
+            column.is_single && values >= 2 && (column.is_number || values <= MOST_CLASSES) && 2 * values <= records
+        };
+        let fewest = || {
+            let candidates = table.columns.iter().filter(is_label).filter(|column| !column.has_fraction);
+            candidates.filter(|column| column.mean() < 40.0).min_by_key(|column| column.values.len())
+        };
+        let usual = LABELS.iter().find_map(|name| table.usual(&[*name]).filter(is_label));
+        let label = match table.named(options, "label")? {
+            Some(column) => Some(column),
+            None => usual.or_else(fewest),
+        };
+        let missing = |what: &str, flag: &str| {
+            let fix = format!("name it: --column {flag}=NAME; {}", table.list());
+            Error::data(table.place.clone(), format!("no column looks like {what}"), fix)
+        };
+        let label = label.ok_or_else(|| missing("a label that repeats", "label"))?;
+        let is_other = |column: &&Column| column.name != label.name && column.is_single && column.filled > 0;
+        let (first, second) = (table.named(options, "text")?, table.named(options, "text_pair")?);
+        let by_pair = || PAIRS.iter().find_map(|(one, other)| Some((table.usual(&[*one])?, table.usual(&[*other])?)));
+        let (text, pair) = match (first, second, by_pair()) {
+            (Some(text), pair, _) => (Some(text), pair),
+            (None, None, Some((text, pair))) => (Some(text), Some(pair)),
+            (None, pair, _) => {
+                let usual = TEXTS.iter().find_map(|name| table.usual(&[*name]).filter(is_other));
+                let longest = || {
+                    let others = table.columns.iter().filter(is_other).filter(|column| !column.is_number);
+                    others.max_by(|one, other| one.mean().total_cmp(&other.mean()))
+                };
+                (usual.or_else(longest), pair)
+            }
+        };
+        Ok(Columns { text: text.ok_or_else(|| missing("a text", "text"))?, pair, label })
+    }
+
+    fn write(&self, made: &mut Starter) {
+        let mean = |column: &Column| format!("{:.0} characters in the mean", column.mean());
+        made.sheet.text(keys::COLUMN_TEXT, &self.text.name, mean(self.text));
+        if let Some(pair) = self.pair {
+            made.sheet.text(keys::COLUMN_PAIR, &pair.name, mean(pair));
+        }
+        let values = self.label.values.len();
+        made.sheet.text(keys::COLUMN_LABEL, &self.label.name, format!("{values} different values"));
+    }
+
+    /// Tokens of at most 2000 texts, evenly chosen.
+    fn lengths(&self, table: &Table, model: &FoundModel) -> Result<Vec<usize>> {
+        let step = table.rows.len().div_ceil(2000).max(1);
+        let of =
+            |row: &serde_json::Map<String, serde_json::Value>, column: &Column| row.get(&column.name).and_then(single);
+        let texts = table.rows.iter().step_by(step).filter_map(|row| {
+            let second = self.pair.map(|pair| of(row, pair).unwrap_or_default());
+            Some((of(row, self.text)?, second))
+        });
+        texts.map(|(first, second)| model.count(&first, second.as_deref())).collect()
+    }
+}

@@ -1,0 +1,94 @@
+//! Records divided into training and evaluation: by the hash of their text, so that equal texts are on one side and the
+//! same records are chosen each time.
+
+use super::StarterOptions;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// The share that is evaluated.
+const SHARE: usize = 10;
+/// More records tell no more about a model.
+const MOST: usize = 2000;
+
+/// Records by their side.
+pub(super) struct Sides {
+    pub(super) train: Vec<usize>,
+    pub(super) eval: Vec<usize>,
+}
+
+/// A tenth of each group, of groups of at least five records one or more.
+///
+/// `rows` are the text and the group of each record; records without are on no side.
+pub(super) fn divide(rows: &[Option<(String, String)>]) -> Sides {
+    let mut groups: BTreeMap<&str, BTreeMap<[u8; 32], Vec<usize>>> = BTreeMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        if let Some((text, group)) = row {
+            let hash = *blake3::hash(text.as_bytes()).as_bytes();
+            groups.entry(group).or_default().entry(hash).or_default().push(at);
+        }
+    }
+    let counted = rows.iter().flatten().count();
+    let mut eval = Vec::new();
+    for texts in groups.values() {
+        let count: usize = texts.values().map(Vec::len).sum();
+        let wanted = (count / SHARE).min(MOST * count / counted.max(1)).max(usize::from(count >= 5));
+        let mut taken = 0;
+        for same in texts.values() {
+            // One text that is most of a group stays in training.
+            if taken < wanted && taken + same.len() <= (2 * wanted).max(count / 5) {
+                taken += same.len();
+                eval.extend(same);
+            }
+        }
+    }
+    eval.sort_unstable();
+    let train = (0..rows.len()).filter(|at| rows[*at].is_some() && eval.binary_search(at).is_err()).collect();
+    Sides { train, eval }
+}
+
+/// The paths of the two files, beside the recipe.
+pub(super) fn paths(options: &StarterOptions) -> [PathBuf; 2] {
+    let stem = options.out.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy().into_owned());
+    let directory = options.out.with_file_name(format!("{stem}_data"));
+    ["train.jsonl", "eval.jsonl"].map(|name| directory.join(name))
+}
+
+/// Some records as JSON lines.
+pub(super) fn lines(rows: &[Map<String, Value>], which: &[usize]) -> String {
+    let mut text = String::new();
+    for row in which.iter().filter_map(|at| rows.get(*at)) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{}", Value::Object(row.clone()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_is_on_both_sides_and_equal_texts_are_on_one() {
+        let row = |text: usize, group: &str| Some((format!("text {text}"), group.to_owned()));
+        let mut rows: Vec<Option<(String, String)>> = (0..100).map(|at| row(at, "large")).collect();
+        rows.extend((0..5).map(|at| row(1000 + at, "small")));
+        rows.extend((0..30).map(|at| row(2000 + at % 10, "repeated")));
+        rows.push(None);
+        rows.extend((0..2).map(|at| row(3000 + at, "tiny")));
+        let Sides { train, eval } = divide(&rows);
+        assert_eq!(train.len() + eval.len(), rows.len() - 1);
+        let count = |side: &[usize], name: &str| {
+            side.iter().filter(|at| rows[**at].as_ref().is_some_and(|(_, group)| group == name)).count()
+        };
+        assert_eq!((count(&eval, "large"), count(&eval, "small"), count(&eval, "tiny")), (10, 1, 0));
+        assert_eq!(count(&eval, "repeated"), 3);
+        let texts = |side: &[usize]| -> Vec<String> {
+            side.iter().filter_map(|at| rows[*at].as_ref().map(|(text, _)| text.clone())).collect()
+        };
+        assert!(texts(&eval).iter().all(|text| !texts(&train).contains(text)));
+        // Chosen by hash: the same each time.
+        assert_eq!(divide(&rows).eval, eval);
+    }
+}

@@ -1,0 +1,205 @@
+//! The columns of data files: how many values each has, how long, how many different ones.
+
+use super::StarterOptions;
+use crate::data::{OnBadRecord, each_record};
+use crate::file::printable;
+use crate::{Error, Result};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Records that are read of all files together; a split needs all of them in memory.
+const MOST_RECORDS: usize = 200_000;
+/// The same in bytes of text.
+const MOST_BYTES: usize = 512 << 20;
+/// More different values are not counted.
+const MOST_VALUES: usize = 10_001;
+/// The longest line.
+const LINE_BYTES: usize = 1 << 20;
+
+/// The records of some files.
+pub(super) struct Table {
+    /// In the order of the files.
+    pub(super) rows: Vec<Map<String, Value>>,
+    /// Columns in their order.
+    pub(super) columns: Vec<Column>,
+    /// Whether these are all records.
+    pub(super) is_whole: bool,
+    /// Records that could not be read.
+    pub(super) flawed: usize,
+    /// The first file, for messages.
+    pub(super) place: String,
+}
+
+/// A column.
+pub(super) struct Column {
+    pub(super) name: String,
+    /// Different values with their numbers; if there are many, the values of the first rows.
+    pub(super) values: BTreeMap<String, usize>,
+    /// Rows with a value that is not empty.
+    pub(super) filled: usize,
+    /// Characters of all values.
+    pub(super) characters: usize,
+    /// Whether all values are numbers.
+    pub(super) is_number: bool,
+    /// Whether a value is not whole.
+    pub(super) has_fraction: bool,
+    /// Whether all values are single.
+    pub(super) is_single: bool,
+}
+
+impl Column {
+    /// Characters of a value in the mean.
+    pub(super) fn mean(&self) -> f64 {
+        self.characters as f64 / self.filled.max(1) as f64
+    }
+}
+
+impl Table {
+    /// Reads files.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and files without a record.
+    pub(super) fn read(paths: &[PathBuf]) -> Result<Table> {
+        let mut table = Table {
+            rows: Vec::new(),
+            columns: Vec::new(),
+            is_whole: true,
+            flawed: 0,
+            place: paths.first().map_or_else(String::new, |path| path.display().to_string()),
+        };
+        let mut bytes = 0;
+        for path in paths {
+            let mut first_flaw = None;
+            each_record(path, None, LINE_BYTES, &mut |record| {
+                match record {
+                    Ok(record) => {
+                        let row = record.object();
+                        bytes += row.values().map(weight).sum::<usize>();
+                        table.add(row);
+                    }
+                    Err(flaw) => {
+                        table.flawed += 1;
+                        first_flaw = first_flaw.take().or(Some(flaw));
+                    }
+                }
+                table.is_whole = table.rows.len() < MOST_RECORDS && bytes < MOST_BYTES;
+                Ok(table.is_whole)
+            })?;
+            let share = table.flawed as f64 / (table.rows.len() + table.flawed).max(1) as f64;
+            if let Some(flaw) = first_flaw.filter(|_| share > OnBadRecord::SKIP_SHARE) {
+                return Err(flaw);
+            }
+        }
+        match table.rows.is_empty() {
+            false => Ok(table),
+            true => Err(Error::data(table.place, "there is no record", "give a file with records")),
+        }
+    }
+
+    fn add(&mut self, row: Map<String, Value>) {
+        for (name, value) in &row {
+            let at = self.columns.iter().position(|column| column.name == *name).unwrap_or_else(|| {
+                self.columns.push(Column {
+                    name: name.clone(),
+                    values: BTreeMap::new(),
+                    filled: 0,
+                    characters: 0,
+                    is_number: true,
+                    has_fraction: false,
+                    is_single: true,
+                });
+                self.columns.len() - 1
+            });
+            let column = &mut self.columns[at];
+            let Some(text) = single(value) else {
+                column.is_single = column.is_single && value.is_null();
+                continue;
+            };
+            if text.trim().is_empty() {
+                continue;
+            }
+            column.filled += 1;
+            column.characters += text.chars().count();
+            let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+            column.is_number &= number.is_some();
+            column.has_fraction |= number.is_some_and(|number| number.fract() != 0.0);
+            if column.values.len() < MOST_VALUES || column.values.contains_key(&text) {
+                *column.values.entry(text).or_default() += 1;
+            }
+        }
+        self.rows.push(row);
+    }
+
+    /// A column by its name.
+    pub(super) fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// The column that a user names for `what`.
+    ///
+    /// # Errors
+    /// A name that no record has.
+    pub(super) fn named(&self, options: &StarterOptions, what: &str) -> Result<Option<&Column>> {
+        let Some((_, name)) = options.columns.iter().find(|(key, _)| key == what) else { return Ok(None) };
+        match self.column(name) {
+            Some(column) => Ok(Some(column)),
+            None => {
+                let place = format!("--column {what}={}", printable(name, 60));
+                Err(Error::argument(place, format!("no record of {} has this column", self.place), self.list()))
+            }
+        }
+    }
+
+    /// The first column whose name is one of some, whatever its case.
+    pub(super) fn usual(&self, names: &[&str]) -> Option<&Column> {
+        let is_single = |column: &&Column| column.is_single && column.filled > 0;
+        let find = |name: &&str| {
+            self.columns.iter().filter(is_single).find(|column| column.name.trim().eq_ignore_ascii_case(name))
+        };
+        names.iter().find_map(find)
+    }
+
+    /// What there is, to choose from.
+    pub(super) fn list(&self) -> String {
+        let names: Vec<String> = self.columns.iter().take(20).map(|column| printable(&column.name, 60)).collect();
+        format!("columns are {}", names.join(", "))
+    }
+
+    /// A note on records that could not be read.
+    pub(super) fn flaws(&self) -> Option<String> {
+        let count = self.flawed;
+        (count > 0)
+            .then(|| format!("{count} records cannot be read and are left out; data.bad_record_limit bounds them"))
+    }
+}
+
+/// A single value as a text.
+pub(super) fn single(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// Bytes of text in a value.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Object(fields) => fields.values().map(weight).sum(),
+        _ => 8,
+    }
+}
+
+/// The file of evaluation data among several, by its name.
+pub(super) fn evaluation_file(paths: &[PathBuf]) -> Option<usize> {
+    let is_one = |path: &Path| {
+        let stem = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().to_lowercase());
+        stem.split(|c: char| !c.is_alphanumeric())
+            .any(|part| ["eval", "evaluation", "valid", "validation", "val", "dev", "test"].contains(&part))
+    };
+    (paths.len() > 1).then(|| paths.iter().position(|path| is_one(path))).flatten()
+}

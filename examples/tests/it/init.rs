@@ -1,0 +1,209 @@
+//! The init program: a newcomer's files and a model in, a recipe out that runs as it is.
+
+use crate::fixture::{Fixture, Outcome, sentences};
+
+fn init(fixture: &Fixture, arguments: &[&str]) -> Outcome {
+    fixture.run(env!("CARGO_BIN_EXE_init"), arguments)
+}
+
+fn finetune(fixture: &Fixture, arguments: &[&str]) -> Outcome {
+    fixture.run(env!("CARGO_BIN_EXE_finetune"), arguments)
+}
+
+/// Tickets of five queues with 120, 60, 24, 12 and 5 records, in a file with a header of its own.
+fn tickets() -> String {
+    let words = ["good", "bad", "fine", "poor", "not"];
+    let queues = [("billing", 120), ("delivery", 60), ("returns", 24), ("other, general", 12), ("legal", 5)];
+    let mut text = String::from("ticket,body,queue,created\n");
+    let mut number = 0;
+    for (at, (queue, count)) in queues.into_iter().enumerate() {
+        for _ in 0..count {
+            let (end, more) = (number % 7, number / 7);
+            let tail = ["", " in the end", " and it is very poor", " of the cast", " to her", " he is", " they"][end];
+            let body = format!("the {} film was {}{tail} {}", words[at], words[at], "the ".repeat(more % 4));
+            text += &format!("{number},\"{body}number {number}\",\"{queue}\",2026-01-{:02}\n", 1 + number % 28);
+            number += 1;
+        }
+    }
+    text
+}
+
+#[test]
+fn five_uneven_classes_of_a_csv_are_trained_on_in_three_commands() {
+    let fixture = Fixture::new();
+    fixture.write("tickets.csv", &tickets());
+    let ask = ["--preset", "classify", "--model", "model", "--data", "tickets.csv", "--out", "tickets.toml"];
+    let outcome = init(&fixture, &ask).succeeded();
+    assert!(outcome.stdout.contains("finetune --recipe tickets.toml"), "{}", outcome.stdout);
+    let recipe = fixture.read("tickets.toml");
+    for line in [
+        "task = \"classification\" # column \"queue\" has 5 classes",
+        "text = \"body\" # ",
+        "label = \"queue\" # 5 different values",
+        "labels = [\"billing\", \"delivery\", \"legal\", \"other, general\", \"returns\"] # records of each: billing",
+        "class_weights = \"balanced\" # the largest class has 24.0 times",
+        "metric = \"f1_macro\" # ",
+        "max_length = 24 # ",
+        "train = \"tickets_data/train.jsonl\" # 199 of the records of tickets.csv",
+        "batch_size = 32 # usual",
+        "lr = 0.0005 # ",
+        "dir = \"runs/tickets-classify\"",
+    ] {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+    // Every line has its reason.
+    let is_setting = |line: &&str| line.contains(" = ") && !line.starts_with('#');
+    assert!(recipe.lines().filter(is_setting).all(|line| line.contains(" # ")), "{recipe}");
+    let eval = fixture.read("tickets_data/eval.jsonl");
+    assert_eq!(eval.lines().count() + fixture.read("tickets_data/train.jsonl").lines().count(), 221);
+    assert!(["billing", "delivery", "legal", "other, general", "returns"].iter().all(|queue| eval.contains(queue)));
+
+    finetune(&fixture, &["--recipe", "tickets.toml", "--dry-run"]).succeeded();
+    let outcome = finetune(&fixture, &["--recipe", "tickets.toml"]).succeeded();
+    assert!(fixture.path("runs/tickets-classify/model/config.json").exists(), "{}", outcome.stderr);
+    let report = fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/tickets-classify"]).succeeded();
+    assert!(report.stdout.contains("report"), "{}", report.stdout);
+    // Nothing is overwritten.
+    let refused = init(&fixture, &ask).refused();
+    assert!(refused.contains("exists, and nothing is overwritten"), "{refused}");
+}
+
+#[test]
+fn instructions_with_columns_of_their_own_become_a_run_of_updates() {
+    let fixture = Fixture::decoder();
+    let record =
+        |at: usize| format!("{{\"question\": \"is film {at} good ?\", \"answer\": \"it is very good and {at}\"}}\n");
+    fixture.write("faq.jsonl", &(0..40).map(record).collect::<String>());
+    let ask = ["--preset", "lora", "--model", "model", "--data", "faq.jsonl", "--out", "faq.toml"];
+    init(&fixture, &[&ask[..], &["--set", "device.threads=1"]].concat()).succeeded();
+    let recipe = fixture.read("faq.toml");
+    for line in [
+        "method = \"lora\" # ",
+        "records = \"prompt-completion\" # columns question, answer",
+        "prompt = \"question\" # ",
+        "completion = \"answer\" # ",
+        "train = \"faq_data/train.jsonl\"",
+        "eval = \"faq_data/eval.jsonl\"",
+        "lr = 0.0002 # ",
+        "threads = 1 # --set",
+    ] {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+    finetune(&fixture, &["--recipe", "faq.toml", "--dry-run"]).succeeded();
+    finetune(&fixture, &["--recipe", "faq.toml", "train.epochs=1"]).succeeded();
+    assert!(fixture.path("runs/faq-lora/model/adapter_config.json").exists());
+}
+
+#[test]
+fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
+    let fixture = Fixture::decoder();
+    let record =
+        |at: usize| format!("{{\"instruction\": \"is film {at} good ?\", \"input\": \"\", \"output\": \"yes {at}\"}}");
+    let list = |from: usize| format!("[{}]", (from..from + 12).map(record).collect::<Vec<_>>().join(",\n"));
+    fixture.write("train.json", &list(0));
+    fixture.write("dev.json", &list(20));
+    let ask = ["--preset", "sft", "--model", "model", "--out", "alpaca.toml", "--data", "train.json", "dev.json"];
+    init(&fixture, &ask).succeeded();
+    let recipe = fixture.read("alpaca.toml");
+    for line in
+        ["records = \"alpaca\"", "train = \"train.json\" # 12 records", "eval = \"dev.json\" # given", "batch_size = 8"]
+    {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+}
+
+#[test]
+fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_makes_them() {
+    let fixture = Fixture::decoder();
+    let ask = ["--preset", "pretrain", "--model", "model", "--data"];
+    let refused = init(&fixture, &[&ask[..], &["train.jsonl"]].concat()).refused();
+    assert!(refused.contains("corpus build train.jsonl --tokenizer model"), "{refused}");
+    let build = ["build", "train.jsonl", "--tokenizer", "model", "--out", "books", "--eod-token", "[SEP]"];
+    fixture.write("train.jsonl", &sentences(200));
+    fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
+    let sets = ["--set", "data.eod_token=[SEP]", "--out", "p.toml"];
+    init(&fixture, &[&ask[..], &["books.bin"], &sets].concat()).succeeded();
+    let recipe = fixture.read("p.toml");
+    for line in
+        ["init = \"random\"", "corpora = [\"books\"] # ", "split = \"90,10,0\"", "lr = 0.0006", "schedule = \"cosine\""]
+    {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+    fixture.run(env!("CARGO_BIN_EXE_pretrain"), &["--recipe", "p.toml", "--dry-run"]).succeeded();
+}
+
+#[test]
+fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
+    let fixture = Fixture::new();
+    fixture.write("one.csv", "text,label\ngood,a\nbad,a\nfine,a\n");
+    fixture.write("tables.csv", "a,b\n1,2\n3,4\n");
+    let message = |role: &str| format!("{{\"role\": \"{role}\", \"content\": \"he\"}}");
+    let chat = format!("{{\"messages\": [{}, {}]}}\n", message("user"), message("assistant"));
+    fixture.write("chats.jsonl", &chat.repeat(3));
+    let with = |preset: &'static str, data: &'static str, more: &[&'static str]| {
+        let ask = ["--preset", preset, "--model", "model", "--out", "new.toml", "--data", data];
+        [&ask[..], more].concat()
+    };
+    for (arguments, texts) in [
+        (with("classify", "one.csv", &[]), vec!["no column looks like a label", "--column label=NAME", "text, label"]),
+        (with("classify", "one.csv", &["--column", "label=label"]), vec!["has the same value in all records"]),
+        (with("classify", "tables.csv", &[]), vec!["--column label=NAME; columns are a, b"]),
+        (with("classify", "none.csv", &[]), vec!["none.csv"]),
+        (with("classify", "one.csv", &["--column", "tag=label"]), vec!["names no column", "WHAT=NAME"]),
+        (with("classify", "one.csv", &["--column", "label=labl"]), vec!["no record of one.csv has this column"]),
+        (with("sft", "chats.jsonl", &[]), vec!["is an encoder", "name a language model"]),
+        (with("classify", "train.jsonl", &["--set", "train.lrr=1"]), vec!["train.lrr", "train.lr"]),
+        (with("classify", "train.jsonl", &["--memory", "0"]), vec!["--memory"]),
+    ] {
+        let outcome = init(&fixture, &arguments);
+        assert!(matches!(outcome.code, 2 | 3), "{arguments:?}: {outcome:?}");
+        for text in texts {
+            assert!(outcome.stderr.contains(text), "{arguments:?}: {text} is not in {}", outcome.stderr);
+        }
+    }
+    let chat = Fixture::decoder();
+    chat.write("chats.jsonl", &fixture.read("chats.jsonl"));
+    let refused = init(&chat, &with("sft", "chats.jsonl", &[])).refused();
+    assert!(refused.contains("no chat template"), "{refused}");
+    // A model of the cache's that is not there, and the preset's own, which may come later.
+    let refused = init(&chat, &["--preset", "sft", "--model", "org/none", "--data", "train.jsonl"]).refused();
+    assert!(refused.contains("fetch -- org/none"), "{refused}");
+    let outcome = init(&chat, &["--preset", "classify", "--data", "train.jsonl", "--out", "later.toml"]).succeeded();
+    assert!(outcome.stderr.contains("`fetch google-bert/bert-base-uncased`"), "{}", outcome.stderr);
+    assert!(chat.read("later.toml").contains("estimated: 4 characters a token"));
+}
+
+#[test]
+fn every_program_prints_completions_and_a_manual_page() {
+    let fixture = Fixture::new();
+    let programs = [
+        env!("CARGO_BIN_EXE_bench"),
+        env!("CARGO_BIN_EXE_ckpt"),
+        env!("CARGO_BIN_EXE_convert"),
+        env!("CARGO_BIN_EXE_corpus"),
+        env!("CARGO_BIN_EXE_data"),
+        env!("CARGO_BIN_EXE_doctor"),
+        env!("CARGO_BIN_EXE_evaluate"),
+        env!("CARGO_BIN_EXE_finetune"),
+        env!("CARGO_BIN_EXE_forward"),
+        env!("CARGO_BIN_EXE_generate"),
+        env!("CARGO_BIN_EXE_import"),
+        env!("CARGO_BIN_EXE_init"),
+        env!("CARGO_BIN_EXE_plan"),
+        env!("CARGO_BIN_EXE_pretrain"),
+        env!("CARGO_BIN_EXE_runs"),
+        env!("CARGO_BIN_EXE_simulate"),
+        env!("CARGO_BIN_EXE_tokenizer"),
+    ];
+    for program in programs {
+        let name = program.rsplit('/').next().unwrap();
+        for shell in ["bash", "zsh", "fish"] {
+            let text = fixture.run(program, &["--completions", shell]).succeeded().stdout;
+            assert!(text.contains(name) && text.contains("help"), "{name}, {shell}: {text}");
+        }
+        let text = fixture.run(program, &["--man"]).succeeded().stdout;
+        assert!(text.contains(&format!(".TH {name} 1")) && text.contains(".SH DESCRIPTION"), "{name}: {text}");
+        let refused = fixture.run(program, &["--completions", "command.com"]).refused();
+        assert!(refused.contains("write one of bash"), "{name}: {refused}");
+    }
+}
