@@ -3,6 +3,7 @@
 
 use crate::cli::{limits, program, terminal};
 use crate::file::{printable, write_atomic};
+use crate::metrics::Metric;
 use crate::run::{ExitStatus, Status};
 use crate::runs::serve::{ServeOptions, Server};
 use crate::runs::{ExportFormat, LineReader, Report, Repository, Run, RunDirectory, RunState, export, write_csv};
@@ -275,6 +276,9 @@ fn line_of(record: &Value, run: &Run) -> Option<String> {
                 step: step?,
                 total: run.recipe.values.get("train.steps").and_then(|steps| steps.parse().ok()),
                 loss: number("loss").unwrap_or(f64::NAN),
+                pairs: number(Metric::RewardAccuracy.name())
+                    .zip(number(Metric::RewardMargin.name()))
+                    .map(<[f64; 2]>::from),
                 grad_norm: number("grad_norm").unwrap_or(f64::NAN),
                 lr: number("lr").unwrap_or(f64::NAN),
                 scale: None,

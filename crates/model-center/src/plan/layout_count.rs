@@ -47,8 +47,9 @@ pub struct LayoutRun {
     pub dtype: DType,
     /// The parameters that are f32 beside 16-bit ones.
     pub f32_parameters: F32Parameters,
-    /// The parameters that are not trained, and the only ones that are.
+    /// The parameters that are not trained.
     pub frozen: NamePatterns,
+    /// The only parameters that are trained, but for those; `None` for all.
     pub trained: Option<NamePatterns>,
     /// Dtype of gradients.
     pub gradient_dtype: DType,
