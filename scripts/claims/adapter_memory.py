@@ -5,7 +5,7 @@
 SCRATCH has SmolLM2 in `smollm2`. Three programs run one after the other, each in a process of its own on two threads,
 4 sequences of 512 tokens a step, AdamW, single precision: PEFT with transformers (this file with --peer), `finetune`
 without recomputation, and `finetune` beside the model in NF4 with its blocks recomputed. Memory is the peak of the
-process by the kernel's count, everything included; tokens/s are those of the median step after two.
+process by the kernel's count, everything included; tokens/s are the median step's, after two.
 
 The last line on stdout is `adapter-memory memory=M,speed=S,nf4=Q ok|short|noisy`, medians over the rounds of ours over
 PEFT's; noisy when PEFT's own tokens/s spread by more than 10 %. Called by adapter-memory.sh.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# NF4 against bitsandbytes on random matrices and on those of SmolLM2-135M, and training beside the quantised SmolLM2
+# NF4 against bitsandbytes on random matrices and on SmolLM2-135M's, and training beside the quantised SmolLM2
 # against PEFT beside the same weights dequantised: logits, gradients, losses of 10 steps.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh

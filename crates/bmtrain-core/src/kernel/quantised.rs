@@ -55,8 +55,8 @@ impl Arguments for QuantisedLinear<'_> {
     }
 }
 
-/// `dx (+)= dy weight`, the gradient of `x` of a [`QuantisedLinear`], with `dy` `[m, n]`, a weight `[n, k]` in blocks and
-/// `dx` `[m, k]`; times the derivative of an activation.
+/// `dx (+)= dy weight`, the gradient of `x` of a [`QuantisedLinear`], with `dy` `[m, n]`, a weight `[n, k]` in blocks
+/// and `dx` `[m, k]`; times the derivative of an activation.
 ///
 /// Numerics: as [`QuantisedLinear`], without a copy of the dequantised weight.
 #[derive(Debug)]

@@ -76,8 +76,8 @@ impl Param {
         self.inner.blocks.as_ref().map(BlockValues::format)
     }
 
-    /// Set the values of a parameter in blocks, some rows at a time: `read` fills rows of the full matrix, of which
-    /// this tensor-parallel rank takes its part. Memory: one megabyte, or one row, and as much for a part of the
+    /// Set the values of a parameter in blocks, some rows at a time: `read` fills rows of the full matrix, and this
+    /// tensor-parallel rank takes its part of them. Memory: one megabyte, or one row, and as much for a part of the
     /// columns.
     ///
     /// # Errors

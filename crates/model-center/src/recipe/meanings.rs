@@ -83,7 +83,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second(
         "adapter.quantize",
         "How the frozen model is held: `nf4` quantises the linear layers of its blocks to 4 bits while they are read \
-         (QLoRA), `as-stored` keeps those of a GGUF file in its blocks.",
+         (QLoRA), `as-stored` keeps them in the blocks of a GGUF file.",
     ),
     second("adapter.path", "PEFT directory of an adapter that training begins with."),
     second("adapter.rank", "Rank of an update."),
