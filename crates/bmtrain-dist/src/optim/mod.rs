@@ -51,16 +51,19 @@ pub struct ParamGroup {
 }
 
 impl ParamGroup {
-    /// The usual two groups: weights that decay; norms and biases, which do not.
+    /// The usual two groups: weights that decay; norms and biases, which do not. Parameters that are frozen from the
+    /// start, which have no storage for gradients, are in neither.
     pub fn by_decay<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
-        let (decay, keep) = params.into_iter().cloned().partition(|param: &Param| param.spec().decay);
+        let trained = params.into_iter().filter(|param| param.spec().trainable).cloned();
+        let (decay, keep) = trained.partition(|param: &Param| param.spec().decay);
         let group = |params, weight_decay| ParamGroup { params, weight_decay, lr_factor: 1.0 };
         vec![group(decay, weight_decay), group(keep, 0.0)]
     }
 
-    /// One group for all.
+    /// One group for all that are not frozen from the start.
     pub fn all<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
-        vec![ParamGroup { params: params.into_iter().cloned().collect(), weight_decay, lr_factor: 1.0 }]
+        let params = params.into_iter().filter(|param| param.spec().trainable).cloned().collect();
+        vec![ParamGroup { params, weight_decay, lr_factor: 1.0 }]
     }
 }
 
