@@ -29,8 +29,8 @@ pub use logits::{RepetitionPenalty, argmax, force_token, log_softmax, repeated_n
 pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, TextChunk};
 pub use overrides::GenerationOverrides;
 pub use pipeline::TextGenerator;
-pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts};
+pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts, read_split};
 pub use sampling::{RandomAddress, Sampling};
 pub use settings::{GenerationSettings, token_id};
-pub use setup::GenerationSetup;
+pub use setup::{CutSide, GenerationSetup, PROMPT, PromptLimit};
 pub use stream::{TextStream, check_stop_strings};
