@@ -43,6 +43,9 @@ const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("
 /// Tiles of attention on tensor cores.
 const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
 
+/// Adam with moments in 8 bits.
+pub const ADAM_8BIT: Source = Source { file: "adam_8bit.cu", headers: &[], code: include_str!("../adam_8bit.cu") };
+
 /// Attention for every head size and dtype.
 pub const ATTENTION: Source =
     Source { file: "attention.cu", headers: &[ATTENTION_WORDS], code: include_str!("../attention.cu") };
@@ -106,6 +109,7 @@ macro_rules! attention_mma {
 
 /// Every unit, in the order of their names.
 pub const UNITS: &[Unit] = &[
+    Unit::plain("adam_8bit", &ADAM_8BIT),
     Unit::plain("attention", &ATTENTION),
     attention_mma!("128", "bf16"),
     attention_mma!("128", "f16"),

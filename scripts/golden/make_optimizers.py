@@ -87,6 +87,10 @@ OPTIMIZERS = {
     "adam-climbing": lambda groups: optim.Adam(groups, lr=LR, maximize=True),
     "sgd-climbing": lambda groups: optim.SGD(groups, lr=LR, momentum=0.9, maximize=True),
     "lion": lambda groups: Lion(groups, lr=LR),
+    "adafactor": lambda groups: transformers.Adafactor(
+        groups, lr=LR, scale_parameter=False, relative_step=False),
+    "adafactor-scaled": lambda groups: transformers.Adafactor(
+        groups, lr=10 * LR, scale_parameter=True, relative_step=False, clip_threshold=0.5),
     "muon": lambda groups: Muon(groups),
     "muon-plain": lambda groups: Muon(groups, momentum=0.9, nesterov=False, adjust_lr_fn="match_rms_adamw"),
 }

@@ -1,12 +1,12 @@
 //! Memory of the host beside a device, and the optimizer step on it: what an offloaded optimizer is made of.
 //!
 //! [`HostBuffer`] holds f32 outside the device's pool; the device's memory report shows it as
-//! [`Segment::Offload`](crate::Segment::Offload). [`HostAdam`] is the step of
-//! [`kernel::Adam`](crate::kernel::Adam) as work of the host ([`Backend::on_host`](crate::Backend::on_host)): the CPU
-//! backend's own routine, so that the bits are the same.
+//! [`Segment::Offload`](crate::Segment::Offload). [`HostUpdate`] is the step of
+//! [`kernel::Adam`](crate::kernel::Adam) or [`kernel::Update`](crate::kernel::Update) as work of the host
+//! ([`Backend::on_host`](crate::Backend::on_host)): the CPU backend's own routine, so that the bits are the same.
 #![allow(unsafe_code)]
 
-pub use crate::cpu::host::{HostAdam, widen};
+pub use crate::cpu::host::{HostSettings, HostUpdate, widen};
 pub use crate::cpu::threads::Threads;
 
 use crate::backend::Memory;

@@ -20,7 +20,7 @@ macro_rules! with_stems {
             rotary: ["rotary"];
             softmax: ["softmax", "log_softmax"];
             sums: ["column_sum", "sum", "mean"];
-            optimizers: ["grad_norm", "non_finite", "clip_factor", "adam", "update"];
+            optimizers: ["grad_norm", "non_finite", "clip_factor", "adam", "adam_8bit", "update"];
             random: ["fill_random", "dropout"];
             vocabularies: ["vocabulary", "vocabulary_cross_entropy", "loss_totals", "scale_by"];
             heads: ["linear_cross_entropy"];

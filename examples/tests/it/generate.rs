@@ -440,3 +440,85 @@ fn the_text_generator_of_the_library_formats_conversations_and_takes_options() {
     generator.options.max_new_tokens = 0;
     assert!(generator.generate("it").unwrap_err().to_string().contains("max_new_tokens"));
 }
+
+#[test]
+fn a_split_of_a_data_set_is_generated_for_and_its_rows_keep_their_keys() {
+    let fixture = Fixture::bloom();
+    let texts = ["it is bad", "the film was good", "the plot is a film"];
+    let row = |at: usize| json!({"id": format!("row-{at}"), "input": texts[at], "output": "x", "note": at});
+    fixture.write("data/test/b.jsonl", &lines(&[row(2)]));
+    fixture.write("data/test/a.jsonl", &lines(&[row(0), row(1)]));
+    fixture.write("data/test/notes.txt", "no rows");
+    fixture.write("data/val.jsonl", &lines(&[row(1)]));
+    let new = ["--max-new-tokens", "3"];
+    let run = |arguments: &[&str]| {
+        let data = ["--data", "data", "--output", "out.jsonl"];
+        fixture.generate(&[&data[..], &new, arguments].concat())
+    };
+    run(&[]).succeeded();
+    let all = rows(&fixture.read("out.jsonl"));
+    for (at, (row_of, got)) in (0..3).map(row).zip(&all).enumerate() {
+        let mut kept = got.clone();
+        let text = kept.as_object_mut().unwrap().remove("generated_text").unwrap();
+        assert_eq!(kept, row_of, "the files come in the order of their names");
+        let alone = fixture.generate(&[&["--prompt", texts[at]], &new[..]].concat()).succeeded().stdout;
+        assert_eq!(text.as_str().unwrap().trim_end(), alone.trim_end());
+    }
+    let written = fixture.read("out.jsonl");
+    run(&["--overwrite", "--ranks", "2", "--batch", "1"]).succeeded();
+    assert_eq!(fixture.read("out.jsonl"), written, "two ranks share the rows");
+    fixture.write("out.jsonl", &written.lines().take(1).map(|line| format!("{line}\n")).collect::<String>());
+    run(&["--append"]).succeeded();
+    assert_eq!(fixture.read("out.jsonl"), written, "an output that was cut off is continued");
+    run(&["--overwrite", "--split", "val"]).succeeded();
+    assert_eq!(rows(&fixture.read("out.jsonl"))[0], all[1]);
+    for (arguments, part) in [
+        (&["--overwrite", "--split", "train"][..], "neither a directory"),
+        (&["--overwrite", "--split", "../data"], "is not a name"),
+        (&["--overwrite", "--input", "data/val.jsonl"], "cannot be used with"),
+    ] {
+        let error = run(arguments).refused();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn long_prompts_are_cut_at_the_chosen_side_alone() {
+    let fixture = Fixture::bloom();
+    let ids: Vec<u32> = (5..15).collect();
+    let prompt = |ids: &[u32]| json!({"input_ids": ids});
+    let texts = |input: &[Value], arguments: &[&str]| -> Vec<Value> {
+        let rows = generated(&fixture, input, &[&["--max-new-tokens", "3"], arguments].concat());
+        rows.iter().map(|row| row["generated_ids"].clone()).collect()
+    };
+    let parts = texts(&[prompt(&ids[6..]), prompt(&ids[..4]), prompt(&ids)], &[]);
+    assert!(parts[0] != parts[1], "{parts:?}");
+    let limit = ["--max-prompt-tokens", "4"];
+    assert_eq!(texts(&[prompt(&ids)], &[&limit[..], &["--cut", "start"]].concat())[0], parts[0]);
+    assert_eq!(texts(&[prompt(&ids)], &[&limit[..], &["--cut", "end"]].concat())[0], parts[1]);
+    assert_eq!(texts(&[prompt(&ids)], &["--cut", "end"])[0], parts[2], "it fits");
+    let arguments = ["--input", "in.jsonl", "--max-new-tokens", "3", "--max-prompt-tokens", "4"];
+    let error = fixture.generate(&arguments).refused();
+    assert!(error.contains("10 tokens, and --max-prompt-tokens is 4") && error.contains("--cut"), "{error}");
+    // The special token of the template stays, and the end of the text.
+    let echo = |text: &str, arguments: &[&str]| {
+        let all = [&["--prompt", text, "--max-new-tokens", "2"], arguments].concat();
+        fixture.generate(&all).succeeded().stdout
+    };
+    assert_eq!(echo("it is bad a film", &["--max-prompt-tokens", "3", "--cut", "start"]), echo("a film", &[]));
+}
+
+#[test]
+fn lines_are_completed_one_by_one() {
+    let fixture = Fixture::bloom();
+    let max = ["--max-new-tokens", "4"];
+    let of = |text: &str| fixture.generate(&[&["--prompt", text], &max[..]].concat()).succeeded().stdout;
+    let typed = |input: &str| fixture.generate_from(input, &[&["--interactive"], &max[..]].concat()).succeeded();
+    let both = typed("it is bad\n\nthe film\n/exit\nthe film\n").stdout;
+    assert_eq!(both, of("it is bad") + &of("the film"), "no line depends on the one before");
+    assert!(typed("/help\n").stdout.contains("Any other line is a prompt"));
+    let error = fixture.generate(&["--interactive", "--prompt", "it"]).refused();
+    assert!(error.contains("cannot be used with"), "{error}");
+    let samples = fixture.generate(&["--prompt", "", "--sample", "--texts", "3", "--max-new-tokens", "3"]).succeeded();
+    assert_eq!(samples.stdout.lines().count(), 3, "an empty prompt begins with the first token: {}", samples.stdout);
+}

@@ -5,6 +5,7 @@
 mod fixture;
 
 mod adapters;
+mod averages;
 mod bad_input;
 mod bench;
 mod ckpt;

@@ -213,3 +213,34 @@ fn the_text_around_inputs_is_kept_with_the_model_and_an_output_is_gone_on_with()
     fixture.finetune(&again).succeeded();
     assert!(!fixture.path("again/model/text_formats.json").exists());
 }
+
+#[test]
+fn sample_texts_are_recorded_before_at_and_after_training_and_reported() {
+    let fixture = fixture();
+    let samples = ["log.samples=[\"good film\", \"the end\"]", "log.sample_tokens=3"];
+    let sets = [&UNSAVED[..], &SETS, &samples].concat();
+    train(&fixture, "one", 1, &sets).succeeded();
+    let texts = |dir: &str| -> Vec<(Value, Value, Value)> {
+        let all = records(&fixture, dir, "sample");
+        all.into_iter()
+            .map(|sample| (sample["step"].clone(), sample["prompt"].clone(), sample["text"].clone()))
+            .collect()
+    };
+    let one = texts("one");
+    let steps: Vec<u64> = one.iter().map(|(step, ..)| step.as_u64().unwrap()).collect();
+    assert_eq!(steps, [0, 0, 2, 2, 4, 4]);
+    assert!(one[0].1 == "good film" && one[1].1 == "the end" && one.iter().all(|(.., text)| text.is_string()));
+    train(&fixture, "two", 2, &[&sets[..], &["parallel.zero=3"]].concat()).succeeded();
+    assert_eq!(texts("two"), one);
+    train(&fixture, "without", 1, &[&UNSAVED[..], &SETS].concat()).succeeded();
+    let losses = |dir: &str| records(&fixture, dir, "step").iter().map(|step| step["loss"].clone()).collect::<Vec<_>>();
+    assert_eq!(losses("one"), losses("without"), "samples change nothing");
+    let report = ["report", "one", "--output", "out.html"];
+    fixture.run(env!("CARGO_BIN_EXE_runs"), &report).succeeded();
+    let markdown = fixture.read("out.md");
+    for part in ["last sample text", "| good film | after step 0: ", "instruction set", "physical cores"] {
+        assert!(markdown.contains(part), "{part}: {markdown}");
+    }
+    let start = &records(&fixture, "one", "start")[0]["time"];
+    assert!(start["cores"].as_u64() >= Some(1) && start["commit"].is_null(), "{start}");
+}

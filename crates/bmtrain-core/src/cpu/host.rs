@@ -1,4 +1,4 @@
-//! The optimizer step as work of the host, on plain slices. Public as [`crate::offload::HostAdam`] and
+//! The optimizer step as work of the host, on plain slices. Public as [`crate::offload::HostUpdate`] and
 //! [`crate::offload::widen`].
 
 use super::floats::{Floats, FloatsMut};
@@ -7,43 +7,73 @@ use super::threads::Threads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::exact::Sum;
-use crate::kernel::AdamSettings;
+use crate::kernel::{AdamSettings, UpdateSettings};
 use std::sync::{Mutex, PoisonError};
 
-/// One Adam step over a run of elements in the host's memory; the formulas and the bits are the same as in
-/// [`kernel::Adam`](crate::kernel::Adam) on the CPU backend.
+/// The formulas of a [`HostUpdate`] and the numbers of its step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HostSettings {
+    /// As in [`kernel::Adam`](crate::kernel::Adam), with the states `m` and `v`.
+    Adam(AdamSettings),
+    /// As in [`kernel::Update`](crate::kernel::Update), with the states `first`, `second` and `third`.
+    Update(UpdateSettings),
+}
+
+impl HostSettings {
+    fn step(&self) -> u64 {
+        match self {
+            HostSettings::Adam(settings) => settings.step,
+            HostSettings::Update(settings) => settings.step,
+        }
+    }
+
+    /// The names of the states, in the order of the kernel's arguments; `None` of those that the formulas do not have.
+    pub fn states(&self) -> [Option<&'static str>; 3] {
+        match self {
+            HostSettings::Adam(_) => [Some("m"), Some("v"), None],
+            HostSettings::Update(settings) => settings.rule.states(),
+        }
+    }
+}
+
+/// One step of an optimizer over a run of elements in the host's memory; the formulas and the bits are the same as in
+/// the kernel of its settings on the CPU backend.
 #[derive(Debug)]
-pub struct HostAdam<'a> {
+pub struct HostUpdate<'a> {
     /// The parameter, of type `dtype`.
     pub parameter: &'a mut [u8],
     /// Type of the parameter.
     pub dtype: DType,
     /// f32 copy of a parameter of another type; none of an f32 one.
     pub master: Option<&'a mut [f32]>,
-    /// First moment.
-    pub m: &'a mut [f32],
-    /// Second moment.
-    pub v: &'a mut [f32],
+    /// The states that [`HostSettings::states`] names.
+    pub states: [Option<&'a mut [f32]>; 3],
     /// The gradient, of type `grad_dtype`.
     pub grad: &'a [u8],
     /// Type of the gradient.
     pub grad_dtype: DType,
     /// Multiplied into the gradient; if it is not finite nothing is changed.
     pub factor: f32,
-    /// The numbers of the step.
-    pub settings: AdamSettings,
+    /// The formulas and the numbers of the step.
+    pub settings: HostSettings,
 }
 
-impl HostAdam<'_> {
+impl HostUpdate<'_> {
     /// Take the step, divided among `threads`. With `moved`, the sum of the squares of what every f32 value changed by
     /// is added to it.
     pub fn run(self, threads: &Threads, moved: Option<&mut Sum>) -> Result<()> {
-        const NAME: &str = "host adam";
+        const NAME: &str = "host update";
         let parameter = FloatsMut::of_bytes(NAME, self.parameter, self.dtype)?;
         let grad = Floats::of_bytes(NAME, self.grad, self.grad_dtype)?;
         let len = parameter.len();
+        for (name, state) in self.settings.states().into_iter().zip(&self.states) {
+            let (expected, got) = (name.map_or(0, |_| len), state.as_ref().map_or(0, |state| state.len()));
+            if expected != got {
+                return Err(Error::shape(NAME, name.unwrap_or("a state of other formulas"), expected, got));
+            }
+        }
         let master = self.master.as_ref().map_or(len, |master| master.len());
-        for (what, got) in [("grad", grad.len()), ("m", self.m.len()), ("v", self.v.len()), ("master", master)] {
+        for (what, got) in [("grad", grad.len()), ("master", master)] {
             if got != len {
                 return Err(Error::shape(NAME, what, len, got));
             }
@@ -52,14 +82,20 @@ impl HostAdam<'_> {
             let reason = "a master copy belongs to parameters that are not f32, and only to them";
             return Err(Error::argument(NAME, reason));
         }
-        if self.settings.step == 0 {
+        if self.settings.step() == 0 {
             return Err(Error::argument(NAME, "steps are counted from 1"));
         }
-        let elements = Elements { parameter, master: self.master, states: [Some(self.m), Some(self.v), None], grad };
-        let sum = moved.as_ref().map(|_| Mutex::new(Sum::ZERO));
-        let numbers = self.settings.numbers(self.factor);
-        let take = || step(threads, numbers, self.factor, elements, sum.as_ref());
-        threads.instruction_set().within(take);
+        let elements = Elements { parameter, master: self.master, states: self.states, grad };
+        let (sum, factor) = (moved.as_ref().map(|_| Mutex::new(Sum::ZERO)), self.factor);
+        let within = threads.instruction_set();
+        match self.settings {
+            HostSettings::Adam(settings) => {
+                within.within(|| step(threads, settings.numbers(factor), factor, elements, sum.as_ref()));
+            }
+            HostSettings::Update(settings) => {
+                within.within(|| step(threads, settings.numbers(factor), factor, elements, sum.as_ref()));
+            }
+        }
         if let (Some(moved), Some(sum)) = (moved, sum) {
             moved.merge(sum.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
@@ -97,16 +133,15 @@ mod tests {
         let len = parameter.len();
         let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
         let grad: Vec<f32> = (0..len).map(|i| if i % 2 == 0 { 2.0 } else { -3.0 }).collect();
-        let adam = HostAdam {
+        let adam = HostUpdate {
             parameter: bytemuck::cast_slice_mut(parameter),
             dtype: DType::F32,
             master: None,
-            m: &mut m,
-            v: &mut v,
+            states: [Some(&mut m), Some(&mut v), None],
             grad: bytemuck::cast_slice(&grad),
             grad_dtype: DType::F32,
             factor,
-            settings: SETTINGS,
+            settings: HostSettings::Adam(SETTINGS),
         };
         adam.run(&Threads::new(2)?, moved)
     }
@@ -126,16 +161,15 @@ mod tests {
     #[test]
     fn ranges_that_do_not_fit_are_refused() {
         let (mut values, grad, mut m, mut v) = ([0.0f32; 3], [0.0f32; 3], [0.0; 3], [0.0; 2]);
-        let adam = HostAdam {
+        let adam = HostUpdate {
             parameter: bytemuck::cast_slice_mut(&mut values),
             dtype: DType::F32,
             master: None,
-            m: &mut m,
-            v: &mut v,
+            states: [Some(&mut m), Some(&mut v), None],
             grad: bytemuck::cast_slice(&grad),
             grad_dtype: DType::F32,
             factor: 1.0,
-            settings: SETTINGS,
+            settings: HostSettings::Adam(SETTINGS),
         };
         let error = adam.run(&Threads::new(1).unwrap(), None).unwrap_err().to_string();
         assert!(error.contains("v: expected 3, got 2"), "{error}");

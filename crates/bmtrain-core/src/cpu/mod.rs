@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod access;
+mod adam_8bit;
 mod attention;
 mod caches;
 mod cross_entropy;
@@ -155,6 +156,7 @@ fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::NonFinite(a) => reduce::non_finite(threads, a),
         Kernel::ClipFactor(a) => optimizer::clip_factor(a),
         Kernel::Adam(a) => optimizer::adam(threads, a),
+        Kernel::Adam8bit(a) => adam_8bit::adam_8bit(threads, a),
         Kernel::Update(a) => update::update(threads, a),
         Kernel::FillRandom(a) => random::fill_random(threads, a),
     }

@@ -95,7 +95,7 @@ fn part<'s>(states: &'s mut States<'_>, start: usize, len: usize) -> States<'s> 
     states.each_mut().map(|state| state.as_mut().map(|state| &mut state[start..start + len]))
 }
 
-fn piece(step: impl TileUpdate, elements: Elements<'_>) {
+pub(super) fn piece(step: impl TileUpdate, elements: Elements<'_>) {
     let Elements { mut parameter, mut master, mut states, grad } = elements;
     if let (FloatsMut::F32(parameter), None, Floats::F32(grad)) = (&mut parameter, &master, grad) {
         // Nothing to widen: one loop, and no room on the stack that would have to be cleared.

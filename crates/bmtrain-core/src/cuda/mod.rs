@@ -11,6 +11,7 @@
 //! or the first launch reports what is missing, and [`survey`] reports all of it at once.
 #![allow(unsafe_code)]
 
+mod adam_8bit;
 mod attention;
 mod attention_mma;
 mod blas;
@@ -255,6 +256,7 @@ impl Kernels for CudaBackend {
             Kernel::NonFinite(a) => self.run(on, |launch| reduce::non_finite(launch, a)),
             Kernel::ClipFactor(a) => self.run(on, |launch| optimizer::clip_factor(launch, a)),
             Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
+            Kernel::Adam8bit(a) => self.run(on, |launch| adam_8bit::adam_8bit(launch, a)),
             Kernel::Update(a) => self.run(on, |launch| update::update(launch, a)),
             Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
             Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),

@@ -43,6 +43,7 @@ macro_rules! arguments {
     };
 }
 
+pub mod adam_8bit;
 pub mod attention;
 pub mod cross_entropy;
 pub mod elementwise;
@@ -57,6 +58,8 @@ pub mod rotary;
 pub mod rows;
 pub mod update;
 
+pub use adam_8bit::{Adam8bit, STATE_BLOCK};
+pub(crate) use adam_8bit::{Codes, SIGNED, UNSIGNED};
 pub use attention::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Heads, HeadsMut, Mask,
 };
@@ -301,6 +304,8 @@ kernels! {
     ClipFactor,
     /// One Adam step over a run of elements.
     Adam,
+    /// The same with moments in 8 bits.
+    Adam8bit,
     /// One step of another optimizer over a run of elements.
     Update,
     /// Addressed random values.
@@ -421,6 +426,7 @@ pub(crate) enum Elements {
     F32,
     I64,
     I32,
+    U8,
 }
 
 /// Require the elements of an operand, if it is there, and their number if one is given.
@@ -435,6 +441,7 @@ fn expect(op: &'static str, what: &str, operand: &impl Operand, elements: Elemen
         Elements::F32 => expect_dtype(op, what, DType::F32, range.dtype),
         Elements::I64 => expect_dtype(op, what, DType::I64, range.dtype),
         Elements::I32 => expect_dtype(op, what, DType::I32, range.dtype),
+        Elements::U8 => expect_dtype(op, what, DType::U8, range.dtype),
     }
 }
 

@@ -12,6 +12,6 @@ pub use disk::{
 #[cfg(feature = "testing")]
 pub use disk::{FailAction, FailPoint, simulated};
 pub use state::{
-    OptimizerState, SaveEvent, Saver, Snapshot, TrainingState, load_parameters, restore,
+    OptimizerState, SaveEvent, Saver, Snapshot, TrainingState, load_averages, load_parameters, restore,
     restore_without_optimizer_state,
 };

@@ -86,7 +86,7 @@ impl Rule for AdamOptions {
 
 impl DeviceRule for AdamOptions {
     fn launch(&self, device: &Device, elements: StepElements<'_>, numbers: StepNumbers) -> Result<()> {
-        let StepElements { parameter, master, states, grad, factor } = elements;
+        let StepElements { parameter, master, states, grad, factor, .. } = elements;
         let Ok([m, v]) = <[ViewMut<'_>; 2]>::try_from(states) else {
             return Err(Error::setting("adam", "a step takes two moments"));
         };

@@ -34,6 +34,20 @@ impl ElementwiseOptions {
     }
 }
 
+impl ElementwiseOptions {
+    /// The numbers of a parameter's step.
+    pub(super) fn settings(&self, StepNumbers { lr, decay, step }: StepNumbers) -> UpdateSettings {
+        UpdateSettings {
+            rule: self.rule,
+            lr,
+            decay: f64::from(decay),
+            decoupled: self.decay_form == DecayForm::Decoupled,
+            maximize: self.maximize,
+            step,
+        }
+    }
+}
+
 impl Rule for ElementwiseOptions {
     fn check(&self) -> Result<()> {
         self.rule.check()?;
@@ -60,17 +74,10 @@ impl Rule for ElementwiseOptions {
 
 impl DeviceRule for ElementwiseOptions {
     fn launch(&self, device: &Device, elements: StepElements<'_>, numbers: StepNumbers) -> Result<()> {
-        let StepElements { parameter, master, states, grad, factor } = elements;
+        let StepElements { parameter, master, states, grad, factor, .. } = elements;
         let mut states = states.into_iter();
         let [first, second, third] = self.rule.states().map(|state| state.and_then(|_| states.next()));
-        let settings = UpdateSettings {
-            rule: self.rule,
-            lr: numbers.lr,
-            decay: f64::from(numbers.decay),
-            decoupled: self.decay_form == DecayForm::Decoupled,
-            maximize: self.maximize,
-            step: numbers.step,
-        };
+        let settings = self.settings(numbers);
         Ok(device.launch(Update { parameter, master, first, second, third, grad, factor, settings })?)
     }
 }

@@ -1,13 +1,18 @@
 //! Optimizers, learning-rate schedules, loss scaling, and the manager that scales, clips and steps them together.
 
+pub mod adafactor;
 pub mod adam;
+pub mod adam_8bit;
+pub mod average;
 mod broken;
 mod clip;
 pub mod delta;
 pub mod elementwise;
 pub mod fingerprint;
+mod kept;
 pub mod manager;
 pub mod manager_state;
+mod moments;
 pub mod muon;
 pub mod offload;
 pub mod on_device;
@@ -16,28 +21,35 @@ pub mod schedule;
 mod state;
 pub(crate) mod tensor_terms;
 
+pub use adafactor::{Adafactor, AdafactorOptions};
 pub use adam::{Adam, AdamOptions, DecayForm};
+pub use adam_8bit::{Adam8bit, Adam8bitOptions};
+pub use average::{AverageForm, UsedAverages, WeightAverage};
 pub use clip::Clip;
 pub use delta::Delta;
 pub use elementwise::{Elementwise, ElementwiseOptions};
 pub use fingerprint::Fingerprint;
+pub use kept::{Kept, KeptForm, KeptSpec, KeptTensor};
 pub use manager::{OptimManager, StepInfo};
 pub use manager_state::ManagerState;
 pub use muon::{Muon, MuonOptions, MuonScale};
-pub use offload::{AdamOffload, HostTensor};
-pub use on_device::{DeviceOptimizer, DeviceRule, DirectionElements, MatrixRule, Rule, StepElements, StepNumbers};
+pub use offload::{AdamOffload, ElementwiseOffload, HostOptimizer, HostRule, HostTensor};
+pub use on_device::{
+    DeviceOptimizer, DeviceRule, DirectionElements, Rule, StepElements, StepNumbers, WholeDirection, WholeRule,
+};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
 pub use schedule::{DecayShape, DecaySpan, Schedule, ScheduleKind, Scheduler, Warmup};
 
 use crate::error::{Error, Result};
 use crate::param::Param;
-use bmtrain_core::{Storage, Tensor};
+use bmtrain_core::Tensor;
 use state::{check_state, tensor};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Gives elements of a named tensor of an optimizer's state.
-pub type ReadKept<'a> = dyn FnMut(&'static str, Range<usize>) -> Result<Vec<f32>> + 'a;
+/// Gives values of a tensor of an optimizer's state, widened to f32. The range is of elements of this rank's
+/// tensor-parallel part of the parameter if [`KeptForm::is_by_element`], else of the tensor's own.
+pub type ReadKept<'a> = dyn FnMut(&KeptSpec, Range<usize>) -> Result<Vec<f32>> + 'a;
 
 /// Parameters that share their settings.
 #[derive(Debug, Clone)]
@@ -84,7 +96,7 @@ pub struct ParamState {
     /// Steps taken.
     pub steps: u64,
     /// Named tensors, whole, over all tensor-parallel ranks too: of Adam `m` and `v`, and `master` for 16-bit
-    /// parameters.
+    /// parameters. Codes are whole numbers.
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
@@ -108,25 +120,6 @@ pub struct StateStretch<'a> {
 /// Elements that [`Optimizer::visit_stretches`] copies to the host at a time (4 MiB).
 pub(crate) const STRETCH: usize = 1 << 20;
 
-/// What an optimizer keeps for one parameter, on this rank.
-#[derive(Debug)]
-pub struct Kept {
-    /// Steps taken.
-    pub steps: u64,
-    /// Named f32, laid out by [`OwnedPart::in_state`](crate::param::OwnedPart::in_state): of Adam `m` and `v`, and
-    /// `master` for 16-bit parameters.
-    pub tensors: Vec<(&'static str, KeptTensor)>,
-}
-
-/// Where an optimizer keeps a tensor.
-#[derive(Debug, Clone)]
-pub enum KeptTensor {
-    /// In the device's memory, updated on the compute lane.
-    Device(Storage),
-    /// In the host's memory, updated on the copy lane.
-    Host(HostTensor),
-}
-
 /// Something that updates parameters from their gradients.
 pub trait Optimizer {
     /// The groups it updates.
@@ -143,7 +136,7 @@ pub trait Optimizer {
     /// have to do the same, in stretches of a bounded number of elements. Storages come in the order in which the
     /// groups first name them, each gathered once, and the parameters of one in the order of the groups; they may
     /// alternate. The stretches of a tensor come in order and without other tensors of the parameter between them, the
-    /// tensors in the order of [`Optimizer::kept_names`]. Waits for the device.
+    /// tensors in the order of [`Optimizer::kept_specs`]. Waits for the device.
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()>;
 
     /// All of it at once: as much host memory as the state has.
@@ -169,11 +162,11 @@ pub trait Optimizer {
     /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
 
-    /// The names of the tensors that it keeps for a parameter after its first step.
-    fn kept_names(&self, param: &Param) -> Vec<&'static str>;
+    /// The tensors that it keeps for a parameter after its first step.
+    fn kept_specs(&self, param: &Param) -> Vec<KeptSpec>;
 
-    /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this
-    /// rank is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
+    /// Continue for one of its parameters after `steps` steps. `read` gives those values of a tensor that this rank is
+    /// to hold. The values of the parameter were loaded before.
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
 
     /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any
@@ -184,13 +177,17 @@ pub trait Optimizer {
     /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing
     /// is changed.
     fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
-        for (param, entry) in check_state(self.groups(), |param| self.kept_names(param), state)? {
-            self.load_kept(&param, entry.steps, &mut |name, part| {
+        for (param, entry) in check_state(self.groups(), |param| self.kept_specs(param), state)? {
+            self.load_kept(&param, entry.steps, &mut |spec, part| {
                 let mut values = vec![0.0; part.len()];
-                for (start, at, len) in param.runs_of(&part) {
-                    let run = tensor(entry, name).and_then(|whole| whole.get(start..start + len));
+                let runs = match spec.form.is_by_element() {
+                    true => param.runs_of(&part),
+                    false => vec![(part.start, 0, part.len())],
+                };
+                for (start, at, len) in runs {
+                    let run = tensor(entry, spec.name).and_then(|whole| whole.get(start..start + len));
                     let missing = || {
-                        let reason = format!("optimizer state {name} has no {len} values from {start} on");
+                        let reason = format!("optimizer state {} has no {len} values from {start} on", spec.name);
                         Error::parameter(entry.name.clone(), reason)
                     };
                     values[at..at + len].copy_from_slice(run.ok_or_else(missing)?);

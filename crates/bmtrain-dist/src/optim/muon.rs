@@ -1,11 +1,13 @@
 //! Muon: momentum whose matrices are orthogonalised, for the weight matrices of blocks; other parameters are left to
 //! another optimizer of the manager.
 //!
-//! [`MuonOptions`] is a [`MatrixRule`] of [`DeviceOptimizer`]: a rank updates what it owns, and transforms each
+//! [`MuonOptions`] is a [`WholeRule`] of [`DeviceOptimizer`]: a rank updates what it owns, and transforms each
 //! matrix that it owns a part of as a whole, from the gathered directions of all ranks. So the bits are the same
 //! however the parameters are sharded.
 
-use super::on_device::{DeviceOptimizer, DeviceRule, DirectionElements, MatrixRule, Rule, StepElements, StepNumbers};
+use super::on_device::{
+    DeviceOptimizer, DeviceRule, DirectionElements, Rule, StepElements, StepNumbers, WholeDirection, WholeRule,
+};
 use crate::error::{Error, Result};
 use crate::param::Param;
 use bmtrain_core::buffer::View;
@@ -92,37 +94,25 @@ impl DeviceRule for MuonOptions {
         Ok(device.launch(Update { parameter, master, first, second, third, grad, factor, settings })?)
     }
 
-    fn of_matrices(&self) -> Option<&dyn MatrixRule> {
+    fn of_whole(&self) -> Option<&dyn WholeRule> {
         Some(self)
     }
 }
 
 /// `p = (1 - lr decay) p - lr g`.
-fn descent(lr: f64, decay: f64) -> UpdateSettings {
+pub(super) fn descent(lr: f64, decay: f64) -> UpdateSettings {
     let rule = UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false };
     UpdateSettings { rule, lr, decay, decoupled: true, maximize: false, step: 1 }
 }
 
-impl MatrixRule for MuonOptions {
+impl WholeRule for MuonOptions {
     fn direct(&self, elements: DirectionElements<'_>) -> Result<()> {
         let DirectionElements { states, grads, factor, range, direction } = elements;
         let [average] = states.as_slice() else {
             return Err(Error::setting("muon", "a step takes one average"));
         };
         let (device, rest) = (direction.device(), 1.0 - self.momentum);
-        // The average as a parameter: of itself it keeps 1 - (-rest) (-1), and it descends by -rest. A factor that is
-        // not finite leaves it as it is.
-        let [master, first, second, third] = [None, None, None, None];
-        device.launch(Update {
-            parameter: average.view_mut(range.clone())?,
-            master,
-            first,
-            second,
-            third,
-            grad: grads.view(range.clone())?,
-            factor: factor.view()?,
-            settings: descent(-f64::from(rest), -1.0),
-        })?;
+        move_average((average, range.clone()), f64::from(rest), grads.view(range.clone())?, factor)?;
         let mut alpha = 1.0;
         if self.nesterov {
             let out = Dest { view: direction.view_mut(range.clone())?, add: false };
@@ -139,8 +129,9 @@ impl MatrixRule for MuonOptions {
         Ok(())
     }
 
-    fn transform(&self, matrix: &Storage, range: Range<usize>, shape: [usize; 2]) -> Result<()> {
-        let [rows, columns] = shape;
+    fn transform(&self, direction: WholeDirection<'_>) -> Result<Option<Tensor>> {
+        let WholeDirection { storage: matrix, range, shape, .. } = direction;
+        let [rows, columns] = *shape.dims() else { return Ok(None) };
         let (device, len, inner) = (matrix.device(), range.len(), rows.min(columns));
         let f32s = |len: usize| Storage::empty(device, len, DType::F32, Segment::Workspace);
         let copy = |from: &Storage, to: &Storage| -> Result<()> {
@@ -176,8 +167,31 @@ impl MatrixRule for MuonOptions {
             MuonScale::MatchAdamW => 0.2 * rows.max(columns).sqrt(),
         };
         let (a, out) = (x.view(0..len)?, matrix.view_mut(range)?);
-        Ok(device.launch(AddScaled { alpha, a, beta: 0.0, b: None, out })?)
+        device.launch(AddScaled { alpha, a, beta: 0.0, b: None, out })?;
+        Ok(None)
     }
+}
+
+/// `average = (1 - rest) average + rest factor x` of a range of a storage. A factor that is not finite leaves it as it
+/// is.
+pub(super) fn move_average(
+    (average, range): (&Storage, Range<usize>),
+    rest: f64,
+    x: View<'_>,
+    factor: &Tensor,
+) -> Result<()> {
+    // The average as a parameter: of itself it keeps 1 - (-rest) (-1), and it descends by -rest.
+    let [master, first, second, third] = [None, None, None, None];
+    Ok(average.device().launch(Update {
+        parameter: average.view_mut(range)?,
+        master,
+        first,
+        second,
+        third,
+        grad: x,
+        factor: factor.view()?,
+        settings: descent(-rest, -1.0),
+    })?)
 }
 
 /// A matrix over its norm; zeros of zeros.

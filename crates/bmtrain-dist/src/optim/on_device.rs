@@ -3,18 +3,18 @@
 //!
 //! What it computes is the [`Rule`] of its settings: [`Adam`](super::Adam) and [`Elementwise`](super::Elementwise) are
 //! two of them. Since no element depends on another one, a rank updates what it owns, and the bits are the same however
-//! the parameters are sharded. A [`MatrixRule`], such as [`Muon`](super::Muon)'s, sees whole matrices: a storage's
-//! directions are gathered, in the place of the parameters, which are not needed then.
+//! the parameters are sharded. A [`WholeRule`], such as [`Muon`](super::Muon)'s, sees whole parameters: a storage's
+//! directions are gathered, in the place of the parameters, which are not needed then. `moments.rs` has the state.
 
 use super::delta::{Before, Delta};
-use super::state::{DueUpdate, States, stretches_of};
-use super::{Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
+use super::moments::{Directions, Moments, directions};
+use super::state::{DueUpdate, States};
+use super::{Kept, KeptForm, KeptSpec, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::Result;
 use crate::param::{Flat, OwnedPart, Param};
 use bmtrain_core::buffer::{View, ViewMut};
-use bmtrain_core::exact::WORDS;
-use bmtrain_core::kernel::{AddScaled, Cast, Dest, Fill};
-use bmtrain_core::{DType, Device, Lane, Segment, Storage, Tensor};
+use bmtrain_core::kernel::Fill;
+use bmtrain_core::{DType, Device, Shape, Storage, Tensor};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -26,12 +26,14 @@ pub struct StepElements<'a> {
     pub parameter: ViewMut<'a>,
     /// f32 copy of a 16-bit parameter.
     pub master: Option<ViewMut<'a>>,
-    /// f32, in the order of [`Rule::states`].
+    /// Their states, in the order of [`Rule::states`], each with the values of its [`Rule::form`].
     pub states: Vec<ViewMut<'a>>,
     /// The gradient.
     pub grad: View<'a>,
     /// f32 `[1]`: multiplied into the gradient; if it is not finite nothing is changed.
     pub factor: View<'a>,
+    /// Of a [`WholeRule`] that has one, f32 `[1]`: multiplied into the learning rate.
+    pub rate: Option<View<'a>>,
 }
 
 /// The numbers of a step of one parameter.
@@ -55,8 +57,19 @@ pub trait Rule: fmt::Debug {
         Ok(())
     }
 
-    /// Names of the f32 tensors that are kept for a parameter, beside `master`: lower-case letters, digits and hyphens.
+    /// Names of the tensors that are kept for a parameter and sharded like it, beside `master`: lower-case letters,
+    /// digits and hyphens.
     fn states(&self) -> Vec<&'static str>;
+
+    /// The form of one of them; not [`KeptForm::Whole`].
+    fn form(&self, _state: &str) -> KeptForm {
+        KeptForm::Elements
+    }
+
+    /// Names and shapes of the f32 tensors that are kept whole for a parameter of this shape, zeros at first.
+    fn statistics(&self, _shape: &Shape) -> Vec<(&'static str, Vec<usize>)> {
+        Vec::new()
+    }
 
     /// What a tensor begins with.
     fn initial(&self, _state: &str) -> f32 {
@@ -66,10 +79,13 @@ pub trait Rule: fmt::Debug {
     /// Whether to keep how far the last step moved each parameter, for [`Optimizer::deltas`].
     fn records_delta(&self) -> bool;
 
-    /// The names of all tensors that are kept for a parameter of this type.
-    fn kept_names(&self, dtype: DType) -> Vec<&'static str> {
-        let master = (dtype != DType::F32).then_some("master");
-        self.states().into_iter().chain(master).collect()
+    /// All tensors that are kept for a parameter of this shape and dtype.
+    fn kept_specs(&self, shape: &Shape, dtype: DType) -> Vec<KeptSpec> {
+        let states = self.states().into_iter().map(|name| KeptSpec { name, form: self.form(name) });
+        let master = (dtype != DType::F32).then_some(KeptSpec { name: "master", form: KeptForm::Elements });
+        let whole = self.statistics(shape).into_iter();
+        let whole = whole.map(|(name, shape)| KeptSpec { name, form: KeptForm::Whole(shape) });
+        states.chain(master).chain(whole).collect()
     }
 }
 
@@ -78,14 +94,14 @@ pub trait DeviceRule: Rule {
     /// Launch the step of a run of elements.
     fn launch(&self, device: &Device, elements: StepElements<'_>, numbers: StepNumbers) -> Result<()>;
 
-    /// For an optimizer of matrices: how their directions come about, which then are the gradients of
+    /// For an optimizer that sees whole parameters: how their directions come about, which then are the gradients of
     /// [`DeviceRule::launch`], without states and with a factor of 1 in place of one that is finite.
-    fn of_matrices(&self) -> Option<&dyn MatrixRule> {
+    fn of_whole(&self) -> Option<&dyn WholeRule> {
         None
     }
 }
 
-/// Elements of one matrix, in storages that are laid out alike.
+/// Elements of one parameter, in storages that are laid out alike.
 #[derive(Debug)]
 pub struct DirectionElements<'a> {
     /// f32, in the order of [`Rule::states`].
@@ -100,55 +116,39 @@ pub struct DirectionElements<'a> {
     pub direction: &'a Storage,
 }
 
-/// What a matrix moves by, where that depends on all of its elements.
-pub trait MatrixRule {
+/// The gathered direction of one parameter.
+#[derive(Debug)]
+pub struct WholeDirection<'a> {
+    /// f32, of all parameters of a storage.
+    pub storage: &'a Storage,
+    /// The elements of this parameter there.
+    pub range: Range<usize>,
+    /// Its shape.
+    pub shape: Shape,
+    /// What is kept for it, in the order of [`Rule::statistics`].
+    pub statistics: Vec<&'a Storage>,
+    /// The sum of the squares of the parameter, [`exact::Sum`](bmtrain_core::exact::Sum), if
+    /// [`WholeRule::measures_parameters`].
+    pub squares: Option<View<'a>>,
+    /// f32 `[1]`: 1, or NaN in a step that is to change nothing.
+    pub one: &'a Tensor,
+    /// Number of the step, from 1.
+    pub step: u64,
+}
+
+/// What a parameter moves by, where that depends on all of its elements.
+pub trait WholeRule {
+    /// Whether the step depends on the norm of the parameter.
+    fn measures_parameters(&self) -> bool {
+        false
+    }
+
     /// Update the states, and make what is transformed of them and the gradients, of the elements that this rank owns.
     fn direct(&self, elements: DirectionElements<'_>) -> Result<()>;
 
-    /// Transform a whole matrix in place: the elements of this range, row by row, of this shape.
-    fn transform(&self, matrix: &Storage, range: Range<usize>, shape: [usize; 2]) -> Result<()>;
-}
-
-/// State of one flat storage, laid out like it.
-#[derive(Debug)]
-struct Moments {
-    states: Vec<(&'static str, Storage)>,
-    master: Option<Storage>,
-    /// The squares of what each parameter moved by in the last step, i64 [parameters, limbs of an exact sum], if that
-    /// is recorded.
-    moved: Option<Storage>,
-}
-
-impl Moments {
-    fn new(flat: &Flat, rule: &impl Rule) -> Result<Self> {
-        flat.settle()?;
-        let (values, len, count) = (flat.values()?, flat.state_len(), flat.layout().spans().len());
-        let zeros = || Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer);
-        let master = (flat.dtype() != DType::F32).then(zeros).transpose()?;
-        if let Some(master) = &master {
-            for part in (0..count).map(|index| flat.owned(index)) {
-                let out = Dest { view: master.view_mut(part.in_state)?, add: false };
-                values.device().launch(Cast { x: values.view(part.in_values)?, out })?;
-            }
-        }
-        let words = || Storage::zeros(values.device(), count * WORDS, DType::I64, Segment::Optimizer);
-        let moved = rule.records_delta().then(words).transpose()?;
-        let mut states = Vec::new();
-        for name in rule.states() {
-            let (state, value) = (zeros()?, rule.initial(name));
-            if value != 0.0 {
-                values.device().launch(Fill { value, out: state.view_mut(0..len)? })?;
-            }
-            states.push((name, state));
-        }
-        Ok(Moments { states, master, moved })
-    }
-
-    /// The tensors by the names they have in a state.
-    fn named(&self) -> impl Iterator<Item = (&'static str, &Storage)> {
-        let states = self.states.iter().map(|(name, state)| (*name, state));
-        states.chain(self.master.as_ref().map(|master| ("master", master)))
-    }
+    /// Update the statistics and transform a whole parameter in place. The result is multiplied into the learning rate
+    /// of the step, f32 `[1]`.
+    fn transform(&self, direction: WholeDirection<'_>) -> Result<Option<Tensor>>;
 }
 
 /// An optimizer of the settings `R`, with its state in the device's memory.
@@ -169,8 +169,8 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
     /// Update the parameters of one storage.
     fn update(&mut self, flat: &Rc<Flat>, due: Vec<DueUpdate>, args: StepArgs<'_>) -> Result<()> {
         let (state, options) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
-        let directions = match options.of_matrices() {
-            Some(rule) => Some(directions(rule, &state.moments, &due, args.factor)?),
+        let directions = match options.of_whole() {
+            Some(rule) => Some(directions((rule, options), state, &due, args.factor)?),
             None => None,
         };
         for DueUpdate { index, grads, decay, lr_factor, recorded, .. } in due {
@@ -178,7 +178,7 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             if part.of_param.is_empty() {
                 continue;
             }
-            let Moments { states, master, moved } = &state.moments;
+            let Moments { states, master, moved, .. } = &state.moments;
             let keep = |part: OwnedPart| match master {
                 Some(master) => Before::keep(master, part.in_state),
                 None => Before::keep(flat.values()?, part.in_values),
@@ -188,22 +188,25 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             let mut views = Vec::new();
             let (grad, factor) = match &directions {
                 None => {
-                    for (_, state) in states {
-                        views.push(state.view_mut(range.clone())?);
+                    for (spec, state) in states {
+                        views.push(state.view_mut(spec.form.range_of(&range))?);
                     }
                     (grads.view(range.clone())?, args.factor.view()?)
                 }
-                Some((whole, factor)) => {
+                Some(Directions { whole, one, .. }) => {
                     let start = flat.layout().spans()[index].range().start;
-                    (whole.view(start + part.of_param.start..start + part.of_param.end)?, factor.view()?)
+                    (whole.view(start + part.of_param.start..start + part.of_param.end)?, one.view()?)
                 }
             };
+            let rate = directions.as_ref().and_then(|directions| directions.rates.get(&index));
+            let rate = rate.map(Tensor::view).transpose()?;
             let elements = StepElements {
                 parameter: flat.values()?.view_mut(part.in_values)?,
                 master: master.as_ref().map(|master| master.view_mut(range.clone())).transpose()?,
                 states: views,
                 grad,
                 factor,
+                rate,
             };
             options.launch(flat.device(), elements, StepNumbers { lr: args.lr * lr_factor, decay, step })?;
             if let Some(moved) = moved {
@@ -212,35 +215,6 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
         }
         Ok(())
     }
-}
-
-/// The directions of a storage's matrices, whole, each transformed if this rank owns a part of it, and the factor of
-/// their step. Data-parallel ranks that share the storage have to do the same.
-fn directions(
-    rule: &dyn MatrixRule,
-    moments: &Moments,
-    due: &[DueUpdate],
-    factor: &Tensor,
-) -> Result<(Storage, Tensor)> {
-    let device = factor.device();
-    // 0 times what is not finite is not a number.
-    let mut one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Workspace)?;
-    device.launch(AddScaled { alpha: 0.0, a: factor.view()?, beta: 1.0, b: None, out: one.view_mut()? })?;
-    let Some(DueUpdate { flat, .. }) = due.first() else {
-        return Ok((Storage::zeros(device, 0, DType::F32, Segment::Workspace)?, one));
-    };
-    let direction = Storage::zeros(device, flat.state_len(), DType::F32, Segment::Workspace)?;
-    let owned = || due.iter().map(|due| (due, flat.owned(due.index))).filter(|(_, part)| !part.of_param.is_empty());
-    for (DueUpdate { grads, .. }, OwnedPart { in_state: range, .. }) in owned() {
-        let states = moments.states.iter().map(|(_, state)| state).collect();
-        rule.direct(DirectionElements { states, grads, factor, range, direction: &direction })?;
-    }
-    let whole = flat.gather_state(&direction)?;
-    for (DueUpdate { index, shape, .. }, _) in owned() {
-        let [rows, columns] = *shape.dims() else { continue };
-        rule.transform(&whole, flat.layout().spans()[*index].range(), [rows, columns])?;
-    }
-    Ok((whole, one))
 }
 
 impl<R: DeviceRule> Optimizer for DeviceOptimizer<R> {
@@ -268,38 +242,25 @@ impl<R: DeviceRule> Optimizer for DeviceOptimizer<R> {
 
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
         for (state, params) in self.inner.updated()? {
-            for (tensor, storage) in state.moments.named() {
-                // One tensor at a time is whole on the device, which has no room planned for more.
-                let whole = state.flat.gather_state(storage)?;
-                for (param, index) in &params {
-                    let at = (*param, state.steps[*index], tensor);
-                    stretches_of(&whole, state.flat.layout().spans()[*index].range(), at, visit)?;
-                }
-            }
+            state.moments.visit(&self.inner.options, (state, &params), visit)?;
         }
         Ok(())
     }
 
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
         let Some((state, index)) = self.inner.of_param(param)? else { return Ok(None) };
-        let tensors = state.moments.named();
-        let tensors = tensors.map(|(name, storage)| (name, KeptTensor::Device(storage.clone()))).collect();
+        let tensors = state.moments.kept(&self.inner.options, index, &param.spec().shape);
         Ok(Some(Kept { steps: state.steps[index], tensors }))
     }
 
-    fn kept_names(&self, param: &Param) -> Vec<&'static str> {
-        self.inner.options.kept_names(param.spec().dtype)
+    fn kept_specs(&self, param: &Param) -> Vec<KeptSpec> {
+        self.inner.options.kept_specs(&param.spec().shape, param.spec().dtype)
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
-        let (state, _) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
-        let part = flat.owned(index);
-        for (name, storage) in state.moments.named() {
-            let values = read(name, part.of_param.clone())?;
-            let view = storage.view_mut(part.in_state.clone())?;
-            storage.device().backend().upload(bytemuck::cast_slice(&values), view, Lane::Compute)?;
-        }
+        let (state, options) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
+        state.moments.load(options, (flat, index, &param.spec().shape), read)?;
         state.steps[index] = steps;
         Ok(())
     }

@@ -50,6 +50,9 @@ pub enum ScheduleKind {
         /// Its form.
         shape: DecayShape,
     },
+    /// Warm-up `L n / W`, then `min(L, 1 / sqrt(n + 1))`: with an `L` of 0.01 transformers' `relative_step` of
+    /// Adafactor, and with a warm-up of 10000 iterations its `warmup_init`.
+    RelativeStep,
     /// From `start L` along a cosine to `L` at iteration `W - 1`, and along another one to the floor times `L` at
     /// iteration `E - 1`. PyTorch's `OneCycleLR` of two phases, without its cycle of momentum: `start` is
     /// `1 / div_factor`, and the floor `1 / (div_factor final_div_factor)`.
@@ -192,6 +195,7 @@ impl Schedule {
             // Iteration 0 without warm-up has no reciprocal root; the learning rate of iteration 1 is the largest there
             // is.
             ScheduleKind::Noam => l / i.max(1.0).sqrt(),
+            ScheduleKind::RelativeStep => l.min(1.0 / (i + 1.0).sqrt()),
             ScheduleKind::Linear if self.end <= self.warmup => l,
             ScheduleKind::Linear if self.span == DecaySpan::All => (l * (e - (i - w)) / e).max(0.0),
             ScheduleKind::Linear => (l * (e - i) / (e - w)).max(0.0),
@@ -266,6 +270,7 @@ impl fmt::Display for Schedule {
         let kind = match self.kind {
             ScheduleKind::NoDecay => "constant".to_owned(),
             ScheduleKind::Noam => "noam".to_owned(),
+            ScheduleKind::RelativeStep => "relative step".to_owned(),
             ScheduleKind::Linear => "linear".to_owned(),
             ScheduleKind::Cosine => "cosine".to_owned(),
             ScheduleKind::Exponential { gamma } => format!("exponential by {gamma}"),

@@ -4,7 +4,7 @@
 
 use super::delta::{Delta, norms};
 use super::on_device::Rule;
-use super::{ParamGroup, ParamState, StateStretch};
+use super::{KeptSpec, ParamGroup, ParamState, StateStretch};
 use crate::error::{Error, Result};
 use crate::param::{Flat, OwnedPart, Param, visit_whole};
 use bmtrain_core::{Shape, Storage};
@@ -175,10 +175,10 @@ fn check_groups(groups: &[ParamGroup]) -> Result<()> {
     Ok(())
 }
 
-/// The parameter of every entry of a state that fits as a whole; `kept_names` are the tensors of a parameter.
+/// The parameter of every entry of a state that fits as a whole; `kept_specs` are the tensors of a parameter.
 pub(super) fn check_state<'s>(
     groups: &[ParamGroup],
-    kept_names: impl Fn(&Param) -> Vec<&'static str>,
+    kept_specs: impl Fn(&Param) -> Vec<KeptSpec>,
     loaded: &'s [ParamState],
 ) -> Result<Vec<(Param, &'s ParamState)>> {
     let params: HashMap<&str, &Param> =
@@ -196,17 +196,17 @@ pub(super) fn check_state<'s>(
             let reason = "has optimizer state of 0 steps; a parameter that was never updated has none";
             return Err(Error::parameter(entry.name.clone(), reason));
         }
-        check_tensors(entry, &kept_names(param), param)?;
+        check_tensors(entry, &kept_specs(param), param)?;
         found.push(((*param).clone(), entry));
     }
     Ok(found)
 }
 
-fn check_tensors(entry: &ParamState, expected: &[&str], param: &Param) -> Result<()> {
-    let (dtype, len) = (param.place()?.0.dtype(), param.spec().shape.elements());
+fn check_tensors(entry: &ParamState, expected: &[KeptSpec], param: &Param) -> Result<()> {
+    let (dtype, shape) = (param.place()?.0.dtype(), param.spec().shape);
     let refuse = |reason: String| Err(Error::parameter(entry.name.clone(), format!("optimizer state {reason}")));
-    for name in expected {
-        let values = tensor(entry, name);
+    for KeptSpec { name, form } in expected {
+        let (values, len) = (tensor(entry, name), form.shape(&shape).iter().product::<usize>());
         if values.is_none_or(|values| values.len() != len) {
             let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
             return refuse(format!("{name}: expected {len} values, got {got}"));
@@ -216,8 +216,9 @@ fn check_tensors(entry: &ParamState, expected: &[&str], param: &Param) -> Result
         if entry.tensors.iter().take(position).any(|(before, _)| before == name) {
             return refuse(format!("{name}: comes twice"));
         }
-        if !expected.contains(name) {
-            return refuse(format!("{name}: a parameter of type {dtype} has {} alone", expected.join(", ")));
+        if !expected.iter().any(|spec| spec.name == *name) {
+            let names: Vec<&str> = expected.iter().map(|spec| spec.name).collect();
+            return refuse(format!("{name}: a parameter of type {dtype} has {} alone", names.join(", ")));
         }
     }
     Ok(())

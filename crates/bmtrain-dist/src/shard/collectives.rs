@@ -87,9 +87,10 @@ impl ShardCollectives<'_> {
         self.launch(Collective::AllReduce { data, by: Reduction::Sum })
     }
 
-    /// All shards of a storage of this layout, in the order of the ranks.
+    /// All shards of a storage that is cut like this layout, in the order of the ranks.
     pub(crate) fn all_gather(&self, shard: &Storage, segment: Segment) -> Result<Storage> {
-        let full = Storage::empty_on(self.device, self.layout.gathered_len(), shard.dtype(), segment, Lane::Zero)?;
+        let len = shard.len() * self.sharding.ranks.size();
+        let full = Storage::empty_on(self.device, len, shard.dtype(), segment, Lane::Zero)?;
         self.all_gather_into(shard, &full)?;
         Ok(full)
     }

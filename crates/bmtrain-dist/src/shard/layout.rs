@@ -1,11 +1,13 @@
 //! The ranges of parameters in a flat storage, and its shards. Pure arithmetic.
 //!
-//! Every parameter starts on a 512-byte boundary; of the storage's blocks of 512 bytes each rank owns
-//! `ceil(blocks / world)`, without regard to parameter borders, so that one collective per storage gathers everything.
-//! Source: the predecessor's rule, which cuts between any two elements; whole blocks let the norm of the gradients have
-//! the same bits on any number of ranks ([`bmtrain_core::kernel::NORM_CHUNK`]).
+//! Every parameter starts at a multiple of [`STATE_BLOCK`] elements; of the storage's blocks of this size each rank
+//! owns `ceil(blocks / world)`, without regard to parameter borders, so that one collective per storage gathers
+//! everything. Source: the predecessor's rule, which cuts between any two elements; whole blocks let the norm of the
+//! gradients have the same bits on any number of ranks ([`bmtrain_core::kernel::NORM_CHUNK`]), and let a block of 8-bit
+//! moments and its scale be on one rank.
 
 use bmtrain_core::DType;
+use bmtrain_core::kernel::STATE_BLOCK;
 use bmtrain_core::pool::ALIGNMENT;
 use std::ops::Range;
 
@@ -36,7 +38,7 @@ pub struct ShardLayout {
 impl ShardLayout {
     /// The layout of parameters of these lengths, in this order, for `world` ranks.
     pub fn new(dtype: DType, lengths: &[usize], world: usize) -> Self {
-        let boundary = ALIGNMENT / dtype.size();
+        let boundary = (ALIGNMENT / dtype.size()).max(STATE_BLOCK);
         let mut end = 0usize;
         let spans = lengths
             .iter()

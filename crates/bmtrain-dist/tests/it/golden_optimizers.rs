@@ -1,12 +1,12 @@
 //! Optimizers and schedules against PyTorch and transformers; `scripts/golden/make_optimizers.py` makes the data.
 
-use crate::ranks::{RULES, Setting, Which, run};
+use crate::ranks::{OTHERS, RULES, Setting, Which, run};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::UpdateRule;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::optim::{
-    Adam, AdamOptions, Clip, DecayForm, DecayShape, Elementwise, ElementwiseOptions, Muon, MuonOptions, MuonScale,
-    Optimizer, ParamGroup, Schedule, ScheduleKind, Warmup,
+    Adafactor, AdafactorOptions, Adam, AdamOptions, Clip, DecayForm, DecayShape, Elementwise, ElementwiseOptions, Muon,
+    MuonOptions, MuonScale, Optimizer, ParamGroup, Schedule, ScheduleKind, Warmup,
 };
 use bmtrain_dist::param::{BuilderOptions, Init, Split};
 use bmtrain_dist::shard::ZeroLevel;
@@ -76,6 +76,10 @@ fn optimizers() -> Vec<(&'static str, Make, f64)> {
     for (name, options) in others {
         let lr = if name == "adadelta" { 1.0 } else { 0.01 };
         all.push((name, Box::new(move |groups| vec![Box::new(Elementwise::new(groups, options).unwrap())]), lr));
+    }
+    let scaled = AdafactorOptions { scale_parameter: true, clip_threshold: 0.5, ..AdafactorOptions::default() };
+    for (name, options, lr) in [("adafactor", AdafactorOptions::default(), 0.01), ("adafactor-scaled", scaled, 0.1)] {
+        all.push((name, Box::new(move |groups| vec![Box::new(Adafactor::new(groups, options).unwrap())]), lr));
     }
     for (name, options) in [("muon", MuonOptions::default()), ("muon-plain", plain)] {
         let make = move |mut groups: Vec<ParamGroup>| -> Vec<Box<dyn Optimizer>> {
@@ -182,13 +186,47 @@ fn schedules_are_those_of_pytorch_and_transformers() {
 
 #[test]
 fn every_optimizer_has_the_same_bits_on_two_ranks_under_zero_3() {
-    for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain([Which::Muon; 3]).enumerate() {
+    for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain([OTHERS; 3].concat()).enumerate() {
         let dtype = [DType::F32, DType::BF16, DType::F16][number % 3];
         let alone = Setting { dtype, optimizer, ..Setting::default() };
         let expected = run(&alone);
         let sharded = run(&Setting { ranks: 2, level: ZeroLevel::Three, ..alone.clone() });
         assert_eq!(sharded, expected, "{alone:?}");
         assert_ne!(expected.fingerprint, run(&Setting { optimizer: Which::Adam, ..alone }).fingerprint);
+    }
+}
+
+#[test]
+fn every_rule_has_the_same_bits_with_its_state_on_the_host() {
+    let adam = AdamOptions { record_delta: true, ..AdamOptions::default() };
+    for (number, rule) in RULES.into_iter().enumerate() {
+        let dtype = [DType::F32, DType::BF16, DType::F16][number % 3];
+        let of = |optimizer, ranks, level| run(&Setting { dtype, optimizer, ranks, level, adam, ..Setting::default() });
+        let expected = of(Which::Rule(rule), 1, ZeroLevel::Zero);
+        assert_eq!(of(Which::RuleOffload(rule), 1, ZeroLevel::Zero), expected, "{rule:?}");
+        assert_eq!(of(Which::RuleOffload(rule), 2, ZeroLevel::Three), expected, "{rule:?}, two ranks");
+    }
+}
+
+#[test]
+fn the_relative_step_of_adafactor_is_a_schedule() {
+    let of = |warmup| Schedule::new(ScheduleKind::RelativeStep, 0.01, Warmup::Steps(warmup), 50_000, 0.0).unwrap();
+    // transformers counts steps from 1: min(1e-2, 1 / sqrt(step)), with warmup_init min(1e-6 step, 1 / sqrt(step)).
+    for (step, expected) in [(1, 0.01), (10_000, 0.01), (40_000, 0.005)] {
+        assert_eq!(of(0).lr(step - 1), expected, "{step}");
+    }
+    assert!((of(10_000).lr(5_000) - 5e-3).abs() < 1e-15 && of(10_000).lr(39_999) == 0.005);
+}
+
+#[test]
+fn a_step_that_is_not_finite_changes_no_statistics() {
+    for optimizer in OTHERS {
+        let setting = Setting { optimizer, ranks: 2, level: ZeroLevel::Two, steps: 4, ..Setting::default() };
+        let broken = run(&Setting { broken: Some(1), ..setting.clone() });
+        assert_eq!(broken.skips, [1], "{optimizer:?}");
+        let alone = run(&Setting { broken: Some(1), ranks: 1, level: ZeroLevel::Zero, ..setting.clone() });
+        assert_eq!(broken.fingerprint, alone.fingerprint, "{optimizer:?}");
+        assert!(broken.norms.iter().enumerate().all(|(step, norm)| step == 1 || f32::from_bits(*norm).is_finite()));
     }
 }
 
@@ -202,5 +240,8 @@ fn settings_out_of_range_are_refused() {
     assert!(refused(rule(UpdateRule::Lion { beta1: 0.9, beta2: f64::NAN })).contains("beta2 NaN"));
     let muon = MuonOptions { momentum: 1.0, ..MuonOptions::default() };
     assert!(Muon::new(Vec::new(), muon).unwrap_err().to_string().contains("momentum 1"));
+    let adafactor = |options| Adafactor::new(Vec::new(), options).unwrap_err().to_string();
+    assert!(adafactor(AdafactorOptions { decay_rate: 0.0, ..AdafactorOptions::default() }).contains("decay rate 0"));
+    assert!(adafactor(AdafactorOptions { epsilon: 0.0, ..AdafactorOptions::default() }).contains("epsilon 0"));
     assert!(refused(ElementwiseOptions { initial: 1.0, ..sgd(0.9, 0.0, false) }).contains("initial state 1"));
 }

@@ -4,8 +4,8 @@ use crate::ranks::{RULES, Rank, Setting, Which, on_ranks, peak};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::optim::{
-    Adam, AdamOffload, AdamOptions, Clip, Elementwise, ElementwiseOptions, Fingerprint, ManagerState, ParamGroup,
-    ScalePolicy,
+    Adam, AdamOffload, AdamOptions, AverageForm, Clip, Elementwise, ElementwiseOptions, Fingerprint, ManagerState,
+    ParamGroup, ScalePolicy,
 };
 use bmtrain_dist::shard::ZeroLevel;
 use bmtrain_dist::{OptimManager, Param};
@@ -174,6 +174,90 @@ fn offloaded_state_is_the_hosts_memory_and_not_the_devices() {
         let (least, most) = (device[0] - 4096, device[0] + 4 * tensors * 4096);
         assert!((least..most).contains(&host[1]), "{dtype}: {host:?} {device:?}");
     }
+}
+
+#[test]
+fn averages_follow_their_formula_and_the_parameters_come_back() {
+    let ema = AverageForm::Exponential { decay: 0.75 };
+    let places = [(1, ZeroLevel::Zero), (2, ZeroLevel::One), (2, ZeroLevel::Two), (2, ZeroLevel::Three)];
+    for form in [ema, AverageForm::Uniform { from: 3 }] {
+        for (ranks, level) in places {
+            let setting = Setting { ranks, level, optimizer: Which::Averaged(form), ..Setting::default() };
+            let body = |comm: Arc<dyn Communicator>| {
+                let number = comm.rank();
+                let mut this = Rank::new(comm, &setting).unwrap();
+                let values = |this: &Rank| -> Vec<f32> {
+                    this.model.parameters.iter().flat_map(|param| param.read().unwrap()).collect()
+                };
+                let mut expected: Vec<f64> = Vec::new();
+                for step in 0..5 {
+                    steps(&mut this, &setting, number, step..step + 1);
+                    let own = values(&this);
+                    let share = match form {
+                        _ if step == 0 => 1.0,
+                        AverageForm::Exponential { decay } => 1.0 - decay,
+                        AverageForm::Uniform { .. } => [1.0, 1.0, 1.0, 0.5, 1.0 / 3.0][step],
+                    };
+                    expected.resize(own.len(), 0.0);
+                    for (average, own) in expected.iter_mut().zip(&own) {
+                        *average += share * (f64::from(*own) - *average);
+                    }
+                    let used = this.optim.use_averages().unwrap();
+                    assert!(!used.is_empty());
+                    let worst = values(&this).into_iter().zip(&expected).map(|(got, e)| (f64::from(got) - e).abs());
+                    // Roundings of five steps of values below four.
+                    assert!(worst.fold(0.0, f64::max) < 1e-6, "{form:?} {level:?}, step {step}");
+                    used.restore().unwrap();
+                    assert_eq!(values(&this), own, "{form:?} {level:?}, step {step}");
+                }
+                assert!(
+                    expected.iter().zip(values(&this)).any(|(average, own)| (average - f64::from(own)).abs() > 1e-3)
+                );
+            };
+            match ranks {
+                1 => body(Arc::new(Solo)),
+                _ => drop(on_ranks(ranks, setting.options, |rank| body(Arc::new(rank)))),
+            }
+        }
+    }
+    let this = solo(&Setting::default());
+    assert!(this.optim.use_averages().unwrap().is_empty(), "nothing is averaged");
+}
+
+#[test]
+fn adam_in_8_bits_learns_as_adam_does_and_keeps_a_quarter_of_its_state() {
+    // The same four batches again and again, so that the loss falls to 0.
+    let of = |optimizer: Which| -> Vec<f64> {
+        let mut this = solo(&Setting::default());
+        let mut optim = OptimManager::new(&this.device, Clip::default()).unwrap();
+        for optimizer in optimizer.make(&this.model.parameters, AdamOptions::default()).unwrap() {
+            optim.add(optimizer, 0.001);
+        }
+        this.optim = optim;
+        let mut losses = Vec::new();
+        for _ in 0..120 {
+            let batches = (0..4).map(|index| f32::from_bits(this.micro_batch(0, index, 4, 1.0).unwrap()));
+            losses.push(batches.map(f64::from).sum::<f64>() / 4.0);
+            assert!(!this.optim.step().unwrap().skipped);
+        }
+        losses
+    };
+    let (exact, coded) = (of(Which::Adam), of(Which::Adam8bit));
+    let first = exact[0];
+    assert!(exact[119] < 0.8 * first, "the model learns: {first} {}", exact[119]);
+    let above = exact.iter().zip(&coded).enumerate().filter(|(_, (exact, _))| **exact > 0.2 * first);
+    for (step, (exact, coded)) in above {
+        // What codes of 8 bits may cost.
+        assert!((coded / exact - 1.0).abs() < 0.01, "step {step}: {coded} beside {exact}");
+    }
+    assert!(exact != coded);
+    let [exact, coded] = [Which::Adam, Which::Adam8bit].map(|optimizer| {
+        let setting = Setting { size: 64, optimizer, ..Setting::default() };
+        let mut this = solo(&setting);
+        steps(&mut this, &setting, 0, 0..2);
+        peak(&this.device.memory(), Segment::Optimizer)
+    });
+    assert!(4 * coded < exact + 4 * 8192, "{coded} bytes beside {exact}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Training that is saved, interrupted and resumed has the same bits on any number of ranks.
 
-use crate::ranks::{RULES, Rank, Setting, Which, on_ranks};
+use crate::ranks::{OTHERS, RULES, Rank, Setting, Which, on_ranks};
 use bmtrain_core::DType;
 use bmtrain_core::comm::host::HostOptions;
 use bmtrain_core::comm::{Communicator, Solo};
@@ -116,8 +116,9 @@ fn a_run_that_is_taken_up_again_has_the_bits_of_one_that_was_not_cut_off() {
 
 #[test]
 fn every_optimizer_is_resumed_with_the_same_bits_on_one_rank_or_two() {
-    for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain([Which::Muon; 2]).enumerate() {
-        let dtype = [DType::F32, DType::BF16][number % 2];
+    for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain(OTHERS).chain(OTHERS).enumerate() {
+        // The second time the others have the other dtype.
+        let dtype = [DType::F32, DType::BF16][(number + number / (RULES.len() + OTHERS.len())) % 2];
         let of = |ranks, level| Setting { ranks, level, dtype, optimizer, steps: 6, ..Setting::default() };
         let (alone, sharded) = (of(1, ZeroLevel::Zero), of(2, ZeroLevel::Three));
         let whole = run(&alone, &memory(), 0..6, &[]);

@@ -30,10 +30,10 @@ pub use logits::{RepetitionPenalty, argmax, force_token, log_softmax, repeated_n
 pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, TextChunk};
 pub use overrides::GenerationOverrides;
 pub use pipeline::TextGenerator;
-pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts};
+pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts, read_split};
 pub(crate) use rows::no_possible_token;
 pub use sampling::{RandomAddress, Sampling};
 pub(crate) use sequence::{Sequence, TokenSampler};
 pub use settings::{GenerationSettings, token_id};
-pub use setup::GenerationSetup;
+pub use setup::{CutSide, GenerationSetup, PROMPT, PromptLimit};
 pub use stream::{TextStream, check_stop_strings};

@@ -2,6 +2,7 @@
 
 use super::options::Generated;
 use crate::data::io::json_lines::read_json_lines;
+use crate::run::is_output_name;
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -121,6 +122,40 @@ impl PromptRow {
 pub fn read_prompts(path: &Path, column: Option<&str>) -> Result<Vec<PromptRow>> {
     let lines = read_json_lines(path, MAX_BYTES, "{\"prompt\": \"...\"}")?;
     lines.into_iter().map(|(place, fields)| PromptRow::of_fields(place, fields, column)).collect()
+}
+
+/// Read the rows of a split of a data set, in the form of [`read_prompts`]: of all files `*.jsonl` in the directory
+/// `data/split`, in the order of their names, or of the file `data/split.jsonl`.
+///
+/// # Errors
+/// As [`read_prompts`]; a split that is not there, or has no files.
+pub fn read_split(data: &Path, split: &str, column: Option<&str>) -> Result<Vec<PromptRow>> {
+    if !is_output_name(split) {
+        return Err(Error::argument("split", format!("{split:?} is not a name"), "give the name of a directory"));
+    }
+    let (directory, file) = (data.join(split), data.join(format!("{split}.jsonl")));
+    if !directory.is_dir() {
+        if !file.is_file() {
+            let reason = format!("there is neither a directory {} nor a file {}", directory.display(), file.display());
+            return Err(Error::argument("data", reason, "give the data set's directory, and its `split`"));
+        }
+        return read_prompts(&file, column);
+    }
+    let unreadable = |error| Error::file("read", &directory, error, "check the directory");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            files.push(path);
+        }
+    }
+    if files.is_empty() {
+        let reason = "the directory has no file *.jsonl";
+        return Err(Error::data(directory.display().to_string(), reason, "write one row per line there"));
+    }
+    files.sort();
+    let rows = files.iter().map(|file| read_prompts(file, column)).collect::<Result<Vec<_>>>()?;
+    Ok(rows.concat())
 }
 
 fn ids_of(value: &Value) -> Option<Vec<u32>> {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Replaced by the prompt in a template.
-const PROMPT: &str = "{prompt}";
+pub const PROMPT: &str = "{prompt}";
 
 /// Everything of a model directory that generation needs besides the model.
 #[derive(Debug)]
@@ -38,6 +38,27 @@ pub struct GenerationSetup {
     pub template: Option<String>,
     /// Whether text prompts are messages of a user, formatted by the chat template.
     pub is_chat: bool,
+    /// The most tokens of a prompt, beside what the model takes.
+    pub limit: PromptLimit,
+}
+
+/// What becomes of long prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PromptLimit {
+    /// The most tokens, with special tokens; `None`: what the model takes.
+    pub most: Option<usize>,
+    /// The side at which longer texts are cut; `None`: they are refused, as conversations always are.
+    pub cut: Option<CutSide>,
+}
+
+/// A side of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum CutSide {
+    /// The first tokens are dropped.
+    Start,
+    /// The last tokens are dropped.
+    End,
 }
 
 impl GenerationSetup {
@@ -89,6 +110,7 @@ impl GenerationSetup {
             system: None,
             template: None,
             is_chat: false,
+            limit: PromptLimit::default(),
         }
     }
 
@@ -156,7 +178,7 @@ impl GenerationSetup {
             other => other,
         };
         let ids = match &row.prompt {
-            Prompt::Tokens(ids) => ids.clone(),
+            Prompt::Tokens(ids) => self.cut(ids.clone(), [0, 0]),
             Prompt::Messages(messages) => self.encode_chat(messages).map_err(at_row)?,
             Prompt::Text(text) => {
                 let text = self.template.as_ref().map_or(text.clone(), |template| template.replacen(PROMPT, text, 1));
@@ -175,15 +197,42 @@ impl GenerationSetup {
     fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
         let tokenizer =
             self.special_tokenizer.as_ref().or(self.tokenizer.as_ref()).ok_or_else(|| self.no_tokenizer())?;
-        if self.info.generates_targets {
-            return Ok(tokenizer.encode(text, None, None)?.input_ids);
-        }
-        let before = tokenizer.template(false).pieces.iter().map_while(|piece| match piece {
+        let pieces = &tokenizer.template(false).pieces;
+        let before = pieces.iter().map_while(|piece| match piece {
             TemplateSlot::First { .. } => None,
             TemplateSlot::Special { id, .. } => Some(Some(*id)),
             TemplateSlot::Second { .. } => Some(None),
         });
-        Ok(before.flatten().chain(tokenizer.tokenize(&[text])?.concat()).collect())
+        let before: Vec<u32> = before.flatten().collect();
+        if self.info.generates_targets {
+            let specials = pieces.iter().filter(|piece| matches!(piece, TemplateSlot::Special { .. })).count();
+            let around = [before.len(), specials.saturating_sub(before.len())];
+            return Ok(self.cut(tokenizer.encode(text, None, None)?.input_ids, around));
+        }
+        let count = before.len();
+        let mut ids: Vec<u32> = before.into_iter().chain(tokenizer.tokenize(&[text])?.concat()).collect();
+        if ids.is_empty() {
+            // An unconditional sample.
+            let special = tokenizer.special_ids();
+            ids.extend(special.bos.or(special.eos));
+        }
+        Ok(self.cut(ids, [count, 0]))
+    }
+
+    /// At most as many tokens as the limit has, if they may be cut, without those `around` the text.
+    fn cut(&self, mut ids: Vec<u32>, [before, after]: [usize; 2]) -> Vec<u32> {
+        let PromptLimit { most: Some(most), cut: Some(side) } = self.limit else { return ids };
+        let most = most.max(before + after + 1);
+        if ids.len() > most {
+            let too_many = ids.len() - most;
+            let end = ids.len() - after;
+            let dropped = match side {
+                CutSide::Start => before..before + too_many,
+                CutSide::End => end - too_many..end,
+            };
+            ids.drain(dropped);
+        }
+        ids
     }
 
     /// The tokens of a conversation with the generation prompt.
@@ -223,11 +272,19 @@ impl GenerationSetup {
         }
         // A decoder needs room for at least one new token.
         let most = if generates_targets { max_length } else { max_length.saturating_sub(1) };
-        match ids.len() > most {
-            true => {
-                refuse(format!("the prompt has {} tokens, the model takes {most} at most", ids.len()), "shorten it")
+        let count = ids.len();
+        if count > most {
+            return refuse(
+                format!("the prompt has {count} tokens, the model takes {most} at most"),
+                "shorten or `cut` it",
+            );
+        }
+        match self.limit.most.filter(|most| count > *most) {
+            Some(most) => {
+                let reason = format!("the prompt has {count} tokens, and `max_prompt_tokens` is {most}");
+                refuse(reason, "shorten or `cut` it")
             }
-            false => Ok(()),
+            None => Ok(()),
         }
     }
 }

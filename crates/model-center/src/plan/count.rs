@@ -278,6 +278,7 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (us
         left: Vec::new(),
         notes: Vec::new(),
         answers: setup.answers.clone(),
+        texts: None,
         class_weights: setup.class_weights.clone(),
     }
 }

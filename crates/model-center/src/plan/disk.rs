@@ -47,9 +47,10 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let companions = COMPANION_FILES.iter().filter_map(|name| setup.start.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
     let kinds = saved_state(resolved).1 + 1;
-    let states = resolved.train.optimizer.kept_tensors(DType::F32) as u64;
+    let averages = if resolved.train.average.is_some() { 4.0 } else { 0.0 };
+    let states = resolved.train.optimizer.kept(DType::F32).0 + averages;
     let state = match resolved.checkpoint.optimizer_state {
-        true => 4 * states * sizes.trained + 4 * sizes.masters,
+        true => (states * sizes.trained as f64) as u64 + 4 * sizes.masters,
         false => 0,
     };
     Disk {
@@ -66,12 +67,15 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
 
 /// The bytes and the tensors of a checkpoint for each value and parameter that is trained and has the dtype of most,
 /// beside the values: the optimizer's, and a master beside 16-bit values. 0 where they are left out.
-pub(crate) fn saved_state(resolved: &Resolved) -> (u64, u64) {
-    let tensors = match resolved.checkpoint.optimizer_state {
-        true => resolved.train.optimizer.kept_tensors(resolved.model.dtype) as u64,
-        false => 0,
-    };
-    (4 * tensors, tensors)
+pub(crate) fn saved_state(resolved: &Resolved) -> (f64, u64) {
+    match resolved.checkpoint.optimizer_state {
+        true => {
+            let (bytes, tensors) = resolved.train.optimizer.kept(resolved.model.dtype);
+            let averages = u64::from(resolved.train.average.is_some());
+            (bytes + 4.0 * averages as f64, tensors as u64 + averages)
+        }
+        false => (0.0, 0),
+    }
 }
 
 /// The most checkpoints that a run keeps: the newest ones, and the best weights' where evaluations come before

@@ -4,6 +4,7 @@
 //! of `[parallel]` in `parallel.rs`; rules for several keys are in `rules.rs`.
 
 use super::adapter;
+use super::average;
 use super::batch_ramp;
 use super::groups;
 use super::kinds::{Expected, Range, as_integer, quote};
@@ -73,6 +74,8 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
             989.0,
         ),
         tensorboard: r.flag("log.tensorboard", true),
+        samples: read_samples(r),
+        sample_tokens: r.integer("log.sample_tokens", 64, 1..=MOST_SAMPLES) as usize,
     };
     let run = RunSettings {
         name: r.optional_text("run.name", "not set: the name of output.dir", RUN_NAME),
@@ -128,6 +131,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let frozen = groups::read_frozen(r);
     let only = groups::read_only(r);
     let optimizer = optimizer::read(r);
+    let average = average::read(r);
     let clip = read_clip(r);
     let stores = [("device", InputStore::Device), ("sharded", InputStore::Sharded), ("host", InputStore::Host)];
     let sums = [("fast", GradientSum::Fast), ("elastic", GradientSum::Elastic)];
@@ -152,6 +156,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         frozen,
         only,
         optimizer,
+        average,
         clip,
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
         prompt_loss: r.single("train.prompt_loss", 0.0, Range::AtLeast(0.0)),
@@ -171,6 +176,14 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         early_stop: None,
         divergence: None,
     }
+}
+
+fn read_samples(r: &mut Reader) -> Option<Vec<String>> {
+    let prompts = r.optional_texts("log.samples", "not set: no sample texts", "[\"Once upon a time\"]");
+    if prompts.is_none() {
+        r.without_effect("log.sample_tokens", "log.samples", "log.samples is not set", "set log.samples, or remove it");
+    }
+    prompts
 }
 
 fn read_accumulation(r: &mut Reader) -> Option<usize> {

@@ -312,7 +312,26 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "train.muon_scale",
         "What `muon` multiplies the change of a matrix by: such that it is as large as AdamW's, or as in the original.",
     ),
+    second(
+        "train.scale_parameter",
+        "Multiply the learning rate of `adafactor` by the root mean square of the parameter.",
+    ),
+    second(
+        "train.clip_threshold",
+        "Root mean square above which the change of a parameter by `adafactor` is scaled down to it.",
+    ),
+    second("train.decay_rate", "At step t the averages of `adafactor` keep 1 - t^this of what they were."),
     second("train.momentum_decay", "How fast the momentum of `nadam` grows to its first beta."),
+    second(
+        "train.ema",
+        "Decay of an exponential moving average of the weights (EMA). Evaluations and the models that are written have \
+         the averages, checkpoints both.",
+    ),
+    second(
+        "train.average_from",
+        "The step from which on the weights after each step are averaged (SWA); evaluations, models and checkpoints as \
+         with `train.ema`.",
+    ),
     first("train.clip_norm", "Largest norm of the gradients; larger ones are scaled down."),
     first("train.clip_kind", "Norm that is clipped: of order 2, the largest absolute value, or none."),
     first("train.label_smoothing", "Share of the target distribution that is uniform over all classes."),
@@ -384,6 +403,13 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("log.metrics", "Name of the file of metrics in the output directory."),
     first("log.quiet", "Print errors and the result alone."),
     second("log.peak_tflops", "Peak of the device of a rank in TFLOP/s; utilisation is a share of it."),
+    second(
+        "log.samples",
+        "Prompts that are completed by greedy decoding before training, at each evaluation and after training, for \
+         `runs`; in the text around inputs, or as a user's message if the task is \"sft\" and the model has a chat \
+         template.",
+    ),
+    second("log.sample_tokens", "The most tokens of such a completion."),
     second("log.tensorboard", "Write TensorBoard's event files too, in `tensorboard/` of the output directory."),
     second("run.name", "Name of the run in lists, pages and reports."),
     second("run.tags", "Texts by which runs are found together."),

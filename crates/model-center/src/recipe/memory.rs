@@ -3,7 +3,6 @@
 
 use super::kinds::{as_integer, quote};
 use super::layers::Value;
-use super::optimizer::OptimizerSettings;
 use super::parallel::MOST_BLOCKS;
 use super::reader::{Otherwise, Reader, Spec};
 use super::schema::Shape;
@@ -67,11 +66,11 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
         }
     }
     if s.train.offload && !s.train.optimizer.can_be_offloaded() {
-        let reason = "the host updates by Adam alone, and `train.optimizer` is another one";
+        let reason = "the host updates each element by itself, and `train.optimizer` is one that does not";
         r.contradiction(&["train.offload", "train.optimizer"], reason, "set train.optimizer = \"adamw\"");
     }
-    if matches!(s.train.optimizer, OptimizerSettings::Muon(..)) && s.parallel.tensor > 1 {
-        let reason = "Muon orthogonalises whole matrices, and tensor-parallel ranks hold parts of them";
+    if let Some(reason) = s.train.optimizer.needs_whole_parameters().filter(|_| s.parallel.tensor > 1) {
+        let reason = format!("{reason}, and tensor-parallel ranks hold parts of them");
         r.contradiction(&["train.optimizer", "parallel.tensor"], reason, "set parallel.tensor = 1");
     }
     if s.train.offload_parameters && !s.train.offload {

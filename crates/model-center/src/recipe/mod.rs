@@ -12,6 +12,7 @@
 //! Called by the `finetune` program and by programs that use the same recipes.
 
 mod adapter;
+mod average;
 mod batch_ramp;
 mod class_weights;
 mod data_source;

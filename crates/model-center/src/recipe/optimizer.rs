@@ -5,12 +5,12 @@
 use super::kinds::Range;
 use super::reader::Reader;
 use crate::Result;
-use bmtrain_core::DType;
 use bmtrain_core::kernel::UpdateRule;
+use bmtrain_core::{DType, Shape};
 use bmtrain_dist::Param;
 use bmtrain_dist::optim::{
-    Adam, AdamOffload, AdamOptions, DecayForm, Elementwise, ElementwiseOptions, Muon, MuonOptions, MuonScale,
-    Optimizer, ParamGroup, Rule,
+    Adafactor, AdafactorOptions, Adam, Adam8bit, Adam8bitOptions, AdamOffload, AdamOptions, DecayForm, Elementwise,
+    ElementwiseOffload, ElementwiseOptions, KeptSpec, Muon, MuonOptions, MuonScale, Optimizer, ParamGroup, Rule,
 };
 use bmtrain_dist::pipeline::ModelPart;
 
@@ -19,6 +19,10 @@ use bmtrain_dist::pipeline::ModelPart;
 pub enum OptimizerSettings {
     /// Adam or AdamW.
     Adam(AdamOptions),
+    /// AdamW with moments in 8 bits.
+    Adam8bit(Adam8bitOptions),
+    /// Adafactor.
+    Adafactor(AdafactorOptions),
     /// Another one that updates each element by itself.
     Elementwise(ElementwiseOptions),
     /// Muon for the matrices of blocks, AdamW for the rest, with one learning rate.
@@ -32,7 +36,7 @@ impl Default for OptimizerSettings {
 }
 
 impl OptimizerSettings {
-    /// The optimizers over these groups; of Adam with `offload`, its state is in the host's memory.
+    /// The optimizers over these groups; with `offload`, for those that can be, with their state in the host's memory.
     ///
     /// # Errors
     /// Numbers out of range.
@@ -40,6 +44,11 @@ impl OptimizerSettings {
         Ok(match self {
             OptimizerSettings::Adam(options) if offload => vec![Box::new(AdamOffload::new(groups, options)?)],
             OptimizerSettings::Adam(options) => vec![Box::new(Adam::new(groups, options)?)],
+            OptimizerSettings::Adam8bit(options) => vec![Box::new(Adam8bit::new(groups, options)?)],
+            OptimizerSettings::Adafactor(options) => vec![Box::new(Adafactor::new(groups, options)?)],
+            OptimizerSettings::Elementwise(options) if offload => {
+                vec![Box::new(ElementwiseOffload::new(groups, options)?)]
+            }
             OptimizerSettings::Elementwise(options) => vec![Box::new(Elementwise::new(groups, options)?)],
             OptimizerSettings::Muon(options, rest) => {
                 let (matrices, others) = groups.into_iter().map(divided).unzip();
@@ -50,16 +59,33 @@ impl OptimizerSettings {
 
     /// Whether its state can be in the host's memory.
     pub fn can_be_offloaded(self) -> bool {
-        matches!(self, OptimizerSettings::Adam(_))
+        matches!(self, OptimizerSettings::Adam(_) | OptimizerSettings::Elementwise(_))
     }
 
-    /// The number of f32 tensors that it keeps for a parameter of this type, at most.
-    pub fn kept_tensors(self, dtype: DType) -> usize {
+    /// Why tensor-parallel ranks cannot have it, if that is so.
+    pub fn needs_whole_parameters(self) -> Option<&'static str> {
         match self {
-            OptimizerSettings::Adam(options) => options.kept_names(dtype).len(),
-            OptimizerSettings::Elementwise(options) => options.kept_names(dtype).len(),
-            OptimizerSettings::Muon(_, rest) => rest.kept_names(dtype).len(),
+            OptimizerSettings::Muon(..) => Some("Muon orthogonalises whole matrices"),
+            OptimizerSettings::Adafactor(_) => Some("Adafactor averages whole rows and columns"),
+            OptimizerSettings::Adam8bit(_) => Some("8-bit moments have blocks of the whole matrix"),
+            OptimizerSettings::Adam(_) | OptimizerSettings::Elementwise(_) => None,
         }
+    }
+
+    /// The bytes that it keeps for each value of a large matrix of this dtype, and the tensors for each parameter, at
+    /// most.
+    pub fn kept(self, dtype: DType) -> (f64, usize) {
+        let large = Shape::from([1024, 1024]);
+        let specs = match self {
+            OptimizerSettings::Adam(options) => options.kept_specs(&large, dtype),
+            OptimizerSettings::Adam8bit(options) => options.kept_specs(&large, dtype),
+            OptimizerSettings::Adafactor(options) => options.kept_specs(&large, dtype),
+            OptimizerSettings::Elementwise(options) => options.kept_specs(&large, dtype),
+            OptimizerSettings::Muon(_, rest) => rest.kept_specs(&large, dtype),
+        };
+        let bytes = |spec: &KeptSpec| spec.form.dtype().size() * spec.form.shape(&large).iter().product::<usize>();
+        let bytes: usize = specs.iter().map(bytes).sum();
+        (bytes as f64 / large.elements() as f64, specs.len())
     }
 }
 
@@ -87,9 +113,11 @@ enum Name {
     RAdam,
     Lion,
     Muon,
+    Adafactor,
+    Adam8bit,
 }
 
-const NAMES: [(&str, Name); 11] = [
+const NAMES: [(&str, Name); 13] = [
     ("adamw", Name::AdamW),
     ("adam", Name::Adam),
     ("sgd", Name::Sgd),
@@ -101,10 +129,16 @@ const NAMES: [(&str, Name); 11] = [
     ("radam", Name::RAdam),
     ("lion", Name::Lion),
     ("muon", Name::Muon),
+    ("adafactor", Name::Adafactor),
+    ("adamw-8bit", Name::Adam8bit),
 ];
 
+/// The optimizers that decay parameters apart from the gradient by default.
+const DECOUPLED: &[Name] = &[Name::AdamW, Name::Lion, Name::Muon, Name::Adafactor, Name::Adam8bit];
+
 /// The optimizers with averages of Adam's kind.
-const MOMENTS: &[Name] = &[Name::AdamW, Name::Adam, Name::Adamax, Name::NAdam, Name::RAdam, Name::Lion, Name::Muon];
+const MOMENTS: &[Name] =
+    &[Name::AdamW, Name::Adam, Name::Adamax, Name::NAdam, Name::RAdam, Name::Lion, Name::Muon, Name::Adam8bit];
 
 /// The optimizers that divide by a root.
 const ROOTS: &[Name] = &[
@@ -117,10 +151,12 @@ const ROOTS: &[Name] = &[
     Name::NAdam,
     Name::RAdam,
     Name::Muon,
+    Name::Adafactor,
+    Name::Adam8bit,
 ];
 
 /// The optimizers that each key is for.
-const USES: [(&str, &[Name]); 11] = [
+const USES: [(&str, &[Name]); 14] = [
     ("train.betas", MOMENTS),
     ("train.eps", ROOTS),
     ("train.momentum", &[Name::Sgd, Name::RmsProp, Name::Muon]),
@@ -132,17 +168,21 @@ const USES: [(&str, &[Name]); 11] = [
     ("train.adagrad_start", &[Name::Adagrad]),
     ("train.momentum_decay", &[Name::NAdam]),
     ("train.muon_scale", &[Name::Muon]),
+    ("train.scale_parameter", &[Name::Adafactor]),
+    ("train.clip_threshold", &[Name::Adafactor]),
+    ("train.decay_rate", &[Name::Adafactor]),
 ];
 
 /// Reads the keys.
 pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
     let name = r.choice("train.optimizer", &NAMES, Name::AdamW);
-    let is_decoupled = r.flag("train.decoupled", matches!(name, Name::AdamW | Name::Lion | Name::Muon));
+    let is_decoupled = r.flag("train.decoupled", DECOUPLED.contains(&name));
     let beta2 = if name == Name::Lion { 0.99 } else { 0.999 };
     let [beta1, beta2] = r.pair("train.betas", [0.9, beta2], Range::Below(0.0, 1.0));
     let epsilon = match name {
         Name::Adagrad => 1e-10,
         Name::Adadelta => 1e-6,
+        Name::Adafactor => 1e-30,
         _ => 1e-8,
     };
     let epsilon = r.number_in_single("train.eps", epsilon, Range::Above(0.0));
@@ -157,6 +197,14 @@ pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
     let momentum_decay = r.float("train.momentum_decay", 4e-3, Range::AtLeast(0.0));
     let scales = [("match-adamw", MuonScale::MatchAdamW), ("original", MuonScale::Original)];
     let scale = r.choice("train.muon_scale", &scales, MuonScale::MatchAdamW);
+    let adafactor = AdafactorOptions::default();
+    let adafactor = AdafactorOptions {
+        epsilon,
+        scale_parameter: r.flag("train.scale_parameter", adafactor.scale_parameter),
+        clip_threshold: r.float("train.clip_threshold", adafactor.clip_threshold, Range::Above(0.0)),
+        decay_rate: r.float("train.decay_rate", adafactor.decay_rate, Range::Below(-1.0, 0.0)),
+        ..adafactor
+    };
     for (key, users) in USES.iter().filter(|(_, users)| !users.contains(&name)) {
         let users: Vec<&str> = NAMES.iter().filter(|(_, name)| users.contains(name)).map(|(name, _)| *name).collect();
         let why = format!("it belongs to train.optimizer = \"{}\"", users.join("\", \""));
@@ -172,8 +220,8 @@ pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
         let reason = "Nesterov's momentum has no dampening";
         r.contradiction(&["train.nesterov", "train.dampening"], reason, "remove one of the two");
     }
-    if is_muon && !is_decoupled {
-        let reason = "Muon decays apart from the gradient";
+    if matches!(name, Name::Muon | Name::Adafactor) && !is_decoupled {
+        let reason = "this optimizer decays apart from the gradient";
         r.contradiction(&["train.decoupled", "train.optimizer"], reason, "remove train.decoupled");
     }
     let decay_form = if is_decoupled { DecayForm::Decoupled } else { DecayForm::Coupled };
@@ -186,6 +234,8 @@ pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
     };
     let rule = match name {
         Name::AdamW | Name::Adam => return OptimizerSettings::Adam(adam),
+        Name::Adam8bit => return OptimizerSettings::Adam8bit(Adam8bitOptions { adam }),
+        Name::Adafactor => return OptimizerSettings::Adafactor(adafactor),
         Name::Muon => {
             let momentum = momentum as f32;
             return OptimizerSettings::Muon(MuonOptions { momentum, nesterov, scale, ..MuonOptions::default() }, adam);

@@ -30,6 +30,7 @@ pub(super) fn read(r: &mut Reader) -> ScheduleKind {
         ("polynomial", ScheduleKind::Polynomial { power: 1.0 }),
         ("wsd", ScheduleKind::Wsd { share: DECAY_SHARE, shape: DecayShape::Cosine }),
         ("one-cycle", ScheduleKind::OneCycle { start: START_RATIO }),
+        ("relative-step", ScheduleKind::RelativeStep),
     ];
     let kind = r.choice("train.schedule", &kinds, ScheduleKind::Linear);
     let gamma = r.float("train.gamma", DEFAULT_GAMMA, Range::Within(0.0, 1.0));
@@ -94,8 +95,10 @@ pub(super) fn read_warmup(r: &mut Reader) -> Warmup {
 pub(super) fn check(r: &mut Reader, s: &Settings) {
     let t = &s.train;
     let is_range_test = matches!(t.schedule, ScheduleKind::RangeTest { .. });
-    let needs_end =
-        !matches!(t.schedule, ScheduleKind::NoDecay | ScheduleKind::Noam | ScheduleKind::Exponential { .. });
+    let needs_end = !matches!(
+        t.schedule,
+        ScheduleKind::NoDecay | ScheduleKind::Noam | ScheduleKind::RelativeStep | ScheduleKind::Exponential { .. }
+    );
     let end_is_known = t.epochs.is_some() || t.steps.is_some() || t.decay_steps.is_some();
     if !end_is_known && t.minutes.is_some() {
         let fix = "set train.epochs or train.steps as well, or train.schedule = \"constant\" and train.warmup in steps";

@@ -20,7 +20,7 @@ use crate::preference::PreferenceLoss;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
-use bmtrain_dist::optim::{Clip, DecaySpan, ScheduleKind, Warmup};
+use bmtrain_dist::optim::{AverageForm, Clip, DecaySpan, ScheduleKind, Warmup};
 use bmtrain_dist::param::F32Parameters;
 use bmtrain_dist::shard::GradientSum;
 use std::path::PathBuf;
@@ -188,6 +188,8 @@ pub struct TrainSettings {
     pub only: Vec<String>,
     /// The optimizer, with its numbers and how weight decay acts.
     pub optimizer: OptimizerSettings,
+    /// The average of the weights that is evaluated and written in their place; `None`: none.
+    pub average: Option<AverageForm>,
     /// Upper bound of the gradients' norm, infinite for none.
     pub clip: Clip,
     /// Share of the target given to all classes alike.
@@ -366,6 +368,10 @@ pub struct LogSettings {
     pub peak_tflops: Option<f64>,
     /// Whether TensorBoard's event files are written too.
     pub tensorboard: bool,
+    /// Prompts that are completed before training, at evaluations and after it; `None`: none.
+    pub samples: Option<Vec<String>>,
+    /// The most tokens of a completion.
+    pub sample_tokens: usize,
 }
 
 /// `[run]`: what the run is called where runs are listed.

@@ -6,6 +6,7 @@
 //! `"-Infinity"`. Called by the training programs, through
 //! [`OutputDirectory::metrics`](super::OutputDirectory::metrics).
 
+use super::machine::Machine;
 use super::phases::Phases;
 use crate::metrics::PairStatistics;
 use crate::{Error, Result};
@@ -99,7 +100,7 @@ pub trait Record {
 /// A line without its `"time"` member: what two runs of one recipe have in common to the byte.
 pub fn deterministic_part(line: &str) -> String {
     let line = line.trim_end_matches('\n');
-    // Members of `time` are numbers only, so the last occurrence is the member's beginning.
+    // Quotes in texts are escaped, so the last occurrence is the member's beginning.
     match line.rfind(",\"time\":{") {
         Some(at) if line.ends_with("}}") => format!("{}}}", line.get(..at).unwrap_or_default()),
         _ => line.to_owned(),
@@ -175,6 +176,10 @@ pub struct StartRecord {
     pub threads: u64,
     /// Ranks that share the work.
     pub ranks: u64,
+    /// Where the first rank is.
+    pub machine: Machine,
+    /// The commit of the repository that the output directory is in.
+    pub commit: Option<String>,
 }
 
 impl Record for StartRecord {
@@ -182,6 +187,24 @@ impl Record for StartRecord {
         let mut time = Object::default();
         time.float("unix_seconds", self.unix_seconds).integer("threads", self.threads);
         time.integer("ranks", self.ranks);
+        let Machine { processor, instruction_set, cores, memory_bytes, cuda } = &self.machine;
+        let texts = [
+            ("processor", processor.as_deref()),
+            ("instruction_set", Some(instruction_set.as_str()).filter(|name| !name.is_empty())),
+            ("cuda", cuda.as_deref()),
+            ("commit", self.commit.as_deref()),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                time.text(name, text);
+            }
+        }
+        let numbers = [("cores", Some(*cores).filter(|cores| *cores > 0)), ("memory_bytes", *memory_bytes)];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                time.integer(name, number);
+            }
+        }
         let mut out = Object::default();
         out.text("kind", "start").text("version", &self.version).text("recipe_hash", &self.recipe_hash);
         out.integer("parameters", self.parameters).integer("trainable", self.trainable);
@@ -320,6 +343,29 @@ impl EvalRecord {
         let mut out = Object::default();
         out.text("kind", kind).integer("step", self.step).float("epoch", self.epoch).integer("samples", self.samples);
         out.object("metrics", values).flag("best", self.is_best);
+        out.object("time", time).end()
+    }
+}
+
+/// A completion of a prompt.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SampleRecord {
+    /// Steps done before it.
+    pub step: u64,
+    /// The prompt, as the recipe has it.
+    pub prompt: String,
+    /// What the model writes after it.
+    pub text: String,
+    /// Seconds since the run began.
+    pub seconds: f64,
+}
+
+impl Record for SampleRecord {
+    fn to_json(&self) -> String {
+        let mut time = Object::default();
+        time.float("seconds", self.seconds);
+        let mut out = Object::default();
+        out.text("kind", "sample").integer("step", self.step).text("prompt", &self.prompt).text("text", &self.text);
         out.object("time", time).end()
     }
 }

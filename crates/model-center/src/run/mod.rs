@@ -5,6 +5,7 @@
 pub mod console;
 pub(crate) mod lock;
 mod lr_range;
+mod machine;
 pub(crate) mod marker;
 pub mod memory;
 mod metrics_log;
@@ -24,11 +25,12 @@ mod text_log;
 
 pub use crate::error::OutputFault;
 pub use lr_range::{LR_RANGE_FILE, LrRange};
+pub use machine::{Machine, commit_of};
 pub(crate) use marker::FIXED_NAMES;
 pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::Memory;
 pub use metrics_log::{
-    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, TestRecord, Timing,
+    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
     deterministic_part, without_overtaken,
 };
 pub use model_card::{CardData, ModelCard};

@@ -9,6 +9,10 @@ use std::collections::BTreeMap;
 
 /// The most events that are kept; of more, the first.
 const MAX_EVENTS: usize = 1000;
+/// The most sample texts that are kept, and the characters of each.
+const MAX_SAMPLES: usize = 200;
+/// The most characters of a sample text that are kept.
+const MAX_SAMPLE_CHARS: usize = 2000;
 /// A loss of more than this many times the mean of recent ones is a spike.
 const SPIKE: f64 = 2.0;
 /// Weight of a new loss in the mean of recent ones, and records before the first spike.
@@ -79,6 +83,8 @@ pub struct Summary {
     pub best_eval: Option<EvalSummary>,
     /// Metrics of the test sets.
     pub test: Option<EvalSummary>,
+    /// Sample texts, of each step and prompt; of many, the first and the last.
+    pub texts: Vec<SampleText>,
     /// Seconds of training steps by phase, of records that have them.
     pub phases: BTreeMap<String, f64>,
     /// Seconds of evaluations.
@@ -93,6 +99,17 @@ pub struct Summary {
     pub events: Vec<Event>,
     /// Events that are not kept.
     pub more_events: u64,
+}
+
+/// A completion of a prompt.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SampleText {
+    /// Steps done before it.
+    pub step: u64,
+    /// The prompt.
+    pub prompt: String,
+    /// The text, its first 2000 characters.
+    pub text: String,
 }
 
 /// The metrics of an evaluation.
@@ -130,6 +147,7 @@ impl Summary {
             "start" | "resume" => self.add_start(kind, record, time),
             "step" => self.add_step(record, time),
             "eval" | "test" => self.add_eval(kind, record, time),
+            "sample" => self.add_sample(record),
             "end" => self.add_end(record),
             _ => {}
         }
@@ -208,6 +226,19 @@ impl Summary {
             self.first_eval = Some(eval.clone());
         }
         self.last_eval = Some(eval);
+    }
+
+    fn add_sample(&mut self, record: &Value) {
+        let text = |name: &str| -> String {
+            let text = record.get(name).and_then(Value::as_str).unwrap_or_default();
+            text.chars().take(MAX_SAMPLE_CHARS).collect()
+        };
+        let sample = SampleText { step: self.step, prompt: text("prompt"), text: text("text") };
+        if self.texts.len() >= MAX_SAMPLES {
+            // The first ones show where the run began, so the middle goes.
+            self.texts.remove(MAX_SAMPLES / 2);
+        }
+        self.texts.push(sample);
     }
 
     fn add_end(&mut self, record: &Value) {

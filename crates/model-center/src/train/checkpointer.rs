@@ -178,7 +178,7 @@ pub(super) fn check_disk(resolved: &Resolved, output: &Path, parameters: usize, 
     if !is_asked_for && settings.minutes == 0.0 {
         return Ok(());
     }
-    let one = parameters as u64 * (resolved.model.dtype.size() as u64 + saved_state(resolved).0);
+    let one = (parameters as f64 * (resolved.model.dtype.size() as f64 + saved_state(resolved).0)) as u64;
     let free = Store::open(output)?.free_bytes()?;
     if (free as f64) < 1.2 * one as f64 && is_asked_for && is_new {
         let source = std::io::Error::new(std::io::ErrorKind::StorageFull, disk_too_small(one, free));

@@ -19,6 +19,7 @@ use bmtrain_core::limits::make_room;
 use bmtrain_core::offload::widen;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::checkpoint::{Checkpoint, Kind};
+use bmtrain_dist::optim::average::AVERAGE;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -286,11 +287,13 @@ fn check(checkpoint: &Checkpoint, opened: &OpenedModel, place: &str) -> Result<(
     Ok(())
 }
 
-/// The full values of a parameter, widened.
+/// The full values of a parameter, widened, or its average if the checkpoint has one.
 fn read(checkpoint: &Checkpoint, name: &str, values: &mut Vec<f32>) -> Result<()> {
     let missing = || Error::model(format!("parameter {name}"), "it is not in the checkpoint", "report this");
-    let tensor = checkpoint.tensor(name, &Kind::Parameter).ok_or_else(missing)?;
-    let bytes = checkpoint.read_range(name, &Kind::Parameter, 0..tensor.elements)?;
+    let average = Kind::Other(AVERAGE.to_owned());
+    let kind = if checkpoint.tensor(name, &average).is_some() { average } else { Kind::Parameter };
+    let tensor = checkpoint.tensor(name, &kind).ok_or_else(missing)?;
+    let bytes = checkpoint.read_range(name, &kind, 0..tensor.elements)?;
     let elements = bytes.len() / tensor.dtype.size();
     values.clear();
     make_room(values, elements, format_args!("parameter {name}"))?;

@@ -13,7 +13,7 @@ use super::{memory_limit, profile, timed_partition, waiting};
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
 use crate::run::{
-    ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason, console, listen,
+    ExitStatus, Machine, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason, console, listen,
 };
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
@@ -138,6 +138,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
         memory_limit::check(setup, resolved, launch)?;
     }
     let ranks = group.communicator(&opened, ranks)?;
+    let machine = Machine::here(cpu.instruction_set, opened.cuda.map(|_| opened.backend.name().to_string()));
     let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
@@ -161,7 +162,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let measured = || if on_processors { measure_peak(threads, cpu.instruction_set) } else { 0.0 };
     let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);
     run.set_peak(peak * launch.world as f64, &trainer);
-    let ended = match run.start(&mut trainer, threads) {
+    let ended = match run.start(&mut trainer, (threads, machine)) {
         Ok(()) => run.train(&mut trainer, profiled.as_deref()),
         Err(error) => Err(error),
     };

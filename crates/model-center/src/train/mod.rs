@@ -49,6 +49,7 @@ mod run;
 mod run_data;
 pub(crate) mod run_ranks;
 mod run_times;
+mod samples;
 pub(crate) mod save;
 mod setup;
 mod start;

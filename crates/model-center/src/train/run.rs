@@ -15,7 +15,8 @@ use crate::plan::formula::families::sizes_of_config;
 use crate::recipe::Resolved;
 use crate::run::{
     BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, EventLog, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY,
-    MetricsLog, OutputDirectory, Progress, Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
+    MetricsLog, OutputDirectory, Progress, Record, SampleRecord, Status, StepRecord, StopReason, TestRecord, Timing,
+    memory,
 };
 use bmtrain_dist::optim::ScheduleKind;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub(super) struct Run<'a> {
     pub(super) eval_before: Option<EvalResult>,
     /// Whether the best weights are in no directory of this run: another course overwrote them, or they were given up.
     pub(super) best_is_lost: bool,
+    /// The step whose sample texts were written.
+    sampled: Option<u64>,
     /// Of a learning-rate range test: what its steps found.
     pub(super) lr_range: Option<LrRange>,
     /// What the ranks agreed on last.
@@ -137,6 +140,7 @@ impl<'a> Run<'a> {
             last_eval: None,
             eval_before: None,
             best_is_lost: false,
+            sampled: None,
             lr_range: matches!(resolved.train.schedule, ScheduleKind::RangeTest { .. }).then(LrRange::default),
             decision: Decision::default(),
             start_step: 0,
@@ -236,6 +240,35 @@ impl<'a> Run<'a> {
     /// Evaluate and log, unless these weights were evaluated already; save them if they are the best so far and
     /// `counts`. `None` without evaluation data, or where a rank is asked to stop meanwhile.
     pub(super) fn evaluate(&mut self, trainer: &Trainer, counts: bool) -> Result<Option<EvalResult>> {
+        trainer.with_averages(|| {
+            let result = self.evaluate_present(trainer, counts)?;
+            // A run that is resumed has the samples of its step already.
+            if counts || trainer.steps() == 0 {
+                self.write_samples(trainer)?;
+            }
+            Ok(result)
+        })
+    }
+
+    /// Complete the recipe's prompts and log what comes out, once for each step. On all ranks.
+    fn write_samples(&mut self, trainer: &Trainer) -> Result<()> {
+        let Some(samples) = self.config.setup.texts.as_ref() else { return Ok(()) };
+        let step = trainer.steps();
+        if self.sampled == Some(step) {
+            return Ok(());
+        }
+        self.sampled = Some(step);
+        let start = Instant::now();
+        let texts = samples.generate(trainer.evaluated(&|| false))?;
+        self.times.evaluated(start.elapsed().as_secs_f64());
+        let seconds = self.seconds();
+        for (prompt, text) in samples.prompts().iter().zip(texts) {
+            self.log(&SampleRecord { step, prompt: prompt.clone(), text, seconds })?;
+        }
+        Ok(())
+    }
+
+    fn evaluate_present(&mut self, trainer: &Trainer, counts: bool) -> Result<Option<EvalResult>> {
         let Some(evaluation) = &mut self.evaluation else { return Ok(None) };
         let step = trainer.steps();
         let known = self.last_eval.take().filter(|last| last.step == step);
@@ -260,7 +293,7 @@ impl<'a> Run<'a> {
             self.log_eval(trainer, &result, is_best, eval_seconds)?;
         }
         if is_best && self.config.resolved.save.which.keeps_best() {
-            self.save(trainer, MODEL_DIRECTORY, ModelContents::best(step))?;
+            self.save_present(trainer, MODEL_DIRECTORY, ModelContents::best(step))?;
             self.best_is_lost = false;
         }
         Ok(Some(result))
@@ -284,7 +317,8 @@ impl<'a> Run<'a> {
         let Some(mut evaluation) = Evaluation::of(&setup.test, setup, resolved)? else { return Ok(()) };
         let start = Instant::now();
         let is_stopped = || trainer.stop_conditions().is_requested();
-        let Some(result) = evaluation.run(trainer.evaluated(&is_stopped))? else {
+        let evaluated = trainer.with_averages(|| evaluation.run(trainer.evaluated(&is_stopped)));
+        let Some(result) = evaluated? else {
             self.decision.stop = Some(StopReason::Request);
             return Ok(());
         };

@@ -15,7 +15,7 @@ use crate::run::console;
 use crate::run::{CARD_FILE, Damage, FileHashes, MODEL_DIRECTORY, ModelCard, OutputDirectory};
 use crate::{Error, Result};
 use bmtrain_dist::Error as DistError;
-use bmtrain_dist::checkpoint::load_parameters;
+use bmtrain_dist::checkpoint::load_averages;
 use bmtrain_dist::checkpoint::{CheckpointName, Fault, Store};
 use std::path::Path;
 use std::time::Instant;
@@ -54,11 +54,16 @@ enum BestWeights {
 }
 
 impl Run<'_> {
-    /// Write the present weights to the model directory `name`. On all ranks.
+    /// Write the weights, or their averages if the run keeps any, to the model directory `name`. On all ranks.
     ///
     /// # Errors
     /// What the disk refuses; a lost rank; files other than expected, which are not kept.
     pub(super) fn save(&mut self, trainer: &Trainer, name: &str, contents: ModelContents<'_>) -> Result<()> {
+        trainer.with_averages(|| self.save_present(trainer, name, contents))
+    }
+
+    /// The same of the values that the parameters have now.
+    pub(super) fn save_present(&mut self, trainer: &Trainer, name: &str, contents: ModelContents<'_>) -> Result<()> {
         let _save = tracing::debug_span!("save").entered();
         let start = Instant::now();
         let staged = match &mut self.files {
@@ -137,13 +142,13 @@ impl Run<'_> {
     /// Write the model again from the checkpoint of its step, then reload the weights that the run is resumed from.
     fn restore(&mut self, trainer: &mut Trainer, (name, step): (&CheckpointName, u64), choice: &Choice) -> Result<()> {
         let checkpoint = Store::open(&self.checkpoints)?.checkpoint(name)?;
-        load_parameters(&checkpoint, trainer.model.parameters())?;
+        load_averages(&checkpoint, trainer.model.parameters())?;
         // Other settings, such as save.dtype, give other files; without them, these hashes prove that the weights are
         // the same.
         let recorded = self.files.as_ref().filter(|_| !self.config.options.accept_change);
         let recorded = recorded.and_then(|files| files.output.model(MODEL_DIRECTORY)).cloned();
         let contents = ModelContents { best_step: Some(step), card: None, expected: recorded.as_ref() };
-        self.save(trainer, MODEL_DIRECTORY, contents)?;
+        self.save_present(trainer, MODEL_DIRECTORY, contents)?;
         choice.load_weights(trainer)?;
         if trainer.team.is_first() {
             self.display.note(&format!("the best weights (step {step}) were restored from {name}"));

@@ -4,6 +4,7 @@ use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
 use super::records::ModelSide;
 use super::run_data::{EvalSet, RunData, Samples, weights_of_classes};
+use super::samples::TextSamples;
 use super::{parameter_count, pretraining_data, records};
 use crate::adapter::AdapterPlan;
 use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
@@ -51,6 +52,8 @@ pub struct Setup {
     pub notes: Vec<String>,
     /// How answers are generated, where metrics of the task compare texts.
     pub answers: Option<GeneratedAnswers>,
+    /// Prompts that are completed on the way; `None`: none.
+    pub texts: Option<TextSamples>,
     /// What each class weighs in the training loss; `None`: all samples weigh the same.
     pub class_weights: Option<Vec<f32>>,
 }
@@ -140,6 +143,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         DataSource::Squad { .. } => Some(GeneratedAnswers::of_squad(tokenizer, resolved.data.target_length)?),
         _ => None,
     };
+    let texts = TextSamples::of(resolved, &start, &opened, samples.train.labels())?;
     let Samples { train, eval, test } = samples;
     Ok(Setup {
         train,
@@ -157,6 +161,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         left: opened.plan.left().to_vec(),
         notes: opened.notes,
         answers,
+        texts,
         class_weights,
     })
 }

@@ -8,8 +8,8 @@ use super::run_data;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::run::{
-    CHECKPOINT_DIRECTORY, COMMAND_PREFIX, Earlier, EventLog, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord,
-    TENSORBOARD_DIRECTORY,
+    CHECKPOINT_DIRECTORY, COMMAND_PREFIX, Earlier, EventLog, MODEL_DIRECTORY, Machine, RECIPE_FILE, ResumeRecord,
+    StartRecord, TENSORBOARD_DIRECTORY, commit_of,
 };
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
@@ -25,7 +25,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// A checkpoint that cannot be used; what the operating system refuses.
-    pub(super) fn start(&mut self, trainer: &mut Trainer, threads: usize) -> Result<()> {
+    pub(super) fn start(&mut self, trainer: &mut Trainer, (threads, machine): (usize, Machine)) -> Result<()> {
         let RunConfig { options, resolved, setup, .. } = self.config;
         let own = self.checkpoints.clone();
         // Checking every byte takes longer than ranks wait for each other.
@@ -56,7 +56,7 @@ impl Run<'_> {
             self.prepare_reference(trainer, false)?;
             self.open_log(false)?;
             self.keep_reference(trainer)?;
-            self.log_start(trainer, threads)?;
+            self.log_start(trainer, threads, machine)?;
             self.decision = trainer.agree()?;
             return Ok(());
         };
@@ -159,7 +159,7 @@ impl Run<'_> {
         })
     }
 
-    fn log_start(&mut self, trainer: &Trainer, threads: usize) -> Result<()> {
+    fn log_start(&mut self, trainer: &Trainer, threads: usize, machine: Machine) -> Result<()> {
         let RunConfig { setup, resolved, .. } = self.config;
         let trainable = trainer.model.parameters().declared().iter().filter(|param| param.is_trainable());
         let (eval_samples, eval_fingerprint) = (run_data::samples(&setup.eval), run_data::fingerprint(&setup.eval));
@@ -176,6 +176,8 @@ impl Run<'_> {
             unix_seconds: unix_seconds(),
             threads: threads as u64,
             ranks: trainer.team.size() as u64,
+            machine,
+            commit: commit_of(&resolved.output.dir),
         })
     }
 
@@ -200,13 +202,16 @@ impl Run<'_> {
 pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
     let eval = run_data::fingerprint(&setup.eval);
-    let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());
+    // All ranks take part in the generation of samples.
+    let samples =
+        blake3::hash(format!("{:?}", (&resolved.log.samples, resolved.log.sample_tokens)).as_bytes()).to_hex();
+    let own = format!("{}\n{}\n{eval}\n{samples}", resolved.shared_hash(), setup.train.fingerprint());
     let all = ranks.gather_texts(&own)?;
     let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
         return Ok(());
     };
     let parts = all.first().map(|first| first.lines().zip(other.lines())).into_iter().flatten();
-    let names = ["settings", "training data", "evaluation data"];
+    let names = ["settings", "training data", "evaluation data", "prompts of log.samples"];
     let what: Vec<&str> = parts.zip(names).filter(|((a, b), _)| a != b).map(|(_, name)| name).collect();
     let reason = format!("it has other {} than rank 0", what.join(", "));
     // A rank that ends stops the others, so that one which has not read all texts by then would report that instead.

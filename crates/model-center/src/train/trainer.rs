@@ -18,7 +18,7 @@ use crate::run::{Phases, StopConditions, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::{Device, Tensor, Var};
 use bmtrain_dist::OptimManager;
-use bmtrain_dist::optim::{LossScaler, ScalePolicy, Scheduler, StepInfo};
+use bmtrain_dist::optim::{LossScaler, Optimizer, ScalePolicy, Scheduler, StepInfo, WeightAverage};
 use bmtrain_dist::pipeline::Pipeline;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -200,6 +200,14 @@ impl Trainer {
         EvalContext { model: &**model, device, pipeline, team, preference, is_stopped }
     }
 
+    /// Do something with the averages of the weights in their place, if the run keeps any. On all ranks.
+    pub(super) fn with_averages<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let used = self.optim.use_averages()?;
+        let done = work();
+        used.restore()?;
+        done
+    }
+
     /// Steps done.
     pub(crate) fn steps(&self) -> u64 {
         self.progress.step
@@ -337,6 +345,10 @@ fn optimizer(setup: &Setup, resolved: &Resolved, device: &Device, model: &dyn Te
     let mut optim = OptimManager::new(device, train.clip)?;
     optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
     for optimizer in train.optimizer.make(groups, train.offload)? {
+        let optimizer: Box<dyn Optimizer> = match train.average {
+            Some(form) => Box::new(WeightAverage::new(optimizer, form)?),
+            None => optimizer,
+        };
         optim.add_scheduled(optimizer, Scheduler::new(setup.schedule));
     }
     Ok(optim)

@@ -6,7 +6,7 @@ mod sft;
 
 use crate::recipes;
 use bmtrain_core::kernel::UpdateRule;
-use bmtrain_dist::optim::{AdamOptions, DecayForm, MuonOptions, MuonScale};
+use bmtrain_dist::optim::{AdafactorOptions, Adam8bitOptions, AdamOptions, DecayForm, MuonOptions, MuonScale};
 use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, SUPERGLUE, TooLong, find_task};
 use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
@@ -178,6 +178,11 @@ eps = 1e-8                      # default
 # adagrad_start = 0.0           # no effect: it belongs to train.optimizer = "adagrad"
 # momentum_decay = 0.004        # no effect: it belongs to train.optimizer = "nadam"
 # muon_scale = "match-adamw"    # no effect: it belongs to train.optimizer = "muon"
+# scale_parameter = false       # no effect: it belongs to train.optimizer = "adafactor"
+# clip_threshold = 1.0          # no effect: it belongs to train.optimizer = "adafactor"
+# decay_rate = -0.8             # no effect: it belongs to train.optimizer = "adafactor"
+# ema                           # not set: no average
+# average_from                  # not set: no average
 clip_norm = 1.0                 # default
 clip_kind = "2"                 # default
 label_smoothing = 0.0           # default
@@ -233,6 +238,8 @@ metrics = "metrics.jsonl"       # default
 quiet = false                   # default
 # peak_tflops                   # not set: measured on processors, unknown on CUDA devices
 tensorboard = true              # default
+# samples                       # not set: no sample texts
+# sample_tokens = 64            # no effect: log.samples is not set
 
 [run]
 # name                          # not set: the name of output.dir
@@ -614,7 +621,11 @@ fn an_optimizer_has_the_numbers_of_its_keys_and_the_defaults_of_its_library() {
     let muon = MuonOptions { scale: MuonScale::MatchAdamW, ..MuonOptions::default() };
     assert_eq!(of(&["train.optimizer=muon"]), OptimizerSettings::Muon(muon, AdamOptions::default()));
     // Every name makes an optimizer, and the recipe that it is written out as is the same.
-    for name in ["adagrad", "rmsprop", "adamax", "nadam", "radam"] {
+    let factors = AdafactorOptions { scale_parameter: true, ..AdafactorOptions::default() };
+    let sets = ["train.optimizer=adafactor", "train.scale_parameter=true"];
+    assert_eq!(of(&sets), OptimizerSettings::Adafactor(factors));
+    assert_eq!(of(&["train.optimizer=adamw-8bit"]), OptimizerSettings::Adam8bit(Adam8bitOptions::default()));
+    for name in ["adagrad", "rmsprop", "adamax", "nadam", "radam", "adafactor", "adamw-8bit"] {
         let loaded = load(LEAST, &[&format!("train.optimizer={name}")]);
         assert_eq!(loaded.train.optimizer.make(Vec::new(), false).unwrap().len(), 1);
         assert_eq!(load(&loaded.to_toml(), &[]).train.optimizer, loaded.train.optimizer);

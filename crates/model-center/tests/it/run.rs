@@ -6,8 +6,8 @@ use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
 use model_center::run::layout_error;
 use model_center::run::{
-    BestTracker, EndRecord, EvalRecord, IfThere, OutputDirectory, Phases, Progress, ProgressMode, Record, ResumeRecord,
-    StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
+    BestTracker, EndRecord, EvalRecord, IfThere, Machine, OutputDirectory, Phases, Progress, ProgressMode, Record,
+    ResumeRecord, StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
     without_overtaken,
 };
 use std::io::Write;
@@ -63,6 +63,14 @@ fn the_metrics_file_has_exactly_these_bytes() {
         unix_seconds: 1.5,
         threads: 2,
         ranks: 3,
+        machine: Machine {
+            processor: Some("A \"chip\"".into()),
+            instruction_set: "avx2".into(),
+            cores: 4,
+            memory_bytes: Some(1024),
+            cuda: None,
+        },
+        commit: Some("0a".into()),
     };
     log.write(&start).unwrap();
     log.write(&step(2.5)).unwrap();
@@ -98,7 +106,8 @@ fn the_metrics_file_has_exactly_these_bytes() {
     let expected = concat!(
         r#"{"kind":"start","version":"0.1.0 \"x\"","recipe_hash":"ab","parameters":22,"trainable":21,"#,
         r#""train_samples":9,"train_fingerprint":"t","eval_samples":1,"eval_fingerprint":"e","#,
-        r#""steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2,"ranks":3}}"#,
+        r#""steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2,"ranks":3,"processor":"A \"chip\"","#,
+        r#""instruction_set":"avx2","commit":"0a","cores":4,"memory_bytes":1024}}"#,
         "\n",
         r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"#,
         r#""samples":320,"tokens":9000,"batch":"0000000000ab","time":{"seconds":2.5,"tokens_per_s":1000.5,"#,

@@ -1,5 +1,6 @@
 //! The rows, by stem.
 
+mod adam_8bit;
 mod attention;
 mod elementwise;
 mod gemm;
@@ -47,6 +48,7 @@ pub fn cases() -> Vec<Case> {
     quantised::rows(&mut cases);
     random::rows(&mut cases);
     optimizer::rows(&mut cases);
+    adam_8bit::rows(&mut cases);
     update::rows(&mut cases);
     cases
 }

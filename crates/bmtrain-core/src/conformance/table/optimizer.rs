@@ -58,7 +58,7 @@ fn adam(name: &str, factor: f32, n: usize, settings: AdamSettings) -> Case {
 }
 
 /// The formulas of the kernel's documentation in f64.
-fn host_adam(factor: f32, step: AdamSettings, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
+pub(super) fn host_adam(factor: f32, step: AdamSettings, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let (mut p, mut m, mut v) = (t[0].clone(), t[1].clone(), t[2].clone());
     if factor.is_nan() {
         return vec![p.clone(), p, m, v];

@@ -22,9 +22,9 @@ pub(super) fn rows_at_once(columns: usize) -> usize {
 }
 
 /// Written elements of any type in rows; the last row may be shorter.
-struct Strided<'a, T> {
-    data: &'a mut [T],
-    stride: usize,
+pub(super) struct Strided<'a, T> {
+    pub(super) data: &'a mut [T],
+    pub(super) stride: usize,
 }
 
 impl<T: Send> Divide for Strided<'_, T> {

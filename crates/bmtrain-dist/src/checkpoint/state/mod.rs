@@ -14,12 +14,13 @@ mod saver;
 mod snapshot;
 mod training_state;
 
-pub use restore::{load_parameters, restore, restore_without_optimizer_state};
+pub use restore::{load_averages, load_parameters, restore, restore_without_optimizer_state};
 pub use saver::{SaveEvent, Saver};
 pub use snapshot::Snapshot;
 pub use training_state::{OptimizerState, TrainingState};
 
 use super::disk::Kind;
+use crate::optim::KeptForm;
 use crate::param::Param;
 
 /// The kind under which a tensor of an optimizer's state is saved.
@@ -32,7 +33,7 @@ fn kind_of(tensor: &str) -> Kind {
     }
 }
 
-/// The shape of the full parameter.
-fn shape_of(param: &Param) -> Vec<u64> {
-    param.spec().shape.dims().iter().map(|&size| size as u64).collect()
+/// The whole shape of what is kept for a parameter.
+fn kept_shape(param: &Param, form: &KeptForm) -> Vec<u64> {
+    form.shape(&param.spec().shape).into_iter().map(|size| size as u64).collect()
 }

@@ -1,11 +1,12 @@
 //! Restore a model from a checkpoint: every rank reads the elements it stores, whichever ranks had saved them.
 
 use super::training_state::{OptimizerState, TrainingState};
-use super::{kind_of, shape_of};
+use super::{kept_shape, kind_of};
 use crate::checkpoint::disk::{Checkpoint, ElementRun, Fault, Kind};
 use crate::control::ControlGroup;
 use crate::error::{Error, Result};
-use crate::optim::OptimManager;
+use crate::optim::average::AVERAGE;
+use crate::optim::{KeptForm, OptimManager};
 use crate::param::{Param, Parameters};
 use bmtrain_core::DType;
 use std::collections::HashMap;
@@ -42,10 +43,19 @@ pub fn restore(
         let params: Vec<Param> = optimizer.groups().iter().flat_map(|group| group.params.iter().cloned()).collect();
         for param in &params {
             let Some(&steps) = saved.steps.get(param.name()) else { continue };
-            optimizer.load_kept(param, steps, &mut |name, part| {
+            optimizer.load_kept(param, steps, &mut |spec, part| {
+                let runs = match spec.form.is_by_element() {
+                    true => element_runs(&param.runs_of(&part)),
+                    false => element_runs(&[(part.start, 0, part.len())]),
+                };
+                let read = |out: &mut [u8]| checkpoint.read_runs(param.name(), &kind_of(spec.name), &runs, out);
+                if spec.form == KeptForm::Codes {
+                    let mut codes = vec![0u8; part.len()];
+                    read(&mut codes)?;
+                    return Ok(codes.into_iter().map(f32::from).collect());
+                }
                 let mut values = vec![0.0f32; part.len()];
-                let (runs, out) = (element_runs(&param.runs_of(&part)), bytemuck::cast_slice_mut(&mut values));
-                checkpoint.read_runs(param.name(), &kind_of(name), &runs, out)?;
+                read(bytemuck::cast_slice_mut(&mut values))?;
                 Ok(values)
             })?;
         }
@@ -81,11 +91,31 @@ pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<(
     read_parameters(checkpoint, params)
 }
 
+/// As [`load_parameters`], with the averages of parameters that have one in place of their values, as
+/// [`OptimManager::use_averages`] has them.
+///
+/// # Errors
+/// As [`restore`].
+pub fn load_averages(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
+    load_parameters(checkpoint, params)?;
+    let kind = kind_of(AVERAGE);
+    for param in saved_of(params).filter(|param| checkpoint.tensor(param.name(), &kind).is_some()) {
+        check(checkpoint, param, &kind, (DType::F32, &KeptForm::Elements))
+            .map_err(|reason| misfit(checkpoint, reason))?;
+        let elements = param.spec().shape.elements() as u64;
+        let bytes = checkpoint.read_range(param.name(), &kind, 0..elements)?;
+        param.load(&bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
 /// Whether the checkpoint has the parameters of all pipeline stages and no others. All ranks come to the same.
 fn check_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
     let declared = || params.declared().iter().filter(|param| params.is_saved(param));
     for param in declared() {
-        check(checkpoint, param, &Kind::Parameter, param.spec().dtype).map_err(|reason| misfit(checkpoint, reason))?;
+        let dtype = param.spec().dtype;
+        check(checkpoint, param, &Kind::Parameter, (dtype, &KeptForm::Elements))
+            .map_err(|reason| misfit(checkpoint, reason))?;
     }
     let saved = checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter).count();
     let declared = declared().count();
@@ -127,8 +157,8 @@ fn check_optimizers(
                 }
                 return Err(format!("{name} had an optimizer and has none now"));
             };
-            for tensor in optimizer.kept_names(param) {
-                check(checkpoint, param, &kind_of(tensor), DType::F32)?;
+            for spec in optimizer.kept_specs(param) {
+                check(checkpoint, param, &kind_of(spec.name), (spec.form.dtype(), &spec.form))?;
             }
         }
     }
@@ -147,11 +177,11 @@ fn agree(checkpoint: &Checkpoint, params: &Parameters, optim: &OptimManager, own
 }
 
 /// Whether the checkpoint has a tensor of a parameter: else the reason.
-fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> Result<(), String> {
+fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, (dtype, form): (DType, &KeptForm)) -> Result<(), String> {
     let Some(tensor) = checkpoint.tensor(param.name(), kind) else {
         return Err(format!("there is no {kind} {}", param.name()));
     };
-    let shape = shape_of(param);
+    let shape = kept_shape(param, form);
     if tensor.dtype != dtype || tensor.shape != shape {
         let (name, saved) = (param.name(), format!("{} {:?}", tensor.dtype, tensor.shape));
         return Err(format!("{kind} {name}: saved as {saved}, wanted as {dtype} {shape:?}"));

@@ -1,13 +1,13 @@
 //! This rank's part of a checkpoint, copied to the host while the next step computes.
 
 use super::runs::{SavedRuns, saved_runs};
-use super::{kind_of, shape_of};
+use super::{kept_shape, kind_of};
 use crate::checkpoint::disk::{Kind, PieceSpec, TensorPiece};
 use crate::error::{Error, Result};
-use crate::optim::{HostTensor, KeptTensor, OptimManager};
+use crate::optim::{HostTensor, KeptForm, KeptTensor, OptimManager};
 use crate::param::{AtRest, Flat, Parameters};
 use bmtrain_core::limits::make_room;
-use bmtrain_core::{DType, Device, Lane};
+use bmtrain_core::{Device, Lane};
 use std::sync::mpsc::{Receiver, channel};
 
 /// Copies to the host in progress. They overlap on [`Lane::Copy`] with the forward and backward passes of the next
@@ -31,20 +31,36 @@ impl Snapshot {
         let mut sources = Vec::new();
         for param in params.iter().filter(|param| params.is_saved(param)) {
             let flat = param.place()?.0;
-            let mut tensors = vec![(Kind::Parameter, flat.dtype(), values_of(flat))];
+            let values = (Kind::Parameter, flat.dtype(), KeptForm::Elements, values_of(flat));
+            let mut tensors = vec![values];
             for (optimizer, _) in optim.into_iter().flat_map(OptimManager::parts) {
                 let kept = optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors);
-                tensors.extend(kept.map(|(name, tensor)| (kind_of(name), DType::F32, tensor)));
+                tensors.extend(kept.map(|(spec, tensor)| (kind_of(spec.name), spec.form.dtype(), spec.form, tensor)));
             }
             for part in param.counted()? {
                 let runs = saved_runs(param, &part.of_param);
-                for (kind, dtype, tensor) in &tensors {
-                    let whole = PieceSpec::whole(param.name(), kind.clone(), *dtype, &shape_of(param));
-                    let at = if *kind == Kind::Parameter { part.in_values.start } else { part.in_state.start };
-                    for SavedRuns { start, at: offset, length, runs, stride } in runs.iter().copied() {
-                        let spec = whole.strided(start as u64, length as u64, runs as u64, stride as u64);
-                        let range = at + offset..at + offset + length * runs;
-                        sources.push((spec, tensor.clone(), range));
+                for (kind, dtype, form, tensor) in &tensors {
+                    let whole = PieceSpec::whole(param.name(), kind.clone(), *dtype, &kept_shape(param, form));
+                    let at = if *kind == Kind::Parameter { &part.in_values } else { &part.in_state };
+                    match form {
+                        KeptForm::Elements | KeptForm::Codes => {
+                            for SavedRuns { start, at: offset, length, runs, stride } in runs.iter().copied() {
+                                let spec = whole.strided(start as u64, length as u64, runs as u64, stride as u64);
+                                let start = at.start + offset;
+                                sources.push((spec, tensor.clone(), start..start + length * runs));
+                            }
+                        }
+                        KeptForm::Blocks if !part.of_param.is_empty() => {
+                            let blocks = form.range_of(&part.of_param);
+                            let spec = whole.part(blocks.start as u64, blocks.len() as u64);
+                            sources.push((spec, tensor.clone(), form.range_of(at)));
+                        }
+                        // The rank with the first element saves what all have.
+                        KeptForm::Whole(_) if part.of_param.start == 0 && !part.of_param.is_empty() => {
+                            let range = 0..whole.length as usize;
+                            sources.push((whole, tensor.clone(), range));
+                        }
+                        KeptForm::Blocks | KeptForm::Whole(_) => {}
                     }
                 }
             }
@@ -56,16 +72,18 @@ impl Snapshot {
         let mut specs = Vec::new();
         for (number, (spec, tensor, range)) in sources.into_iter().enumerate() {
             let mut buffer = buffers.next().unwrap_or_default();
-            let size = match &tensor {
-                KeptTensor::Device(storage) => storage.dtype().size(),
-                KeptTensor::Host(tensor) => tensor.dtype().size(),
-            };
-            let bytes = range.len() * size;
+            let bytes = range.len() * spec.dtype.size();
             buffer.clear();
             make_room(&mut buffer, bytes, "a copy of the state to save, on the host")?;
             let sender = sender.clone();
             let (view, host) = match &tensor {
-                KeptTensor::Device(storage) => (Some(storage.view_on(range, Lane::Copy)?), None),
+                KeptTensor::Device(storage) | KeptTensor::Whole(Some(storage)) => {
+                    (Some(storage.view_on(range, Lane::Copy)?), None)
+                }
+                KeptTensor::Whole(None) => {
+                    let reason = format!("this rank has no {} of {}", spec.kind, spec.name);
+                    return Err(Error::setting("snapshot", reason));
+                }
                 KeptTensor::Host(tensor) => (None, Some((tensor.clone(), range))),
             };
             let work = move |bytes: &[u8], _: &mut [u8]| {

@@ -1,7 +1,8 @@
-//! Adam on the host: masters and moments in the host's memory, one update beside the device.
+//! Optimizers on the host: masters and moments in the host's memory, one update beside the device.
 //!
-//! Defines [`AdamOffload`], which is given to an [`OptimManager`](super::OptimManager) like [`Adam`](super::Adam) and
-//! has the same settings, formulas, bits and form of state.
+//! Defines [`HostOptimizer`], of Adam [`AdamOffload`] and of the other formulas [`ElementwiseOffload`], which is given
+//! to an [`OptimManager`](super::OptimManager) like [`Adam`](super::Adam) and has the same settings, formulas, bits and
+//! form of state.
 //!
 //! A step is work of the host on the copy lane ([`Backend::on_host`](bmtrain_core::Backend::on_host)): for each flat
 //! storage the gradients come to the host, the update runs on its threads, and the new parameters are copied back,
@@ -22,11 +23,14 @@ pub use work::HostTensor;
 use super::delta::Delta;
 use super::on_device::{Rule, StepNumbers};
 use super::state::{DueUpdate, FlatState, States, stretches_of};
-use super::{AdamOptions, Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
+use super::{
+    AdamOptions, ElementwiseOptions, Kept, KeptForm, KeptSpec, KeptTensor, Optimizer, ParamGroup, ReadKept,
+    StateStretch, StepArgs,
+};
 use crate::error::{Error, Result};
 use crate::param::{AtRest, Flat, Param};
 use bmtrain_core::exact::Sum;
-use bmtrain_core::offload::{HostBuffer, Threads, widen};
+use bmtrain_core::offload::{HostBuffer, HostSettings, Threads, widen};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
 use std::rc::Rc;
@@ -52,22 +56,46 @@ struct Stretch {
     runs: Vec<Run>,
 }
 
-/// Adam and AdamW with their state in the host's memory; see the [module](self) for what moves when.
+/// A [`Rule`] whose step the host can take.
+pub trait HostRule: Rule + Copy {
+    /// The formulas and the numbers of a parameter's step, with the states of [`Rule::states`].
+    fn host_settings(&self, numbers: StepNumbers) -> HostSettings;
+}
+
+impl HostRule for AdamOptions {
+    fn host_settings(&self, numbers: StepNumbers) -> HostSettings {
+        HostSettings::Adam(self.settings(numbers))
+    }
+}
+
+impl HostRule for ElementwiseOptions {
+    fn host_settings(&self, numbers: StepNumbers) -> HostSettings {
+        HostSettings::Update(self.settings(numbers))
+    }
+}
+
+/// An optimizer with its state in the host's memory; see the [module](self) for what moves when.
 #[derive(Debug)]
-pub struct AdamOffload {
-    inner: States<AdamOptions, HostMoments>,
+pub struct HostOptimizer<R> {
+    inner: States<R, HostMoments>,
     threads: Option<Arc<Threads>>,
 }
 
-impl AdamOffload {
+/// Adam and AdamW with their state in the host's memory.
+pub type AdamOffload = HostOptimizer<AdamOptions>;
+
+/// The optimizers of [`Elementwise`](super::Elementwise) with their state in the host's memory.
+pub type ElementwiseOffload = HostOptimizer<ElementwiseOptions>;
+
+impl<R: HostRule> HostOptimizer<R> {
     /// An optimizer over these groups. It works on the threads that the backend lends, else on the lane's own.
-    pub fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
-        Ok(AdamOffload { inner: States::new(groups, options)?, threads: None })
+    pub fn new(groups: Vec<ParamGroup>, options: R) -> Result<Self> {
+        Ok(HostOptimizer { inner: States::new(groups, options)?, threads: None })
     }
 
     /// The same on this number of threads of its own.
-    pub fn with_threads(groups: Vec<ParamGroup>, options: AdamOptions, threads: usize) -> Result<Self> {
-        Ok(AdamOffload { threads: Some(Arc::new(Threads::new(threads)?)), ..AdamOffload::new(groups, options)? })
+    pub fn with_threads(groups: Vec<ParamGroup>, options: R, threads: usize) -> Result<Self> {
+        Ok(HostOptimizer { threads: Some(Arc::new(Threads::new(threads)?)), ..HostOptimizer::new(groups, options)? })
     }
 
     fn threads(&mut self, flat: &Flat) -> Result<Arc<Threads>> {
@@ -85,7 +113,7 @@ impl AdamOffload {
     fn update(&mut self, flat: &Rc<Flat>, updates: &[Update], lr: f64, factor: &Arc<AtomicU32>) -> Result<()> {
         let Some(grads) = flat.reduced() else { return Ok(()) };
         let (threads, options) = (self.threads(flat)?, self.inner.options);
-        let (state, _) = self.inner.of_flat(flat, |_| host_moments(flat))?;
+        let (state, _) = self.inner.of_flat(flat, |options| host_moments(flat, options))?;
         let stretches = stretches(state, updates, lr, &options);
         let (backend, dtypes) = (flat.device().backend(), (flat.dtype(), grads.dtype()));
         for Stretch { in_values, in_state, runs } in stretches {
@@ -115,13 +143,21 @@ impl AdamOffload {
     }
 }
 
-/// Zeros, and masters with the values as they are now.
-fn host_moments(flat: &Flat) -> Result<HostMoments> {
+/// Initial states, and masters with the values as they are now.
+fn host_moments(flat: &Flat, rule: &impl Rule) -> Result<HostMoments> {
     let (count, len) = (flat.layout().spans().len(), flat.state_len());
     let zeros = || HostBuffer::zeros(flat.device(), len);
     let has_master = flat.dtype() != DType::F32;
     let master = has_master.then(zeros).transpose()?;
-    let host = Arc::new(Mutex::new(Moments { m: zeros()?, v: zeros()?, master, moved: vec![Sum::ZERO; count] }));
+    let mut states = Vec::new();
+    for name in rule.states() {
+        let (mut state, value) = (zeros()?, rule.initial(name));
+        if value != 0.0 {
+            state.as_mut_slice().fill(value);
+        }
+        states.push((name, state));
+    }
+    let host = Arc::new(Mutex::new(Moments { states, master, moved: vec![Sum::ZERO; count] }));
     if has_master {
         follow_compute(flat)?;
         for part in (0..count).map(|index| flat.owned(index)).filter(|part| !part.of_param.is_empty()) {
@@ -150,12 +186,12 @@ fn follow_compute(flat: &Flat) -> Result<()> {
 }
 
 /// Count the step of each parameter, and lay out what this rank updates.
-fn stretches(state: &mut FlatState<HostMoments>, updates: &[Update], lr: f64, options: &AdamOptions) -> Vec<Stretch> {
+fn stretches(state: &mut FlatState<HostMoments>, updates: &[Update], lr: f64, options: &impl HostRule) -> Vec<Stretch> {
     let mut all: Vec<(usize, Stretch)> = Vec::new();
     for Update { index, decay, lr_factor, recorded } in updates {
         let (index, decay, lr) = (*index, *decay, lr * lr_factor);
         let (step, part) = (state.count_step(index), state.flat.owned(index));
-        let settings = options.settings(StepNumbers { lr, decay, step });
+        let settings = options.host_settings(StepNumbers { lr, decay, step });
         if part.of_param.is_empty() {
             continue;
         }
@@ -195,7 +231,7 @@ fn cuts(all: Range<usize>, recorded: &[Range<usize>]) -> Vec<(Range<usize>, bool
     cuts
 }
 
-impl Optimizer for AdamOffload {
+impl<R: HostRule> Optimizer for HostOptimizer<R> {
     fn groups(&self) -> &[ParamGroup] {
         &self.inner.groups
     }
@@ -217,7 +253,7 @@ impl Optimizer for AdamOffload {
         let backend = args.factor.device().backend();
         // Until it is read, nothing is changed.
         let factor = Arc::new(AtomicU32::new(f32::NAN.to_bits()));
-        let (theirs, recorded) = (Arc::clone(&factor), self.inner.options.record_delta);
+        let (theirs, recorded) = (Arc::clone(&factor), self.inner.options.records_delta());
         let hosts: Vec<_> = self.inner.states.iter().map(|state| Arc::clone(&state.moments)).collect();
         let read = move |bytes: &[u8], _: &mut [u8]| {
             if let Some(bits) = bytes.first_chunk() {
@@ -266,21 +302,24 @@ impl Optimizer for AdamOffload {
 
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
         let Some((state, index)) = self.inner.of_param(param)? else { return Ok(None) };
-        let tensor = |name| (name, KeptTensor::Host(HostTensor::of_moments(Arc::clone(&state.moments), name)));
-        let tensors = self.kept_names(param).into_iter().map(tensor).collect();
+        let tensor = |spec: KeptSpec| {
+            let tensor = HostTensor::of_moments(Arc::clone(&state.moments), spec.name);
+            (spec, KeptTensor::Host(tensor))
+        };
+        let tensors = self.kept_specs(param).into_iter().map(tensor).collect();
         Ok(Some(Kept { steps: state.steps[index], tensors }))
     }
 
-    fn kept_names(&self, param: &Param) -> Vec<&'static str> {
-        self.inner.options.kept_names(param.spec().dtype)
+    fn kept_specs(&self, param: &Param) -> Vec<KeptSpec> {
+        self.inner.options.kept_specs(&param.spec().shape, param.spec().dtype)
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
-        let ((state, _), part) = (self.inner.of_flat(flat, |_| host_moments(flat))?, flat.owned(index));
+        let ((state, _), part) = (self.inner.of_flat(flat, |options| host_moments(flat, options))?, flat.owned(index));
         flat.device().backend().sync(Lane::Copy)?;
         for (name, buffer) in lock(&state.moments).named() {
-            let values = read(name, part.of_param.clone())?;
+            let values = read(&KeptSpec { name, form: KeptForm::Elements }, part.of_param.clone())?;
             let to = within(buffer.as_mut_slice(), &part.in_state)?;
             if values.len() != to.len() {
                 let reason = format!("optimizer state {name}: expected {} values, got {}", to.len(), values.len());
@@ -293,7 +332,7 @@ impl Optimizer for AdamOffload {
     }
 
     fn deltas(&self) -> Result<Vec<Delta>> {
-        if !self.inner.options.record_delta {
+        if !self.inner.options.records_delta() {
             return Ok(Vec::new());
         }
         self.settle()?;

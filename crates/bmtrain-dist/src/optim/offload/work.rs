@@ -1,11 +1,10 @@
 //! What the host does with its part of an optimizer's state, on the thread of the copy lane.
 //!
-//! Called by [`AdamOffload`](super::AdamOffload), which lays out the work; [`HostTensor`] is read by snapshots.
+//! Called by [`HostOptimizer`](super::HostOptimizer), which lays out the work; [`HostTensor`] is read by snapshots.
 
 use crate::shard::host::HostShare;
 use bmtrain_core::exact::Sum;
-use bmtrain_core::kernel::AdamSettings;
-use bmtrain_core::offload::{HostAdam, HostBuffer, Threads};
+use bmtrain_core::offload::{HostBuffer, HostSettings, HostUpdate, Threads};
 use bmtrain_core::{DType, Error, Result};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What the host holds of one flat storage, laid out like the storage's optimizer state.
 #[derive(Debug)]
 pub(super) struct Moments {
-    pub(super) m: HostBuffer,
-    pub(super) v: HostBuffer,
+    /// By the names they have in a state.
+    pub(super) states: Vec<(&'static str, HostBuffer)>,
     /// f32 copies of 16-bit parameters. An f32 parameter needs none: it is updated where it is.
     pub(super) master: Option<HostBuffer>,
     /// The squares of what each parameter moved by in the last step, if that is recorded.
@@ -24,9 +23,8 @@ pub(super) struct Moments {
 impl Moments {
     /// The buffers by the names they have in a state.
     pub(super) fn named(&mut self) -> Vec<(&'static str, &mut HostBuffer)> {
-        let mut all = vec![("m", &mut self.m), ("v", &mut self.v)];
-        all.extend(self.master.as_mut().map(|master| ("master", master)));
-        all
+        let states = self.states.iter_mut().map(|(name, state)| (*name, state));
+        states.chain(self.master.as_mut().map(|master| ("master", master))).collect()
     }
 }
 
@@ -76,7 +74,7 @@ pub(super) struct Run {
     pub(super) elements: Range<usize>,
     /// Their positions in the host's buffers.
     pub(super) in_state: Range<usize>,
-    pub(super) settings: AdamSettings,
+    pub(super) settings: HostSettings,
     /// The parameter they are, where this rank records what it moved by.
     pub(super) recorded: Option<usize>,
 }
@@ -94,21 +92,27 @@ pub(super) fn run_all(
     (grads, grad_dtype): (&[u8], DType),
 ) -> Result<()> {
     let bytes = |range: &Range<usize>, dtype: DType| range.start * dtype.size()..range.end * dtype.size();
-    let Moments { m, v, master, moved } = host;
+    let Moments { states, master, moved } = host;
     for run in runs {
         let grad = grads.get(bytes(&run.elements, grad_dtype)).ok_or_else(|| outside(&run.elements))?;
-        let adam = HostAdam {
+        let mut views = states.iter_mut();
+        let mut parts = [None, None, None];
+        for (part, name) in parts.iter_mut().zip(run.settings.states()) {
+            if let Some((_, state)) = name.and_then(|_| views.next()) {
+                *part = Some(within(state.as_mut_slice(), &run.in_state)?);
+            }
+        }
+        let update = HostUpdate {
             parameter: within(values, &bytes(&run.elements, dtype))?,
             dtype,
             master: master.as_mut().map(|master| within(master.as_mut_slice(), &run.in_state)).transpose()?,
-            m: within(m.as_mut_slice(), &run.in_state)?,
-            v: within(v.as_mut_slice(), &run.in_state)?,
+            states: parts,
             grad,
             grad_dtype,
             factor,
             settings: run.settings,
         };
-        adam.run(threads, run.recorded.and_then(|index| moved.get_mut(index)))?;
+        update.run(threads, run.recorded.and_then(|index| moved.get_mut(index)))?;
     }
     Ok(())
 }
@@ -118,5 +122,5 @@ pub(super) fn within<'s, T>(all: &'s mut [T], range: &Range<usize>) -> Result<&'
 }
 
 pub(super) fn outside(range: &Range<usize>) -> Error {
-    Error::argument("adam offload", format!("elements {range:?} are outside of what the lane was given"))
+    Error::argument("offload", format!("elements {range:?} are outside of what the lane was given"))
 }

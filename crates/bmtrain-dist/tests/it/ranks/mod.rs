@@ -14,8 +14,9 @@ use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var, cpu::CpuBacke
 use bmtrain_dist::block::{BlockOptions, BlockPolicy, Recompute};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::optim::{
-    Adam, AdamOffload, AdamOptions, Clip, Delta, Elementwise, ElementwiseOptions, Fingerprint, LossScaler, Muon,
-    MuonOptions, Optimizer, ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler, Warmup,
+    Adafactor, AdafactorOptions, Adam, Adam8bit, Adam8bitOptions, AdamOffload, AdamOptions, AverageForm, Clip, Delta,
+    Elementwise, ElementwiseOffload, ElementwiseOptions, Fingerprint, LossScaler, Muon, MuonOptions, Optimizer,
+    ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler, Warmup, WeightAverage,
 };
 use bmtrain_dist::param::{BuilderOptions, F32Parameters, Init, NamePatterns};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -139,9 +140,35 @@ pub enum Which {
     Both,
     /// One of other formulas.
     Rule(UpdateRule),
+    /// The same with its state on the host.
+    RuleOffload(UpdateRule),
     /// Muon for the matrices of the blocks, Adam for the rest.
     Muon,
+    /// Adafactor.
+    Adafactor(AdafactorOptions),
+    /// Adam with moments in 8 bits.
+    Adam8bit,
+    /// Adam, and averages of the weights.
+    Averaged(AverageForm),
 }
+
+/// Those that are not of one formula for each element.
+pub const OTHERS: [Which; 6] = [
+    Which::Muon,
+    Which::Adafactor(ADAFACTOR),
+    Which::Adafactor(AdafactorOptions { scale_parameter: true, ..ADAFACTOR }),
+    Which::Adam8bit,
+    Which::Averaged(AverageForm::Exponential { decay: 0.75 }),
+    Which::Averaged(AverageForm::Uniform { from: 3 }),
+];
+
+const ADAFACTOR: AdafactorOptions = AdafactorOptions {
+    epsilon: 1e-30,
+    least_scale: 1e-3,
+    clip_threshold: 1.0,
+    decay_rate: -0.8,
+    scale_parameter: false,
+};
 
 /// Every rule, with each of the states that it may have.
 pub const RULES: [UpdateRule; 13] = [
@@ -173,11 +200,18 @@ impl Which {
                 let muon = Muon::new(ParamGroup::all(&matrices, 0.01), MuonOptions::default())?;
                 vec![Box::new(muon), Box::new(Adam::new(ParamGroup::all(&rest, 0.0), adam)?)]
             }
-            Which::Rule(rule) => {
+            Which::Rule(rule) | Which::RuleOffload(rule) => {
                 let record_delta = adam.record_delta;
-                let options = ElementwiseOptions { record_delta, ..ElementwiseOptions::new(rule) };
-                vec![Box::new(Elementwise::new(groups, options)?)]
+                let initial = if matches!(rule, UpdateRule::Adagrad { .. }) { 0.1 } else { 0.0 };
+                let options = ElementwiseOptions { record_delta, initial, ..ElementwiseOptions::new(rule) };
+                match self {
+                    Which::RuleOffload(_) => vec![Box::new(ElementwiseOffload::new(groups, options)?)],
+                    _ => vec![Box::new(Elementwise::new(groups, options)?)],
+                }
             }
+            Which::Adafactor(options) => vec![Box::new(Adafactor::new(groups, options)?)],
+            Which::Averaged(form) => vec![Box::new(WeightAverage::new(Box::new(Adam::new(groups, adam)?), form)?)],
+            Which::Adam8bit => vec![Box::new(Adam8bit::new(groups, Adam8bitOptions { adam })?)],
             Which::Both => {
                 let rest = groups.split_off(1);
                 vec![Box::new(AdamOffload::with_threads(groups, adam, 2)?), Box::new(Adam::new(rest, adam)?)]

@@ -1,10 +1,11 @@
-//! A conversation in the terminal: lines of the user in, answers out as they are generated.
+//! Lines of the user in, texts out as they are generated: a conversation in the terminal, or completions of lines that
+//! are independent of each other.
 
 use super::output::{Statistics, show};
 use super::setup::GenerateRun;
 use crate::cli::flags::with_flags;
 use crate::cli::terminal;
-use crate::generate::{Generator, TextChunk};
+use crate::generate::{Generator, PromptRow, TextChunk};
 use crate::run::{StopFlag, render_error};
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
@@ -16,6 +17,9 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 
 const HELP: &str = "/reset  start a new conversation\n/exit   end, as the end of the input does\n/help   this\n\
     Ctrl-C ends an answer; twice, the program. Any other line is a message.";
+
+const HELP_OF_PROMPTS: &str = "/exit   end, as the end of the input does\n/help   this\n\
+    Ctrl-C ends a text; twice, the program. Any other line is a prompt.";
 
 /// A line of the user.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,7 +44,7 @@ impl Line {
     }
 }
 
-/// A conversation.
+/// A conversation, or a row of prompts.
 pub(super) struct Conversation<'a> {
     run: &'a GenerateRun,
     generator: &'a Generator<'a>,
@@ -77,7 +81,8 @@ impl<'a> Conversation<'a> {
             match Line::of(&line) {
                 Line::Exit => break,
                 Line::Reset => self.messages.clear(),
-                Line::Help => terminal::print(HELP)?,
+                Line::Help if self.is_chat() => terminal::print(HELP)?,
+                Line::Help => terminal::print(HELP_OF_PROMPTS)?,
                 Line::Empty => {}
                 Line::Message(text) => match self.answer(text) {
                     Err(error) if self.is_typed && !matches!(error, Error::File { .. }) => {
@@ -90,6 +95,11 @@ impl<'a> Conversation<'a> {
             }
         }
         Ok(self.statistics)
+    }
+
+    /// Whether lines are messages of one conversation.
+    fn is_chat(&self) -> bool {
+        self.run.options.prompts.chat
     }
 
     /// The next line; `None` at the end of the input.
@@ -121,8 +131,16 @@ impl<'a> Conversation<'a> {
 
     /// Send a message, and print the answer.
     fn answer(&mut self, text: String) -> Result<()> {
-        self.messages.push(ChatMessage::new("user", text));
-        let prompt = self.run.setup.encode_chat(&self.messages).map_err(with_flags)?;
+        let prompt = match self.is_chat() {
+            true => {
+                self.messages.push(ChatMessage::new("user", text));
+                self.run.setup.encode_chat(&self.messages).map_err(with_flags)?
+            }
+            false => {
+                let row = PromptRow::from_text("standard input".to_owned(), &text);
+                self.run.setup.encode_row(&row).map_err(with_flags)?
+            }
+        };
         self.statistics.start();
         let (mut answer, streams) = (String::new(), self.run.streams());
         let (statistics, is_read, stop) = (&mut self.statistics, &mut self.is_read, self.stop);
@@ -143,14 +161,17 @@ impl<'a> Conversation<'a> {
             self.statistics.forget();
         } else {
             self.statistics.stop();
-            let texts = texts.map_err(too_long)?.concat();
+            let is_chat = self.is_chat();
+            let texts = texts.map_err(|error| if is_chat { too_long(error) } else { error })?.concat();
             self.statistics.add(&texts);
         }
         if !streams {
             self.is_read &= show(&answer)?;
         }
         self.is_read &= show("\n")?;
-        self.messages.push(ChatMessage::new("assistant", answer));
+        if self.is_chat() {
+            self.messages.push(ChatMessage::new("assistant", answer));
+        }
         self.answers += 1;
         Ok(())
     }

@@ -25,9 +25,10 @@ use std::process::ExitCode;
 
 /// Generate text for prompts, with a decoder or an encoder-decoder.
 ///
-/// Prompts are given on the command line, with their texts printed as they are generated, or as the rows of a JSONL
-/// file, which are written with their texts to another. With --chat they are messages of a user, formatted by the
-/// model's chat template; with neither --prompt nor --input this starts a conversation.
+/// Prompts are given on the command line, with their texts printed as they are generated, or as the rows of JSONL
+/// files, which are written with their texts to another. With --chat they are messages of a user, formatted by the
+/// model's chat template; without prompts this starts a conversation. With --interactive each line of standard input is
+/// completed.
 ///
 /// Settings that are not given here come from generation_config.json in the model directory, else from config.json;
 /// --print-config prints them all.
@@ -65,17 +66,18 @@ pub struct Options {
     /// Print one JSON object for each prompt, as in --output.
     #[arg(long, requires = "prompt")]
     pub json: bool,
-    /// File to write, one JSON object for each row of --input; by default they are printed.
-    #[arg(long, value_name = "FILE", requires = "input")]
+    /// File to write, one JSON object for each row of --input or --data; by default they are printed.
+    #[arg(long, value_name = "FILE", requires = "rows")]
     pub output: Option<PathBuf>,
     /// Replace an existing --output.
     #[arg(long, requires = "output")]
     pub overwrite: bool,
-    /// Go on after the rows of an existing --output, which have to be the first ones of --input; rows are written as
-    /// they are generated.
+    /// Go on after the rows of an existing --output, which have to be the first ones of --input or --data; rows are
+    /// written as they are generated.
     #[arg(long, requires = "output", conflicts_with = "overwrite")]
     pub append: bool,
-    /// Batch size on each rank; by default 8 for --input and 1 for --prompt. Texts depend on it by rounding only.
+    /// Batch size on each rank; by default 8 for --input and --data, 1 for --prompt. Texts depend on it by rounding
+    /// only.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
     /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
@@ -119,7 +121,12 @@ impl Options {
 
     /// Whether this is a conversation in the terminal.
     fn is_conversation(&self) -> bool {
-        self.prompts.chat && self.prompts.prompt.is_empty() && self.prompts.input.is_none()
+        self.prompts.chat && self.prompts.prompt.is_empty() && !self.prompts.are_rows()
+    }
+
+    /// Whether prompts are lines of standard input.
+    fn reads_lines(&self) -> bool {
+        self.is_conversation() || self.prompts.interactive
     }
 }
 

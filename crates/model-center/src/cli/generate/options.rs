@@ -2,26 +2,35 @@
 
 use crate::cli::flags::with_flags;
 use crate::file::printable;
-use crate::generate::{GenerationOverrides, GenerationSetup, Prompt, PromptRow, read_prompts, token_id};
+use crate::generate::{
+    CutSide, GenerationOverrides, GenerationSetup, PROMPT, Prompt, PromptRow, read_prompts, read_split, token_id,
+};
 use crate::{Error, Result};
 use clap::Args;
 use std::path::PathBuf;
 
-const PROMPT: &str = "{prompt}";
+const DEFAULT_SPLIT: &str = "test";
 
 /// Prompts.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Prompts")]
 pub struct PromptOptions {
     /// A prompt; may be repeated.
-    #[arg(long, value_name = "TEXT", conflicts_with = "input")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "rows")]
     pub prompt: Vec<String>,
     /// File of rows in JSONL: "prompt" or "input" is a text, "input_ids" a list of ids, "messages" a conversation of
     /// "role" and "content". Other fields are kept.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "rows")]
     pub input: Option<PathBuf>,
+    /// Directory of a data set: the rows of all DIR/SPLIT/*.jsonl in the order of their names, or of DIR/SPLIT.jsonl,
+    /// as for --input.
+    #[arg(long, value_name = "DIR", group = "rows")]
+    pub data: Option<PathBuf>,
+    /// Split of --data; test by default.
+    #[arg(long, value_name = "NAME", requires = "data")]
+    pub split: Option<String>,
     /// Field of the rows with the text.
-    #[arg(long, value_name = "NAME", requires = "input")]
+    #[arg(long, value_name = "NAME", requires = "rows")]
     pub column: Option<String>,
     /// Text around each prompt, which replaces the first {prompt}: "Q: {prompt} A:".
     #[arg(long, value_name = "TEXT")]
@@ -29,6 +38,16 @@ pub struct PromptOptions {
     /// Prompts are messages of a user, formatted by the model's chat template; without --prompt and --input, chat.
     #[arg(long)]
     pub chat: bool,
+    /// Complete each line of standard input, independently of the others.
+    #[arg(long, conflicts_with_all = ["prompt", "rows", "chat"])]
+    pub interactive: bool,
+    /// The most tokens of a prompt, with the special tokens around it.
+    #[arg(long, value_name = "N")]
+    pub max_prompt_tokens: Option<usize>,
+    /// Side at which longer prompts are cut, to --max-prompt-tokens and to what leaves room for the new tokens; without
+    /// it they are refused.
+    #[arg(long, value_enum, value_name = "SIDE", conflicts_with = "chat")]
+    pub cut: Option<CutSide>,
     /// System message of conversations.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -38,6 +57,11 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
+    /// Whether prompts are the rows of files.
+    pub fn are_rows(&self) -> bool {
+        self.input.is_some() || self.data.is_some()
+    }
+
     /// Read all prompts.
     ///
     /// # Errors
@@ -47,9 +71,11 @@ impl PromptOptions {
             let reason = format!("{:?} has no {PROMPT}", printable(template, 80));
             return Err(Error::argument("--template", reason, format!("write {PROMPT} for the prompt")));
         }
-        let rows = match &self.input {
-            Some(path) => read_prompts(path, self.column.as_deref()).map_err(with_flags)?,
-            None => {
+        let split = self.split.as_deref().unwrap_or(DEFAULT_SPLIT);
+        let rows = match (&self.input, &self.data) {
+            (Some(path), _) => read_prompts(path, self.column.as_deref()).map_err(with_flags)?,
+            (None, Some(data)) => read_split(data, split, self.column.as_deref()).map_err(with_flags)?,
+            (None, None) => {
                 let row = |(index, text): (usize, &String)| {
                     PromptRow::from_text(format!("--prompt, number {}", index + 1), text)
                 };
@@ -60,6 +86,7 @@ impl PromptOptions {
         let (has_texts, has_chats) =
             (has(|prompt| matches!(prompt, Prompt::Text(_))), has(|prompt| matches!(prompt, Prompt::Messages(_))));
         let unused = match () {
+            () if self.interactive => None,
             () if self.template.is_some() && !has_texts => Some(("--template", "no prompt is a text")),
             () if self.special_tokens && !has_texts => Some(("--special-tokens", "no prompt is a text")),
             () if self.chat && !rows.is_empty() && !has_texts => Some(("--chat", "no prompt is a text")),

@@ -110,7 +110,7 @@ impl TextOutput {
     /// Open the output, before the weights are read.
     pub(super) fn open(run: &GenerateRun) -> Result<Self> {
         let options = &run.options;
-        let target = match (&options.output, options.json || options.prompts.input.is_some()) {
+        let target = match (&options.output, options.json || options.prompts.are_rows()) {
             (Some(output), _) if options.append => append_to(output)?,
             (Some(output), _) => Target::File { file: AtomicFile::create(output)?, lines: Vec::new() },
             (None, true) => Target::Lines,

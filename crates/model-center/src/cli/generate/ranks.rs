@@ -39,7 +39,7 @@ pub(super) fn run(run: GenerateRun) -> Result<ExitStatus> {
     let group = ProcessGroup::join(run.launch.clone(), options)?;
     let shared =
         Arc::new(SharedRun { group, run, output, stop: StopFlag::default(), is_unread: AtomicBool::new(false) });
-    let _listening = match shared.run.options.is_conversation() {
+    let _listening = match shared.run.options.reads_lines() {
         // Ctrl-C ends an answer there.
         true => listen_to_interrupts(&shared.stop)?,
         false => listen(&shared.stop)?,
@@ -108,7 +108,7 @@ impl SharedRun {
         let generator = Generator::new(&*opened.model, setup.tokenizer.as_deref(), settings.options.clone())?
             .on_ranks(Arc::clone(groups.world()))
             .with_check(&may_continue);
-        if options.is_conversation() {
+        if options.reads_lines() {
             let total = Conversation::new(&self.run, &generator, &device, &self.stop).run()?;
             self.with_statistics(|statistics| *statistics = total);
         } else {

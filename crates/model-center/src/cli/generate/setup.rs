@@ -11,16 +11,14 @@ use crate::cli::terminal;
 use crate::data::read_formats;
 use crate::file::printable;
 use crate::formats::gguf::left_out;
-use crate::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
+use crate::generate::{GenerationSettings, GenerationSetup, Method, PROMPT, Prompt, PromptLimit, PromptRow};
 use crate::model::{OpenOptions, Registry};
 use crate::tokenizer::{ChatMessage, ChatTemplate};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
 
-/// What stands for a prompt in a template.
-const PROMPT: &str = "{prompt}";
-/// Default batch size of --input.
+/// Default batch size of --input and --data.
 const BATCH_OF_INPUT: usize = 8;
 /// A larger batch is most likely a mistake, and exhausts the memory.
 const MAX_BATCH: usize = 65_536;
@@ -49,7 +47,7 @@ impl GenerateRun {
             self.batch == 1 && self.settings.texts == 1 && self.launch.world == self.options.model_ranks().count();
         one && !self.options.json
             && !self.options.echo
-            && self.options.prompts.input.is_none()
+            && !self.options.prompts.are_rows()
             && !matches!(self.settings.options.method, Method::Beams(_))
     }
 }
@@ -61,9 +59,10 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let threads = device::threads(options.threads)?;
     let rows = options.prompts.rows()?;
     refuse_output(options)?;
-    let setup = setup(options, registry, (&rows, launch.world))?;
+    let mut setup = setup(options, registry, (&rows, launch.world))?;
     let settings = settings(options, &setup)?;
-    let batch = options.batch.unwrap_or(if options.prompts.input.is_some() { BATCH_OF_INPUT } else { 1 });
+    setup.limit = prompt_limit(options, &setup, &settings)?;
+    let batch = options.batch.unwrap_or(if options.prompts.are_rows() { BATCH_OF_INPUT } else { 1 });
     let done = match (&options.output, options.append) {
         (Some(output), true) => rows_done(output, &rows)?,
         _ => 0,
@@ -95,7 +94,7 @@ fn setup(
     setup.adapter = adapter;
     let has_text = rows.iter().any(|row| !matches!(row.prompt, Prompt::Tokens(_)));
     let names_tokens = prompts.special_tokens || options.method.prefix.is_some();
-    setup.open_tokenizer(options.is_conversation() || has_text || names_tokens)?;
+    setup.open_tokenizer(options.reads_lines() || has_text || names_tokens)?;
     if prompts.special_tokens {
         setup.special_tokenizer = Some(setup.open_special_tokenizer()?);
     }
@@ -103,7 +102,7 @@ fn setup(
         setup.chat = ChatTemplate::from_directory(&directory)?;
     }
     (setup.template, setup.system, setup.is_chat) = (prompts.template.clone(), prompts.system.clone(), prompts.chat);
-    if rows.iter().any(|row| matches!(row.prompt, Prompt::Text(_))) {
+    if prompts.interactive || rows.iter().any(|row| matches!(row.prompt, Prompt::Text(_))) {
         follow_formats(&mut setup, options.quiet)?;
     }
     if options.is_conversation() {
@@ -146,6 +145,22 @@ fn follow_formats(setup: &mut GenerationSetup, is_quiet: bool) -> Result<()> {
     Ok(())
 }
 
+/// The most tokens of a prompt: with --cut, so that there is room for the new tokens.
+fn prompt_limit(options: &Options, setup: &GenerationSetup, settings: &GenerationSettings) -> Result<PromptLimit> {
+    let (asked, cut) = (options.prompts.max_prompt_tokens, options.prompts.cut);
+    if asked == Some(0) {
+        return Err(Error::argument("--max-prompt-tokens", "prompts of 0 tokens", "give a number above 0"));
+    }
+    let new = if setup.info.generates_targets { 0 } else { settings.options.max_new_tokens };
+    let room = setup.info.max_length.saturating_sub(new);
+    if cut.is_some() && room == 0 {
+        let reason = format!("{new} new tokens leave no room for a prompt, the model takes {}", setup.info.max_length);
+        return Err(Error::argument("--max-new-tokens", reason, "lower it"));
+    }
+    let most = if cut.is_some() { Some(asked.map_or(room, |asked| asked.min(room))) } else { asked };
+    Ok(PromptLimit { most, cut })
+}
+
 /// The settings of the command line and the directory.
 fn settings(options: &Options, setup: &GenerationSetup) -> Result<GenerationSettings> {
     let settings = setup.settings(&options.method.overrides(setup)?).map_err(with_flags)?;
@@ -155,9 +170,10 @@ fn settings(options: &Options, setup: &GenerationSetup) -> Result<GenerationSett
             settings.not_followed.join(", ")
         ));
     }
-    if options.is_conversation() && settings.texts > 1 {
-        let reason = format!("{} texts of each answer, and a conversation continues one", settings.texts);
-        return Err(Error::argument("--chat", reason, "leave --texts and --best out"));
+    if options.reads_lines() && settings.texts > 1 {
+        let reason = format!("{} texts of each line, and one is shown as it is generated", settings.texts);
+        let name = if options.prompts.interactive { "--interactive" } else { "--chat" };
+        return Err(Error::argument(name, reason, "leave --texts and --best out"));
     }
     Ok(settings)
 }
@@ -165,8 +181,9 @@ fn settings(options: &Options, setup: &GenerationSetup) -> Result<GenerationSett
 /// Refuse options without effect.
 fn check_options(options: &Options) -> Result<()> {
     let prompts = &options.prompts;
-    if prompts.prompt.is_empty() && prompts.input.is_none() && !prompts.chat && !options.print_config {
-        let fix = "give --prompt \"...\", --input rows.jsonl, or --chat";
+    let is_given = !prompts.prompt.is_empty() || prompts.are_rows() || options.reads_lines();
+    if !is_given && !options.print_config {
+        let fix = "give --prompt \"...\", --input rows.jsonl, --data DIR, --chat or --interactive";
         return Err(Error::argument("--prompt", "there is no prompt", fix));
     }
     if let (Some(Form::AsStored), Some(dtype)) = (options.weights, options.dtype) {
@@ -186,16 +203,16 @@ fn check_options(options: &Options) -> Result<()> {
         let reason = format!("{batch} prompts at a time");
         return Err(Error::argument("--batch", reason, format!("use a number from 1 to {MAX_BATCH}")));
     }
-    if options.is_conversation() {
+    if options.reads_lines() {
         let given = [
             ("--batch", options.batch.is_some()),
             ("--ranks", options.ranks.is_some_and(|ranks| ranks > 1)),
             ("--tensor", options.tensor > 1),
             ("--pipeline", options.pipeline > 1),
-            ("--template", prompts.template.is_some()),
+            ("--template", prompts.template.is_some() && prompts.chat),
         ];
         if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
-            let reason = "a conversation has one prompt at a time, on one rank, as it is typed";
+            let reason = "lines are one prompt at a time, on one rank, as they are typed";
             return Err(Error::argument(*name, reason, "leave it out, or give --prompt or --input"));
         }
     }

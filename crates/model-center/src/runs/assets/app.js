@@ -23,7 +23,7 @@
   function recall() {
     const hash = new URLSearchParams(location.hash.slice(1));
     if (["step", "tokens", "seconds"].includes(hash.get("axis"))) state.axis = hash.get("axis");
-    if (["curves", "system", "settings", "events"].includes(hash.get("tab"))) state.tab = hash.get("tab");
+    if (["curves", "system", "settings", "events", "samples"].includes(hash.get("tab"))) state.tab = hash.get("tab");
     const smoothing = Number(hash.get("smoothing"));
     if (smoothing >= 0 && smoothing < 1) state.smoothing = smoothing;
     return hash.getAll("run");
@@ -289,23 +289,46 @@
     }
   }
 
+  function renderSamples() {
+    const place = byId("samples");
+    place.replaceChildren();
+    for (const run of chosen()) {
+      const details = state.details.get(run.id);
+      if (!details) continue;
+      place.append(element("h2", "", run.name));
+      if (!details.samples.length) { place.append(element("p", "soft", "The run has no sample texts: log.samples is not set.")); continue; }
+      const table = element("table");
+      const head = element("tr");
+      head.append(...["step", "prompt", "text"].map(name => element("th", "", name)));
+      table.createTHead().append(head);
+      const body = table.createTBody();
+      for (const sample of details.samples) {
+        const row = element("tr");
+        row.append(cell(String(sample.step)), cell(sample.prompt), cell(sample.text));
+        body.append(row);
+      }
+      place.append(table);
+    }
+  }
+
   function render() {
     const isEmpty = !chosen().length;
     byId("empty").hidden = !isEmpty;
     byId("view").hidden = isEmpty;
     if (isEmpty) return;
-    for (const tab of ["curves", "system", "settings", "events"]) byId(tab).hidden = tab !== state.tab;
+    for (const tab of ["curves", "system", "settings", "events", "samples"]) byId(tab).hidden = tab !== state.tab;
     byId("phases").hidden = state.tab !== "system";
     renderSelected();
     if (state.tab === "curves") renderCharts(byId("curves"), tag => !tag.startsWith("time/"));
     if (state.tab === "system") { renderCharts(byId("system"), tag => tag.startsWith("time/")); renderPhases(); }
     if (state.tab === "settings") renderSettings();
     if (state.tab === "events") renderEvents();
+    if (state.tab === "samples") renderSamples();
   }
 
   function makeBar() {
     const bar = byId("bar");
-    const tabs = [["curves", "Curves"], ["system", "System"], ["settings", "Settings"], ["events", "Events"]];
+    const tabs = [["curves", "Curves"], ["system", "System"], ["settings", "Settings"], ["events", "Events"], ["samples", "Samples"]];
     const axes = [["step", "step"], ["tokens", "tokens"], ["seconds", "time"]];
     const report = element("button", "push", "Report");
     report.type = "button";

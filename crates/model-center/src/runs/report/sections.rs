@@ -3,7 +3,7 @@
 use super::block::{Block, Section};
 use super::{ReportedRun, advice};
 use crate::runs::RunState;
-use crate::runs::summary::EvalSummary;
+use crate::runs::summary::{EvalSummary, SampleText};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ fn reason(title: &str) -> &'static str {
         "Where time went" => "no record of a step has times by phase, which this version writes",
         "Memory" | "Data" => "its metrics have no first record",
         "Events" => "its metrics have no record",
-        "Quality" => "it was not evaluated",
+        "Quality" => "it was not evaluated and has no sample texts",
         "Checkpoints" => "there is no checkpoint in its directory",
         _ => "no rule found anything",
     }
@@ -108,6 +108,12 @@ fn reproduce(runs: &[ReportedRun]) -> Vec<Block> {
         }
         blocks.push(pairs(vec![
             ("version", text("version")),
+            ("commit of the directory's repository", started_text(run, "commit")),
+            ("processor", started_text(run, "processor")),
+            ("instruction set", started_text(run, "instruction_set")),
+            ("physical cores", whole("cores")),
+            ("memory", started_time(run, "memory_bytes").map(|count| bytes(count as u64))),
+            ("CUDA device", started_text(run, "cuda")),
             ("recipe hash", text("recipe_hash")),
             ("seed", run.value("train.seed").map(str::to_owned)),
             ("order of gradient sums", run.value("train.gradient_sum").map(str::to_owned)),
@@ -277,7 +283,20 @@ fn quality(run: &ReportedRun) -> Vec<Block> {
         std::iter::once((*name).clone()).chain(values).collect()
     });
     let head: Vec<&str> = ["metric"].into_iter().chain(columns.iter().map(|(name, _)| name.as_str())).collect();
-    vec![table(&head, rows.collect())]
+    vec![table(&head, rows.collect()), samples(run)]
+}
+
+/// The first and the last completion of each prompt.
+fn samples(run: &ReportedRun) -> Block {
+    let all = &run.summary.texts;
+    let prompts: BTreeSet<&String> = all.iter().map(|sample| &sample.prompt).collect();
+    let shown = |sample: &SampleText| format!("after step {}: {}", sample.step, sample.text);
+    let row = |prompt: &String| {
+        let mut own = all.iter().filter(|sample| sample.prompt == *prompt);
+        let first = own.next().map(shown).unwrap_or_default();
+        vec![prompt.clone(), first, own.next_back().map(shown).unwrap_or_default()]
+    };
+    table(&["prompt", "first sample text", "last sample text"], prompts.into_iter().map(row).collect())
 }
 
 fn checkpoints(run: &ReportedRun) -> Vec<Block> {
@@ -286,6 +305,11 @@ fn checkpoints(run: &ReportedRun) -> Vec<Block> {
         vec![checkpoint.name.clone(), checkpoint.step.to_string(), size, checkpoint.state.clone()]
     });
     vec![table(&["checkpoint", "step", "size", "state"], rows.collect())]
+}
+
+/// A text of the time of the first record.
+fn started_text(run: &ReportedRun, name: &str) -> Option<String> {
+    run.summary.started("time")?.get(name)?.as_str().map(str::to_owned)
 }
 
 /// A number of the time of the first record.

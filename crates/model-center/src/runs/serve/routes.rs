@@ -105,6 +105,7 @@ fn details(run: &Run) -> Value {
         "settings": run.recipe.values,
         "events": summary.events,
         "more_events": summary.more_events,
+        "samples": summary.texts,
         "phases": summary.phases,
         "eval_seconds": summary.eval_seconds,
         "seconds": summary.seconds,

@@ -30,14 +30,20 @@ fn contradictions_name_both_sides_and_a_way_out() {
             "set train.warmup, e.g. 0.3",
         ),
         (
-            "optimizer = \"lion\"\noffload = true",
-            "the host updates by Adam alone, and `train.optimizer` is another one",
+            "optimizer = \"muon\"\noffload = true",
+            "the host updates each element by itself, and `train.optimizer` is one that does not",
             "r.toml:10:11",
             "set train.optimizer = \"adamw\"",
         ),
         (
+            "ema = 0.99\naverage_from = 3",
+            "one average is kept: an exponential one, or one of the last steps",
+            "r.toml:10:16",
+            "remove one of the two",
+        ),
+        (
             "optimizer = \"muon\"\ndecoupled = false",
-            "Muon decays apart from the gradient",
+            "this optimizer decays apart from the gradient",
             "r.toml:10:13",
             "remove train.decoupled",
         ),
