@@ -86,7 +86,7 @@ fn a_builder_can_freeze_what_is_born_below_it() {
     let options = BuilderOptions { frozen, trained: Some(trained), ..BuilderOptions::default() };
     let builder = Builder::new(&device, options);
     let are_trained = ["backbone.weight", "backbone.bias", "head.bias"].map(|n| declare(&builder, n).is_trainable());
-    assert_eq!(are_trained, [false, true, false], "only biases, and those of the head are frozen");
+    assert_eq!(are_trained, [false, true, false], "only biases that are not in the head");
 }
 
 /// A manager that does not clip, so that gradients can be followed by hand.

@@ -296,7 +296,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("train.frozen", "Parameters that are not trained, by patterns of their names."),
     second(
         "train.only",
-        "Train only parameters with these patterns of names: `[\"*.bias\", \"classifier.*\"]` is BitFit with a new head.",
+        "Train only parameters with these patterns of names: `[\"*.bias\", \"classifier.*\"]` is BitFit with a new \
+         head.",
     ),
     second("train.momentum", "Momentum of `sgd`, `rmsprop` and `muon`."),
     second("train.dampening", "What is taken from the weight of a gradient in the momentum of `sgd`."),

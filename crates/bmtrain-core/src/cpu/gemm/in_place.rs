@@ -20,8 +20,8 @@ use crate::cpu::scratch::Region;
 /// Most rows of such a product. With more, packed panels, which are read from one run of memory, are faster.
 const FEW: usize = 64;
 
-/// Columns that one thread alone computes side by side. The longer the runs of memory that are read of B, the sooner the
-/// hardware fetches ahead; the more columns, the more sums are kept meanwhile.
+/// Columns that one thread alone computes side by side. The longer the runs of memory that are read of B, the sooner
+/// the hardware prefetches; the more columns, the more sums are kept meanwhile.
 const COLUMNS: usize = 768;
 
 /// Panels of columns instead, where several threads share them.
@@ -32,7 +32,7 @@ const PANELS_OF_ONE: usize = 16;
 
 /// Rows of B that are met at a time: every row is another run of memory and, as like as not, another page. They are so
 /// few that, some panels wide, they stay in the second-level cache for all tiles, and their pages in the nearest table
-/// of addresses; with more of them, sums are kept and taken up again less often.
+/// of addresses; with more of them, sums are stored and loaded less often.
 const ROWS_OF_B: Range<usize> = 64..128;
 
 pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {

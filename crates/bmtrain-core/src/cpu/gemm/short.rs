@@ -1,5 +1,5 @@
-//! Products of many rows and some terms (`dW = dyᵀ·x` for some tokens), where tiles that read B in place are taller than
-//! those of packed panels: rows of C are written from end to end, and all of B stays in the second-level cache.
+//! Products of many rows and some terms (`dW = dyᵀ·x` for some tokens), where tiles that read B in place are taller
+//! than tiles of packed panels: rows of C are written from end to end, and all of B stays in the second-level cache.
 //!
 //! Every sum has the order of a tile over one stretch, so the bits are the same as in `wide.rs`.
 

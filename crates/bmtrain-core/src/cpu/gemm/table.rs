@@ -21,13 +21,14 @@ pub(super) use row_strips;
 
 /// The table of an instruction set, whose routines are compiled with the attributes.
 ///
-/// `height` is the last number of `rows`, and `tall` that of `in_place`: a macro cannot tell the length of a list where
-/// one of its functions needs it.
+/// `height` is the last number of `rows`, and `tall` the last one of `in_place`: a macro cannot tell the length of a
+/// list where one of its functions needs it.
 macro_rules! table {
     (
         $(#[$attribute:meta])*
         $table:ident: $vector:ty, lanes $lanes:literal, stretch $stretch:literal, rows $rows:tt, height $height:literal,
-        vectors $vectors:tt, in_place $in_place:tt, tall $tall:literal, dots [$($dots:literal),+] by $dot_columns:literal
+        vectors $vectors:tt, in_place $in_place:tt, tall $tall:literal,
+        dots [$($dots:literal),+] by $dot_columns:literal
     ) => {
         pub(super) static $table: Kernel = {
             const COLUMNS: usize = $vectors.len() * $lanes;

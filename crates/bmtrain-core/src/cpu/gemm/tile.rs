@@ -19,8 +19,8 @@ const UNROLL: usize = 4;
 /// How many updates of the addresses ahead A is fetched from the second-level cache.
 const AHEAD: usize = 4;
 
-/// Terms of a sum while which C is not fetched, where it is only written: stores wait for their lines without a register,
-/// and every line that is fetched is one less of B and A. Shorter sums would fill the buffer of stores.
+/// Numbers of terms of a sum for which C is not prefetched, where it is only written: stores wait for their cache lines
+/// without a register, and a prefetch takes the place of one of A or B. Shorter sums would fill the store buffer.
 const UNFETCHED: Range<usize> = 16..65;
 
 /// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
