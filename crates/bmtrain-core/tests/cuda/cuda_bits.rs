@@ -7,8 +7,8 @@
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
-    Adam, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder, Update,
-    UpdateRule, UpdateSettings,
+    Adam, Adam8bit, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm,
+    NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Float, Lane, Segment, Tensor};
@@ -296,6 +296,58 @@ fn adam_has_the_bits_of_the_cpu() {
                         [&parameters, &masters, &m, &v].map(bytes)
                     });
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn adam_in_8_bits_has_the_codes_of_the_cpu() {
+    if !(cfg!(target_arch = "x86_64") && fused_multiply_add()) {
+        println!("the CPU backend rounds twice here, where a device rounds once");
+        return;
+    }
+    const LEN: usize = 3003;
+    on_pair("adam_in_8_bits_has_the_codes_of_the_cpu", |pair| {
+        for (parameter, grad) in FLOATS.into_iter().flat_map(|parameter| FLOATS.map(|grad| (parameter, grad))) {
+            for factor in [0.25, f32::NAN] {
+                pair.same_bits(&format!("{parameter} with {grad}, factor {factor}"), |device| {
+                    let f32s = |values: &[f32]| tensor(device, DType::F32, values);
+                    let codes = |salt: usize| {
+                        let codes: Vec<u8> = (0..LEN).map(|i| (i * salt % 256) as u8).collect();
+                        Tensor::from_slice_in(device, [LEN], &codes, Segment::Data).unwrap()
+                    };
+                    let scales: Vec<f32> = values(LEN.div_ceil(STATE_BLOCK), 4).iter().map(|x| x.abs()).collect();
+                    let mut parameters = tensor(device, parameter, &values(LEN, 1));
+                    let (mut masters, mut m, mut v) = (f32s(&values(LEN, 1)), codes(7), codes(31));
+                    let [mut m_scale, mut v_scale] = [f32s(&scales), f32s(&scales)];
+                    let (grads, factor) = (tensor(device, grad, &values(LEN, 2)), f32s(&[factor]));
+                    // Two steps: the second reads what the first has coded.
+                    for step in 1..3 {
+                        let kernel = Adam8bit {
+                            parameter: parameters.view_mut().unwrap(),
+                            master: (parameter != DType::F32).then(|| masters.view_mut().unwrap()),
+                            m: m.view_mut().unwrap(),
+                            v: v.view_mut().unwrap(),
+                            m_scale: m_scale.view_mut().unwrap(),
+                            v_scale: v_scale.view_mut().unwrap(),
+                            grad: grads.view().unwrap(),
+                            factor: factor.view().unwrap(),
+                            settings: AdamSettings {
+                                lr: 0.01,
+                                beta1: 0.9,
+                                beta2: 0.999,
+                                epsilon: 1e-8,
+                                decay: 0.1,
+                                decoupled: true,
+                                maximize: false,
+                                step,
+                            },
+                        };
+                        device.launch(kernel).unwrap();
+                    }
+                    [&parameters, &masters, &m, &v, &m_scale, &v_scale].map(bytes)
+                });
             }
         }
     });
