@@ -311,6 +311,10 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
             _ => "train.warmup=1",
         };
         sets.extend(small.iter().chain(&[warmup, "output.dir=run"]).map(|set| (*set).to_owned()));
+        if name == "qlora_llama.toml" {
+            // The tiny model's rows are not whole blocks; `adapters.rs` trains beside a quantised model.
+            sets.push("adapter.quantize=none".into());
+        }
         sets.extend(["train.batch_size=4", "train.micro_batch_size=2", "device.threads=1"].map(str::to_owned));
         match &resolved.data.source {
             DataSource::LanguageModeling { task, .. }

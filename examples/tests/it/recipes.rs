@@ -179,7 +179,7 @@ fn sources(directory: &Path) -> String {
             }
         } else if name.ends_with(".rs") && name != "tests.rs" {
             // An alias is a structure under another name.
-            text += &read(&path).replace("AdamKernel {", "Adam {");
+            text += &read(&path).replace("AdamKernel {", "Adam {").replace("Adam8bitKernel {", "Adam8bit {");
         }
     }
     text

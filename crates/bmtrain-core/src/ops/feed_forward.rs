@@ -2,7 +2,7 @@
 //! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
-use super::gemm::{check_linear, input_gradient, parameter_gradients};
+use super::gemm::{check_linear, gradient_dtype, input_gradient, parameter_gradients};
 use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
@@ -109,7 +109,7 @@ impl FeedForward {
                 w_out: Saved::of(w_out),
                 output: output.ranks(),
                 sizes: [d, f, e],
-                dtypes: [x.dtype(), w_in.dtype(), w_out.dtype()],
+                dtypes: [x.dtype(), gradient_dtype(w_in.value(), x.dtype()), gradient_dtype(w_out.value(), x.dtype())],
             })
         }))
     }

@@ -57,7 +57,7 @@ fn linear_of(
             activation: activation.zip(pre_activation),
             output: output.ranks(),
             size: [n, k],
-            dtypes: [x.dtype(), weight.dtype()],
+            dtypes: [x.dtype(), gradient_dtype(weight.value(), x.dtype())],
         })
     }))
 }
@@ -131,6 +131,11 @@ pub(super) fn input_gradient(
     let (a, b) = (Matrix::plain(dy.view()?, n), Matrix::plain(weight.view()?, k));
     let epilogue = Epilogue { derivative, ..Epilogue::default() };
     device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
+}
+
+/// The dtype of the gradients of a weight and its bias, beside an input of dtype `x`: a weight in blocks has none itself.
+pub(super) fn gradient_dtype(weight: &Tensor, x: DType) -> DType {
+    if let DType::Blocks(_) = weight.dtype() { x } else { weight.dtype() }
 }
 
 /// The gradients of a weight `[N, K]` and of a bias `[N]`, if there is one, the inputs of these numbers, with dy

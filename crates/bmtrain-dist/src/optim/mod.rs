@@ -63,18 +63,18 @@ pub struct ParamGroup {
 }
 
 impl ParamGroup {
-    /// The usual two groups: weights that decay; norms and biases, which do not. Parameters that are frozen from the
-    /// start, which have no storage for gradients, are in neither.
+    /// The usual two groups: weights that decay; norms and biases, which do not. Matrices in quantised blocks, which
+    /// are never trained, are in neither.
     pub fn by_decay<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
-        let trained = params.into_iter().filter(|param| param.spec().trainable).cloned();
-        let (decay, keep) = trained.partition(|param: &Param| param.spec().decay);
+        let values = params.into_iter().filter(|param| !param.is_in_blocks()).cloned();
+        let (decay, keep) = values.partition(|param: &Param| param.spec().decay);
         let group = |params, weight_decay| ParamGroup { params, weight_decay, lr_factor: 1.0 };
         vec![group(decay, weight_decay), group(keep, 0.0)]
     }
 
-    /// One group for all that are not frozen from the start.
+    /// One group for all but matrices in quantised blocks.
     pub fn all<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
-        let params = params.into_iter().filter(|param| param.spec().trainable).cloned().collect();
+        let params = params.into_iter().filter(|param| !param.is_in_blocks()).cloned().collect();
         vec![ParamGroup { params, weight_decay, lr_factor: 1.0 }]
     }
 }

@@ -156,6 +156,11 @@ impl Param {
         self.home().map(|home| (&home.flat, home.index))
     }
 
+    /// Whether it is a matrix in quantised blocks, which are neither trained nor written.
+    pub fn is_in_blocks(&self) -> bool {
+        self.inner.blocks.is_some()
+    }
+
     /// The gathered value, a tensor that sees later updates. A parameter outside of blocks is gathered on demand, which
     /// is collective. [`Error::NotGathered`] where the block of the parameter is not gathered. Of a parameter in
     /// quantised blocks it is the tensor of the blocks, see [`bmtrain_core::DType::Blocks`].

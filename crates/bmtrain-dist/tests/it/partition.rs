@@ -200,10 +200,10 @@ fn shared_ranges_are_the_units_that_several_ranks_have() {
 }
 
 #[test]
-fn parameters_start_on_512_byte_boundaries() {
-    let layout = ShardLayout::new(DType::F32, &[3, 128, 1], 1);
-    assert_eq!(layout.spans().iter().map(|s| s.start).collect::<Vec<_>>(), [0, 128, 256]);
-    assert_eq!(layout.gathered_len(), 257);
+fn parameters_start_on_boundaries_of_256_elements() {
+    let layout = ShardLayout::new(DType::F32, &[3, 256, 1], 1);
+    assert_eq!(layout.spans().iter().map(|s| s.start).collect::<Vec<_>>(), [0, 256, 512]);
+    assert_eq!(layout.gathered_len(), 513);
     let halves = ShardLayout::new(DType::BF16, &[3, 257, 1], 1);
     assert_eq!(halves.spans().iter().map(|s| s.start).collect::<Vec<_>>(), [0, 256, 768]);
 }
@@ -224,9 +224,9 @@ fn every_element_of_every_parameter_has_exactly_one_owner() {
                 }
                 assert_eq!(next, len, "parameter {index} of {lengths:?} on {world} ranks");
             }
-            let blocks: usize = lengths.iter().map(|len| len.div_ceil(128)).sum();
-            assert!(layout.gathered_len() < 128 * (blocks + world));
-            assert!(world == 1 || layout.shard_len().is_multiple_of(128));
+            let blocks: usize = lengths.iter().map(|len| len.div_ceil(256)).sum();
+            assert!(layout.gathered_len() < 256 * (blocks + world));
+            assert!(world == 1 || layout.shard_len().is_multiple_of(256));
         }
     }
 }

@@ -63,7 +63,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         ),
         optimizer_state: r.flag("checkpoint.optimizer_state", true),
     };
-    let log = LogSettings {
+    let mut log = LogSettings {
         every: r.integer("log.every", 10, 1..=MOST_STEPS),
         metrics: r.text("log.metrics", "metrics.jsonl", FILE_NAME),
         quiet: r.flag("log.quiet", false),
@@ -74,9 +74,10 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
             989.0,
         ),
         tensorboard: r.flag("log.tensorboard", true),
-        samples: read_samples(r),
-        sample_tokens: r.integer("log.sample_tokens", 64, 1..=MOST_SAMPLES) as usize,
+        samples: None,
+        sample_tokens: 0,
     };
+    (log.samples, log.sample_tokens) = read_samples(r);
     let run = RunSettings {
         name: r.optional_text("run.name", "not set: the name of output.dir", RUN_NAME),
         tags: r.optional_texts("run.tags", "not set: none", "[\"bert\", \"ablation\"]").unwrap_or_default(),
@@ -178,12 +179,14 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     }
 }
 
-fn read_samples(r: &mut Reader) -> Option<Vec<String>> {
+/// Prompts of sample texts, and the most tokens of each.
+fn read_samples(r: &mut Reader) -> (Option<Vec<String>>, usize) {
     let prompts = r.optional_texts("log.samples", "not set: no sample texts", "[\"Once upon a time\"]");
+    let tokens = r.integer("log.sample_tokens", 64, 1..=MOST_SAMPLES);
     if prompts.is_none() {
         r.without_effect("log.sample_tokens", "log.samples", "log.samples is not set", "set log.samples, or remove it");
     }
-    prompts
+    (prompts, tokens as usize)
 }
 
 fn read_accumulation(r: &mut Reader) -> Option<usize> {

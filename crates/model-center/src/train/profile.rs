@@ -5,12 +5,12 @@ use bmtrain_core::wrap::Profiled;
 
 /// The kinds people ask for, each with its kernels.
 const KINDS: [(&str, &[&str]); 7] = [
-    ("matrix products", &["gemm", "quantised_linear"]),
+    ("matrix products", &["gemm", "quantised_linear", "quantised_input_gradient"]),
     ("attention", &["attention_forward", "attention_backward"]),
     ("elementwise", ELEMENTWISE),
     ("norms", &["norm_forward", "norm_backward"]),
     ("embeddings and loss", EMBEDDINGS_AND_LOSS),
-    ("optimizer", &["adam", "update", "grad_norm", "clip_factor"]),
+    ("optimizer", &["adam", "adam_8bit", "update", "grad_norm", "clip_factor"]),
     ("other", OTHER),
 ];
 

@@ -178,9 +178,8 @@ eps = 1e-8                      # default
 # adagrad_start = 0.0           # no effect: it belongs to train.optimizer = "adagrad"
 # momentum_decay = 0.004        # no effect: it belongs to train.optimizer = "nadam"
 # muon_scale = "match-adamw"    # no effect: it belongs to train.optimizer = "muon"
-# scale_parameter = false       # no effect: it belongs to train.optimizer = "adafactor"
-# clip_threshold = 1.0          # no effect: it belongs to train.optimizer = "adafactor"
-# decay_rate = -0.8             # no effect: it belongs to train.optimizer = "adafactor"
+# no effect, it belongs to train.optimizer = "adafactor": scale_parameter, clip_threshold,
+#   decay_rate
 # ema                           # not set: no average
 # average_from                  # not set: no average
 clip_norm = 1.0                 # default

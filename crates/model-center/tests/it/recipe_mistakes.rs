@@ -25,7 +25,8 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
          decay_endpoint, final_lr_ratio, weight_decay, \
         decay_norms_and_biases, groups, layer_decay, frozen, only, optimizer, decoupled, betas, eps, momentum, \
          dampening, nesterov, rho, centered, \
-         adagrad_decay, adagrad_start, momentum_decay, muon_scale, clip_norm, clip_kind, \
+         adagrad_decay, adagrad_start, momentum_decay, muon_scale, scale_parameter, clip_threshold, decay_rate, \
+         ema, average_from, clip_norm, clip_kind, \
          batch_ramp.start, batch_ramp.increment, batch_ramp.samples, label_smoothing, prompt_loss, seed, \
         recompute, recompute_inputs, \
         gradient_sum, gradient_dtype, loss_scale, loss_scale_start, loss_scale_window, loss_scale_hysteresis, \
@@ -40,7 +41,8 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
 #[test]
 fn unknown_keys_elsewhere_are_found_too() {
     let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? \
-        keys of [log]: every, metrics, quiet, peak_tflops, tensorboard";
+        keys of [log]: every, metrics, quiet, peak_tflops, tensorboard, \
+         samples, sample_tokens";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, adapter, data, \
@@ -105,7 +107,8 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         (
             "schedule = \"lineer\"",
             "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", \
-                \"range-test\", \"cosine-restarts\", \"polynomial\", \"wsd\", \"one-cycle\", got the string \"lineer\"",
+                \"range-test\", \"cosine-restarts\", \"polynomial\", \"wsd\", \"one-cycle\", \"relative-step\", \
+                got the string \"lineer\"",
             "9:12",
             "did you mean \"linear\"?",
         ),

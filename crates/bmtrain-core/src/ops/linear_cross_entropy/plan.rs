@@ -95,7 +95,10 @@ mod tests {
     fn logits_of_losses_of_their_own_are_computed_again_where_they_are_too_large_to_be_held() {
         let size = Size { rows: 100, classes: 1000, columns: 1000, depth: 4 };
         assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1), LogitsPlan::Recompute(1));
-        assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1 << 20), LogitsPlan::Hold);
+        // The gradient of the weight takes as much as the logits that are not held.
+        let deep = Size { depth: 64, ..size };
+        assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1 << 20), LogitsPlan::Recompute(64));
+        assert_eq!(LogitsPlan::new(deep, DType::F32, ALL, true, 1 << 20), LogitsPlan::Hold);
         assert_eq!(LogitsPlan::new(size, DType::F32, NONE, true, 1), LogitsPlan::Chunks(1));
     }
 }

@@ -102,7 +102,7 @@ fn settings_without_effect_are_refused_where_written_and_noted_where_default() {
         (
             &["train.optimizer=sgd", "train.betas=[0.9, 0.9]"],
             "`train.betas` has no effect: it belongs to train.optimizer = \"adamw\", \"adam\", \"adamax\", \"nadam\", \
-             \"radam\", \"lion\", \"muon\"",
+             \"radam\", \"lion\", \"muon\", \"adamw-8bit\"",
         ),
         (&["train.optimizer=sgd", "train.dampening=0.1"], "`train.dampening` has no effect: train.momentum is 0"),
         (
