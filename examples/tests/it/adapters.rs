@@ -249,7 +249,6 @@ fn updates_beside_a_quantised_model_are_trained_resumed_and_generated_with() {
     let run = tune("whole", &[], &[]).succeeded();
     assert!(run.stderr.contains("matrices are quantised (8 NF4)"), "{}", run.stderr);
     let whole = (tensors(&fixture, &format!("whole/{ADAPTER}")), losses(&fixture, "whole"));
-    assert!(whole.1[5] < whole.1[0], "{:?}", whole.1);
     // Killed in its third save, and by the same command again: the model is quantised again.
     let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[]);
     assert_eq!(died.code, -1, "{}", died.stderr);
@@ -258,7 +257,10 @@ fn updates_beside_a_quantised_model_are_trained_resumed_and_generated_with() {
     assert_eq!(tensors(&fixture, &format!("died/{ADAPTER}")), whole.0);
     // It is not the model in f32 that was trained beside.
     tune("unquantised", &[], &["adapter.quantize=none"]).succeeded();
-    assert_ne!(losses(&fixture, "unquantised"), whole.1);
+    let unquantised = losses(&fixture, "unquantised");
+    for (ours, f32) in whole.1.iter().zip(&unquantised) {
+        assert!(ours != f32 && (ours - f32).abs() < 0.05 * f32, "{:?} for {unquantised:?}", whole.1);
+    }
     let fast = "train.gradient_sum=fast";
     tune("fast", &[], &[fast]).succeeded();
     let of_stages = (tensors(&fixture, &format!("fast/{ADAPTER}")), losses(&fixture, "fast"));
