@@ -49,9 +49,12 @@ impl BlockValues {
                 return Err(wrong(format!("{reason} of {elements}: use fewer of them, or do not keep it in blocks")));
             }
             let at = |column: usize| column / elements * format.bytes();
-            (Vec::from([0..rows]), local.ranges.iter().map(|range| at(range.start)..at(range.end)).collect())
+            (
+                std::iter::once(0..rows).collect(),
+                local.ranges.iter().map(|range| at(range.start)..at(range.end)).collect(),
+            )
         } else {
-            (local.ranges.clone(), Vec::from([0..full_row]))
+            (local.ranges.clone(), std::iter::once(0..full_row).collect())
         };
         let [height, width] = [&rows, &bytes].map(|ranges| ranges.iter().map(Range::len).sum::<usize>());
         let size = height.checked_mul(width).ok_or_else(|| wrong("it is too large".to_owned()))?;

@@ -160,7 +160,7 @@ impl<'e, 'd> Engine<'e, 'd> {
 
     fn accept(&mut self, job: Job) {
         let Job::Generate(job) = job else { return };
-        let job = Rc::new(ActiveJob::new(job));
+        let job = Rc::new(ActiveJob::new(*job));
         self.waiting.extend((0..job.job.prompts.len()).map(|prompt| (Rc::clone(&job), prompt)));
     }
 

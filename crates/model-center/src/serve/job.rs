@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 /// Work for the model's thread.
 #[derive(Debug)]
 pub(super) enum Job {
-    Generate(GenerateJob),
+    Generate(Box<GenerateJob>),
     Embed(EmbedJob),
 }
 

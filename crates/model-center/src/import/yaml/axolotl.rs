@@ -182,7 +182,8 @@ fn data(s: &Settings<'_>, sheet: &mut Sheet) -> Result<bool> {
         Some(Value::Array(sets)) => sets.clone(),
         _ => Vec::new(),
     };
-    let (mut sets, mut columns): (Vec<Vec<(&str, String)>>, Vec<(&'static str, String)>) = (Vec::new(), Vec::new());
+    let mut sets: Vec<Vec<(&str, String)>> = Vec::new();
+    let mut columns: Vec<(&'static str, String)> = Vec::new();
     let mut as_chat = false;
     for (at, set) in given.iter().enumerate() {
         let set = match set {

@@ -321,9 +321,8 @@ fn layout(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
         let text = path.to_string().to_lowercase().replace(['_', '-'], "");
         let stage =
             (1..=3_u64).find(|stage| text.contains(&format!("zero{stage}")) || text.contains(&format!("z{stage}")));
-        match stage {
-            Some(stage) => sheet.whole(keys::ZERO, stage, shown.clone()),
-            None => {}
+        if let Some(stage) = stage {
+            sheet.whole(keys::ZERO, stage, shown.clone());
         }
         let why = "only the stage in its name is read: `import deepspeed` reads such a file";
         sheet.note(NoteKind::Differs, shown, why);

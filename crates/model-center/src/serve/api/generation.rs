@@ -134,7 +134,7 @@ impl Generation {
         let limits = limits.collect::<Result<Vec<_>, _>>()?;
         let (events, received) = channel();
         let ticket = Some(shared.enter()?);
-        shared.submit(Job::Generate(GenerateJob {
+        shared.submit(Job::Generate(Box::new(GenerateJob {
             prompts,
             limits,
             choices: self.choices,
@@ -144,7 +144,7 @@ impl Generation {
             events,
             cancelled: reply.cancelled(),
             ticket,
-        }))?;
+        })))?;
         Ok(received)
     }
 }
