@@ -64,7 +64,7 @@ impl Server {
     /// Binds the address; runs below `root` are looked at when they are asked for.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the address cannot be bound.
+    /// [`crate::Error::Argument`] if the address cannot be bound.
     pub fn bind(root: &Path, options: &ServeOptions) -> Result<Server> {
         let listener = Listener::bind(options.address, options.port)?;
         let guard = Guard::new(options)?;
