@@ -4,8 +4,8 @@
 
 SCRATCH has SmolLM2 in `smollm2`. Every linear layer of its blocks, and random matrices with ordinary and heavy tails,
 are quantised by the example `nf4` and by bitsandbytes on the CPU: the codes of 4 bits have to be the same, and the
-scales and their codes the same where the scales' mean is. bitsandbytes' mean is PyTorch's, whose last bit depends on its vectors;
-where it differs, the scales are compared with what bitsandbytes makes of them with our mean.
+scales and their codes the same where the scales' mean is. bitsandbytes' mean is PyTorch's, whose last bit depends on
+its vectors; where it differs, the scales are compared with what bitsandbytes makes of them with our mean.
 
 Then PEFT makes an adapter with random matrices beside the dequantised model and computes logits and gradients in
 64-bit floats; `forward --quantize` computes them from the model itself. Both train it for 10 steps.

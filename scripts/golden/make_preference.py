@@ -1,5 +1,5 @@
 """Golden data for losses of pairs of completions: writes `preference`, DPO, IPO and SimPO on a tiny Llama of other
-goldens, and DPO on its LoRA updates, in 64-bit floats. The formulas are those of TRL's DPOTrainer and CPOTrainer; DPO's
+goldens, and DPO on its LoRA updates, in 64-bit floats. The formulas are from TRL's DPOTrainer and CPOTrainer; DPO's
 label smoothing is conservative DPO's.
 
 crates/model-center/tests/golden/README.md describes every tensor. The data are committed; run the script only to change

@@ -244,8 +244,8 @@ fn updates_beside_a_quantised_model_are_trained_resumed_and_generated_with() {
     let tune =
         |dir: &str, further: &[&str], more: &[&str]| tune(&fixture, dir, further, &[&quantised[..], more].concat());
     let planned = tune("planned", &["--dry-run"], &[]).succeeded();
-    let said = [planned.stdout, planned.stderr].concat();
-    assert!(said.contains("matrices are quantised (8 NF4)"), "{said}");
+    let printed = [planned.stdout, planned.stderr].concat();
+    assert!(printed.contains("matrices are quantised (8 NF4)"), "{printed}");
     let run = tune("whole", &[], &[]).succeeded();
     assert!(run.stderr.contains("matrices are quantised (8 NF4)"), "{}", run.stderr);
     let whole = (tensors(&fixture, &format!("whole/{ADAPTER}")), losses(&fixture, "whole"));

@@ -19,7 +19,7 @@ fn course(fixture: &Fixture, dir: &str) -> [Vec<Value>; 2] {
 }
 
 fn models(fixture: &Fixture, dir: &str) -> [Vec<u8>; 2] {
-    ["model", "last-model"].map(|model| fixture.bytes(&format!("{dir}/{model}/model.safetensors")))
+    ["model", "model-last"].map(|model| fixture.bytes(&format!("{dir}/{model}/model.safetensors")))
 }
 
 #[test]

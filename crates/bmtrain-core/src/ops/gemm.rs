@@ -133,7 +133,7 @@ pub(super) fn input_gradient(
     device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
 }
 
-/// The dtype of the gradients of a weight and its bias, beside an input of dtype `x`: a weight in blocks has none itself.
+/// The dtype of the gradients of a weight and its bias, beside an input of dtype `x`: a weight in blocks has none.
 pub(super) fn gradient_dtype(weight: &Tensor, x: DType) -> DType {
     if let DType::Blocks(_) = weight.dtype() { x } else { weight.dtype() }
 }
