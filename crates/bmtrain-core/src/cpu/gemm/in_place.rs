@@ -71,19 +71,15 @@ pub(super) fn work(
     for (first, to) in (0..job.m).step_by(height).zip(left.chunks_exact_mut(tile)) {
         (kernel.pack_left_in_place)(&job.a, first..(first + height).min(job.m), 0..job.k, lines, to);
     }
-    let a = Left { data: left, start: 0, tile, row: 1, step: heights.len(), height, packed: true };
+    let a = Left::packed(left, (height, heights.len()), job.k);
     loop {
-        let mut columns = run.start * widest..(run.end * widest).min(job.n);
-        while columns.len() >= kernel.lanes {
-            let (vectors, _) = routine(kernel, job, height, columns.len() / kernel.lanes);
-            let width = vectors * kernel.lanes;
-            let end = columns.start + columns.len() / width * width;
-            let fits = limits.left / 2 / (end - columns.start);
+        let columns = run.start * widest..(run.end * widest).min(job.n);
+        for (columns, vectors) in column_runs((kernel, job), height, columns.clone()) {
+            let fits = limits.left / 2 / columns.len();
             let rows_of_b = fits.clamp(ROWS_OF_B.start, ROWS_OF_B.end);
-            let at = (columns.start..end, vectors, rows_of_b);
-            compute((kernel, job), &stretches, &a, at, (sums, phase_sums));
-            columns.start = end;
+            compute((kernel, job), &stretches, &a, (columns, vectors, rows_of_b), (sums, phase_sums));
         }
+        let columns = columns.end - columns.len() % kernel.lanes..columns.end;
         if !columns.is_empty() {
             // Fewer than a vector, which would reach into the next row of B.
             let packed = narrow::pack((kernel, job), &stretches, (lines, phase_sums));
@@ -96,8 +92,26 @@ pub(super) fn work(
     }
 }
 
+/// Whole vectors of columns in runs, with the width of their tiles of `height` rows in vectors: wide ones first.
+pub(super) fn column_runs<'k>(
+    (kernel, job): (&'k Kernel, &'k GemmJob<'_>),
+    height: usize,
+    mut columns: Range<usize>,
+) -> impl Iterator<Item = (Range<usize>, usize)> + 'k {
+    std::iter::from_fn(move || {
+        if columns.len() < kernel.lanes {
+            return None;
+        }
+        let (vectors, _) = routine(kernel, job, height, columns.len() / kernel.lanes);
+        let width = vectors * kernel.lanes;
+        let run = columns.start..columns.start + columns.len() / width * width;
+        columns.start = run.end;
+        Some((run, vectors))
+    })
+}
+
 /// The widest tile of `rows` rows that has at most `vectors` vectors.
-pub(super) fn routine(kernel: &Kernel, job: &GemmJob<'_>, rows: usize, vectors: usize) -> (usize, RowStripRoutine) {
+fn routine(kernel: &Kernel, job: &GemmJob<'_>, rows: usize, vectors: usize) -> (usize, RowStripRoutine) {
     let widths = kernel.row_strips(job.b.data)[rows - 1];
     widths.iter().rfind(|(width, _)| *width <= vectors).copied().unwrap_or(widths[0])
 }
@@ -130,7 +144,8 @@ fn compute(
         for start in stretch.clone().step_by(rows_of_b) {
             let k = start..stretch.end.min(start + rows_of_b);
             let part = Part { begins: start == stretch.start, ends: k.end == stretch.end, beta, fetched, k };
-            add_part((kernel, job), a, part, (columns.clone(), vectors), (sums, (c, c_row)));
+            // SAFETY: C is inside the result, where this task owns the columns, or is the room for results.
+            unsafe { add_part((kernel, job), a, part, (columns.clone(), vectors), (sums, (c, c_row))) };
         }
     }
     if direct.is_none() {
@@ -154,7 +169,9 @@ pub(super) struct Part {
     pub(super) fetched: usize,
 }
 
-pub(super) fn add_part(
+/// # Safety
+/// `c` must be valid for all rows of the job, `c_row` apart, and these columns, which nothing else may access meanwhile.
+pub(super) unsafe fn add_part(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     a: &Left<'_>,
     part: Part,
@@ -211,8 +228,7 @@ pub(super) fn add_part(
             next: if first == 0 { next } else { Rows { rows: 0, ..next } },
         };
         // SAFETY: the kernel was chosen for this machine; A and B are inside their slices, and there are as many sums
-        // as tiles have, by the assertions; C is inside the result, where this task owns the columns, or is the
-        // caller's room for results.
+        // as tiles have where they are kept, by the assertions; the caller vouches for C.
         unsafe { routine(&strip) };
     }
 }

@@ -53,7 +53,7 @@ pub(super) type StripRoutine = unsafe fn(&Strip);
 /// Tiles as of [`Strip`], several side by side, with rows of B where the caller has them instead of packed panels: some
 /// rows of a sum, between which tiles keep what they have.
 pub(super) struct RowStrip {
-    /// The rest, of an A packed by `pack_left`; of `b`, `next`, `lines` and `a_row` and `a_step` nothing is read.
+    /// The rest, of an A packed by `pack_left_in_place`; of `b`, `next`, `lines` and `a_row` and `a_step` nothing is read.
     pub(super) strip: Strip,
     /// Row 0 of B, of the dtype of the routine.
     pub(super) b: *const u8,
@@ -61,7 +61,7 @@ pub(super) struct RowStrip {
     pub(super) b_row: usize,
     /// Number of tiles side by side.
     pub(super) panels: usize,
-    /// Room for as many f32 as all tiles have, where sums are kept.
+    /// Room for as many f32 as all tiles have, where sums are kept: not if these rows begin and end the sum.
     pub(super) sums: *mut f32,
     /// Whether these are the first rows of the sum.
     pub(super) begins: bool,

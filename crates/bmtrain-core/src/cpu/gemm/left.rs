@@ -56,10 +56,9 @@ impl<'s> Left<'s> {
         Some(Left { data, start, tile: height * row_stride, row: row_stride, step: col_stride, height, packed: false })
     }
 
-    /// Packed rows of A over a stretch of `k` terms.
-    pub(super) fn packed(kernel: &Kernel, data: &'s [f32], k: usize) -> Self {
-        let height = kernel.rows();
-        Left { data, start: 0, tile: height * k, row: 1, step: height, height, packed: true }
+    /// Packed rows of A over a stretch of `k` terms: tiles of `height` rows, with room for `step`.
+    pub(super) fn packed(data: &'s [f32], (height, step): (usize, usize), k: usize) -> Self {
+        Left { data, start: 0, tile: step * k, row: 1, step, height, packed: true }
     }
 }
 

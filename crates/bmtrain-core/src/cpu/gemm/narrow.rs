@@ -83,7 +83,8 @@ pub(super) fn compute(
         let pass = Pass::new(kernel, job, stretches, index, sums);
         let at = |k: usize| left::packed_len(kernel, job.m, k);
         let a = Left::in_place(kernel, job, &rows, &k);
-        let a = a.unwrap_or_else(|| Left::packed(kernel, &packed[at(k.start)..at(k.end)], k.len()));
+        let a =
+            a.unwrap_or_else(|| Left::packed(&packed[at(k.start)..at(k.end)], (kernel.rows(), kernel.rows()), k.len()));
         block::run(&pass, &a, (rows.clone(), columns.clone()), panel);
     }
 }

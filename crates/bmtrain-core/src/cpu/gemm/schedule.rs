@@ -82,7 +82,7 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
             }
         };
         on_workers(threads, workers, work, work);
-    } else if short::takes(kernel, job) {
+    } else if short::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| short::work(kernel, job, (&next, workers), scratch);
         on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else if in_place::takes((kernel, limits), job) {

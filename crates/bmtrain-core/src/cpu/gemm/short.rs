@@ -2,10 +2,12 @@
 //! than tiles of packed panels: rows of C are written from end to end, and all of B stays in the second-level cache.
 //!
 //! Every sum has the order of a tile over one stretch, so the bits are the same as in `wide.rs`.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 
-use super::in_place::{Part, add_part, routine};
+use super::cut::Limits;
+use super::in_place::{Part, add_part, column_runs};
 use super::job::GemmJob;
 use super::kernel::Kernel;
 use super::left::Left;
@@ -19,11 +21,13 @@ const TERMS: Range<usize> = 24..65;
 /// Tiles of rows that a thread takes at a time.
 const TILES: usize = 8;
 
-pub(super) fn takes(kernel: &Kernel, job: &GemmJob<'_>) -> bool {
+pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+    let b_bytes = job.k * job.n * job.b.data.element_bytes();
     kernel.row_strips(job.b.data).len() > kernel.rows()
         && TERMS.contains(&job.k)
         && job.m > TILES * kernel.rows()
         && job.b.col_stride == 1
+        && b_bytes <= limits.left * size_of::<f32>()
         && job.n.is_multiple_of(kernel.lanes)
         && job.c.is_f32()
         && !job.has_epilogue()
@@ -39,18 +43,16 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
         let rows = run.start * height..(run.end * height).min(job.m);
         let left = left.take(run.len() * tile);
         (kernel.pack_left_in_place)(&job.a, rows.clone(), 0..job.k, lines, left);
-        let a = Left { data: left, start: 0, tile, row: 1, step: height, height, packed: true };
+        let a = Left::packed(left, (height, height), job.k);
         let part = GemmJob { m: rows.len(), c_start: job.c_start + rows.start * job.ldc, ..*job };
-        let mut columns = 0..job.n;
-        while !columns.is_empty() {
-            let (vectors, _) = routine(kernel, job, height, columns.len() / kernel.lanes);
-            let width = vectors * kernel.lanes;
-            let end = columns.start + columns.len() / width * width;
-            let len = (rows.len() - 1) * job.ldc + end - columns.start;
-            let Some(c) = job.c.f32_at(part.c_start + columns.start, len) else { return };
+        for (columns, vectors) in column_runs((kernel, job), height, 0..job.n) {
+            let len = (rows.len() - 1) * job.ldc + columns.len();
+            let Some(c) = job.c.f32_at(part.c_start + columns.start, len) else {
+                unreachable!("C is f32 and as large as the product, which was checked");
+            };
             let all = Part { begins: true, ends: true, beta: job.beta, fetched: 0, k: 0..job.k };
-            add_part((kernel, &part), &a, all, (columns.start..end, vectors), (&mut [], (c, job.ldc)));
-            columns.start = end;
+            // SAFETY: C is inside the result by `f32_at`, where this task owns the rows.
+            unsafe { add_part((kernel, &part), &a, all, (columns, vectors), (&mut [], (c, job.ldc))) };
         }
     }
 }

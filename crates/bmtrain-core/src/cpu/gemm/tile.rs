@@ -334,7 +334,8 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
         for (index, panel) in (0..strip.tiles).flat_map(|i| (0..*panels).map(move |j| (i, j))) {
             let mut a = strip.a.wrapping_add(index * strip.a_tile);
             let mut b = t.b.cast::<T>().wrapping_add(panel * width);
-            let kept = t.sums.add((index * panels + panel) * ROWS * width);
+            // There may be none, where all terms are here.
+            let kept = t.sums.wrapping_add((index * panels + panel) * ROWS * width);
             let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
             if !t.begins {
                 unrolled!(i < ROWS => {

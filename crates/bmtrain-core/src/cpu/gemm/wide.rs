@@ -134,7 +134,7 @@ impl<'p, 'a> Wide<'p, 'a> {
             let a = Left::in_place(kernel, job, &rows, &k).unwrap_or_else(|| {
                 let to = own.left.take(left::packed_len(kernel, rows.len(), k.len()));
                 (kernel.pack_left)(&job.a, rows.clone(), k.clone(), own.lines, to);
-                Left::packed(kernel, to, k.len())
+                Left::packed(to, (kernel.rows(), kernel.rows()), k.len())
             });
             let pass = Pass::new(kernel, job, &cut.stretches, stretch, sums);
             block::run(&pass, &a, (rows.clone(), columns.clone()), |j, len| panels(stretch, j, len));
