@@ -32,6 +32,7 @@ pub use overrides::GenerationOverrides;
 pub use pipeline::TextGenerator;
 pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts, read_split};
 pub(crate) use rows::no_possible_token;
+pub(crate) use sampling::more_probable;
 pub use sampling::{RandomAddress, Sampling};
 pub(crate) use sequence::{Sequence, TokenSampler};
 pub use settings::{GenerationSettings, token_id};

@@ -49,7 +49,7 @@ impl RandomAddress {
 type Candidate = (u32, f32);
 
 /// Higher logits first, of equals the smaller id.
-fn more_probable(a: &Candidate, b: &Candidate) -> Ordering {
+pub(crate) fn more_probable(a: &Candidate, b: &Candidate) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 

@@ -173,11 +173,18 @@ impl GenerationSetup {
     /// # Errors
     /// [`Error::Data`] with the place of the row for a prompt that the model or the chat template cannot read.
     pub fn encode_row(&self, row: &PromptRow) -> Result<Vec<u32>> {
+        let ids = self.tokens(&row.prompt, &row.place)?;
+        self.check_length(ids.len(), &row.place)?;
+        Ok(ids)
+    }
+
+    /// The tokens of a prompt of any length.
+    pub(crate) fn tokens(&self, prompt: &Prompt, place: &str) -> Result<Vec<u32>> {
         let at_row = |error| match error {
-            Error::Data { place, reason, fix } => Error::data(format!("{}, {place}", row.place), reason, fix),
+            Error::Data { place: within, reason, fix } => Error::data(format!("{place}, {within}"), reason, fix),
             other => other,
         };
-        let ids = match &row.prompt {
+        let ids = match prompt {
             Prompt::Tokens(ids) => self.cut(ids.clone(), [0, 0]),
             Prompt::Messages(messages) => self.encode_chat(messages).map_err(at_row)?,
             Prompt::Text(text) => {
@@ -188,7 +195,7 @@ impl GenerationSetup {
                 }
             }
         };
-        self.check_prompt(&ids, &row.place)?;
+        self.check_ids(&ids, place)?;
         Ok(ids)
     }
 
@@ -261,18 +268,26 @@ impl GenerationSetup {
         Error::model(self.directory.display().to_string(), "prompts are texts, and there is no tokenizer", fix)
     }
 
-    fn check_prompt(&self, ids: &[u32], place: &str) -> Result<()> {
-        let refuse = |reason: String, fix: &str| Err(Error::data(place, reason, fix));
+    fn check_ids(&self, ids: &[u32], place: &str) -> Result<()> {
         if ids.is_empty() {
-            return refuse("the prompt has no token".into(), "give at least one token, such as the bos token");
+            let fix = "give at least one token, such as the bos token";
+            return Err(Error::data(place, "the prompt has no token", fix));
         }
-        let ModelInfo { vocab_size, max_length, generates_targets, .. } = self.info;
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab_size) {
-            return refuse(format!("token {id}, and the model has {vocab_size}"), "use the model's own tokens");
+        let vocab_size = self.info.vocab_size;
+        match ids.iter().find(|id| **id as usize >= vocab_size) {
+            None => Ok(()),
+            Some(id) => {
+                let reason = format!("token {id}, and the model has {vocab_size}");
+                Err(Error::data(place, reason, "use the model's own tokens"))
+            }
         }
+    }
+
+    fn check_length(&self, count: usize, place: &str) -> Result<()> {
+        let refuse = |reason: String, fix: &str| Err(Error::data(place, reason, fix));
+        let ModelInfo { max_length, generates_targets, .. } = self.info;
         // A decoder needs room for at least one new token.
         let most = if generates_targets { max_length } else { max_length.saturating_sub(1) };
-        let count = ids.len();
         if count > most {
             return refuse(
                 format!("the prompt has {count} tokens, the model takes {most} at most"),

@@ -68,6 +68,13 @@ pub fn is_on_cuda(machine: &Machine, resolved: &Resolved, local_ranks: usize) ->
     }
 }
 
+/// Memory of the smallest CUDA device of this machine that could be used, bytes; `None` without one.
+pub(crate) fn smallest_memory() -> Option<u64> {
+    let devices = survey(&cuda_options()).devices.ok()?;
+    let usable = devices.iter().filter(|device| device.problem().is_none());
+    usable.filter_map(|device| device.memory_bytes).min().map(|bytes| bytes as u64)
+}
+
 /// Memory of the smallest device that a rank of this machine may use, bytes: of the command line, else of the driver;
 /// `None` where neither provides it.
 pub fn available(machine: &Machine, resolved: &Resolved, local_ranks: usize) -> Result<Option<u64>> {

@@ -17,8 +17,6 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Bytes of the request line and the headers.
-const HEAD_BYTES: usize = 16 << 10;
 const PAGE: &str = include_str!("page.html");
 
 /// Counts a connection while it is open.
@@ -50,7 +48,7 @@ pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
     // Events are small, and each is to arrive at once.
     let _ = stream.set_nodelay(true);
     let options = &shared.options;
-    let limits = RequestLimits { head: HEAD_BYTES, body: options.body_bytes };
+    let limits = RequestLimits { body: options.body_bytes, ..RequestLimits::default() };
     let arrived = Instant::now();
     let request = Request::read(&mut TimedStream::new(&stream, arrived + options.read_timeout), limits);
     let mut reply = Reply::new(&stream, arrived + options.timeout);
@@ -95,8 +93,9 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
         return (endpoint, Err(error.into()));
     }
     if !methods.contains(&request.method.as_str()) {
-        let error = ApiError::unreadable(405, &format!("only {} is answered here", methods.join(", ")));
-        return (endpoint, Err(error.into()));
+        let methods = methods.join(", ");
+        let error = ApiError::unreadable(405, &format!("only {methods} is answered here"));
+        return (endpoint, reply.send(&error.response().with("Allow", methods)).map(|()| error.status));
     }
     let body = &request.body;
     let answered = match endpoint {

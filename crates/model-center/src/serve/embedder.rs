@@ -2,13 +2,14 @@
 
 use super::api::ApiError;
 use super::job::{EmbedJob, Job};
-use super::{Grace, Shared, next_jobs};
+use super::queue::Ticket;
+use super::{Grace, Shared, is_of_requests, next_jobs};
 use crate::model::{Batch, TextModel};
 use crate::run::StopFlag;
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -21,16 +22,29 @@ const MOST_TOKENS: usize = 8192;
 /// A job with the embeddings so far.
 struct ActiveJob {
     job: EmbedJob,
-    embeddings: RefCell<Vec<Option<Vec<f32>>>>,
+    embeddings: RefCell<Vec<Vec<f32>>>,
+    /// Inputs that have none yet.
+    left: Cell<usize>,
+    /// Its place in the queue, until its last input is in a pass.
+    ticket: Cell<Option<Ticket>>,
 }
 
 impl ActiveJob {
-    /// The result, once there are all embeddings.
-    fn finish(&self) {
-        let all: Option<Vec<Vec<f32>>> = self.embeddings.borrow().iter().cloned().collect();
-        if let Some(all) = all {
+    fn new(mut job: EmbedJob) -> Self {
+        let inputs = job.inputs.len();
+        let ticket = Cell::new(job.ticket.take());
+        ActiveJob { job, embeddings: RefCell::new(vec![Vec::new(); inputs]), left: Cell::new(inputs), ticket }
+    }
+
+    /// Takes the embedding of an input, and sends the result with the last one.
+    fn put(&self, input: usize, embedding: Vec<f32>) {
+        if let Some(place) = self.embeddings.borrow_mut().get_mut(input) {
+            *place = embedding;
+        }
+        self.left.set(self.left.get().saturating_sub(1));
+        if self.left.get() == 0 {
             // A connection that is gone wants none.
-            let _ = self.job.result.send(Ok(all));
+            let _ = self.job.result.send(Ok(self.embeddings.take()));
         }
     }
 }
@@ -70,7 +84,7 @@ impl<'e> Embedder<'e> {
             if let Err(error) = self.pass(&pass) {
                 self.waiting.extend(pass);
                 self.end_all(&ApiError::internal(error.to_string()));
-                if !matches!(error, Error::Data { .. } | Error::Argument { .. } | Error::Model { .. }) {
+                if !is_of_requests(&error) {
                     return Err(error);
                 }
             }
@@ -78,12 +92,9 @@ impl<'e> Embedder<'e> {
     }
 
     fn accept(&mut self, job: Job) {
-        let Job::Embed(mut job) = job else { return };
-        // The queue holds jobs that wait for a pass; here it is the next one.
-        job.ticket.take();
-        let inputs = job.inputs.len();
-        let job = Rc::new(ActiveJob { job, embeddings: RefCell::new(vec![None; inputs]) });
-        self.waiting.extend((0..inputs).map(|input| (Rc::clone(&job), input)));
+        let Job::Embed(job) = job else { return };
+        let job = Rc::new(ActiveJob::new(job));
+        self.waiting.extend((0..job.job.inputs.len()).map(|input| (Rc::clone(&job), input)));
     }
 
     fn end_all(&mut self, error: &ApiError) {
@@ -101,6 +112,9 @@ impl<'e> Embedder<'e> {
             if !pass.is_empty() && longest * (pass.len() + 1) > MOST_TOKENS {
                 break;
             }
+            if input + 1 == job.job.inputs.len() {
+                job.ticket.take();
+            }
             pass.extend(self.waiting.pop_front());
         }
         pass
@@ -112,15 +126,13 @@ impl<'e> Embedder<'e> {
         let Some(encoder) = self.shared.encoder().filter(|_| !inputs.is_empty()) else { return Ok(()) };
         let metrics = &self.shared.metrics;
         metrics.running.store(inputs.len(), Ordering::Release);
-        let (hidden, length, width) = hidden_states(self.model, &inputs, self.device)?;
+        let computed = hidden_states(self.model, &inputs, self.device);
+        metrics.running.store(0, Ordering::Release);
+        let (hidden, length, width) = computed?;
         for (((job, input), tokens), hidden) in pass.iter().zip(&inputs).zip(hidden.chunks((length * width).max(1))) {
             let own = hidden.get(..tokens.len() * width).unwrap_or_default();
-            if let Some(embedding) = job.embeddings.borrow_mut().get_mut(*input) {
-                *embedding = Some(encoder.pooling.embed(own, width));
-            }
-            job.finish();
+            job.put(*input, encoder.pooling.embed(own, width));
         }
-        metrics.running.store(0, Ordering::Release);
         metrics.passes.fetch_add(1, Ordering::AcqRel);
         metrics.prompt_tokens.fetch_add(inputs.iter().map(|tokens| tokens.len() as u64).sum(), Ordering::AcqRel);
         Ok(())

@@ -8,7 +8,7 @@ use super::api::ApiError;
 use super::job::{Event, GenerateJob, Job, ScoredToken};
 use super::prefill::{Prefill, score};
 use super::queue::Ticket;
-use super::{Grace, Shared, next_jobs};
+use super::{Grace, Shared, is_of_requests, next_jobs};
 use crate::generate::{Sequence, TokenSampler, no_possible_token};
 use crate::model::{LogitsRead, PackedDecoding, SequenceTokens};
 use crate::run::StopFlag;
@@ -20,6 +20,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
+
+/// The most numbers of logits that a pass returns for prompts: 64 MiB of them.
+const MOST_LOGITS: usize = 1 << 24;
 
 /// A job with its sequences.
 pub(super) struct ActiveJob {
@@ -146,7 +149,7 @@ impl<'e, 'd> Engine<'e, 'd> {
             if let Err(error) = self.pass() {
                 // Which sequence is the reason is not known.
                 self.end_all(&ApiError::internal(error.to_string()));
-                if !matches!(error, Error::Data { .. } | Error::Argument { .. } | Error::Model { .. }) {
+                if !is_of_requests(&error) {
                     return Err(error);
                 }
             }
@@ -231,15 +234,17 @@ impl<'e, 'd> Engine<'e, 'd> {
     /// the first of the others.
     fn plan(&mut self) {
         let vocabulary = self.shared.decoder().map_or(0, |decoder| decoder.setup.info.vocab_size);
+        let mut logits = (MOST_LOGITS / vocabulary.max(1)).max(1);
         let budget = self.shared.options.step_tokens.saturating_sub(self.running.len()).max(1);
         let share = (budget / self.prefills.len().max(1)).max(1);
         let mut left = budget;
         for prefill in &mut self.prefills {
-            left -= prefill.plan(share.min(left), vocabulary);
+            left -= prefill.plan(share.min(left), &mut logits);
         }
         for prefill in &mut self.prefills {
             left += prefill.planned();
-            left -= prefill.plan(left, vocabulary);
+            logits += prefill.planned_logits();
+            left -= prefill.plan(left, &mut logits);
         }
     }
 

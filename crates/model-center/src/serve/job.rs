@@ -37,8 +37,8 @@ pub(super) struct GenerateJob {
 /// What a job has so far.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The tokens of a prompt with scores, of `of` prompts.
-    Prompt { prompt: usize, of: usize, tokens: Vec<ScoredToken> },
+    /// The tokens of a prompt with scores.
+    Prompt { prompt: usize, tokens: Vec<ScoredToken> },
     /// A further token of sequence `prompt * choices + choice`.
     Token { sequence: usize, token: ScoredToken, text: String, finish_reason: Option<FinishReason> },
     /// All sequences have ended.

@@ -31,6 +31,7 @@ pub use pooling::{Pooling, PoolingMode};
 
 use crate::http::{Listener, random_token};
 use crate::model::{PackedDecoding, TextModel};
+use crate::plan::device::smallest_memory;
 use crate::run::StopFlag;
 use crate::{Error, Result};
 use api::ApiError;
@@ -203,6 +204,7 @@ impl ModelServer {
             number: AtomicU64::new(0),
         });
         std::thread::scope(|scope| {
+            let _ending = Ending { shared: &shared, listener: &self.listener };
             let of_connections = Arc::clone(&shared);
             let accept = move || {
                 let answering = Arc::clone(&of_connections);
@@ -219,9 +221,22 @@ impl ModelServer {
                 None => Embedder::new((model, device), &shared).run(&received, stop),
             });
             end(&shared, received);
-            self.listener.wake();
             served
         })
+    }
+}
+
+/// Ends the thread that accepts connections when the model's thread ends, by a panic too.
+struct Ending<'s> {
+    shared: &'s Shared,
+    listener: &'s Listener,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.ended.store(true, Ordering::Release);
+        self.listener.wake();
     }
 }
 
@@ -233,7 +248,12 @@ fn end(shared: &Shared, received: Receiver<Job>) {
     while shared.metrics.connections.load(Ordering::Acquire) > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
-    shared.ended.store(true, Ordering::Release);
+}
+
+/// Whether requests failed and the server goes on: with what they gave, or memory that was not there for them.
+fn is_of_requests(error: &Error) -> bool {
+    const NO_MEMORY: i32 = 5;
+    matches!(error, Error::Data { .. } | Error::Argument { .. } | Error::Model { .. }) || error.exit_code() == NO_MEMORY
 }
 
 /// Jobs that have come; waits for one if there is nothing to do.
@@ -260,6 +280,11 @@ fn cached_tokens(decoding: &mut dyn PackedDecoding, options: &ServerOptions, cx:
     if let Some(tokens) = options.cached_tokens {
         return Ok(tokens);
     }
-    let available = available_bytes().map_or(4 << 30, |bytes| bytes as usize);
+    let device = cx.device();
+    let available = match device.backend().memory_is_host() {
+        true => available_bytes(),
+        false => smallest_memory().map(|all| all.saturating_sub(device.memory().total.now as u64)),
+    };
+    let available = available.map_or(4 << 30, |bytes| bytes as usize);
     Ok((available / 4 / bytes).clamp(1, MOST_CACHED))
 }

@@ -8,6 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The longest of the times: a year, which any clock can add.
+const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// Where and within which limits a model is served.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
@@ -67,7 +70,7 @@ impl ServerOptions {
     /// Check the options.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a limit of 0, or an address that other machines reach without a token.
+    /// [`Error::Argument`] for a limit of 0, a time of more than a year, or an address that other machines reach without a token.
     pub fn validate(&self) -> Result<()> {
         let counts = [
             ("max_body", self.body_bytes),
@@ -84,6 +87,11 @@ impl ServerOptions {
         let times = [("read_timeout", self.read_timeout), ("timeout", self.timeout)];
         if let Some((name, _)) = times.iter().find(|(_, time)| time.is_zero()) {
             return Err(Error::argument(*name, "no request could be served in 0 s", "give 1 or more"));
+        }
+        let times = [("read_timeout", self.read_timeout), ("timeout", self.timeout), ("grace", self.grace)];
+        if let Some((name, _)) = times.iter().find(|(_, time)| *time > LONGEST_TIME) {
+            let reason = format!("it is more than {} s", LONGEST_TIME.as_secs());
+            return Err(Error::argument(*name, reason, "give fewer seconds"));
         }
         if self.step_tokens < self.sequences {
             let reason = format!("{} tokens of a pass, and {} sequences share one", self.step_tokens, self.sequences);

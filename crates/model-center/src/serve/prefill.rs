@@ -3,13 +3,11 @@
 use super::engine::ActiveJob;
 use super::job::{Event, Score, ScoredToken};
 use crate::evaluate::token_score;
+use crate::generate::more_probable;
 use crate::model::{LogitsRead, SequenceTokens};
 use crate::{Error, Result};
 use std::cmp::Ordering;
 use std::rc::Rc;
-
-/// The most numbers of logits that a pass returns: 64 MiB of them.
-const MOST_LOGITS: usize = 1 << 24;
 
 /// A prompt of a job that is being read.
 pub(super) struct Prefill {
@@ -49,18 +47,23 @@ impl Prefill {
         self.next == self.left()
     }
 
-    /// Takes part in the next pass with up to `most` tokens; returns their number.
-    pub(super) fn plan(&mut self, most: usize, vocabulary: usize) -> usize {
-        // All logits of a piece are returned at once.
-        let of_logits = (MOST_LOGITS / vocabulary.max(1)).max(1);
-        let most = if self.job.job.scores_prompts { most.min(of_logits) } else { most };
-        self.next = self.left().min(most);
+    /// Takes part in the next pass with up to `most` tokens; returns their number. `logits` is the number of tokens
+    /// whose logits the pass may still return.
+    pub(super) fn plan(&mut self, most: usize, logits: &mut usize) -> usize {
+        let scores = self.job.job.scores_prompts;
+        self.next = self.left().min(if scores { most.min(*logits) } else { most });
+        *logits -= self.planned_logits();
         self.next
     }
 
     /// Tokens of the next pass.
     pub(super) fn planned(&self) -> usize {
         self.next
+    }
+
+    /// Those of them whose logits are all returned.
+    pub(super) fn planned_logits(&self) -> usize {
+        if self.job.job.scores_prompts { self.next } else { 0 }
     }
 
     /// Its part of the next pass, if it has one.
@@ -98,8 +101,7 @@ impl Prefill {
             }
         }
         if is_last {
-            let (prompt, of) = (self.prompt, self.job.job.prompts.len());
-            self.job.send(Event::Prompt { prompt, of, tokens: std::mem::take(&mut self.scored) });
+            self.job.send(Event::Prompt { prompt: self.prompt, tokens: std::mem::take(&mut self.scored) });
         }
         Ok(last)
     }
@@ -112,21 +114,17 @@ impl Prefill {
 pub(super) fn score(logits: &[f32], token: u32, top: usize) -> Result<Score> {
     let log_prob = token_score(logits, token)?.log_prob;
     let own = logits.get(token as usize).copied().unwrap_or(0.0);
-    let better = |a: &(u32, f32), b: &(u32, f32)| match b.1.total_cmp(&a.1) {
-        Ordering::Equal => a.0.cmp(&b.0),
-        other => other,
-    };
-    let mut all: Vec<(u32, f32)> = Vec::new();
-    if top > 0 {
-        all = logits.iter().enumerate().map(|(token, logit)| (token as u32, *logit)).collect();
-        if top < all.len() {
-            all.select_nth_unstable_by(top - 1, better);
-            all.truncate(top);
+    // Best first; few of them, so that each is put in its place.
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
+    for candidate in logits.iter().enumerate().map(|(token, logit)| (token as u32, *logit)) {
+        let place = best.partition_point(|other| more_probable(other, &candidate) == Ordering::Less);
+        if place < top {
+            best.insert(place, candidate);
+            best.truncate(top);
         }
-        all.sort_unstable_by(better);
     }
     let log_prob_of = |logit: f32| log_prob + (f64::from(logit) - f64::from(own));
-    Ok(Score { log_prob, top: all.into_iter().map(|(token, logit)| (token, log_prob_of(logit))).collect() })
+    Ok(Score { log_prob, top: best.into_iter().map(|(token, logit)| (token, log_prob_of(logit))).collect() })
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl Server {
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").1;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or("0").parse().unwrap()
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 
     /// Waits until a sample has a value.

@@ -161,7 +161,10 @@ fn prompts_have_room_in_the_model() {
     assert!(whole["usage"]["completion_tokens"].as_u64().unwrap() <= 9);
     let (status, error) = ask(json!({"prompt": ids(10), "max_tokens": 10}));
     assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")));
-    assert_eq!(ask(json!({"prompt": ids(20)})).0, 400);
+    let (status, error) = ask(json!({"prompt": ids(20)}));
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")));
+    // Log probabilities of a prompt alone need no room for new tokens.
+    assert_eq!(ask(json!({"prompt": ids(19), "echo": true, "logprobs": 0, "max_tokens": 0})).0, 200);
     assert_eq!(ask(json!({"prompt": ids(9), "max_tokens": 10})).0, 200);
 }
 

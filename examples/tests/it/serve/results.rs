@@ -215,7 +215,9 @@ fn streams_are_the_whole_in_pieces() {
             (score["top_logprobs"].as_array().unwrap().len(), &score["top_logprobs"][0]["token"]),
             (2, &score["token"])
         );
-        assert_eq!(score["bytes"], json!(score["token"].as_str().unwrap().as_bytes()));
+        // Of a part of a character there are none.
+        let (token, bytes) = (score["token"].as_str().unwrap(), &score["bytes"]);
+        assert!(bytes.is_null() && !text.contains(token) || *bytes == json!(token.as_bytes()), "{score}");
     }
     let usage = server.stream(CHAT, &json!({
         "messages": [{"role": "user", "content": "good ?"}], "max_tokens": 2, "stream_options": {"include_usage": true},

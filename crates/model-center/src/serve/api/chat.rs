@@ -2,7 +2,7 @@
 
 use super::ApiError;
 use super::fields::{Fields, is_empty};
-use super::generation::{Collected, Generation, MOST_TOP, Scores, decoder, reason_name};
+use super::generation::{Collected, Generation, MOST_TOP, Scores, decoder, object, reason_name};
 use super::reply::{Ended, Reply};
 use super::tokens::chat_scores;
 use crate::http::Response;
@@ -17,15 +17,16 @@ struct Chat<'s> {
     shared: &'s Shared,
     tokenizer: Option<&'s dyn Tokenizer>,
     generation: Generation,
-    prompt: Vec<u32>,
+    /// Tokens of the prompt.
+    length: usize,
     scores: Scores,
     id: String,
 }
 
 /// Answers a request.
 pub(in crate::serve) fn chat(shared: &Shared, body: &[u8], reply: &mut Reply<'_>) -> Result<(), Ended> {
-    let chat = Chat::read(shared, body)?;
-    let (prompts, default) = (vec![chat.prompt.clone()], shared.options.new_tokens);
+    let (chat, prompt) = Chat::read(shared, body)?;
+    let (prompts, default) = (vec![prompt], shared.options.new_tokens);
     let events = chat.generation.submit(prompts, (chat.scores, default), ("messages", shared, &*reply))?;
     match chat.generation.streams {
         true => chat.stream(&events, reply),
@@ -34,7 +35,8 @@ pub(in crate::serve) fn chat(shared: &Shared, body: &[u8], reply: &mut Reply<'_>
 }
 
 impl<'s> Chat<'s> {
-    fn read(shared: &'s Shared, body: &[u8]) -> Result<Self, ApiError> {
+    /// The request, and the tokens of its prompt.
+    fn read(shared: &'s Shared, body: &[u8]) -> Result<(Self, Vec<u32>), ApiError> {
         let mut fields = Fields::parse(body)?;
         let decoder = decoder(&mut fields, shared)?;
         let names = ["max_completion_tokens", "max_tokens"];
@@ -62,7 +64,8 @@ impl<'s> Chat<'s> {
             return Err(ApiError::field("messages", "the conversation has no token"));
         }
         let tokenizer = decoder.setup.tokenizer.as_deref();
-        Ok(Chat { shared, tokenizer, generation, prompt, scores, id: shared.next_id("chatcmpl") })
+        let (length, id) = (prompt.len(), shared.next_id("chatcmpl"));
+        Ok((Chat { shared, tokenizer, generation, length, scores, id }, prompt))
     }
 
     fn scores(&self, tokens: &[ScoredToken]) -> Value {
@@ -70,18 +73,11 @@ impl<'s> Chat<'s> {
     }
 
     fn object(&self, kind: &str, choices: Vec<Value>, usage: Option<Value>) -> String {
-        let mut object = json!({
-            "id": self.id, "object": kind, "created": self.shared.now(), "model": self.shared.model.name,
-            "choices": choices,
-        });
-        if let Some(usage) = usage {
-            object["usage"] = usage;
-        }
-        object.to_string()
+        object((self.shared, &self.id), kind, choices, usage)
     }
 
     fn whole(&self, events: &Receiver<Event>, reply: &mut Reply<'_>) -> Result<(), Ended> {
-        let mut collected = Collected::new(std::slice::from_ref(&self.prompt), self.generation.choices);
+        let mut collected = Collected::new(&[self.length], self.generation.choices);
         collected.wait(reply, events)?;
         let choices = collected.choices.iter().enumerate().map(|(index, choice)| {
             json!({
@@ -94,7 +90,7 @@ impl<'s> Chat<'s> {
     }
 
     fn stream(&self, events: &Receiver<Event>, reply: &mut Reply<'_>) -> Result<(), Ended> {
-        let mut collected = Collected::new(std::slice::from_ref(&self.prompt), self.generation.choices);
+        let mut collected = Collected::new(&[self.length], self.generation.choices);
         for index in 0..self.generation.choices {
             self.piece(index, json!({"role": "assistant", "content": ""}), Value::Null, None, reply)?;
         }

@@ -2,10 +2,10 @@
 
 use super::ApiError;
 use super::fields::{Fields, Inputs, is_empty};
-use super::generation::{Collected, Generation, MOST_INPUTS, MOST_TOP, Scores, decoder, reason_name};
+use super::generation::{Collected, Generation, MOST_INPUTS, MOST_TOP, Scores, decoder, object, reason_name};
 use super::reply::{Ended, Reply};
 use super::tokens::completion_scores;
-use crate::generate::{GenerationSetup, Prompt, PromptRow};
+use crate::generate::{GenerationSetup, Prompt};
 use crate::http::Response;
 use crate::serve::Shared;
 use crate::serve::job::{Event, ScoredToken};
@@ -21,7 +21,8 @@ struct Completion<'s> {
     shared: &'s Shared,
     tokenizer: Option<&'s dyn Tokenizer>,
     generation: Generation,
-    prompts: Vec<Vec<u32>>,
+    /// Tokens of each prompt.
+    lengths: Vec<usize>,
     /// The text of each prompt, with which its completions begin; empty without `echo`.
     echoes: Vec<String>,
     scores: Scores,
@@ -30,8 +31,8 @@ struct Completion<'s> {
 
 /// Answers a request.
 pub(in crate::serve) fn completions(shared: &Shared, body: &[u8], reply: &mut Reply<'_>) -> Result<(), Ended> {
-    let completion = Completion::read(shared, body)?;
-    let (prompts, scores) = (completion.prompts.clone(), completion.scores);
+    let (completion, prompts) = Completion::read(shared, body)?;
+    let scores = completion.scores;
     let events = completion.generation.submit(prompts, (scores, DEFAULT_TOKENS), ("prompt", shared, &*reply))?;
     match completion.generation.streams {
         true => completion.stream(&events, reply),
@@ -40,7 +41,8 @@ pub(in crate::serve) fn completions(shared: &Shared, body: &[u8], reply: &mut Re
 }
 
 impl<'s> Completion<'s> {
-    fn read(shared: &'s Shared, body: &[u8]) -> Result<Self, ApiError> {
+    /// The request, and the tokens of its prompts.
+    fn read(shared: &'s Shared, body: &[u8]) -> Result<(Self, Vec<Vec<u32>>), ApiError> {
         let mut fields = Fields::parse(body)?;
         let decoder = decoder(&mut fields, shared)?;
         let generation = Generation::read(&mut fields, &["max_tokens"], (shared, decoder))?;
@@ -60,7 +62,8 @@ impl<'s> Completion<'s> {
         let echoes = if echoes { echoed(tokenizer, &inputs)? } else { Vec::new() };
         let scores = Scores { top, of_prompts: top.is_some() && !echoes.is_empty() };
         let id = shared.next_id("cmpl");
-        Ok(Completion { shared, tokenizer, generation, prompts, echoes, scores, id })
+        let lengths = prompts.iter().map(Vec::len).collect();
+        Ok((Completion { shared, tokenizer, generation, lengths, echoes, scores, id }, prompts))
     }
 
     fn echo(&self, sequence: usize) -> &str {
@@ -76,18 +79,11 @@ impl<'s> Completion<'s> {
     }
 
     fn object(&self, choices: Vec<Value>, usage: Option<Value>) -> String {
-        let mut object = json!({
-            "id": self.id, "object": "text_completion", "created": self.shared.now(), "model": self.shared.model.name,
-            "choices": choices,
-        });
-        if let Some(usage) = usage {
-            object["usage"] = usage;
-        }
-        object.to_string()
+        object((self.shared, &self.id), "text_completion", choices, usage)
     }
 
     fn whole(&self, events: &Receiver<Event>, reply: &mut Reply<'_>) -> Result<(), Ended> {
-        let mut collected = Collected::new(&self.prompts, self.generation.choices);
+        let mut collected = Collected::new(&self.lengths, self.generation.choices);
         collected.wait(reply, events)?;
         let usage = collected.usage();
         let choices = collected.choices.into_iter().enumerate().map(|(index, mut choice)| {
@@ -102,7 +98,7 @@ impl<'s> Completion<'s> {
 
     /// Events for each piece of text; with scores for each token.
     fn stream(&self, events: &Receiver<Event>, reply: &mut Reply<'_>) -> Result<(), Ended> {
-        let mut collected = Collected::new(&self.prompts, self.generation.choices);
+        let mut collected = Collected::new(&self.lengths, self.generation.choices);
         let sequences = collected.choices.len();
         let has_scores = self.scores.top.is_some();
         if !self.scores.of_prompts && !self.echoes.is_empty() {
@@ -110,9 +106,8 @@ impl<'s> Completion<'s> {
         }
         loop {
             match reply.wait(events)? {
-                Event::Prompt { prompt, tokens, .. } => {
-                    let each = self.generation.choices;
-                    for index in prompt * each..(prompt + 1) * each {
+                Event::Prompt { prompt, tokens } => {
+                    for index in collected.of_prompt(prompt) {
                         let Some(choice) = collected.choices.get_mut(index) else { continue };
                         let scores = self.scores(&tokens, &mut choice.offset);
                         self.piece(index, self.echo(index), scores, None, reply)?;
@@ -156,23 +151,20 @@ impl<'s> Completion<'s> {
     }
 }
 
-/// The tokens of the prompts.
+/// The tokens of the prompts. Whether they fit beside new ones is for [`Generation::submit`] to see.
 fn encoded(setup: &GenerationSetup, inputs: &Inputs) -> Result<Vec<Vec<u32>>, ApiError> {
-    let prompts: Vec<Prompt> = match inputs {
-        Inputs::Texts(texts) => texts.iter().cloned().map(Prompt::Text).collect(),
-        Inputs::Tokens(rows) => rows.iter().cloned().map(Prompt::Tokens).collect(),
+    let tokens = |prompt: Prompt| setup.tokens(&prompt, "prompt");
+    let prompts: crate::Result<Vec<Vec<u32>>> = match inputs {
+        Inputs::Texts(texts) => texts.iter().cloned().map(|text| tokens(Prompt::Text(text))).collect(),
+        Inputs::Tokens(rows) => rows.iter().cloned().map(|ids| tokens(Prompt::Tokens(ids))).collect(),
     };
-    let encode = |prompt: Prompt| {
-        let row = PromptRow { place: "prompt".to_owned(), fields: Default::default(), prompt };
-        setup.encode_row(&row).map_err(|error| ApiError::of_input(&error, "prompt"))
-    };
-    prompts.into_iter().map(encode).collect()
+    prompts.map_err(|error| ApiError::of_input(&error, "prompt"))
 }
 
-/// The texts of the prompts.
+/// The texts of the prompts, without special tokens, as texts of completions are.
 fn echoed(tokenizer: Option<&dyn Tokenizer>, inputs: &Inputs) -> Result<Vec<String>, ApiError> {
     let decode = |ids: &Vec<u32>| match tokenizer {
-        Some(tokenizer) => tokenizer.decode(ids, false).map_err(|error| ApiError::of_input(&error, "prompt")),
+        Some(tokenizer) => tokenizer.decode(ids, true).map_err(|error| ApiError::of_input(&error, "prompt")),
         None => Ok(String::new()),
     };
     match inputs {

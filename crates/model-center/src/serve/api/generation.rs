@@ -3,17 +3,22 @@
 use super::ApiError;
 use super::fields::{Fields, is_empty, is_zero, texts};
 use super::reply::{Ended, Reply};
-use crate::generate::{FinishReason, GenerateOptions, GenerationOverrides, GenerationSettings, Method};
+use crate::generate::{
+    FinishReason, GenerateOptions, GenerationConfig, GenerationOverrides, GenerationSettings, Method,
+};
 use crate::serve::Shared;
 use crate::serve::job::{Event, GenerateJob, Job, ScoredToken};
 use crate::serve::options::ServedDecoder;
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 
 /// The most stop strings.
 const MOST_STOPS: usize = 16;
 /// The most tokens beside each that have a log probability.
 pub(super) const MOST_TOP: usize = 20;
+/// The most log probabilities of a response: with each a token's text is held, some 100 bytes.
+const MOST_SCORES: usize = 1 << 20;
 /// The most prompts or inputs of a request.
 pub(super) const MOST_INPUTS: usize = 1024;
 
@@ -132,6 +137,14 @@ impl Generation {
         }
         let limits = prompts.iter().map(|prompt| self.limit(prompt.len(), default, (name, shared)));
         let limits = limits.collect::<Result<Vec<_>, _>>()?;
+        if let Some(top) = scores.top {
+            let of_prompts = prompts.iter().filter(|_| scores.of_prompts).map(Vec::len).sum::<usize>();
+            let scored = limits.iter().fold(of_prompts, |all, limit| all.saturating_add(*limit));
+            if scored.saturating_mul(self.choices).saturating_mul(top + 1) > MOST_SCORES {
+                let message = format!("the response could have more than {MOST_SCORES} log probabilities");
+                return Err(ApiError::field("logprobs", message));
+            }
+        }
         let (events, received) = channel();
         let ticket = Some(shared.enter()?);
         shared.submit(Job::Generate(Box::new(GenerateJob {
@@ -175,7 +188,9 @@ fn settings(
         ..GenerationOverrides::default()
     };
     let tokenizer = decoder.setup.tokenizer.as_deref();
-    let resolved = GenerationSettings::resolve(&overrides, &decoder.config, tokenizer, false);
+    // Beam search has no place among sequences that join and leave.
+    let config = GenerationConfig { num_beams: None, ..decoder.config.clone() };
+    let resolved = GenerationSettings::resolve(&overrides, &config, tokenizer, false);
     let mut options = resolved.map_err(|error| ApiError::of_input(&error, "temperature"))?.options;
     let checked = options.validate_for(&decoder.setup.info, tokenizer.is_some());
     checked.map_err(|error| ApiError::of_input(&error, "temperature"))?;
@@ -192,6 +207,17 @@ fn settings(
         *own = seed;
     }
     Ok(options)
+}
+
+/// A response, or a part of one that is streamed.
+pub(super) fn object((shared, id): (&Shared, &str), kind: &str, choices: Vec<Value>, usage: Option<Value>) -> String {
+    let mut object = json!({
+        "id": id, "object": kind, "created": shared.now(), "model": shared.model.name, "choices": choices,
+    });
+    if let Some(usage) = usage {
+        object["usage"] = usage;
+    }
+    object.to_string()
 }
 
 /// The name in the API of what ended a sequence.
@@ -216,24 +242,30 @@ pub(super) struct Choice {
 #[derive(Debug)]
 pub(super) struct Collected {
     pub(super) choices: Vec<Choice>,
+    of_each: usize,
     pub(super) prompt_tokens: usize,
     pub(super) new_tokens: usize,
 }
 
 impl Collected {
-    pub(super) fn new(prompts: &[Vec<u32>], choices: usize) -> Self {
-        let prompt_tokens = prompts.iter().map(Vec::len).sum();
-        Collected { choices: vec![Choice::default(); prompts.len() * choices], prompt_tokens, new_tokens: 0 }
+    /// Of `choices` sequences of each of these prompts, by their numbers of tokens.
+    pub(super) fn new(prompts: &[usize], choices: usize) -> Self {
+        let all = vec![Choice::default(); prompts.len() * choices];
+        Collected { choices: all, of_each: choices, prompt_tokens: prompts.iter().sum(), new_tokens: 0 }
+    }
+
+    /// The sequences of a prompt.
+    pub(super) fn of_prompt(&self, prompt: usize) -> Range<usize> {
+        prompt * self.of_each..(prompt + 1) * self.of_each
     }
 
     /// Collects all events of a job.
     pub(super) fn wait(&mut self, reply: &mut Reply<'_>, events: &Receiver<Event>) -> Result<(), Ended> {
-        let per_prompt = |prompts: usize, all: usize| all.checked_div(prompts.max(1)).unwrap_or(0);
         loop {
             match reply.wait(events)? {
-                Event::Prompt { prompt, tokens, of } => {
-                    let each = per_prompt(of, self.choices.len());
-                    for choice in self.choices.iter_mut().skip(prompt * each).take(each) {
+                Event::Prompt { prompt, tokens } => {
+                    let sequences = self.of_prompt(prompt);
+                    for choice in self.choices.get_mut(sequences).into_iter().flatten() {
                         choice.tokens.extend(tokens.iter().cloned());
                     }
                 }

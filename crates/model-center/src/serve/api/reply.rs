@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(100);
 /// The time that a client has to take a piece of a response.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a piece.
+const PIECE: usize = 64 << 10;
 
 /// Why a request has no response.
 #[derive(Debug)]
@@ -77,8 +79,10 @@ impl<'s> Reply<'s> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        let mut timed = TimedStream::new(self.stream, Instant::now() + PATIENCE);
-        timed.write_all(bytes).and_then(|()| timed.flush()).map_err(|_| Ended::Gone)
+        bytes.chunks(PIECE).try_for_each(|piece| {
+            let mut timed = TimedStream::new(self.stream, Instant::now() + PATIENCE);
+            timed.write_all(piece).and_then(|()| timed.flush()).map_err(|_| Ended::Gone)
+        })
     }
 
     /// Writes a whole response.

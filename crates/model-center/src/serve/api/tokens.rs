@@ -9,19 +9,35 @@ const BROKEN: char = '\u{FFFD}';
 /// How SentencePiece writes a space in the name of a token.
 const SPACE: char = '\u{2581}';
 
-/// The text of a token by itself: its characters, or its name in the vocabulary where it has none or not whole ones.
-pub(super) fn token_text(tokenizer: Option<&dyn Tokenizer>, id: u32) -> String {
-    let Some(tokenizer) = tokenizer else { return format!("token_id:{id}") };
-    let name = tokenizer.token(id).unwrap_or_else(|| format!("token_id:{id}"));
+/// How a token is shown by itself.
+struct Shown {
+    /// Its characters, or its name in the vocabulary where it has none or not whole ones.
+    text: String,
+    /// Whether it is the name.
+    is_name: bool,
+}
+
+fn shown(tokenizer: Option<&dyn Tokenizer>, id: u32) -> Shown {
+    let numbered = || format!("token_id:{id}");
+    let Some(tokenizer) = tokenizer else { return Shown { text: numbered(), is_name: true } };
+    let name = tokenizer.token(id).unwrap_or_else(numbered);
     match tokenizer.decode(&[id], false) {
         // Some decoders drop the space of a first token.
-        Ok(text) if name.starts_with(SPACE) && !text.starts_with(' ') => format!(" {text}"),
-        Ok(text) if !text.is_empty() && !text.contains(BROKEN) => text,
-        _ => name,
+        Ok(text) if name.starts_with(SPACE) && !text.starts_with(' ') => {
+            Shown { text: format!(" {text}"), is_name: false }
+        }
+        Ok(text) if !text.is_empty() && !text.contains(BROKEN) => Shown { text, is_name: false },
+        _ => Shown { text: name, is_name: true },
     }
 }
 
-/// `logprobs` of a completion: parallel lists. Offsets count characters of the tokens' texts from `offset`.
+/// Whether texts do not have a token: a special one, such as the first one of a prompt.
+fn is_special(tokenizer: Option<&dyn Tokenizer>, id: u32) -> bool {
+    tokenizer.is_some_and(|tokenizer| tokenizer.decode(&[id], true).is_ok_and(|text| text.is_empty()))
+}
+
+/// `logprobs` of a completion: parallel lists. Offsets count characters of the tokens' texts from `offset`, without
+/// special tokens.
 pub(super) fn completion_scores(
     tokenizer: Option<&dyn Tokenizer>,
     tokens: &[ScoredToken],
@@ -29,14 +45,14 @@ pub(super) fn completion_scores(
 ) -> Value {
     let (mut texts, mut scores, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for token in tokens {
-        let text = token_text(tokenizer, token.token);
+        let Shown { text, .. } = shown(tokenizer, token.token);
         offsets.push(*offset);
-        *offset += text.chars().count();
+        *offset += if is_special(tokenizer, token.token) { 0 } else { text.chars().count() };
         let best = token.score.as_ref().map(|score| {
             let mut best = Map::new();
             for (id, log_prob) in &score.top {
                 // Of tokens with the same text the most probable one.
-                best.entry(token_text(tokenizer, *id)).or_insert((*log_prob).into());
+                best.entry(shown(tokenizer, *id).text).or_insert((*log_prob).into());
             }
             best.entry(text.clone()).or_insert(score.log_prob.into());
             best
@@ -52,8 +68,10 @@ pub(super) fn completion_scores(
 /// `logprobs` of a chat: an object for each token.
 pub(super) fn chat_scores(tokenizer: Option<&dyn Tokenizer>, tokens: &[ScoredToken], top: usize) -> Value {
     let object = |id: u32, log_prob: f64| {
-        let text = token_text(tokenizer, id);
-        json!({"bytes": text.as_bytes(), "token": text, "logprob": log_prob})
+        let Shown { text, is_name } = shown(tokenizer, id);
+        // A part of a character has no text, and its bytes are not those of its name.
+        let bytes = if is_name { Value::Null } else { json!(text.as_bytes()) };
+        json!({"bytes": bytes, "token": text, "logprob": log_prob})
     };
     let content = tokens.iter().filter_map(|token| {
         let score = token.score.as_ref()?;
