@@ -2,7 +2,7 @@
 //! out. The work is in [`crate::inference`].
 
 use crate::adapter::Adapter;
-use crate::cli::opened::{self, Head, Stored};
+use crate::cli::opened::{self, Head, ModelSource, Stored};
 use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::ranks::{self, ModelRanks, RankModel};
@@ -49,20 +49,9 @@ pub struct Options {
     /// Hugging Face directory, or the hub name of a model in its cache (program fetch).
     #[arg(long, value_name = "DIR|ORG/NAME")]
     pub model: String,
-    /// Branch, tag or commit of a model of the hub; by default main.
-    #[arg(long, value_name = "REVISION")]
-    pub revision: Option<String>,
-    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
-    #[arg(long, value_name = "FAMILY")]
-    pub family: Option<String>,
-    /// Ignore tensors that the model has no use for, by a pattern in which * matches any text; may be repeated. Tensors
-    /// of heads for other tasks need no pattern.
-    #[arg(long, value_name = "PATTERN")]
-    pub leave: Vec<String>,
-    /// PEFT directory of low-rank updates that the model is opened with. A PEFT directory may also be given in place of
-    /// the model, which its adapter_config.json names.
-    #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
+    /// Which files of the model, and its adapter.
+    #[command(flatten)]
+    pub source: ModelSource,
     /// Quantise the model beside --adapter to NF4, as `adapter.quantize = "nf4"` does in training.
     #[arg(long)]
     pub quantize: bool,
@@ -121,8 +110,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         (ranks, ..) => ranks::launch(ranks, options.model_ranks())?,
     };
     let threads = crate::cli::device::threads(options.threads)?;
-    let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
-    let directory = Pretrained::resolve(&model, options.revision.as_deref(), &model_places())?;
+    let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+    let directory = Pretrained::resolve(&model, options.source.revision.as_deref(), &model_places())?;
     let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;
     if options.grads && inputs.batch.labels.is_none() {
         let reason = "--grads needs a loss, and there are no labels";
@@ -163,8 +152,8 @@ fn open_options(
     OpenOptions {
         head,
         adapter: adapter.cloned(),
-        family: options.family.clone(),
-        leave: options.leave.clone(),
+        family: options.source.family.clone(),
+        leave: options.source.leave.clone(),
         weights: if options.quantize { WeightForm::Nf4 } else { WeightForm::Dequantised },
         dtype: options.dtype.map_or(DType::F32, Stored::dtype),
         // Gradients in 16 bits are too coarse for a comparison: f32 unless --dtype is given.

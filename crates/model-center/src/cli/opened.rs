@@ -2,7 +2,9 @@
 
 use crate::adapter::{Adapter, base_model, is_adapter_directory};
 use crate::cli::places::model_places;
-use crate::formats::gguf::has_gguf_name;
+use crate::cli::terminal;
+use crate::file::printable;
+use crate::formats::gguf::{has_gguf_name, left_out};
 use crate::formats::{Pretrained, shortened};
 use crate::model::infer::classifier_outputs;
 use crate::model::registry::{architectures, is_named_by_model_center};
@@ -29,6 +31,25 @@ pub enum Head {
     Lm,
     /// Hidden states alone.
     None,
+}
+
+/// How a model's files are found and read.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ModelSource {
+    /// Branch, tag or commit of a model of the hub; by default main.
+    #[arg(long, value_name = "REVISION")]
+    pub revision: Option<String>,
+    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<String>,
+    /// Ignore tensors that the model has no use for, by a pattern in which * matches any text; may be repeated. Tensors
+    /// of heads for other tasks need no pattern.
+    #[arg(long, value_name = "PATTERN")]
+    pub leave: Vec<String>,
+    /// PEFT directory of an adapter that the model is opened with. A PEFT directory may also be given in place of the
+    /// model, which its adapter_config.json names.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
 }
 
 /// Dtypes of stored weights.
@@ -64,6 +85,18 @@ pub enum Form {
 }
 
 impl Form {
+    /// Refuse blocks on a CUDA device.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for `--weights as-stored` there.
+    pub fn check_device(form: Option<Form>, on_cuda: bool) -> Result<()> {
+        if on_cuda && form == Some(Form::AsStored) {
+            let reason = "products with matrices in blocks are computed on the CPU alone";
+            return Err(Error::argument("--weights", reason, "add --device cpu, or choose --weights dequantised"));
+        }
+        Ok(())
+    }
+
     /// The option of the library.
     pub fn option(self) -> WeightForm {
         match self {
@@ -85,6 +118,18 @@ pub fn remarks(notes: &[String], unused: &[String]) -> Vec<String> {
 /// The same of an opened model.
 pub fn remarks_of(opened: &OpenedModel) -> Vec<String> {
     remarks(&opened.notes, &opened.unused)
+}
+
+/// Print what is to be known of a model that is opened: remarks, and what of a GGUF file is left out.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn note_opened(opened: &OpenedModel, directory: &Path) -> Result<()> {
+    remarks_of(opened).iter().for_each(|line| terminal::note(line));
+    for (what, reason) in left_out(directory)? {
+        terminal::note(&format!("note: left out {}: {reason}", printable(&what, 200)));
+    }
+    Ok(())
 }
 
 /// The model to open and the adapter to open it with. A PEFT directory in place of a model is the adapter of the model

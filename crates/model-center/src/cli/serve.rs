@@ -2,10 +2,9 @@
 
 use crate::adapter::Adapter;
 use crate::cli::flags::with_flags;
-use crate::cli::opened::{self, Form, Stored};
+use crate::cli::opened::{self, Form, ModelSource, Stored};
 use crate::cli::{device, program, terminal};
 use crate::file::printable;
-use crate::formats::gguf::left_out;
 use crate::generate::{GenerationConfig, GenerationSetup};
 use crate::model::{OpenOptions, OpenedModel, Registry, TextHead};
 use crate::run::{ExitStatus, StopFlag, listen};
@@ -37,19 +36,9 @@ pub struct Options {
     /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Branch, tag or commit of a model of the hub; by default main.
-    #[arg(long, value_name = "REVISION")]
-    pub revision: Option<String>,
-    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
-    #[arg(long, value_name = "FAMILY")]
-    pub family: Option<String>,
-    /// Ignore tensors that the model has no use for, by a pattern in which * matches any text; may be repeated.
-    #[arg(long, value_name = "PATTERN")]
-    pub leave: Vec<String>,
-    /// PEFT directory of an adapter that the model is opened with. A PEFT directory may also be given in place of the
-    /// model, which its adapter_config.json names.
-    #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
+    /// Which files of the model, and its adapter.
+    #[command(flatten)]
+    pub source: ModelSource,
     /// Serve embeddings of a model that could generate texts, too; an encoder does so by itself.
     #[arg(long)]
     pub embeddings: bool,
@@ -164,8 +153,8 @@ impl Options {
         OpenOptions {
             head: Some(head),
             adapter: adapter.cloned(),
-            family: self.family.clone(),
-            leave: self.leave.clone(),
+            family: self.source.family.clone(),
+            leave: self.source.leave.clone(),
             dtype: self.dtype.map_or(open.dtype, Stored::dtype),
             keep_dtype: self.dtype.is_none(),
             weights: self.weights.unwrap_or_default().option(),
@@ -186,17 +175,13 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let server = ModelServer::bind(options.server()?).map_err(with_flags)?;
     let threads = device::threads(options.threads)?;
-    let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
-    let directory = opened::resolve(&model, options.revision.as_deref(), options.weights)?;
+    let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+    let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
     let (served, head) = prepare(options, (&directory, adapter.as_ref()), registry)?;
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
     let opened = device::open(options.device, (0, 1), threads, !options.quiet)?;
-    if opened.cuda.is_some() && options.weights == Some(Form::AsStored) {
-        let reason = "products with matrices in blocks are computed on the CPU alone";
-        let fix = "add --device cpu, or choose --weights dequantised";
-        return Err(Error::argument("--weights", reason, fix));
-    }
+    Form::check_device(options.weights, opened.cuda.is_some())?;
     let device = Device::new(opened.backend);
     let open = options.open_options((head, adapter.as_ref()), &device);
     let model = match head {
@@ -226,6 +211,7 @@ fn prepare(
         let open = OpenOptions { only_check: true, ..options.open_options((head, adapter), &device) };
         registry.open(directory, &open)
     };
+    let note = |opened: &OpenedModel| if options.quiet { Ok(()) } else { opened::note_opened(opened, directory) };
     let name = options.served_name.clone().unwrap_or_else(|| {
         // A hub's cache has the name in the argument; its directories are named by commits.
         Path::new(&options.model).file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into())
@@ -234,8 +220,11 @@ fn prepare(
         true => None,
         false => match check(TextHead::CausalLm) {
             Ok(opened) => Some(opened),
-            // An encoder has no head for the next token.
-            Err(Error::Argument { .. } | Error::Recipe { .. }) => None,
+            // An encoder has no head for the next token; of a decoder the error stands.
+            Err(error @ (Error::Argument { .. } | Error::Recipe { .. })) => match check(TextHead::None) {
+                Ok(opened) if opened.model.packed_decoding().is_err() => None,
+                _ => return Err(error),
+            },
             Err(error) => return Err(error),
         },
     };
@@ -246,35 +235,22 @@ fn prepare(
             return Err(Error::model(directory.display().to_string(), reason, fix));
         }
         opened.model.packed_decoding().map(drop)?;
-        notes(options, &opened, directory)?;
+        note(&opened)?;
         let info = opened.model.info();
         let mut setup = GenerationSetup::new(directory, info);
         setup.adapter = adapter.cloned();
         setup.open_tokenizer(false)?;
         setup.chat = ChatTemplate::from_directory(directory)?;
-        // Beam search has no place among sequences that join and leave.
-        let config =
-            GenerationConfig { num_beams: None, ..GenerationConfig::from_directory(directory, info.vocab_size)? };
+        let config = GenerationConfig::from_directory(directory, info.vocab_size)?;
         let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config }));
         return Ok((ServedModel { name, kind }, TextHead::CausalLm));
     }
     let opened = check(TextHead::None)?;
-    notes(options, &opened, directory)?;
+    note(&opened)?;
     let tokenizer = AutoTokenizer::open(directory)?;
     let vocab_size = opened.model.info().vocab_size;
     tokenizer.require_rows(vocab_size)?;
     let pooling = Pooling::from_directory(directory)?;
     let kind = ServedKind::Encoder(ServedEncoder { tokenizer, pooling, vocab_size });
     Ok((ServedModel { name, kind }, TextHead::None))
-}
-
-fn notes(options: &Options, opened: &OpenedModel, directory: &Path) -> Result<()> {
-    if options.quiet {
-        return Ok(());
-    }
-    opened::remarks_of(opened).iter().for_each(|line| terminal::note(line));
-    for (what, reason) in left_out(directory)? {
-        terminal::note(&format!("note: left out {}: {reason}", printable(&what, 200)));
-    }
-    Ok(())
 }

@@ -164,6 +164,11 @@ fn blocks(
     options: &OpenOptions,
     layers: &HashSet<String>,
 ) -> Result<Option<BlockPlan>> {
+    let wrong = |reason: String, fix: &str| Err(Error::model(weights.place(), reason, fix));
+    if options.weights != WeightForm::Dequantised && !options.device.backend().memory_is_host() {
+        let fix = "use the CPU (device.name = \"cpu\", or --device cpu), or weights that are not quantised";
+        return wrong("products with quantised blocks are computed on the CPU alone".to_owned(), fix);
+    }
     let blocks = match options.weights {
         WeightForm::Dequantised => return Ok(None),
         WeightForm::AsStored => plan.blocks(weights, None),
@@ -173,7 +178,6 @@ fn blocks(
     if !blocks.formats.is_empty() {
         return Ok(Some(blocks));
     }
-    let wrong = |reason: String, fix: &str| Err(Error::model(weights.place(), reason, fix));
     if blocks.is_quantised {
         let why = match blocks.dequantised.first() {
             Some((name, reason)) => format!("{name} has {reason}"),

@@ -49,8 +49,8 @@ impl EvaluationSetup {
         check_options(options)?;
         let launch = ranks::launch(options.ranks, options.model_ranks())?;
         let threads = device::threads(options.threads)?;
-        let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
-        let directory = opened::resolve(&model, options.revision.as_deref(), options.weights)?;
+        let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+        let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let mut setup = EvaluationSetup {
             options: options.clone(),
@@ -105,8 +105,8 @@ impl EvaluationSetup {
         OpenOptions {
             head: Some(self.head),
             adapter: self.adapter.clone(),
-            family: options.family.clone(),
-            leave: options.leave.clone(),
+            family: options.source.family.clone(),
+            leave: options.source.leave.clone(),
             dtype: options.dtype.map_or(open.dtype, Stored::dtype),
             keep_dtype: options.dtype.is_none(),
             weights: options.weights.unwrap_or_default().option(),

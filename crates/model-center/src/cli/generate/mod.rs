@@ -10,7 +10,7 @@ mod ranks;
 mod setup;
 
 use crate::Result;
-use crate::cli::opened::{Form, Stored};
+use crate::cli::opened::{Form, ModelSource, Stored};
 use crate::cli::program;
 use crate::cli::ranks::ModelRanks;
 use crate::cli::terminal;
@@ -40,20 +40,9 @@ pub struct Options {
     /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Branch, tag or commit of a model of the hub; by default main.
-    #[arg(long, value_name = "REVISION")]
-    pub revision: Option<String>,
-    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
-    #[arg(long, value_name = "FAMILY")]
-    pub family: Option<String>,
-    /// Ignore tensors that the model has no use for, by a pattern in which * matches any text; may be repeated. Tensors
-    /// of heads for other tasks need no pattern.
-    #[arg(long, value_name = "PATTERN")]
-    pub leave: Vec<String>,
-    /// PEFT directory of low-rank updates that the model is opened with. A PEFT directory may also be given in place of
-    /// the model, which its adapter_config.json names.
-    #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
+    /// Which files of the model, and its adapter.
+    #[command(flatten)]
+    pub source: ModelSource,
     /// Prompts.
     #[command(flatten)]
     pub prompts: PromptOptions,

@@ -96,10 +96,7 @@ impl SharedRun {
         let notify = is_first && !options.quiet;
         let opened = self.group.open_device(options.device, ranks.rank(), cpu)?;
         opened.note.iter().filter(|_| notify).for_each(|note| terminal::note(note));
-        if opened.cuda.is_some() && options.weights == Some(Form::AsStored) {
-            let reason = "products with matrices in blocks are computed on the CPU alone";
-            return Err(Error::argument("--weights", reason, "add --device cpu, or choose --weights dequantised"));
-        }
+        Form::check_device(options.weights, opened.cuda.is_some())?;
         let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
         let open = on_groups(open_options(options, setup.adapter.as_ref(), &device), &groups)?;

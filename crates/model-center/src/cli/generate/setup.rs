@@ -10,7 +10,6 @@ use crate::cli::ranks;
 use crate::cli::terminal;
 use crate::data::read_formats;
 use crate::file::printable;
-use crate::formats::gguf::left_out;
 use crate::generate::{GenerationSettings, GenerationSetup, Method, PROMPT, Prompt, PromptLimit, PromptRow};
 use crate::model::{OpenOptions, Registry};
 use crate::tokenizer::{ChatMessage, ChatTemplate};
@@ -79,16 +78,13 @@ fn setup(
     (rows, world): (&[PromptRow], usize),
 ) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
-    let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
-    let directory = opened::resolve(&model, options.revision.as_deref(), options.weights)?;
+    let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+    let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
     let open = |device: &_| open_options(options, adapter.as_ref(), device);
     let opened = GenerationSetup::check_model(&directory, registry, open)?;
     ranks::check(world, options.model_ranks(), opened.model.parameters())?;
     if !options.quiet {
-        opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
-        for (what, reason) in left_out(&directory)? {
-            terminal::note(&format!("note: left out {}: {reason}", printable(&what, 200)));
-        }
+        opened::note_opened(&opened, &directory)?;
     }
     let mut setup = GenerationSetup::new(&directory, opened.model.info());
     setup.adapter = adapter;
@@ -238,8 +234,8 @@ pub(super) fn open_options(options: &Options, adapter: Option<&Adapter>, device:
     let open = GenerationSetup::open_options(device);
     OpenOptions {
         adapter: adapter.cloned(),
-        family: options.family.clone(),
-        leave: options.leave.clone(),
+        family: options.source.family.clone(),
+        leave: options.source.leave.clone(),
         dtype: options.dtype.map_or(open.dtype, Stored::dtype),
         keep_dtype: options.dtype.is_none(),
         weights: options.weights.unwrap_or_default().option(),
