@@ -8,14 +8,11 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "bitsandbytes_env.sh $1" "it takes no arguments" "see scripts/bitsandbytes_env.sh --help" ;;
-esac
+takes_nothing "$@"
 
 # A change of this line makes a new directory.
 packages=(bitsandbytes==0.50.2)
-key="$(key_of "${packages[@]}")"
+python="$("$root/scripts/python_env.sh")"
+key="$(key_of "$python" "${packages[@]}")"
 install_once bitsandbytes "the package bitsandbytes" "make sure 1 GB is free and pip is 22.3 or later" fill_directory
 printf '%s\n' "$final"

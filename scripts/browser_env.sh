@@ -8,11 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "browser_env.sh $1" "it takes no arguments" "see scripts/browser_env.sh --help" ;;
-esac
+takes_nothing "$@"
 need npm "install Node.js 18 or later with npm, on Debian: apt-get install nodejs npm"
 
 # A change of this line makes a new directory.

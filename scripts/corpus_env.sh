@@ -8,14 +8,11 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "corpus_env.sh $1" "it takes no arguments" "see scripts/corpus_env.sh --help" ;;
-esac
+takes_nothing "$@"
 
 # A change of these lines makes a new directory. What the first two need besides is in the environment.
 packages=(megatron-core==0.16.1 tfrecord==1.14.6 protobuf==6.33.5 crc32c==2.8)
-key="$(key_of "${packages[@]}")"
+python="$("$root/scripts/python_env.sh")"
+key="$(key_of "$python" "${packages[@]}")"
 install_once corpus-env "megatron-core for comparisons" "make sure that Python is 3.10 or later" fill_directory
 printf '%s\n' "$final"

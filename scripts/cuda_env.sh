@@ -9,11 +9,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "cuda_env.sh $1" "it takes no arguments" "see scripts/cuda_env.sh --help" ;;
-esac
+takes_nothing "$@"
 
 # All of one toolkit, 13.0, and without what they ask for themselves: that is not pinned, and versions must not mix. A
 # change of these lines makes a new directory.

@@ -80,13 +80,24 @@ fill_environment() {
         python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check "$@" "${packages[@]}"
 }
 
-# fill_directory [PIP'S ARGUMENT...]: unpacks `packages` into `final`, without the packages that they ask for.
+# fill_directory [PIP'S ARGUMENT...]: unpacks `packages` into `final`, without the packages that they ask for; for the
+# interpreter `python`, where the caller has set it.
 fill_directory() {
-    python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$final" "$@" "${packages[@]}"
+    python3 -m pip ${python:+--python "$python"} install --quiet --disable-pip-version-check --no-deps \
+        --target "$final" "$@" "${packages[@]}"
 }
 
 # usage SCRIPT: prints the comment block at the top of a script, without the comment signs.
 usage() { awk 'NR == 1 { next } /^#/ { sub(/^# ?/, ""); print; next } { exit }' "$1"; }
+
+# takes_nothing [ARGUMENT...]: the arguments of a script that has no options but --help.
+takes_nothing() {
+    case "${1:-}" in
+    -h | --help) usage "$0"; exit 0 ;;
+    '') ;;
+    *) fail "$(basename "$0") $1" "it takes no arguments" "see scripts/$(basename "$0") --help" ;;
+    esac
+}
 
 if [ -n "${BMTRAIN_CACHE:-}" ]; then
     cache="$BMTRAIN_CACHE"

@@ -8,11 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "python_env.sh $1" "it takes no arguments" "see scripts/python_env.sh --help" ;;
-esac
+takes_nothing "$@"
 
 # A change of these lines makes a new environment.
 packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0

@@ -8,16 +8,12 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "serve_env.sh $1" "it takes no arguments" "see scripts/serve_env.sh --help" ;;
-esac
+takes_nothing "$@"
 python="$("$root/scripts/python_env.sh")"
 
 # A change of this line makes a new directory.
 packages=(openai==3.57.0 "lm-eval[api]==0.4.13")
-key="$(key_of "${packages[@]}")"
+key="$(key_of "$python" "${packages[@]}")"
 # What python_env.sh has is pinned there: PYTHONPATH comes before it, and has the same versions.
 install_packages() {
     "$python" -c 'from importlib.metadata import distributions

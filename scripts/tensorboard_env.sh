@@ -8,11 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "tensorboard_env.sh $1" "it takes no arguments" "see scripts/tensorboard_env.sh --help" ;;
-esac
+takes_nothing "$@"
 
 # A change of this line makes a new environment.
 packages=(tensorboard==2.21.0)

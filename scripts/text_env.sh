@@ -8,11 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "text_env.sh $1" "it takes no arguments" "see scripts/text_env.sh --help" ;;
-esac
+takes_nothing "$@"
 
 # A change of these lines makes a new environment.
 packages=(datasketch==2.0.0 ftfy==6.3.1 nltk==3.10.4 sentencepiece==0.2.3)

@@ -2,9 +2,9 @@
 
     python serve.py SERVE_PROGRAM DIR PROSE SECONDS
 
-DIR has the model directory `smollm2`. Prints checks that hold/all, the largest difference of a log-likelihood between
-lm-eval's two back ends, responses under load, and the ratio of throughputs. Needs the packages of serve_env.sh on
-PYTHONPATH; runs in the environment of python_env.sh.
+DIR has the model directory `smollm2`. Prints checks that hold/all, the largest difference of a log-likelihood from
+transformers' in float64, the same of transformers in float32, responses under load, and the ratio of throughputs. Needs
+the packages of serve_env.sh on PYTHONPATH; runs in the environment of python_env.sh.
 """
 
 import json
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -48,13 +49,25 @@ class Server:
         command = [program, str(directory), "--port", "0", "--device", "cpu", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
-        self.port = int(re.search(r"http://[^/]*:(\d+)/", line).group(1))
+        found = re.search(r"http://[^/]*:(\d+)/", line)
+        if found is None:
+            self.process.kill()
+            sys.exit(f"{program} named no address but {line!r}")
+        self.port = int(found.group(1))
         self.url = f"http://127.0.0.1:{self.port}"
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+
     def metric(self, name):
-        text = urllib.request.urlopen(f"{self.url}/metrics").read().decode()
+        text = urllib.request.urlopen(f"{self.url}/metrics", timeout=60).read().decode()
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-        return float(found.group(1)) if found else 0.0
+        if found is None:
+            raise KeyError(f"/metrics has no {name}")
+        return float(found.group(1))
 
     def resident(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -136,26 +149,32 @@ def task(directory, prose):
 
 
 def evaluations(check, server, directory, prose):
-    """lm-eval through the server and through transformers; the largest difference of a log-likelihood."""
+    """lm-eval through the server and through transformers; the largest differences of a log-likelihood from
+    transformers' in float64, of the server and of transformers in float32."""
     import lm_eval
 
     def run(model, arguments):
         found = lm_eval.simple_evaluate(model=model, model_args=arguments, tasks=[task(directory, prose)],
                                         batch_size=4, log_samples=True, bootstrap_iters=0)
-        answers = [[float(pair[0]) for pair in sample["filtered_resps"]] for sample in found["samples"]["ends"]]
-        greedy = [[str(pair[1]) for pair in sample["filtered_resps"]] for sample in found["samples"]["ends"]]
+        pairs = [pair for sample in found["samples"]["ends"] for pair in sample["filtered_resps"]]
         scores = {name: value for name, value in found["results"]["ends"].items() if name.startswith("acc")
                   and "stderr" not in name}
-        return scores, answers, greedy
+        return scores, [float(pair[0]) for pair in pairs], [str(pair[1]) for pair in pairs]
 
     model = str(directory / "smollm2")
     ours = run("local-completions", {"model": NAME, "base_url": f"{server.url}/v1/completions", "tokenizer": model,
                                      "tokenizer_backend": "huggingface", "num_concurrent": 4, "max_length": 2048})
     theirs = run("hf", {"pretrained": model, "dtype": "float32", "device": "cpu"})
+    exact = run("hf", {"pretrained": model, "dtype": "float64", "device": "cpu"})
     check(f"lm-eval's scores are equal: {ours[0]}", ours[0] == theirs[0])
-    check("so is which continuations are greedy", ours[2] == theirs[2])
-    pairs = [(a, b) for one, other in zip(ours[1], theirs[1]) for a, b in zip(one, other)]
-    return max(abs(a - b) for a, b in pairs)
+    check("so is which continuations are greedy", ours[2] == theirs[2] and len(ours[2]) == len(ours[1]) > 0)
+
+    def largest(answers):
+        return max(abs(a - b) for a, b in zip(answers, exact[1], strict=True))
+
+    print(f"log-likelihoods of {min(exact[1]):.1f} to {max(exact[1]):.1f}; from each other "
+          f"{max(abs(a - b) for a, b in zip(ours[1], theirs[1])):.1e}", file=sys.stderr)
+    return largest(ours[1]), largest(theirs[1])
 
 
 def load(check, server, seconds):
@@ -177,13 +196,16 @@ def load(check, server, seconds):
             words = ["sea", "ship", "whale", "night", "captain"]
             prompt = " ".join(words[(number * 7 + turn + k) % 5] for k in range(1 + (number + turn) % 30))
             body = {"prompt": f"The {prompt}", "max_tokens": 4 + (number + turn) % 8, "temperature": 0}
-            if (number + turn * CLIENTS) % BROKEN == 7:
-                broken({**body, "max_tokens": 200})
-                outcome = "broken"
-            else:
-                status, found = post(server, "/v1/completions", body)
-                complete = status == 200 and found["usage"]["completion_tokens"] >= 1
-                outcome = "whole" if complete else f"lost {status}"
+            try:
+                if (number + turn * CLIENTS) % BROKEN == 7:
+                    broken({**body, "max_tokens": 200})
+                    outcome = "broken"
+                else:
+                    status, found = post(server, "/v1/completions", body)
+                    complete = status == 200 and found["usage"]["completion_tokens"] >= 1
+                    outcome = "whole" if complete else f"lost {status}"
+            except Exception as error:
+                outcome = f"lost {error!r}"
             with lock:
                 results.append(outcome)
 
@@ -196,6 +218,7 @@ def load(check, server, seconds):
     for thread in threads:
         thread.join()
     lost = [outcome for outcome in results if outcome.startswith("lost")]
+    print(*sorted(set(lost))[:5], sep="\n", end="\n" if lost else "", file=sys.stderr)
     check(f"no response of {len(results)} is lost ({results.count('broken')} broken off)", not lost)
     check("some were broken off", results.count("broken") > 0)
     begun = time.monotonic()
@@ -232,16 +255,16 @@ def main():
         sys.exit(__doc__)
     program, directory, prose, seconds = sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     check = Checks()
-    server = Server(program, directory / "smollm2")
-    clients(check, server)
-    # Alternately, so that both have the same load of the machine; the medians of three.
-    pairs = [(throughput(server, 1), throughput(server, 16)) for _ in range(3)]
-    one, many = (statistics.median(side) for side in zip(*pairs))
-    print(f"{one:.1f} and {many:.1f} tokens/s", file=sys.stderr)
-    responses = load(check, server, seconds)
-    difference = evaluations(check, server, directory, prose)
-    check("the server stops with 0", server.stop() == 0)
-    print(f"{check.held}/{check.all},{difference:.1e},{responses},{many / one:.1f}x")
+    with Server(program, directory / "smollm2") as server:
+        clients(check, server)
+        # Alternately, so that both have the same load of the machine; the medians of three.
+        pairs = [(throughput(server, 1), throughput(server, 16)) for _ in range(3)]
+        one, many = (statistics.median(side) for side in zip(*pairs))
+        print(f"{one:.1f} and {many:.1f} tokens/s", file=sys.stderr)
+        responses = load(check, server, seconds)
+        ours, theirs = evaluations(check, server, directory, prose)
+        check("the server stops with 0", server.stop() == 0)
+    print(f"{check.held}/{check.all},{ours:.1e},{theirs:.1e},{responses},{many / one:.1f}x")
 
 
 if __name__ == "__main__":

@@ -37,4 +37,5 @@ pub use sampling::{RandomAddress, Sampling};
 pub(crate) use sequence::{Sequence, TokenSampler};
 pub use settings::{GenerationSettings, token_id};
 pub use setup::{CutSide, GenerationSetup, PROMPT, PromptLimit};
+pub(crate) use stream::BROKEN;
 pub use stream::{TextStream, check_stop_strings};

@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use std::borrow::Cow;
 
 /// Replaces incomplete or invalid UTF-8.
-const BROKEN: char = '\u{FFFD}';
+pub(crate) const BROKEN: char = '\u{FFFD}';
 /// The most bytes of a character, and so the most tokens that may be withheld.
 const LONGEST_CHARACTER: usize = 4;
 

@@ -169,6 +169,22 @@ fn prompts_have_room_in_the_model() {
 }
 
 #[test]
+fn a_response_has_a_bounded_number_of_log_probabilities() {
+    let server = Server::of(&bloom(), &["--max-sequences", "16", "--max-cached-tokens", "70000"]);
+    let ask = |top: usize| {
+        let body = json!({"prompt": "good", "max_tokens": 4000, "n": 16, "logprobs": top, "stop": "o"});
+        let answer = server.ask("POST", COMPLETIONS, &[], body.to_string().as_bytes());
+        (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap())
+    };
+    // 16 times 4000 tokens with 21 each, and with one.
+    let (status, error) = ask(20);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("logprobs")), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("log probabilities"), "{error}");
+    let (status, whole) = ask(0);
+    assert_eq!((status, whole["choices"].as_array().map(Vec::len)), (200, Some(16)), "{whole}");
+}
+
+#[test]
 fn a_token_is_asked_for_where_others_can_reach_the_server() {
     let fixture = bloom();
     let run = |arguments: &[&str]| fixture.run(env!("CARGO_BIN_EXE_serve"), arguments);

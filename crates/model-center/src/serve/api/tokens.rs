@@ -1,13 +1,10 @@
 //! The text of a token, and log probabilities as the two objects of the API.
 
+use crate::generate::BROKEN;
 use crate::serve::job::ScoredToken;
 use crate::tokenizer::Tokenizer;
+use crate::tokenizer::pieces::SPACE;
 use serde_json::{Map, Value, json};
-
-/// Replaces bytes that are not a whole character.
-const BROKEN: char = '\u{FFFD}';
-/// How SentencePiece writes a space in the name of a token.
-const SPACE: char = '\u{2581}';
 
 /// How a token is shown by itself.
 struct Shown {
