@@ -3,7 +3,7 @@
 # lm-eval's `local-completions` gives the results of its own back end of transformers on a task of multiple choice;
 # 64 clients for a minute, of whom one in a hundred goes away, lose nothing and leave no sequence, and memory stays
 # flat; 16 requests at a time have at least three times the throughput of one. The figure is checks that hold, of all;
-# the largest difference of a log-likelihood from transformers' in float64, ours and that of transformers in float32;
+# the largest difference of a log-likelihood from transformers' in float64, of `serve` and of transformers in float32;
 # responses of the minute; the ratio of throughputs.
 # Arguments: seconds of the load, by default 60; `debug` for a debug build.
 set -euo pipefail

@@ -220,7 +220,7 @@ fn prepare(
         true => None,
         false => match check(TextHead::CausalLm) {
             Ok(opened) => Some(opened),
-            // An encoder has no head for the next token; of a decoder the error stands.
+            // An encoder has no head for the next token; a decoder's error is returned.
             Err(error @ (Error::Argument { .. } | Error::Recipe { .. })) => match check(TextHead::None) {
                 Ok(opened) if opened.model.packed_decoding().is_err() => None,
                 _ => return Err(error),

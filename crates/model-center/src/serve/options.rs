@@ -70,7 +70,8 @@ impl ServerOptions {
     /// Check the options.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a limit of 0, a time of more than a year, or an address that other machines reach without a token.
+    /// [`Error::Argument`] for a limit of 0, a time of more than a year, or an address that other machines reach
+    /// without a token.
     pub fn validate(&self) -> Result<()> {
         let counts = [
             ("max_body", self.body_bytes),

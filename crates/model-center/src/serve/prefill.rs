@@ -61,7 +61,7 @@ impl Prefill {
         self.next
     }
 
-    /// Those of them whose logits are all returned.
+    /// Tokens of the next pass whose logits are all returned.
     pub(super) fn planned_logits(&self) -> usize {
         if self.job.job.scores_prompts { self.next } else { 0 }
     }

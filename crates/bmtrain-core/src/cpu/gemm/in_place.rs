@@ -170,7 +170,8 @@ pub(super) struct Part {
 }
 
 /// # Safety
-/// `c` must be valid for all rows of the job, `c_row` apart, and these columns, which nothing else may access meanwhile.
+/// `c` must be valid for all rows of the job, `c_row` apart, and these columns, which nothing else may access
+/// meanwhile.
 pub(super) unsafe fn add_part(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     a: &Left<'_>,

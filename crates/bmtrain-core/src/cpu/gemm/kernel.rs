@@ -53,7 +53,7 @@ pub(super) type StripRoutine = unsafe fn(&Strip);
 /// Tiles as of [`Strip`], several side by side, with rows of B where the caller has them instead of packed panels: some
 /// rows of a sum, between which tiles keep what they have.
 pub(super) struct RowStrip {
-    /// The rest, of an A packed by `pack_left_in_place`; of `b`, `next`, `lines` and `a_row` and `a_step` nothing is read.
+    /// The rest, of an A packed by `pack_left_in_place`; `b`, `next`, `lines`, `a_row` and `a_step` are not read.
     pub(super) strip: Strip,
     /// Row 0 of B, of the dtype of the routine.
     pub(super) b: *const u8,

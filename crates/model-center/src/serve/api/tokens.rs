@@ -66,7 +66,7 @@ pub(super) fn completion_scores(
 pub(super) fn chat_scores(tokenizer: Option<&dyn Tokenizer>, tokens: &[ScoredToken], top: usize) -> Value {
     let object = |id: u32, log_prob: f64| {
         let Shown { text, is_name } = shown(tokenizer, id);
-        // A part of a character has no text, and its bytes are not those of its name.
+        // A part of a character has no text, and its name's bytes are others.
         let bytes = if is_name { Value::Null } else { json!(text.as_bytes()) };
         json!({"bytes": bytes, "token": text, "logprob": log_prob})
     };
