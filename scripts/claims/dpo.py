@@ -136,8 +136,8 @@ def differences(ours, theirs):
         return largest(*([step[name] for step in steps] for steps in (ours, theirs)))
 
     def of_rewards(name):
-        largest = max(abs(step[name]) for step in theirs)
-        return max(abs(a[name] - b[name]) / largest for a, b in zip(ours, theirs, strict=True))
+        most = max(abs(step[name]) for step in theirs)
+        return max(abs(a[name] - b[name]) / most for a, b in zip(ours, theirs, strict=True))
 
     return [relative("loss"), max(map(of_rewards, REWARDS)), relative("grad_norm")]
 

@@ -15,6 +15,9 @@ use bmtrain_core::Ctx;
 use bmtrain_dist::param::widen;
 use std::time::Instant;
 
+/// Of the training and the evaluation data.
+type StoredPairs = (PairLogProbs, PairLogProbs);
+
 /// Two numbers of at most 16 characters for each of at most 2^32 samples.
 const MAX_BYTES: u64 = 1 << 37;
 
@@ -52,36 +55,30 @@ impl Run<'_> {
             true => "restore the file, or remove it to have the log-probabilities computed again",
             false => "restore the file, or begin the run again with --overwrite",
         };
-        let (stored, note) = match parse(&found, train, eval) {
-            _ if found.is_empty() && !can_compute => {
-                let reason = "the file is missing, and the run began with the weights of another one";
-                return Err(Error::data(place, reason, fix));
-            }
-            Some(stored) => {
-                let is_other = !choice.is_some_and(|choice| choice.is_own);
-                (Some(stored), is_other.then(|| format!("log-probabilities of the reference model from {place}")))
-            }
-            None if !found.is_empty() && !(can_compute && config.options.accept_change) => {
-                return Err(Error::data(place, "it is not of the samples of this run", fix));
-            }
-            None => {
-                let (stored, mut note) = self.compute_reference(trainer, train, eval)?;
-                if choice.is_some() {
-                    let why = if found.is_empty() { "is missing" } else { "is of other samples" };
-                    note = note.map(|note| format!("{note}: {place} {why}"));
-                }
-                (stored, note)
-            }
+        if found.is_empty() && !can_compute {
+            let reason = "the file is missing, and the run began with the weights of another one";
+            return Err(Error::data(place, reason, fix));
+        }
+        let parsed = parse(&found, train, eval);
+        let is_of_others = parsed.is_none() && !found.is_empty();
+        if is_of_others && !(can_compute && config.options.accept_change) {
+            return Err(Error::data(place, "it is not of the samples of this run", fix));
+        }
+        let ((train, eval), note) = if let Some(stored) = parsed {
+            let is_own = choice.is_some_and(|choice| choice.is_own);
+            (stored, (!is_own).then(|| format!("log-probabilities of the reference model from {place}")))
+        } else if let Some((stored, note)) = self.compute_reference(trainer, train, eval)? {
+            let why = if is_of_others { "is of other samples" } else { "is missing" };
+            (stored, Some(if choice.is_some() { format!("{note}: {place} {why}") } else { note }))
+        } else {
+            self.decision.stop = Some(StopReason::Request);
+            return Ok(());
         };
         if let Some(note) = note.filter(|_| is_first) {
             self.display.note(&note);
             // For the log of the run, which is not open yet.
             self.first_notes.push(note);
         }
-        let Some((train, eval)) = stored else {
-            self.decision.stop = Some(StopReason::Request);
-            return Ok(());
-        };
         if let Some(preference) = &mut trainer.preference {
             preference.reference = Reference::Stored { train, eval };
         }
@@ -94,18 +91,18 @@ impl Run<'_> {
         trainer: &Trainer,
         train: &RunData,
         eval: Option<&RunData>,
-    ) -> Result<(Option<(PairLogProbs, PairLogProbs)>, Option<String>)> {
+    ) -> Result<Option<(StoredPairs, String)>> {
         let begin = Instant::now();
         let size = self.config.resolved.eval.batch_size;
-        let Some(of_train) = log_probs_of_all(trainer, train, size)? else { return Ok((None, None)) };
+        let Some(of_train) = log_probs_of_all(trainer, train, size)? else { return Ok(None) };
         let of_eval = match eval {
             Some(eval) => log_probs_of_all(trainer, eval, size)?,
             None => Some(Vec::new()),
         };
-        let Some(of_eval) = of_eval else { return Ok((None, None)) };
+        let Some(of_eval) = of_eval else { return Ok(None) };
         let (pairs, seconds) = (of_train.len() + of_eval.len(), begin.elapsed().as_secs_f64());
         let note = format!("log-probabilities of the reference model: {pairs} pairs in {seconds:.1} s");
-        Ok((Some((of_train, of_eval)), Some(note)))
+        Ok(Some(((of_train, of_eval), note)))
     }
 
     /// Writes the log-probabilities of the reference model into the run's directory, which is this run's by now.
@@ -159,7 +156,7 @@ fn to_text<'a>(parts: impl Iterator<Item = (&'a RunData, &'a PairLogProbs)>) -> 
 }
 
 /// What [`to_text`] wrote of these samples; `None` of any other text.
-fn parse(text: &str, train: &RunData, eval: Option<&RunData>) -> Option<(PairLogProbs, PairLogProbs)> {
+fn parse(text: &str, train: &RunData, eval: Option<&RunData>) -> Option<StoredPairs> {
     let mut lines = text.lines();
     let mut part = |data: &RunData| -> Option<PairLogProbs> {
         let fingerprint = lines.next()?.strip_prefix("samples ")?;

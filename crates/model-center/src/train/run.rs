@@ -168,8 +168,8 @@ impl<'a> Run<'a> {
             result: SavedEval::of(&last.result),
         });
         let eval_before = self.eval_before.as_ref().map(SavedEval::of);
-        let state = RunState::of(self.config, trainer, self.best.state(), eval_before, last_eval)?;
-        let state = RunState { other_weights: self.other_weights, ..state };
+        let mut state = RunState::of(self.config, trainer, self.best.state(), eval_before, last_eval)?;
+        state.other_weights = self.other_weights;
         // The log must be on disk at least as far as the checkpoint.
         if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
             log.sync()?;
