@@ -6,9 +6,8 @@
 //     m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2
 //     p = p - rate * m / (sqrt(v * correction) + epsilon), p first shrunk when decoupled
 //
-// Launch: clip_factor one thread; adam blocks that take packs in turn, kAdamThreads threads.
-// Numerics: every operation is one IEEE rounding, fused exactly where the CPU backend's is: both kernels have its bits.
-// (On a processor with fused multiply-add; one without rounds once more in each such step.)
+// Launch: clip_factor one thread; adam blocks that take packs in turn, kStepThreads threads.
+// Numerics: as in steps.cuh: both kernels have the CPU's bits.
 // Bytes moved for each element of adam: the gradient and three f32 numbers (moments, and the parameter or its master)
 // are read, the three written, and beside a master the parameter; 28 for f32 as well as for 16-bit parameters with
 // gradients of their type. A thread has four packs on their way at once.
@@ -48,75 +47,21 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads) clip_factor(const Cli
 }
 BMTRAIN_KERNEL(clip_factor)
 
-constexpr int kAdamThreads = 256;
-
 struct AdamArguments {
-    In grad;
-    // Written; read too where there is no master.
-    Out parameter;
-    // Null for an f32 parameter.
-    float* master;
+    StepOperands operands;
+    AdamNumbers numbers;
     float* m;
     float* v;
-    // One number; if it is not finite nothing is changed.
-    const float* factor;
-    long long count;
-    // 1, or -1 to climb.
-    float sign;
-    float beta1;
-    float beta2;
-    // 1 - beta, as f32.
-    float rest1;
-    float rest2;
-    float epsilon;
-    // lr / (1 - beta1^t) and 1 / (1 - beta2^t), made in doubles.
-    float rate;
-    float correction;
-    // Added to the gradient, times the parameter.
-    float coupled;
-    // What the parameter is first multiplied by.
-    float keep;
     // Every address is a multiple of 16 bytes.
     int whole;
     int unused;
 };
 
-template <class Types>
-__device__ __forceinline__ void adam_body(const AdamArguments& a) {
-    if (!(fabsf(*a.factor) < BMTRAIN_INFINITY)) {
-        return;
-    }
-    const float factor = a.sign * *a.factor;
-    const long long packs = (a.count + kPack - 1) / kPack;
-    // Without a master the parameter is f32.
-    float* const values = a.master != nullptr ? a.master : static_cast<float*>(a.parameter.data);
-#pragma unroll 1
-    for (long long pack = global_thread(); pack < packs; pack += global_threads()) {
-        const long long index = pack * kPack;
-        const int count = a.count - index >= kPack ? kPack : static_cast<int>(a.count - index);
-        const bool whole = a.whole != 0 && count == kPack;
-        // All on their way before the first is used.
-        const auto loaded = Types::load_pack(a.grad, index, count, whole);
-        Pack p = load_pack_of<float>(values, index, count, whole);
-        Pack m = load_pack_of<float>(a.m, index, count, whole);
-        Pack v = load_pack_of<float>(a.v, index, count, whole);
-        const Pack grad = loaded;
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-            const float g = __fmaf_rn(a.coupled, p.at[i], __fmul_rn(factor, grad.at[i]));
-            m.at[i] = __fmaf_rn(a.beta1, m.at[i], __fmul_rn(a.rest1, g));
-            v.at[i] = __fmaf_rn(a.beta2, v.at[i], __fmul_rn(__fmul_rn(a.rest2, g), g));
-            const float root = sqrtf(__fmul_rn(v.at[i], a.correction));
-            const float change = m.at[i] / __fadd_rn(root, a.epsilon);
-            p.at[i] = __fmaf_rn(-a.rate, change, __fmul_rn(p.at[i], a.keep));
-        }
-        store_pack_of<float>(a.m, 0, index, m, count, whole);
-        store_pack_of<float>(a.v, 0, index, v, count, whole);
-        store_pack_of<float>(values, 0, index, p, count, whole);
-        if (a.master != nullptr) {
-            Types::store_pack(a.parameter, index, p, count, whole);
-        }
-    }
+template <class Types> __device__ __forceinline__ void adam_body(const AdamArguments& a) {
+    const auto step = [&](float p, float g, float (&states)[2]) {
+        return adam_step(a.numbers, p, g, states[0], states[1]);
+    };
+    each_step<Types, true>(a.operands, a.numbers, a.whole, {a.m, a.v}, step);
 }
 
-TYPED_KERNEL(adam, AdamArguments, kAdamThreads)
+TYPED_KERNEL(adam, AdamArguments, kStepThreads)

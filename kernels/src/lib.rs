@@ -34,6 +34,9 @@ const UNITS_OF_ROWS: Header = Header { file: "units.cuh", code: include_str!("..
 /// Sums that are exact.
 const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
 
+/// What the sources of optimizers have in common.
+const STEPS: Header = Header { file: "steps.cuh", code: include_str!("../steps.cuh") };
+
 /// What the sources of attention have in common.
 const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
 
@@ -44,7 +47,7 @@ const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("
 const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
 
 /// Adam with moments in 8 bits.
-pub const ADAM_8BIT: Source = Source { file: "adam_8bit.cu", headers: &[], code: include_str!("../adam_8bit.cu") };
+pub const ADAM_8BIT: Source = Source { file: "adam_8bit.cu", headers: &[STEPS], code: include_str!("../adam_8bit.cu") };
 
 /// Attention for every head size and dtype.
 pub const ATTENTION: Source =
@@ -79,7 +82,8 @@ pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: incl
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
 /// Clipping and Adam.
-pub const OPTIMIZER: Source = Source { file: "optimizer.cu", headers: &[EXACT], code: include_str!("../optimizer.cu") };
+pub const OPTIMIZER: Source =
+    Source { file: "optimizer.cu", headers: &[EXACT, STEPS], code: include_str!("../optimizer.cu") };
 
 /// Dropout and initial values.
 pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
@@ -94,7 +98,7 @@ pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], co
 pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rotary.cu") };
 
 /// Optimizers that update each element by itself, Adam apart.
-pub const UPDATE: Source = Source { file: "update.cu", headers: &[], code: include_str!("../update.cu") };
+pub const UPDATE: Source = Source { file: "update.cu", headers: &[STEPS], code: include_str!("../update.cu") };
 
 /// [`ATTENTION_MMA`] for a head size and a dtype.
 macro_rules! attention_mma {

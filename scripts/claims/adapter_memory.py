@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from adapters import settings_of, steps_of, with_lora, write_passages
 
 THREADS, BATCH, LENGTH, STEPS, WARMUP, RATE = 2, 4, 512, 5, 2, 2e-4
 MOST_MEMORY, LEAST_SPEED, MOST_NF4, MOST_SPREAD = 0.5, 1.3, 0.35, 0.10
@@ -28,14 +28,11 @@ MOST_MEMORY, LEAST_SPEED, MOST_NF4, MOST_SPREAD = 0.5, 1.3, 0.35, 0.10
 def peer(model, text):
     """PEFT's steps: prints tokens/s."""
     import torch
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(THREADS)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    tuned = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(model),
-        LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=16, lora_alpha=32, lora_dropout=0.0)).train()
+    tuned = with_lora(AutoModelForCausalLM.from_pretrained(model)).train()
     trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0, fused=True)
     rows = [json.loads(line)["text"] for line in Path(text).read_text(encoding="utf-8").splitlines()]
@@ -73,17 +70,12 @@ def run_peer(scratch, rows):
 
 def run_ours(finetune, scratch, rows, name, further):
     out = scratch / name
-    sets = {"model.path": scratch / "smollm2", "adapter.method": "lora", "adapter.rank": 16, "adapter.alpha": 32,
-            "data.task": "language", "data.train": rows, "data.max_length": LENGTH, "data.shuffle": "false",
-            "train.steps": WARMUP + STEPS, "train.batch_size": BATCH, "train.micro_batch_size": BATCH,
-            "train.lr": RATE, "train.schedule": "constant", "train.weight_decay": 0.0, "train.clip_norm": 1.0,
-            "log.every": 1, "log.quiet": "true", "log.tensorboard": "false", "checkpoint.minutes": 0,
-            "save.which": "none", "device.threads": THREADS, "output.dir": out} | further
-    arguments = [f"--set={key}={value}" for key, value in sets.items()]
-    peak = measured([str(finetune), "--overwrite", "--ranks", "1", *arguments])
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    steps = [record for record in records if record.get("kind") == "step"]
-    assert len(steps) == WARMUP + STEPS, f"{len(steps)} records of steps"
+    sets = {"model.path": scratch / "smollm2", "adapter.rank": 16, "adapter.alpha": 32, "data.task": "language",
+            "data.train": rows, "data.max_length": LENGTH, "train.steps": WARMUP + STEPS, "train.batch_size": BATCH,
+            "train.micro_batch_size": BATCH, "train.lr": RATE, "train.weight_decay": 0.0, "train.clip_norm": 1.0,
+            "log.tensorboard": "false", "save.which": "none", "device.threads": THREADS} | further
+    peak = measured([str(finetune), "--overwrite", "--ranks", "1", *settings_of(sets, out)])
+    steps = steps_of(out, WARMUP + STEPS)
     return peak, statistics.median(record["tokens_per_s"] for record in steps[WARMUP:])
 
 
@@ -100,10 +92,8 @@ def main():
     if arguments.peer:
         return peer(*arguments.paths)
     finetune, scratch, text = arguments.paths
-    words = " ".join(text.read_text(encoding="utf-8").split())
-    rows, size = scratch / "train.jsonl", 4000
-    rows.write_text("".join(json.dumps({"text": words[start:start + size]}) + "\n"
-                            for start in range(0, size * BATCH * (WARMUP + STEPS), size)), encoding="utf-8")
+    rows = scratch / "train.jsonl"
+    write_passages(text, rows, BATCH * (WARMUP + STEPS), 4000)
     quantised = {"adapter.quantize": "nf4", "train.recompute": "blocks"}
     rounds = []
     for number in range(arguments.pairs):

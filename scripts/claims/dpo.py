@@ -11,19 +11,18 @@ largest of the run. Called by dpo.sh; runs in the environment of scripts/python_
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from adapters import finetune, largest, sample_updates, with_lora  # sets what the packages below read
+
 # What is in both is the environment's.
 sys.path.append(sys.argv[3])
 
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from datasets.table import InMemoryTable  # noqa: E402
-from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
+from peft import PeftModel  # noqa: E402
 from torch.utils.data import SequentialSampler  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 from trl import DPOConfig, DPOTrainer  # noqa: E402
@@ -50,14 +49,8 @@ def write_model(scratch, size):
                                      num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
                                      tie_word_embeddings=True)).save_pretrained(base)
         tokenizer.save_pretrained(base)
-    tuned = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(
-        task_type="CAUSAL_LM", target_modules="all-linear", r=8, lora_alpha=16, lora_dropout=0.0))
-    generator = torch.Generator().manual_seed(11)
-    with torch.no_grad():
-        for name, parameter in sorted(tuned.named_parameters()):
-            if "lora_B" in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
-    tuned.save_pretrained(scratch / "adapter")
+    tuned = with_lora(AutoModelForCausalLM.from_pretrained(base), r=8, lora_alpha=16)
+    sample_updates(tuned, scratch / "adapter")
     return base
 
 
@@ -130,30 +123,21 @@ def trl_steps(base, scratch, records, kind):
 
 def our_steps(programs, base, scratch, train, kind, arguments):
     out = scratch / f"run_{kind}_{len(list(scratch.glob('run_*')))}"
-    sets = {"model.path": base, "adapter.method": "lora", "adapter.path": scratch / "adapter",
-            "data.task": "preference", "data.train": train, "data.max_length": 256, "data.shuffle": "false",
-            "preference.loss": kind, "preference.beta": KINDS[kind][1], "train.steps": STEPS,
-            "train.batch_size": BATCH, "train.lr": RATE, "train.schedule": "constant", "train.weight_decay": 0.01,
-            "train.clip_norm": 1.0, "log.every": 1, "log.quiet": "true", "checkpoint.minutes": 0,
-            "save.which": "none", "output.dir": out}
-    command = [str(programs / "finetune"), *(f"--set={key}={value}" for key, value in sets.items()), *arguments]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        sys.exit(f"error: finetune\n  reason: exit status {done.returncode}\n  fix: see its message above")
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    steps = [record for record in records if record.get("kind") == "step"]
-    assert len(steps) == STEPS, f"{len(steps)} records of steps"
-    return steps
+    sets = {"model.path": base, "adapter.path": scratch / "adapter", "data.task": "preference", "data.train": train,
+            "data.max_length": 256, "preference.loss": kind, "preference.beta": KINDS[kind][1], "train.steps": STEPS,
+            "train.batch_size": BATCH, "train.lr": RATE, "train.weight_decay": 0.01, "train.clip_norm": 1.0,
+            "save.which": "none"}
+    return finetune(programs, sets, out, *arguments)
 
 
 def differences(ours, theirs):
     """The largest of losses, rewards and norms."""
     def relative(name):
-        return max(abs(a[name] - b[name]) / abs(b[name]) for a, b in zip(ours, theirs, strict=True))
+        return largest(*([step[name] for step in steps] for steps in (ours, theirs)))
 
     def of_rewards(name):
-        largest = max(abs(step[name]) for step in theirs)
-        return max(abs(a[name] - b[name]) / largest for a, b in zip(ours, theirs, strict=True))
+        most = max(abs(step[name]) for step in theirs)
+        return max(abs(a[name] - b[name]) / most for a, b in zip(ours, theirs, strict=True))
 
     return [relative("loss"), max(map(of_rewards, REWARDS)), relative("grad_norm")]
 

@@ -11,42 +11,33 @@ differences, of a gradient relative to its own norm. Called by lora.sh; runs in 
 scripts/python_env.sh.
 """
 
-import json
-import os
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from adapters import (  # sets what the packages below read
+    compare_adapter, cross_entropy, finetune, largest, peft_losses, relative, run, sample_updates, training_of,
+    with_lora, write_passages,
+)
 
-import torch  # noqa: E402
-from goldens import in_64_bits  # noqa: E402
-from make_adapters import name_in_file  # noqa: E402
-from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-from transformers import (  # noqa: E402
-    AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, T5Config,
+import torch
+from goldens import in_64_bits
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, T5Config,
     T5ForConditionalGeneration,
 )
 
 LOGITS, GRADIENTS, LOSSES = 1e-5, 1e-4, 1e-4
-STEPS, BATCH, LENGTH, RATE = 20, 4, 64, 2e-4
+STEPS, BATCH, LENGTH = 20, 4, 64
+TRAINING = training_of(STEPS, BATCH, LENGTH, 2e-4)
+INPUTS = "smollm2_compared/inputs.safetensors"
 LAYOUTS = {
     "ZeRO-3": ["--ranks", "2", "--set", "parallel.zero=3", "--set", "train.micro_batch_size=2"],
     "tensor 3": ["--ranks", "3", "--set", "parallel.tensor=3"],
     "pipeline 2": ["--ranks", "2", "--set", "parallel.pipeline=2", "--set", "train.micro_batch_size=2"],
 }
-
-
-def run(program, *arguments):
-    done = subprocess.run([str(program), *map(str, arguments)], stdout=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        sys.exit(f"error: {program}\n  reason: exit status {done.returncode}\n  fix: see its message above")
-
-
-def relative(ours, theirs):
-    return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
 
 
 def write_bases(scratch, minilm):
@@ -70,119 +61,55 @@ def inputs_of(name, vocabulary, generator):
                      torch.where(inputs["attention_mask"] == 1, inputs["input_ids"], -100)}
 
 
-def loss_of(output, labels, shifts):
-    logits = output.logits
-    if shifts:
-        logits, labels = logits[:, :-1], labels[:, 1:]
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
-
-
-def compare_adapter(name, kind, settings, programs, scratch):
+def compare(name, kind, settings, programs, scratch):
     """Logits and gradients of an adapter that PEFT writes."""
-    base, adapter = scratch / name, scratch / f"{name}_adapter"
-    tuned = get_peft_model(kind.from_pretrained(base, attn_implementation="eager"),
-                           LoraConfig(lora_dropout=0.0, **settings))
-    generator = torch.Generator().manual_seed(11)
-    with torch.no_grad():
-        for parameter_name, parameter in sorted(tuned.named_parameters()):
-            if "lora_B" in parameter_name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
-    tuned.save_pretrained(adapter)
-    inputs = inputs_of(name, tuned.config.vocab_size, generator)
-    path, out = scratch / f"{name}_inputs.safetensors", scratch / f"{name}_out.safetensors"
-    save_file(inputs, path)
-    with in_64_bits():
-        wide = tuned.double().eval()
-        output = wide(**inputs)
-        loss_of(output, inputs["labels"], name == "smollm2").backward()
-    run(programs / "forward", "--model", base, "--adapter", adapter, "--inputs", path, "--out", out, "--grads")
-    ours = load_file(out)
-    seen = inputs["attention_mask"].bool() if name == "smollm2" else slice(None)
-    logits = relative(ours["logits"].reshape(output.logits.shape)[seen], output.logits[seen])
-    gradients = [relative(ours[f"grad.{name_in_file(name)}"], parameter.grad)
-                 for name, parameter in wide.named_parameters() if parameter.requires_grad]
-    assert len(gradients) == sum(name.startswith("grad.") for name in ours)
-    print(f"{name}: logits {logits:.1e}, {len(gradients)} gradients at most {max(gradients):.1e}", file=sys.stderr)
-    return logits, max(gradients)
+    base, adapter, own = scratch / name, scratch / f"{name}_adapter", scratch / f"{name}_compared"
+    own.mkdir()
+    tuned = with_lora(kind.from_pretrained(base, attn_implementation="eager"), **settings)
+    inputs = inputs_of(name, tuned.config.vocab_size, sample_updates(tuned, adapter))
+    loss = partial(cross_entropy, shifts=name == "smollm2")
+    options = ["--model", base, "--adapter", adapter]
+    logits, gradients, count = compare_adapter(programs / "forward", tuned, inputs, loss, own, options)
+    print(f"{name}: logits {logits:.1e}, {count} gradients at most {gradients:.1e}", file=sys.stderr)
+    return logits, gradients
 
 
-def passages(text, scratch):
-    text = " ".join(text.read_text(encoding="utf-8").split())
-    rows = [text[start:start + 600] for start in range(0, 600 * STEPS * BATCH, 600)]
-    path = scratch / "train.jsonl"
-    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
-    return path, rows
-
-
-def peft_losses(scratch, rows):
-    tokenizer = AutoTokenizer.from_pretrained(scratch / "smollm2")
-    model = AutoModelForCausalLM.from_pretrained(scratch / "smollm2", attn_implementation="eager")
-    model = PeftModel.from_pretrained(model, scratch / "smollm2_adapter", is_trainable=True).train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.01)
-    losses = []
-    for step in range(STEPS):
-        ids = [tokenizer(row, add_special_tokens=False)["input_ids"][:LENGTH]
-               for row in rows[step * BATCH:(step + 1) * BATCH]]
-        assert all(len(row) == LENGTH for row in ids), "the passages are too short"
-        ids = torch.tensor(ids)
-        loss = model(input_ids=ids, labels=ids).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def our_losses(programs, scratch, train, name, arguments):
+def our_losses(programs, scratch, name, arguments):
     out = scratch / f"run_{name.replace(' ', '_')}"
-    sets = {"model.path": scratch / "smollm2", "adapter.method": "lora", "adapter.path": scratch / "smollm2_adapter",
-            "data.task": "language", "data.train": train, "data.max_length": LENGTH, "data.shuffle": "false",
-            "train.steps": STEPS, "train.batch_size": BATCH, "train.lr": RATE, "train.schedule": "constant",
-            "train.weight_decay": 0.01, "train.clip_norm": 1.0, "log.every": 1, "log.quiet": "true",
-            "checkpoint.minutes": 0, "output.dir": out}
-    run(programs / "finetune", *(f"--set={key}={value}" for key, value in sets.items()), *arguments)
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    losses = [record["loss"] for record in records if record.get("kind") == "step"]
-    assert len(losses) == STEPS, f"{len(losses)} records of steps"
-    return out / "model", losses
-
-
-def largest(ours, theirs):
-    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
+    sets = TRAINING | {"model.path": scratch / "smollm2", "adapter.path": scratch / "smollm2_adapter",
+                       "data.train": scratch / "train.jsonl"}
+    return out / "model", [step["loss"] for step in finetune(programs, sets, out, *arguments)]
 
 
 def logits_of(programs, scratch, name, model, *arguments):
     out = scratch / f"{name}.safetensors"
-    run(programs / "forward", "--model", model, *arguments, "--inputs", scratch / "smollm2_inputs.safetensors",
-        "--out", out)
+    run(programs / "forward", "--model", model, *arguments, "--inputs", scratch / INPUTS, "--out", out)
     return load_file(out)["logits"]
 
 
 def main():
     programs, scratch, minilm, text = map(Path, sys.argv[1:])
     write_bases(scratch, minilm)
-    compared = [compare_adapter(name, kind, settings, programs, scratch) for name, kind, settings in [
-        ("smollm2", AutoModelForCausalLM, {"task_type": "CAUSAL_LM", "target_modules": "all-linear", "r": 16,
-                                           "lora_alpha": 32}),
-        ("minilm", AutoModelForSequenceClassification, {"task_type": "SEQ_CLS", "r": 8, "lora_alpha": 16}),
+    compared = [compare(name, kind, settings, programs, scratch) for name, kind, settings in [
+        ("smollm2", AutoModelForCausalLM, {}),
+        ("minilm", AutoModelForSequenceClassification, {"task_type": "SEQ_CLS", "target_modules": None, "r": 8,
+                                                        "lora_alpha": 16}),
         ("t5", AutoModelForSeq2SeqLM, {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q", "v", "wi", "wo"], "r": 8,
                                        "lora_alpha": 8, "use_rslora": True}),
     ]]
-    train, rows = passages(text, scratch)
-    theirs = peft_losses(scratch, rows)
-    tuned, ours = our_losses(programs, scratch, train, "one", ["--ranks", "1"])
+    rows = write_passages(text, scratch / "train.jsonl", STEPS * BATCH, 600)
+    theirs = peft_losses(scratch / "smollm2", scratch / "smollm2_adapter", scratch / "smollm2", rows, TRAINING)
+    tuned, ours = our_losses(programs, scratch, "one", ["--ranks", "1"])
     losses = largest(ours, theirs)
     print(f"losses {ours[0]:.4f} -> {ours[-1]:.4f}, PEFT {theirs[0]:.4f} -> {theirs[-1]:.4f}", file=sys.stderr)
     layouts = 0.0
     for name, arguments in LAYOUTS.items():
-        difference = largest(our_losses(programs, scratch, train, name, arguments)[1], ours)
+        difference = largest(our_losses(programs, scratch, name, arguments)[1], ours)
         print(f"{name}: losses {difference:.1e}", file=sys.stderr)
         layouts = max(layouts, difference)
 
     apart = logits_of(programs, scratch, "apart", scratch / "smollm2", "--adapter", tuned)
-    inputs = load_file(scratch / "smollm2_inputs.safetensors")
+    inputs = load_file(scratch / INPUTS)
     seen = inputs["attention_mask"].bool()
     model = AutoModelForCausalLM.from_pretrained(scratch / "smollm2", attn_implementation="eager")
     with torch.no_grad(), in_64_bits():

@@ -19,6 +19,7 @@ from torch.nn.functional import logsigmoid
 from transformers import LlamaForCausalLM
 
 from goldens import DEFAULT_OUT, in_64_bits, run, train
+from make_adapters import name_in_file
 
 PAIRS, LENGTH, BATCHES = 3, 11, 3
 # By case: the kind of loss, beta, gamma, label smoothing, and the directory of an adapter.
@@ -90,10 +91,6 @@ def reference_of(adapter, batches):
                 parameter.mul_(0.9)
         with model.disable_adapter() if adapter is not None else contextlib.nullcontext():
             return [log_probs_of(model, batch)[0] for batch in batches]
-
-
-def name_in_file(name):
-    return name.replace(".default", "")
 
 
 def is_norm(name):

@@ -172,6 +172,59 @@ fn a_reference_that_is_not_of_the_samples_of_a_resumed_run_is_refused() {
     assert_eq!(fixture.read("run/reference.txt"), reference);
 }
 
+/// A run with arguments beside its settings.
+fn run_with(fixture: &Fixture, dir: &str, arguments: &[&str], sets: &[&str]) -> Outcome {
+    let out = format!("output.dir={dir}");
+    let sets = SETS.iter().chain(sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
+    fixture.finetune(&arguments.iter().copied().chain(sets).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_run_that_stops_before_its_reference_is_known_resumes_with_the_same_bits() {
+    let fixture = fixture();
+    for (name, sets) in [
+        ("full", &["checkpoint.every=2 steps", "log.every=1"][..]),
+        ("lora", &["checkpoint.every=2 steps", "log.every=1", "adapter.method=lora", "adapter.rank=2"]),
+    ] {
+        let [first, whole, cut] = ["first", "whole", "cut"].map(|part| format!("{name}_{part}"));
+        run_with(&fixture, &first, &[], sets).succeeded();
+        run_with(&fixture, &whole, &["--init-from", &first], sets).succeeded();
+        // In a directory with a run already, the file that asks for a stop is there from the beginning.
+        run_with(&fixture, &cut, &[], sets).succeeded();
+        fixture.write(&format!("{cut}/stop"), "");
+        let stopped = run_with(&fixture, &cut, &["--init-from", &first, "--overwrite"], sets);
+        assert!(stopped.code == 75 && stopped.stdout.contains("stopped after step 0"), "{}", stopped.stderr);
+        assert!(!fixture.path(&format!("{cut}/reference.txt")).exists());
+        // The checkpoint has the weights, and knows that they are not the model's own.
+        let again = run_with(&fixture, &cut, &[], sets).succeeded();
+        assert!(again.stderr.contains("cut/reference.txt is missing"), "{}", again.stderr);
+        assert_eq!(course(&fixture, &cut), course(&fixture, &whole), "{name}");
+        let [expected, found] = [&whole, &cut].map(|dir| fixture.read(&format!("{dir}/reference.txt")));
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_reference_of_another_directory_is_read_there_or_missed() {
+    let (fixture, sets) = (fixture(), ["checkpoint.every=2 steps", "log.every=1"]);
+    run_with(&fixture, "first", &[], &sets).succeeded();
+    let begun = run_with(&fixture, "begun", &["--init-from", "first", "--exit-after-steps", "2"], &sets);
+    assert_eq!(begun.code, 75, "{}", begun.stderr);
+    let own = run_with(&fixture, "own", &["--resume", "begun"], &sets).succeeded();
+    let note = "log-probabilities of the reference model from begun/reference.txt";
+    assert!(own.stderr.contains(note), "{}", own.stderr);
+    assert_eq!(fixture.read("own/reference.txt"), fixture.read("begun/reference.txt"));
+    run_with(&fixture, "begun", &["--init-from", "first"], &sets).succeeded();
+    assert_eq!(records(&fixture, "own", "step").last().unwrap()["loss"], records(&fixture, "begun", "step")[5]["loss"]);
+    std::fs::remove_file(fixture.path("begun/reference.txt")).unwrap();
+    let error = run_with(&fixture, "again", &["--resume", "begun@4"], &sets).refused();
+    assert!(error.contains("the file is missing, and the run began with the weights of another one"), "{error}");
+    // Of a run that began with the model's own weights it is computed again, and a line states that.
+    std::fs::remove_file(fixture.path("first/reference.txt")).unwrap();
+    let again = run_with(&fixture, "again", &["--resume", "first@4"], &sets).succeeded();
+    assert!(again.stderr.contains("first/reference.txt is missing"), "{}", again.stderr);
+}
+
 #[test]
 fn a_reward_model_learns_which_of_two_sequences_is_better() {
     let fixture = fixture();

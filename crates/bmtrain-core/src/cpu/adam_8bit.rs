@@ -7,7 +7,8 @@ use super::optimizer::{Elements, piece};
 use super::rows::Strided;
 use super::threads::Threads;
 use crate::error::Result;
-use crate::kernel::{Adam8bit, AdamNumbers, Codes, SIGNED, STATE_BLOCK, UNSIGNED};
+use crate::kernel::{Adam8bit, AdamNumbers, STATE_BLOCK};
+use crate::quantised::{DynamicMap, SIGNED, UNSIGNED};
 
 /// Blocks of a piece of work.
 const BLOCKS: usize = 64;
@@ -66,17 +67,17 @@ fn update_block(
     *v_scale = code(&UNSIGNED, &v[..len], v_codes);
 }
 
-fn widen(codes: &Codes, from: &[u8], scale: f32, to: &mut [f32]) {
+fn widen(map: &DynamicMap, from: &[u8], scale: f32, to: &mut [f32]) {
     for (to, code) in to.iter_mut().zip(from) {
-        *to = codes.values[usize::from(*code)] * scale;
+        *to = map.values[usize::from(*code)] * scale;
     }
 }
 
 /// Code a block; its scale.
-fn code(codes: &Codes, from: &[f32], to: &mut [u8]) -> f32 {
+fn code(map: &DynamicMap, from: &[f32], to: &mut [u8]) -> f32 {
     let scale = from.iter().fold(0.0f32, |most, value| most.max(value.abs()));
     for (to, value) in to.iter_mut().zip(from) {
-        *to = codes.nearest(if scale > 0.0 { value / scale } else { 0.0 });
+        *to = map.nearest(if scale > 0.0 { value / scale } else { 0.0 });
     }
     scale
 }

@@ -7,7 +7,7 @@ use super::threads::Threads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::exact::Sum;
-use crate::kernel::{AdamSettings, UpdateSettings};
+use crate::kernel::{AdamSettings, UpdateSettings, check_step};
 use std::sync::{Mutex, PoisonError};
 
 /// The formulas of a [`HostUpdate`] and the numbers of its step.
@@ -78,13 +78,7 @@ impl HostUpdate<'_> {
                 return Err(Error::shape(NAME, what, len, got));
             }
         }
-        if (self.dtype == DType::F32) == self.master.is_some() {
-            let reason = "a master copy belongs to parameters that are not f32, and only to them";
-            return Err(Error::argument(NAME, reason));
-        }
-        if self.settings.step() == 0 {
-            return Err(Error::argument(NAME, "steps are counted from 1"));
-        }
+        check_step(NAME, self.dtype, self.master.is_some(), self.settings.step())?;
         let elements = Elements { parameter, master: self.master, states: self.states, grad };
         let (sum, factor) = (moved.as_ref().map(|_| Mutex::new(Sum::ZERO)), self.factor);
         let within = threads.instruction_set();

@@ -146,11 +146,10 @@ fn piece_measured(step: impl TileUpdate, elements: Elements<'_>) -> Sum {
 
 vectorised! {
     fn update<I>(step: AdamNumbers, grad: &[f32], parameter: &mut [f32], m: &mut [f32], v: &mut [f32]) {
-        let (rest1, rest2) = (1.0 - step.beta1, 1.0 - step.beta2);
         for (((p, g), m), v) in parameter.iter_mut().zip(grad).zip(m).zip(v) {
             let g = I::mul_add(step.coupled, *p, step.factor * g);
-            *m = I::mul_add(step.beta1, *m, rest1 * g);
-            *v = I::mul_add(step.beta2, *v, rest2 * g * g);
+            *m = I::mul_add(step.beta1, *m, step.rest1 * g);
+            *v = I::mul_add(step.beta2, *v, step.rest2 * g * g);
             let change = *m / ((*v * step.correction).sqrt() + step.epsilon);
             *p = I::mul_add(-step.rate, change, *p * step.keep);
         }

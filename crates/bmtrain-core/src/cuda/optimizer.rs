@@ -2,14 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, WARP, arguments, long, typed, whole};
+use super::launch::{Launch, PACK, STEP_THREADS, StepOperands, Typed, WARP, arguments, typed, whole};
 use super::modules::Name;
 use crate::buffer::ViewMut;
 use crate::error::Result;
-use crate::kernel::{Adam, Arguments as _, ClipFactor, NormOrder};
-
-/// `kAdamThreads`.
-const THREADS: usize = 256;
+use crate::kernel::{Adam, AdamNumbers, Arguments as _, ClipFactor, NormOrder};
 
 const CLIP_FACTOR: Name = Name { unit: "optimizer", kernel: c"clip_factor" };
 const ADAM: Typed = typed!("optimizer", "adam");
@@ -30,35 +27,20 @@ pub(super) fn clip_factor(launch: &Launch<'_>, a: ClipFactor<'_>) -> Result<()> 
 }
 
 pub(super) fn adam(launch: &Launch<'_>, a: Adam<'_>) -> Result<()> {
-    // The factor of the gradient is on the device; here is its sign.
-    let numbers = a.settings.numbers(1.0);
     let written = [Some(&a.parameter), a.master.as_ref(), Some(&a.m), Some(&a.v)];
     let addresses = written.into_iter().flatten().map(ViewMut::address).chain([a.grad.address()]);
-    let count = a.parameter.len();
     let arguments = arguments!(AdamArguments {
-        grad: In = In::of(&a.grad),
-        parameter: Out = Out::of(&a.parameter),
-        master: u64 = a.master.as_ref().map_or(0, ViewMut::address),
+        operands: StepOperands = StepOperands::of(Adam::NAME, [&a.grad, &a.factor], &a.parameter, a.master.as_ref())?,
+        // The factor of the gradient is on the device; here is its sign.
+        numbers: AdamNumbers = a.settings.numbers(1.0),
         m: u64 = a.m.address(),
         v: u64 = a.v.address(),
-        factor: u64 = a.factor.address(),
-        count: i64 = long(Adam::NAME, "elements", count)?,
-        sign: f32 = numbers.factor,
-        beta1: f32 = numbers.beta1,
-        beta2: f32 = numbers.beta2,
-        rest1: f32 = 1.0 - numbers.beta1,
-        rest2: f32 = 1.0 - numbers.beta2,
-        epsilon: f32 = numbers.epsilon,
-        rate: f32 = numbers.rate,
-        correction: f32 = numbers.correction,
-        coupled: f32 = numbers.coupled,
-        keep: f32 = numbers.keep,
         whole: i32 = whole(addresses, &[]),
         unused: i32 = 0,
     });
-    let grid = Grid::line(launch.blocks(count.div_ceil(PACK * THREADS)), THREADS as u32);
+    let grid = Grid::line(launch.blocks(a.parameter.len().div_ceil(PACK * STEP_THREADS)), STEP_THREADS as u32);
     let name = ADAM.of([a.grad.dtype(), a.parameter.dtype()]);
-    // SAFETY: laid out as in optimizer.cu. `check` saw that all ranges hold `count` elements, that moments and master
+    // SAFETY: laid out as in optimizer.cu. `check` saw that all ranges hold as many elements, that moments and master
     // are f32 and that a parameter without a master is, and that nothing written overlaps anything. The memory stays
     // valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }

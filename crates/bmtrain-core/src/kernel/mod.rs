@@ -59,7 +59,6 @@ pub mod rows;
 pub mod update;
 
 pub use adam_8bit::{Adam8bit, STATE_BLOCK};
-pub(crate) use adam_8bit::{Codes, SIGNED, UNSIGNED};
 pub use attention::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Heads, HeadsMut, Mask,
 };
@@ -74,8 +73,8 @@ pub use elementwise::{
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 pub use loss::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
 pub use norm::{NormBackward, NormForward, NormKind};
-pub(crate) use optimizer::AdamNumbers;
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
+pub(crate) use optimizer::{AdamNumbers, check_step};
 pub use quantised::{QuantisedInputGradient, QuantisedLinear, QuantisedRows};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};

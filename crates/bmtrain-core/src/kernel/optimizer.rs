@@ -2,7 +2,7 @@
 
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::exact::WORDS;
 
 /// Which norm of all gradients together.
@@ -91,13 +91,19 @@ pub struct AdamSettings {
     pub step: u64,
 }
 
-/// What all elements of a step share. Made here for every backend, so that all have the same bits.
+/// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as the
+/// structure of the same name in steps.cuh.
 #[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub(crate) struct AdamNumbers {
     /// Multiplied into the gradient; negative to climb.
     pub(crate) factor: f32,
     pub(crate) beta1: f32,
+    /// `1 - beta1`.
+    pub(crate) rest1: f32,
     pub(crate) beta2: f32,
+    /// `1 - beta2`.
+    pub(crate) rest2: f32,
     pub(crate) epsilon: f32,
     /// `lr / (1 - beta1^t)`.
     pub(crate) rate: f32,
@@ -118,7 +124,9 @@ impl AdamSettings {
         AdamNumbers {
             factor: if self.maximize { -factor } else { factor },
             beta1: self.beta1,
+            rest1: 1.0 - self.beta1,
             beta2: self.beta2,
+            rest2: 1.0 - self.beta2,
             epsilon: self.epsilon,
             rate: (f64::from(self.lr) / correction(self.beta1)) as f32,
             correction: (1.0 / correction(self.beta2)) as f32,
@@ -133,11 +141,16 @@ arguments! {
         grad: Float[a.parameter.len()], factor: F32[1], parameter: Float, master: F32[a.parameter.len()],
         m: F32[a.parameter.len()], v: F32[a.parameter.len()]
     },
-    if (a.parameter.dtype() == DType::F32) == a.master.is_some() {
-        Err(Error::argument(Self::NAME, "a master copy belongs to parameters that are not f32, and only to them"))
-    } else if a.settings.step == 0 {
-        Err(Error::argument(Self::NAME, "steps are counted from 1"))
-    } else {
-        Ok(())
+    check_step(Self::NAME, a.parameter.dtype(), a.master.is_some(), a.settings.step)
+}
+
+/// Whether step number `step` of a parameter of this dtype can be taken with or without a master.
+pub(crate) fn check_step(op: &'static str, dtype: DType, has_master: bool, step: u64) -> Result<()> {
+    if (dtype == DType::F32) == has_master {
+        return Err(Error::argument(op, "a master copy belongs to parameters that are not f32, and only to them"));
     }
+    if step == 0 {
+        return Err(Error::argument(op, "steps are counted from 1"));
+    }
+    Ok(())
 }

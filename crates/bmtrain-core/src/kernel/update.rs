@@ -1,7 +1,7 @@
 //! Arguments of the optimizers that update each element by itself, Adam apart.
 
+use super::optimizer::check_step;
 use crate::buffer::{View, ViewMut};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// One step of an optimizer over a run of elements that share their weight decay.
@@ -195,22 +195,24 @@ pub struct UpdateSettings {
     pub step: u64,
 }
 
-/// Which formulas a backend runs.
+/// Which formulas a backend runs, with the numbers of update.cu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
 pub(crate) enum UpdateForm {
-    Sgd,
-    Adagrad,
-    RmsProp,
-    Adadelta,
-    Adamax,
-    NAdam,
-    RAdam,
-    Lion,
+    Sgd = 0,
+    Adagrad = 1,
+    RmsProp = 2,
+    Adadelta = 3,
+    Adamax = 4,
+    NAdam = 5,
+    RAdam = 6,
+    Lion = 7,
 }
 
-/// What all elements of a step share. Made here for every backend, so that all have the same bits. A number that a form
-/// has no use for is 0.
+/// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as the
+/// structure of the same name in update.cu. A number that a form has no use for is 0.
 #[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub(crate) struct UpdateNumbers {
     pub(crate) form: UpdateForm,
     /// Multiplied into the gradient; negative to climb.
@@ -328,15 +330,12 @@ arguments! {
         grad: Float[a.parameter.len()], factor: F32[1], parameter: Float, master: F32[a.parameter.len()],
         first: F32[a.parameter.len()], second: F32[a.parameter.len()], third: F32[a.parameter.len()]
     },
-    if (a.parameter.dtype() == DType::F32) == a.master.is_some() {
-        Err(Error::argument(Self::NAME, "a master copy belongs to parameters that are not f32, and only to them"))
-    } else if a.settings.step == 0 {
-        Err(Error::argument(Self::NAME, "steps are counted from 1"))
-    } else if a.settings.rule.states().map(|state| state.is_some())
-        != [a.first.is_some(), a.second.is_some(), a.third.is_some()]
     {
-        Err(Error::argument(Self::NAME, format!("{:?} has other states", a.settings.rule)))
-    } else {
-        Ok(())
+        check_step(Self::NAME, a.parameter.dtype(), a.master.is_some(), a.settings.step)?;
+        let given = [a.first.is_some(), a.second.is_some(), a.third.is_some()];
+        match a.settings.rule.states().map(|state| state.is_some()) == given {
+            true => Ok(()),
+            false => Err(Error::argument(Self::NAME, format!("{:?} has other states", a.settings.rule))),
+        }
     }
 }

@@ -6,9 +6,11 @@
 //! matrix under [`DType::Blocks`](crate::DType::Blocks).
 
 mod decode;
+mod dynamic_map;
 mod nf4;
 
 pub use decode::dequantise;
+pub(crate) use dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
 pub use nf4::Nf4;
 
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! Defines [`Nf4`], which the loader of a model's frozen weights calls; `decode` reads its blocks.
 
-use super::BlockFormat;
+use super::{BlockFormat, SIGNED};
 
 /// The 16 values: quantiles of the standard normal distribution, scaled to ±1, with an exact zero.
 pub(super) const CODE: [f32; 16] = [
@@ -73,22 +73,19 @@ impl Nf4 {
         let sum: f64 = magnitudes.iter().map(|value| f64::from(*value)).sum();
         let offset = (sum / magnitudes.len().max(1) as f64) as f32;
         let centred: Vec<f32> = magnitudes.iter().map(|value| value - offset).collect();
-        let map = dynamic_map();
         let scales: Vec<f32> = centred.chunks(GROUP).map(magnitude).collect();
-        let of_group = |(group, scale): (&[f32], &f32)| {
-            group.iter().map(|value| nearest(&map, *value, *scale)).collect::<Vec<u8>>()
-        };
+        let of_group =
+            |(group, scale): (&[f32], &f32)| group.iter().map(|value| nearest(*value, *scale)).collect::<Vec<u8>>();
         let scale_codes = centred.chunks(GROUP).zip(&scales).flat_map(of_group).collect();
         Nf4 { codes, scale_codes, scales, offset }
     }
 
     /// The bytes of a matrix of [`BlockFormat::NF4`].
     pub fn blocks(&self) -> Vec<u8> {
-        let map = dynamic_map();
         let mut bytes = Vec::with_capacity(self.scale_codes.len() * BlockFormat::NF4.bytes());
         let groups = self.scale_codes.chunks(GROUP).zip(&self.scales);
         let scales = groups.flat_map(|(codes, scale)| {
-            codes.iter().map(|code| map[usize::from(*code)] * scale + self.offset).collect::<Vec<f32>>()
+            codes.iter().map(|code| SIGNED.values[usize::from(*code)] * scale + self.offset).collect::<Vec<f32>>()
         });
         for (scale, codes) in scales.zip(self.codes.chunks(BLOCK / 2)) {
             bytes.extend(scale.to_le_bytes());
@@ -103,14 +100,15 @@ fn magnitude(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |most, value| most.max(value.abs()))
 }
 
-/// The number in the map of the value nearest to `value / scale`, which is first rounded to one of equal steps.
-fn nearest(map: &[f32; 256], value: f32, scale: f32) -> u8 {
+/// The number in [`SIGNED`] of the value nearest to `value / scale`, which is first rounded to one of equal steps.
+fn nearest(value: f32, scale: f32) -> u8 {
     if scale == 0.0 {
         return 0;
     }
     let step = ((value / scale + 1.0) * (STEPS / 2.0) + 0.5).floor().clamp(0.0, STEPS);
     let place = 2.0 * f64::from(step) / f64::from(STEPS) - 1.0;
     let is_below = |pair: &[f32]| (f64::from(pair[0]) + f64::from(pair[1])) / 2.0 < place;
+    let map = &SIGNED.values;
     // The halves between neighbours ascend.
     let (mut first, mut end) = (0usize, map.len() - 1);
     while first < end {
@@ -123,43 +121,16 @@ fn nearest(map: &[f32; 256], value: f32, scale: f32) -> u8 {
     first as u8
 }
 
-/// The 256 values of the map, ascending: 0, 1, and with each of seven exponents and both signs 1, 2, 4 up to 64 halves
-/// between neighbours of equally distant values from 0.1 to 1.
-fn dynamic_map() -> [f32; 256] {
-    let (first, last) = (0.1f32, 1.0f32);
-    let mut map = [0.0f32; 256];
-    map[255] = last;
-    let mut magnitudes = Vec::with_capacity(127);
-    for exponent in 0..7 {
-        let (count, power) = (1usize << exponent, 10f64.powi(exponent - 6) as f32);
-        let step = f64::from((last - first) / count as f32);
-        // Rounded once, from the nearer end.
-        let at = |i: usize| match i < count.div_ceil(2) {
-            true => (f64::from(first) + step * i as f64) as f32,
-            false => (f64::from(last) - step * (count - i) as f64) as f32,
-        };
-        magnitudes.extend((0..count).map(|i| power * (f32::midpoint(at(i), at(i + 1)))));
-    }
-    for (i, magnitude) in magnitudes.into_iter().enumerate() {
-        map[128 + i] = magnitude;
-        map[126 - i] = -magnitude;
-    }
-    map
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::quantised::dequantise;
 
     #[test]
-    fn the_map_ascends_and_every_value_is_nearest_to_itself() {
-        let map = dynamic_map();
-        assert!(map.windows(2).all(|pair| pair[0] < pair[1]));
-        assert_eq!((map[0], map[127], map[128], map[255]), (-0.992_968_74, 0.0, 5.500_000_4e-7, 1.0));
+    fn every_value_of_the_map_is_nearest_to_itself() {
         // Steps of the lookup are wider than the values next to zero.
-        for (number, value) in map.iter().enumerate().filter(|(_, value)| value.abs() > 1e-4) {
-            assert_eq!(usize::from(nearest(&map, *value, 1.0)), number);
+        for (number, value) in SIGNED.values.iter().enumerate().filter(|(_, value)| value.abs() > 1e-4) {
+            assert_eq!(usize::from(nearest(*value, 1.0)), number);
         }
     }
 

@@ -4,6 +4,7 @@
 //! restored like the others; [`OptimManager::use_averages`] puts the averages in the place of the parameters for an
 //! evaluation or an export.
 
+use super::moments::one_of;
 use super::muon::move_average;
 use super::state::stretches_of;
 use super::{
@@ -11,8 +12,8 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
-use bmtrain_core::kernel::{AddScaled, Cast, Dest};
-use bmtrain_core::{DType, Lane, Segment, Storage, Tensor};
+use bmtrain_core::kernel::{Cast, Dest};
+use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -56,7 +57,8 @@ impl AverageForm {
 /// An optimizer that averages its parameters, as `torch.optim.swa_utils.AveragedModel` does.
 ///
 /// The average is of the values that the model computes with: of 16-bit parameters, of their rounded values. A step
-/// that is skipped because of its gradients changes no average. Parameters at rest in the host's memory are refused.
+/// that is skipped because of its gradients changes no average, and steps in which a parameter is frozen do not count.
+/// Parameters at rest in the host's memory are refused.
 pub struct WeightAverage {
     inner: Box<dyn Optimizer>,
     form: AverageForm,
@@ -112,14 +114,11 @@ impl Optimizer for WeightAverage {
             }
         }
         self.inner.step(args)?;
-        let device = args.factor.device();
-        // 0 times what is not finite is not a number.
-        let mut one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Workspace)?;
-        device.launch(AddScaled { alpha: 0.0, a: args.factor.view()?, beta: 1.0, b: None, out: one.view_mut()? })?;
+        let one = one_of(args.factor)?;
         for param in due {
             let (flat, index) = param.place()?;
             let (average, part) = (self.made(flat)?, flat.owned(index));
-            let steps = self.inner.kept(&param)?.map_or(1, |kept| kept.steps);
+            let steps = self.inner.steps_of(&param)?.unwrap_or(1);
             if !part.of_param.is_empty() {
                 flat.settle()?;
                 let values = flat.values()?.view(part.in_values)?;
@@ -139,9 +138,9 @@ impl Optimizer for WeightAverage {
             let whole = flat.gather_state(average)?;
             for param in self.inner.groups().iter().flat_map(|group| &group.params) {
                 let (of_param, index) = param.place()?;
-                if let (true, Some(kept)) = (Rc::ptr_eq(flat, of_param), self.inner.kept(param)?) {
+                if let (true, Some(steps)) = (Rc::ptr_eq(flat, of_param), self.inner.steps_of(param)?) {
                     let range = flat.layout().spans()[index].range();
-                    stretches_of(&whole, range, (param, kept.steps, AVERAGE), visit)?;
+                    stretches_of(&whole, range, (param, steps, AVERAGE), visit)?;
                 }
             }
         }
@@ -186,9 +185,9 @@ pub struct UsedAverages {
 }
 
 impl OptimManager {
-    /// Put the averages that [`WeightAverage`] keeps in the place of the parameters, rounded to their dtype; parameters
-    /// without one keep their values. Data-parallel ranks have to do the same. The device holds another copy of what
-    /// this rank owns of the parameters meanwhile.
+    /// Put the averages that [`WeightAverage`] keeps in the place of the parameters, rounded to their dtype, of frozen
+    /// ones too; parameters without one keep their values. Data-parallel ranks have to do the same. The device holds
+    /// another copy of what this rank owns of the parameters meanwhile.
     pub fn use_averages(&self) -> Result<UsedAverages> {
         let mut used = UsedAverages::default();
         for (optimizer, _) in self.parts() {
@@ -200,7 +199,7 @@ impl OptimManager {
                 }
             }
         }
-        used.publish()?;
+        used.share()?;
         Ok(used)
     }
 }
@@ -232,8 +231,9 @@ impl UsedAverages {
         Ok(())
     }
 
-    fn publish(&self) -> Result<()> {
-        self.flats.iter().try_for_each(|flat| flat.publish())
+    /// Parameters that are frozen by now have averages too.
+    fn share(&self) -> Result<()> {
+        self.flats.iter().try_for_each(|flat| flat.share_values())
     }
 
     /// Give the parameters their own values back. Data-parallel ranks have to do the same.
@@ -242,7 +242,7 @@ impl UsedAverages {
             let view = flat.values()?.view_mut(range.clone())?;
             flat.device().backend().copy(own.view(0..own.len())?, view, Lane::Compute)?;
         }
-        self.publish()
+        self.share()
     }
 }
 

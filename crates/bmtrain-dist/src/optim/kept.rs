@@ -5,6 +5,9 @@ use bmtrain_core::kernel::STATE_BLOCK;
 use bmtrain_core::{DType, Shape, Storage};
 use std::ops::Range;
 
+/// The name of f32 copies of 16-bit parameters in states and checkpoints.
+pub const MASTER: &str = "master";
+
 /// A tensor that an optimizer keeps for a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptSpec {

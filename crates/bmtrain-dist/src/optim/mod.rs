@@ -29,7 +29,7 @@ pub use clip::Clip;
 pub use delta::Delta;
 pub use elementwise::{Elementwise, ElementwiseOptions};
 pub use fingerprint::Fingerprint;
-pub use kept::{Kept, KeptForm, KeptSpec, KeptTensor};
+pub use kept::{Kept, KeptForm, KeptSpec, KeptTensor, MASTER};
 pub use manager::{OptimManager, StepInfo};
 pub use manager_state::ManagerState;
 pub use muon::{Muon, MuonOptions, MuonScale};
@@ -161,6 +161,11 @@ pub trait Optimizer {
 
     /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
+
+    /// Steps taken on a parameter; `None` before the first one.
+    fn steps_of(&self, param: &Param) -> Result<Option<u64>> {
+        Ok(self.kept(param)?.map(|kept| kept.steps))
+    }
 
     /// The tensors that it keeps for a parameter after its first step.
     fn kept_specs(&self, param: &Param) -> Vec<KeptSpec>;

@@ -4,21 +4,20 @@
 
 use super::on_device::{DirectionElements, Rule, WholeDirection, WholeRule};
 use super::state::{DueUpdate, FlatState, stretches_of};
-use super::{KeptForm, KeptSpec, KeptTensor, ReadKept, StateStretch};
+use super::{KeptForm, KeptSpec, KeptTensor, MASTER, ReadKept, StateStretch};
 use crate::error::Result;
 use crate::param::{Flat, OwnedPart, Param};
 use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::exact::WORDS;
-use bmtrain_core::kernel::{AddScaled, Cast, Dest, Fill, GradNorm, NormOrder, STATE_BLOCK};
+use bmtrain_core::kernel::{AddScaled, Cast, Dest, Fill, GradNorm, NormOrder};
 use bmtrain_core::{DType, Lane, Segment, Shape, Storage, Tensor};
 use std::collections::HashMap;
 
 /// State of one flat storage.
 #[derive(Debug)]
 pub(super) struct Moments {
-    /// Laid out like the storage.
-    pub(super) states: Vec<(KeptSpec, Storage)>,
-    pub(super) master: Option<Storage>,
+    /// The tensors of [`Rule::sharded`], laid out like the storage.
+    sharded: Vec<(KeptSpec, Storage)>,
     /// The squares of what each parameter moved by in the last step, i64 [parameters, limbs of an exact sum], if that
     /// is recorded.
     pub(super) moved: Option<Storage>,
@@ -26,38 +25,39 @@ pub(super) struct Moments {
     statistics: HashMap<usize, Vec<Storage>>,
 }
 
-static MASTER: KeptSpec = KeptSpec { name: "master", form: KeptForm::Elements };
-
 impl Moments {
     pub(super) fn new(flat: &Flat, rule: &impl Rule) -> Result<Self> {
         flat.settle()?;
         let (values, len, count) = (flat.values()?, flat.state_len(), flat.layout().spans().len());
         let zeros = |len: usize, dtype: DType| Storage::zeros(values.device(), len, dtype, Segment::Optimizer);
-        let master = (flat.dtype() != DType::F32).then(|| zeros(len, DType::F32)).transpose()?;
-        if let Some(master) = &master {
+        let moved = rule.records_delta().then(|| zeros(count * WORDS, DType::I64)).transpose()?;
+        let mut sharded = Vec::new();
+        for (spec, value) in rule.sharded(flat.dtype()) {
+            let len = spec.form.range_of(&(0..len)).len();
+            let tensor = zeros(len, spec.form.dtype())?;
+            if value != 0.0 {
+                values.device().launch(Fill { value, out: tensor.view_mut(0..len)? })?;
+            }
+            sharded.push((spec, tensor));
+        }
+        let moments = Moments { sharded, moved, statistics: HashMap::new() };
+        if let Some(master) = moments.master() {
             for part in (0..count).map(|index| flat.owned(index)) {
                 let out = Dest { view: master.view_mut(part.in_state)?, add: false };
                 values.device().launch(Cast { x: values.view(part.in_values)?, out })?;
             }
         }
-        let moved = rule.records_delta().then(|| zeros(count * WORDS, DType::I64)).transpose()?;
-        let mut states = Vec::new();
-        for name in rule.states() {
-            let (form, value) = (rule.form(name), rule.initial(name));
-            let len = if form == KeptForm::Blocks { len.div_ceil(STATE_BLOCK) } else { len };
-            let state = zeros(len, form.dtype())?;
-            if value != 0.0 {
-                values.device().launch(Fill { value, out: state.view_mut(0..len)? })?;
-            }
-            states.push((KeptSpec { name, form }, state));
-        }
-        Ok(Moments { states, master, moved, statistics: HashMap::new() })
+        Ok(moments)
     }
 
-    /// The tensors that are laid out like the storage.
-    fn sharded(&self) -> impl Iterator<Item = (&KeptSpec, &Storage)> {
-        let states = self.states.iter().map(|(spec, state)| (spec, state));
-        states.chain(self.master.as_ref().map(|master| (&MASTER, master)))
+    /// The states of the rule, in the order of [`Rule::states`].
+    pub(super) fn states(&self) -> impl Iterator<Item = &(KeptSpec, Storage)> {
+        self.sharded.iter().filter(|(spec, _)| spec.name != MASTER)
+    }
+
+    /// f32 copies of 16-bit parameters.
+    pub(super) fn master(&self) -> Option<&Storage> {
+        self.sharded.iter().find(|(spec, _)| spec.name == MASTER).map(|(_, master)| master)
     }
 
     /// What is kept whole for parameter `index`, zeros at first, if this rank owns a part of it.
@@ -75,11 +75,11 @@ impl Moments {
 
     /// All tensors of a parameter, on this rank.
     pub(super) fn kept(&self, rule: &impl Rule, index: usize, shape: &Shape) -> Vec<(KeptSpec, KeptTensor)> {
-        let sharded = self.sharded().map(|(spec, storage)| (spec.clone(), KeptTensor::Device(storage.clone())));
+        let sharded = self.sharded.iter().map(|(spec, storage)| (spec.clone(), KeptTensor::Device(storage.clone())));
         let own = self.statistics.get(&index);
-        let whole = rule.statistics(shape).into_iter().enumerate().map(|(number, (name, shape))| {
+        let whole = rule.whole(shape).into_iter().enumerate().map(|(number, spec)| {
             let storage = own.and_then(|own| own.get(number)).cloned();
-            (KeptSpec { name, form: KeptForm::Whole(shape) }, KeptTensor::Whole(storage))
+            (spec, KeptTensor::Whole(storage))
         });
         sharded.chain(whole).collect()
     }
@@ -90,7 +90,7 @@ impl Moments {
         let (flat, index, shape) = at;
         let OwnedPart { of_param, in_state, .. } = flat.owned(index);
         let backend = flat.device().backend();
-        for (spec, storage) in self.sharded() {
+        for (spec, storage) in &self.sharded {
             let values = read(spec, spec.form.range_of(&of_param))?;
             let view = storage.view_mut(spec.form.range_of(&in_state))?;
             match spec.form {
@@ -102,8 +102,8 @@ impl Moments {
             }
         }
         let whole = self.statistics.get(&index).into_iter().flatten();
-        for ((name, shape), storage) in rule.statistics(shape).into_iter().zip(whole) {
-            let values = read(&KeptSpec { name, form: KeptForm::Whole(shape) }, 0..storage.len())?;
+        for (spec, storage) in rule.whole(shape).into_iter().zip(whole) {
+            let values = read(&spec, 0..storage.len())?;
             backend.upload(bytemuck::cast_slice(&values), storage.view_mut(0..storage.len())?, Lane::Compute)?;
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Moments {
         visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>,
     ) -> Result<()> {
         let flat = &state.flat;
-        for (spec, storage) in self.sharded() {
+        for (spec, storage) in &self.sharded {
             // One tensor at a time is whole on the device, which has no room planned for more.
             let whole = match spec.form {
                 KeptForm::Codes => flat.gather_state(&widened(storage)?)?,
@@ -195,13 +195,11 @@ pub(super) fn directions(
     factor: &Tensor,
 ) -> Result<Directions> {
     let (device, flat) = (factor.device(), std::rc::Rc::clone(&state.flat));
-    // 0 times what is not finite is not a number.
-    let mut one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Workspace)?;
-    device.launch(AddScaled { alpha: 0.0, a: factor.view()?, beta: 1.0, b: None, out: one.view_mut()? })?;
+    let one = one_of(factor)?;
     let direction = Storage::zeros(device, flat.state_len(), DType::F32, Segment::Workspace)?;
     let owned = || due.iter().map(|due| (due, flat.owned(due.index))).filter(|(_, part)| !part.of_param.is_empty());
     for (DueUpdate { grads, .. }, OwnedPart { in_state: range, .. }) in owned() {
-        let states = state.moments.states.iter().map(|(_, state)| state).collect();
+        let states = state.moments.states().map(|(_, state)| state).collect();
         rule.direct(DirectionElements { states, grads, factor, range, direction: &direction })?;
     }
     let squares = if rule.measures_parameters() { Some(squares(&flat, &state.moments, due)?) } else { None };
@@ -223,6 +221,15 @@ pub(super) fn directions(
     Ok(Directions { whole, one, rates })
 }
 
+/// f32 `[1]`: 1 where the factor of a step is finite, else NaN.
+pub(super) fn one_of(factor: &Tensor) -> Result<Tensor> {
+    let device = factor.device();
+    let mut one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Workspace)?;
+    // 0 times what is not finite is not a number.
+    device.launch(AddScaled { alpha: 0.0, a: factor.view()?, beta: 1.0, b: None, out: one.view_mut()? })?;
+    Ok(one)
+}
+
 /// The sum of the squares of each parameter before the step, over all data-parallel ranks: of its f32 master where
 /// there is one.
 fn squares(flat: &Flat, moments: &Moments, due: &[DueUpdate]) -> Result<Storage> {
@@ -233,7 +240,7 @@ fn squares(flat: &Flat, moments: &Moments, due: &[DueUpdate]) -> Result<Storage>
         if part.of_param.is_empty() {
             continue;
         }
-        let x = match &moments.master {
+        let x = match moments.master() {
             Some(master) => master.view(part.in_state)?,
             None => flat.values()?.view(part.in_values)?,
         };

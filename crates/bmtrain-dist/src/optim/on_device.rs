@@ -9,7 +9,7 @@
 use super::delta::{Before, Delta};
 use super::moments::{Directions, Moments, directions};
 use super::state::{DueUpdate, States};
-use super::{Kept, KeptForm, KeptSpec, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
+use super::{Kept, KeptForm, KeptSpec, MASTER, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::Result;
 use crate::param::{Flat, OwnedPart, Param};
 use bmtrain_core::buffer::{View, ViewMut};
@@ -57,7 +57,7 @@ pub trait Rule: fmt::Debug {
         Ok(())
     }
 
-    /// Names of the tensors that are kept for a parameter and sharded like it, beside `master`: lower-case letters,
+    /// Names of the tensors that are kept for a parameter and sharded like it, beside [`MASTER`]: lower-case letters,
     /// digits and hyphens.
     fn states(&self) -> Vec<&'static str>;
 
@@ -79,13 +79,23 @@ pub trait Rule: fmt::Debug {
     /// Whether to keep how far the last step moved each parameter, for [`Optimizer::deltas`].
     fn records_delta(&self) -> bool;
 
+    /// The tensors that are kept for parameters of this dtype and sharded like them, with what each begins with: the
+    /// states and, of a 16-bit dtype, the master, which gets the values of the parameters.
+    fn sharded(&self, dtype: DType) -> Vec<(KeptSpec, f32)> {
+        let state = |name| (KeptSpec { name, form: self.form(name) }, self.initial(name));
+        let master = (dtype != DType::F32).then_some((KeptSpec { name: MASTER, form: KeptForm::Elements }, 0.0));
+        self.states().into_iter().map(state).chain(master).collect()
+    }
+
+    /// The tensors that are kept whole for a parameter of this shape: the [`Rule::statistics`].
+    fn whole(&self, shape: &Shape) -> Vec<KeptSpec> {
+        let spec = |(name, shape)| KeptSpec { name, form: KeptForm::Whole(shape) };
+        self.statistics(shape).into_iter().map(spec).collect()
+    }
+
     /// All tensors that are kept for a parameter of this shape and dtype.
     fn kept_specs(&self, shape: &Shape, dtype: DType) -> Vec<KeptSpec> {
-        let states = self.states().into_iter().map(|name| KeptSpec { name, form: self.form(name) });
-        let master = (dtype != DType::F32).then_some(KeptSpec { name: "master", form: KeptForm::Elements });
-        let whole = self.statistics(shape).into_iter();
-        let whole = whole.map(|(name, shape)| KeptSpec { name, form: KeptForm::Whole(shape) });
-        states.chain(master).chain(whole).collect()
+        self.sharded(dtype).into_iter().map(|(spec, _)| spec).chain(self.whole(shape)).collect()
     }
 }
 
@@ -178,7 +188,7 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             if part.of_param.is_empty() {
                 continue;
             }
-            let Moments { states, master, moved, .. } = &state.moments;
+            let (master, moved) = (state.moments.master(), state.moments.moved.as_ref());
             let keep = |part: OwnedPart| match master {
                 Some(master) => Before::keep(master, part.in_state),
                 None => Before::keep(flat.values()?, part.in_values),
@@ -188,7 +198,7 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             let mut views = Vec::new();
             let (grad, factor) = match &directions {
                 None => {
-                    for (spec, state) in states {
+                    for (spec, state) in state.moments.states() {
                         views.push(state.view_mut(spec.form.range_of(&range))?);
                     }
                     (grads.view(range.clone())?, args.factor.view()?)
@@ -202,7 +212,7 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             let rate = rate.map(Tensor::view).transpose()?;
             let elements = StepElements {
                 parameter: flat.values()?.view_mut(part.in_values)?,
-                master: master.as_ref().map(|master| master.view_mut(range.clone())).transpose()?,
+                master: master.map(|master| master.view_mut(range.clone())).transpose()?,
                 states: views,
                 grad,
                 factor,

@@ -1,6 +1,6 @@
 //! How a parameter gets its values: from its initializer, or from a loader, which gives those that this rank stores.
 
-use super::{Init, InitElements, InitFunction, Param, ReadBits, ReadPart, StorageSlot};
+use super::{Init, InitElements, InitFunction, Param, ReadPart, ReadRuns, StorageSlot};
 use crate::error::{Error, Result};
 use bmtrain_core::kernel::{Fill, FillRandom};
 use bmtrain_core::limits::make_room;
@@ -91,19 +91,32 @@ impl Param {
 
     /// Set the values that this rank stores at rest from bytes in the dtype of the parameter. `read` gets the runs of
     /// the full parameter, as [`Param::runs_of`] returns them, and zeros to fill; what no run fills is padding.
-    pub(crate) fn load_bits(&self, read: ReadBits<'_>) -> Result<()> {
+    pub(crate) fn load_bits(&self, read: ReadRuns<'_, u8>) -> Result<()> {
         let home = self.home()?;
         let (owned, to) = home.flat.at_rest(home.index);
-        let mut bytes = Vec::new();
-        let length = to.len() * home.flat.dtype().size();
-        make_room(&mut bytes, length, format_args!("parameter {}", self.name()))?;
-        bytes.resize(length, 0);
-        read(&self.runs_of(&owned), &mut bytes)?;
-        home.flat.write_values(|storage| {
-            Ok::<_, Error>(storage.device().backend().upload(&bytes, storage.view_mut(to)?, Lane::Compute)?)
-        })?;
+        let bytes = self.filled(to.len() * home.flat.dtype().size(), &owned, read)?;
+        home.flat.write_values(|storage| upload(storage, &bytes, to))?;
         self.inner.initialized.set(true);
         Ok(())
+    }
+
+    /// As [`Param::load_bits`], from f32 values, rounded to nearest.
+    pub(crate) fn load_runs(&self, read: ReadRuns<'_, f32>) -> Result<()> {
+        let home = self.home()?;
+        let (owned, to) = home.flat.at_rest(home.index);
+        let values = self.filled(to.len(), &owned, read)?;
+        home.flat.write_values(|storage| upload_as(storage, &values, to))?;
+        self.inner.initialized.set(true);
+        Ok(())
+    }
+
+    /// What `read` fills of the elements `owned` of this rank's tensor-parallel part.
+    fn filled<T: Clone + Default>(&self, len: usize, owned: &Range<usize>, read: ReadRuns<'_, T>) -> Result<Vec<T>> {
+        let mut values = Vec::new();
+        make_room(&mut values, len, format_args!("parameter {}", self.name()))?;
+        values.resize(len, T::default());
+        read(&self.runs_of(owned), &mut values)?;
+        Ok(values)
     }
 
     /// Runs of the full parameter in the order of this rank's values: where each begins in the full parameter, and its
@@ -132,7 +145,7 @@ fn upload_as(storage: &Storage, values: &[f32], to: Range<usize>) -> Result<()> 
     }
 }
 
-fn upload<T: Float>(storage: &Storage, values: &[T], to: Range<usize>) -> Result<()> {
+fn upload<T: bytemuck::NoUninit>(storage: &Storage, values: &[T], to: Range<usize>) -> Result<()> {
     let view = storage.view_mut(to)?;
     Ok(storage.device().backend().upload(bytemuck::cast_slice(values), view, Lane::Compute)?)
 }

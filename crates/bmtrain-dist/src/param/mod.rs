@@ -76,8 +76,9 @@ struct StorageSlot {
 /// Fills the slice with the values of a parameter from the given element of the full parameter on.
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
 
-/// Fills bytes of a parameter from these runs of the full one: the first element of each, its place, its length.
-pub(crate) type ReadBits<'a> = &'a mut dyn FnMut(&[(usize, usize, usize)], &mut [u8]) -> Result<()>;
+/// Fills values of a parameter, or their bytes, from these runs of the full one: the first element of each, its place,
+/// its length.
+pub(crate) type ReadRuns<'a, T> = &'a mut dyn FnMut(&[(usize, usize, usize)], &mut [T]) -> Result<()>;
 
 impl Param {
     fn new(

@@ -7,6 +7,7 @@ use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, AverageForm, Clip, Elementwise, ElementwiseOptions, Fingerprint, ManagerState,
     ParamGroup, ScalePolicy,
 };
+use bmtrain_dist::param::NamePatterns;
 use bmtrain_dist::shard::ZeroLevel;
 use bmtrain_dist::{OptimManager, Param};
 use std::ops::Range;
@@ -222,6 +223,35 @@ fn averages_follow_their_formula_and_the_parameters_come_back() {
     }
     let this = solo(&Setting::default());
     assert!(this.optim.use_averages().unwrap().is_empty(), "nothing is averaged");
+}
+
+#[test]
+fn averages_of_parameters_that_are_frozen_later_are_used_and_restored_on_any_ranks() {
+    let optimizer = Which::Averaged(AverageForm::Exponential { decay: 0.75 });
+    let body = |comm: Arc<dyn Communicator>, setting: &Setting| {
+        let number = comm.rank();
+        let mut this = Rank::new(comm, setting).unwrap();
+        let values = |this: &Rank| -> Vec<Vec<f32>> {
+            this.model.parameters.iter().map(|param| param.read().unwrap()).collect()
+        };
+        steps(&mut this, setting, number, 0..3);
+        this.model.parameters.freeze(&NamePatterns::new(["blocks.*"]));
+        steps(&mut this, setting, number, 3..4);
+        let own = values(&this);
+        let used = this.optim.use_averages().unwrap();
+        let averages = values(&this);
+        used.restore().unwrap();
+        assert_eq!(values(&this), own, "{setting:?}");
+        assert!(own.iter().zip(&averages).all(|(own, average)| own != average), "{setting:?}");
+        (own, averages)
+    };
+    let expected = body(Arc::new(Solo), &Setting { optimizer, ..Setting::default() });
+    for level in [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three] {
+        let setting = Setting { ranks: 2, level, optimizer, ..Setting::default() };
+        for found in on_ranks(2, setting.options, |rank| body(Arc::new(rank), &setting)) {
+            assert_eq!(found, expected, "{level:?}");
+        }
+    }
 }
 
 #[test]

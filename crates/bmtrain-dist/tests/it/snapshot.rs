@@ -7,9 +7,9 @@ use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_dist::checkpoint::simulated::{FailingDisk, Failure, MemoryDisk};
 use bmtrain_dist::checkpoint::{Checkpoint, Facts, Fault, Store};
 use bmtrain_dist::checkpoint::{
-    Kind, SaveEvent, Saver, TrainingState, load_parameters, restore, restore_without_optimizer_state,
+    Kind, SaveEvent, Saver, TrainingState, load_averages, load_parameters, restore, restore_without_optimizer_state,
 };
-use bmtrain_dist::optim::{Fingerprint, ScalePolicy};
+use bmtrain_dist::optim::{AverageForm, Fingerprint, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Error, Result};
 use std::sync::Arc;
@@ -129,6 +129,40 @@ fn every_optimizer_is_resumed_with_the_same_bits_on_one_rank_or_two() {
             assert_eq!([first.0.clone(), second.0].concat(), whole.0, "{setting:?}");
             assert_eq!([first.1.clone(), second.1].concat(), whole.1, "{setting:?}");
             assert_eq!(second.2, whole.2, "{setting:?}");
+        }
+    }
+}
+
+#[test]
+fn averages_of_a_checkpoint_are_loaded_in_the_place_of_the_parameters_on_any_ranks() {
+    let values =
+        |this: &Rank| -> Vec<Vec<f32>> { this.model.parameters.iter().map(|param| param.read().unwrap()).collect() };
+    let optimizer = Which::Averaged(AverageForm::Exponential { decay: 0.75 });
+    for dtype in [DType::F32, DType::BF16] {
+        let alone = Setting { dtype, optimizer, steps: 3, ..Setting::default() };
+        let store = memory();
+        run(&Setting { ranks: 2, level: ZeroLevel::Three, ..alone.clone() }, &store, 0..3, &[3]);
+        let checkpoint = newest(&store);
+        let mut trained = Rank::new(Arc::new(Solo), &alone).unwrap();
+        let state = checkpoint.manifest().facts.state["training"].clone();
+        let state: TrainingState = serde_json::from_value(state).unwrap();
+        restore(&checkpoint, &state, &trained.model.parameters, &mut trained.optim).unwrap();
+        let own = values(&trained);
+        let used = trained.optim.use_averages().unwrap();
+        let expected = values(&trained);
+        used.restore().unwrap();
+        assert_ne!(own, expected);
+        let loaded = |comm: Arc<dyn Communicator>, setting: &Setting| {
+            let fresh = Rank::new(comm, setting).unwrap();
+            load_averages(&checkpoint, &fresh.model.parameters).unwrap();
+            values(&fresh)
+        };
+        assert_eq!(loaded(Arc::new(Solo), &alone), expected);
+        for level in [ZeroLevel::Two, ZeroLevel::Three] {
+            let setting = Setting { ranks: 2, level, ..alone.clone() };
+            for found in on_ranks(2, setting.options, |rank| loaded(Arc::new(rank), &setting)) {
+                assert_eq!(found, expected, "{level:?}");
+            }
         }
     }
 }

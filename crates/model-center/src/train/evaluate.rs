@@ -6,8 +6,7 @@ use super::preference::{PairPart, Preference};
 use super::run_data::EvalSet;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
-use super::waiting::Progress;
-use crate::data::{Batch, Dataset, LabelSpace, Labels, Position, SpanWindow, SpanWindows};
+use crate::data::{Batch, Dataset, LabelSpace, Labels, SpanWindow, SpanWindows};
 use crate::metrics::{Evaluator, Metric, OrderedSum, PairStatistics, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;
@@ -139,58 +138,33 @@ impl Evaluation {
     }
 }
 
-/// Losses and outputs of all samples of a set, and its losses; its batches are numbered from `begin` on.
+/// Losses and outputs of all samples of a set, and its losses; its batches are numbered from `begin` on. `None` where a
+/// rank is asked to stop.
 fn forward_all(loader: &mut Batches, context: EvalContext<'_>, begin: u64) -> Result<Option<(Evaluator, OrderedSum)>> {
-    let EvalContext { team, is_stopped, .. } = context;
     let mut evaluator = match loader.records() {
         Some(records) => Evaluator::of(records),
         None => Evaluator::new(loader.labels()),
     };
     let mut losses = OrderedSum::default();
-    let (ranks, batches) = (team.data_size() as u64, loader.per_epoch());
     let records = loader.records().cloned();
     let outputs = records.as_deref().map_or_else(|| loader.labels().outputs(), numbers_by_row);
-    let mut progress = Progress::new("evaluation");
-    // As many batches of a rank are on their way as there are stages to work on them.
-    let at_once = context.pipeline.map_or(1, |pipeline| pipeline.schedule().stages()) as u64;
-    for first in (0..batches).step_by(team.data_size() * at_once as usize) {
-        if team.is_first() {
-            progress.report(first, batches);
+    let len = |batch: &Batch| 1 + batch.rows * outputs;
+    let compute = |batches: &[Batch]| losses_and_outputs(context, records.as_deref(), batches);
+    let take = |loader: &Batches, batch: &Batch, numbers: &[f32]| {
+        let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
+        if let Some(labels) = &batch.labels {
+            evaluator.add(&batch.samples, logits, labels)?;
         }
-        let mut round = |first: u64| -> Result<Vec<Batch>> {
-            let batches = first..(first + ranks).min(batches);
-            batches.map(|index| loader.batch(Position { epoch: 0, index })).collect()
-        };
-        let starts = (0..at_once).map(|number| first + number * ranks).filter(|first| *first < batches);
-        let rounds = starts.map(&mut round).collect::<Result<Vec<_>>>()?;
-        // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
-        // forward pass. Its results are discarded.
-        let mine = rounds.iter().filter_map(|round| round.get(team.data_rank()).or(round.last()));
-        let mine = losses_and_outputs(context, records.as_deref(), &mine.cloned().collect::<Vec<_>>())?;
-        for (round, mut numbers) in rounds.iter().zip(mine) {
-            numbers.resize(round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1), 0.0);
-            numbers.push(f32::from(u8::from(is_stopped())));
-            let all = team.gather(&numbers)?;
-            if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
-                return Ok(None);
-            }
-            for (batch, numbers) in round.iter().zip(team.of_data_ranks(&all)) {
-                let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
-                let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
-                if let Some(labels) = &batch.labels {
-                    evaluator.add(&batch.samples, logits, labels)?;
-                }
-                let (samples, weight) = (batch.samples.len() as u64, loader.weight_of(batch));
-                // A batch without targets has no mean loss.
-                if weight == 0 {
-                    continue;
-                }
-                evaluator.add_loss(begin + batch.position.index, *loss, samples, weight)?;
-                losses.add(begin + batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
-            }
+        let (samples, weight) = (batch.samples.len() as u64, loader.weight_of(batch));
+        // A batch without targets has no mean loss.
+        if weight > 0 {
+            evaluator.add_loss(begin + batch.position.index, *loss, samples, weight)?;
+            losses.add(begin + batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
         }
-    }
-    Ok(Some((evaluator, losses)))
+        Ok(())
+    };
+    let is_complete = context.each_batch(("evaluation", loader), len, compute, take)?;
+    Ok(is_complete.then_some((evaluator, losses)))
 }
 
 /// Numbers of each row besides the loss of its batch: logits, of classes of tokens the predicted class of each token,

@@ -10,12 +10,13 @@
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
+//! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
 //! | `divergence.rs` | whether the loss has left its course |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
 //! | `run_times.rs` | time and memory of the run by phase |
-//! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
+//! | `evaluate.rs`, `each_batch.rs`, `generated_answers.rs` | evaluation: losses, logits, metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
 //! | `export.rs` | [`export()`]: a checkpoint as a model directory |
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
@@ -26,6 +27,7 @@ mod checkpointer;
 mod class_weights;
 mod divergence;
 mod division;
+mod each_batch;
 pub(crate) mod evaluate;
 mod export;
 mod finetune;

@@ -84,11 +84,8 @@ impl Preference {
                 return Err(Error::argument("preference.loss", reason, "report this"));
             }
             Reference::Stored { train, eval } => {
-                let of_part = if part == PairPart::Train { train } else { eval };
-                let pair = |sample: &u32| of_part.get(*sample as usize).copied().unwrap_or_default();
-                let mut pairs: PairLogProbs = batch.samples.iter().map(pair).collect();
-                // A batch without samples has the rows of one in their place.
-                pairs.resize(batch.rows / 2, [0.0; 2]);
+                let (known, name) = if part == PairPart::Train { (train, "training") } else { (eval, "evaluation") };
+                let pairs = pairs_of(known, name, batch)?;
                 Some(Tensor::from_slice_in(cx.device(), [batch.rows], pairs.as_flattened(), Segment::Data)?)
             }
         };
@@ -96,6 +93,20 @@ impl Preference {
         let tokens = labelled_tokens(batch);
         self.loss.of(&log_probs, PairedSequences { tokens: &tokens, reference: reference.as_ref() }, cx)
     }
+}
+
+/// The stored log-probabilities of a batch's samples: of each pair of its rows.
+fn pairs_of(known: &[[f32; 2]], part: &str, batch: &Batch) -> Result<PairLogProbs> {
+    let pair = |sample: &u32| {
+        known.get(*sample as usize).copied().ok_or_else(|| {
+            let reason = format!("the log-probabilities of the reference model are of {} samples", known.len());
+            Error::data(format!("sample {sample} of the {part} data"), reason, "report this")
+        })
+    };
+    let mut pairs = batch.samples.iter().map(pair).collect::<Result<PairLogProbs>>()?;
+    // A batch without samples has the rows of one in their place.
+    pairs.resize(batch.rows / 2, [0.0; 2]);
+    Ok(pairs)
 }
 
 /// What is gathered of a micro-batch's pairs: their number, then rewards and log-probabilities, padded to `most` pairs.
@@ -124,5 +135,22 @@ pub(super) fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32]) {
         let [chosen, rejected] = [2 * pair, 2 * pair + 1];
         let index = statistics.len() as u64;
         statistics.add(index, [number(chosen), number(rejected), number(rows + chosen), number(rows + rejected)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_without_stored_log_probabilities_is_an_error() {
+        let known = [[-1.0, -2.0], [-3.0, -4.0]];
+        let of = |samples: &[u32], rows: usize| {
+            pairs_of(&known, "training", &Batch { samples: samples.to_vec(), rows, ..Batch::new(1, vec![0; rows]) })
+        };
+        assert_eq!(of(&[1, 0], 4).unwrap(), [[-3.0, -4.0], [-1.0, -2.0]]);
+        assert_eq!(of(&[], 2).unwrap(), [[0.0; 2]], "a batch that stands for none");
+        let error = of(&[0, 2], 4).unwrap_err().to_string();
+        assert!(error.contains("sample 2 of the training data") && error.contains("of 2 samples"), "{error}");
     }
 }

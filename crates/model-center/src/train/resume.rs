@@ -97,6 +97,9 @@ pub(super) struct RunState {
     pub(super) eval_data: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     guard: Option<GuardState>,
+    /// Whether the run began with the weights of another one; earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) other_weights: bool,
     /// The learning rate's schedule in force; earlier versions recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) schedule: Option<Schedule>,
@@ -167,6 +170,7 @@ impl RunState {
             train_data,
             eval_data,
             guard: trainer.guard.as_ref().map(DivergenceGuard::state),
+            other_weights: false,
             schedule,
         })
     }
@@ -329,17 +333,34 @@ impl Choice {
         Ok(Store::open(&self.directory)?.checkpoint(&self.name)?)
     }
 
+    /// The directory of the run that saved it.
+    pub(super) fn run_directory(&self) -> PathBuf {
+        run_directory(&self.directory)
+    }
+
+    fn place(&self) -> String {
+        self.directory.join(self.name.to_string()).display().to_string()
+    }
+
+    /// The state of the run that saved it.
+    fn state(&self, checkpoint: &Checkpoint) -> Result<RunState> {
+        serde_json::from_value(Value::Object(checkpoint.manifest().facts.state.clone())).map_err(|e| {
+            let reason = format!("this is not a checkpoint of a fine-tuning run: {e}");
+            Error::recipe(self.place(), reason, "to start anew from its weights alone, use --init-from")
+        })
+    }
+
+    /// Whether the run that saved it began with the weights of another one.
+    pub(super) fn began_with_other_weights(&self) -> Result<bool> {
+        Ok(self.state(&self.open()?)?.other_weights)
+    }
+
     /// Load parameters, optimizer state and progress into the trainer; returns the state of the run, and what was taken
     /// of it.
     pub(super) fn load(&self, config: &RunConfig, trainer: &mut Trainer) -> Result<(RunState, Rules)> {
         let checkpoint = self.open()?;
-        let manifest = checkpoint.manifest();
-        let place = self.directory.join(self.name.to_string()).display().to_string();
-        let state: RunState = serde_json::from_value(Value::Object(manifest.facts.state.clone())).map_err(|e| {
-            let reason = format!("this is not a checkpoint of a fine-tuning run: {e}");
-            Error::recipe(&place, reason, "to start anew from its weights alone, use --init-from")
-        })?;
-        let rules = Rules::of(config, &place, manifest, &state)?;
+        let (manifest, state) = (checkpoint.manifest(), self.state(&checkpoint)?);
+        let rules = Rules::of(config, &self.place(), manifest, &state)?;
         let restored = if rules.optimizer_state { restore } else { restore_without_optimizer_state };
         restored(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;
         if let Some(schedule) = rules.kept_schedule {

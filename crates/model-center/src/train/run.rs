@@ -46,6 +46,8 @@ pub(super) struct Run<'a> {
     pub(super) lr_range: Option<LrRange>,
     /// What the ranks agreed on last.
     pub(super) decision: Decision,
+    /// Whether the run began with the weights of another one.
+    pub(super) other_weights: bool,
     /// The step that this process started or resumed from.
     pub(super) start_step: u64,
     pub(super) times: RunTimes,
@@ -143,6 +145,7 @@ impl<'a> Run<'a> {
             sampled: None,
             lr_range: matches!(resolved.train.schedule, ScheduleKind::RangeTest { .. }).then(LrRange::default),
             decision: Decision::default(),
+            other_weights: false,
             start_step: 0,
             times: RunTimes::new(begin),
             first_notes: Vec::new(),
@@ -165,7 +168,8 @@ impl<'a> Run<'a> {
             result: SavedEval::of(&last.result),
         });
         let eval_before = self.eval_before.as_ref().map(SavedEval::of);
-        let state = RunState::of(self.config, trainer, self.best.state(), eval_before, last_eval)?;
+        let mut state = RunState::of(self.config, trainer, self.best.state(), eval_before, last_eval)?;
+        state.other_weights = self.other_weights;
         // The log must be on disk at least as far as the checkpoint.
         if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
             log.sync()?;
@@ -240,23 +244,28 @@ impl<'a> Run<'a> {
     /// Evaluate and log, unless these weights were evaluated already; save them if they are the best so far and
     /// `counts`. `None` without evaluation data, or where a rank is asked to stop meanwhile.
     pub(super) fn evaluate(&mut self, trainer: &Trainer, counts: bool) -> Result<Option<EvalResult>> {
-        trainer.with_averages(|| {
+        let step = trainer.steps();
+        // A run that is resumed has the samples of its step already.
+        let writes_samples = (counts || step == 0) && self.config.setup.texts.is_some() && self.sampled != Some(step);
+        let known = self.last_eval.as_ref().filter(|last| last.step == step);
+        let evaluates = self.evaluation.is_some() && known.is_none_or(|last| counts && !last.counted);
+        let mut work = || {
             let result = self.evaluate_present(trainer, counts)?;
-            // A run that is resumed has the samples of its step already.
-            if counts || trainer.steps() == 0 {
+            if writes_samples {
                 self.write_samples(trainer)?;
             }
             Ok(result)
-        })
+        };
+        match evaluates || writes_samples {
+            true => trainer.with_averages(work),
+            false => work(),
+        }
     }
 
-    /// Complete the recipe's prompts and log what comes out, once for each step. On all ranks.
+    /// Complete the recipe's prompts and log what comes out. On all ranks.
     fn write_samples(&mut self, trainer: &Trainer) -> Result<()> {
         let Some(samples) = self.config.setup.texts.as_ref() else { return Ok(()) };
         let step = trainer.steps();
-        if self.sampled == Some(step) {
-            return Ok(());
-        }
         self.sampled = Some(step);
         let start = Instant::now();
         let texts = samples.generate(trainer.evaluated(&|| false))?;

@@ -53,15 +53,24 @@ impl Run<'_> {
             if let Some(at) = &options.init_from {
                 self.load_weights(trainer, at)?;
             }
-            self.prepare_reference(trainer, false)?;
+            self.other_weights = options.init_from.is_some();
+            self.prepare_reference(trainer, None)?;
             self.open_log(false)?;
             self.keep_reference(trainer)?;
             self.log_start(trainer, threads, machine)?;
             self.decision = trainer.agree()?;
             return Ok(());
         };
-        self.prepare_reference(trainer, true)?;
+        self.other_weights = options.init_from.is_some() || choice.began_with_other_weights()?;
+        let begins = choice.name.step() == 0;
+        if !begins {
+            self.prepare_reference(trainer, Some(&choice))?;
+        }
         let (state, rules) = choice.load(self.config, trainer)?;
+        // The weights of step 0 are those that training begins with, wherever they are from.
+        if begins {
+            self.prepare_reference(trainer, Some(&choice))?;
+        }
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
         trainer.team.gather(&[0.0])?;
         self.best.load_state(&state.best);

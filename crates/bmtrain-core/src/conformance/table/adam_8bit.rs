@@ -1,7 +1,7 @@
 //! Rows of Adam with moments in 8 bits.
 
 use super::*;
-use crate::kernel::{SIGNED, UNSIGNED};
+use crate::quantised::{SIGNED, UNSIGNED};
 
 const PLAIN: AdamSettings = AdamSettings {
     lr: 0.01,

@@ -20,7 +20,7 @@ pub use snapshot::Snapshot;
 pub use training_state::{OptimizerState, TrainingState};
 
 use super::disk::Kind;
-use crate::optim::KeptForm;
+use crate::optim::{KeptForm, MASTER};
 use crate::param::Param;
 
 /// The kind under which a tensor of an optimizer's state is saved.
@@ -28,7 +28,7 @@ fn kind_of(tensor: &str) -> Kind {
     match tensor {
         "m" => Kind::MomentM,
         "v" => Kind::MomentV,
-        "master" => Kind::Master,
+        MASTER => Kind::Master,
         other => Kind::Other(other.to_owned()),
     }
 }

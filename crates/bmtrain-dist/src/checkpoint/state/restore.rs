@@ -102,9 +102,9 @@ pub fn load_averages(checkpoint: &Checkpoint, params: &Parameters) -> Result<()>
     for param in saved_of(params).filter(|param| checkpoint.tensor(param.name(), &kind).is_some()) {
         check(checkpoint, param, &kind, (DType::F32, &KeptForm::Elements))
             .map_err(|reason| misfit(checkpoint, reason))?;
-        let elements = param.spec().shape.elements() as u64;
-        let bytes = checkpoint.read_range(param.name(), &kind, 0..elements)?;
-        param.load(&bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>())?;
+        param.load_runs(&mut |runs, values| {
+            checkpoint.read_runs(param.name(), &kind, &element_runs(runs), bytemuck::cast_slice_mut(values))
+        })?;
     }
     Ok(())
 }

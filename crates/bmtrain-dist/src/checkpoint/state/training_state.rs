@@ -48,8 +48,8 @@ impl TrainingState {
         for (optimizer, scheduler) in optim.parts() {
             let mut steps = BTreeMap::new();
             for param in optimizer.groups().iter().flat_map(|group| &group.params) {
-                if let Some(kept) = optimizer.kept(param)? {
-                    steps.insert(param.name().to_owned(), kept.steps);
+                if let Some(taken) = optimizer.steps_of(param)? {
+                    steps.insert(param.name().to_owned(), taken);
                 }
             }
             optimizers.push(OptimizerState { iteration: scheduler.map(|scheduler| scheduler.iteration()), steps });

@@ -24,8 +24,8 @@ use super::delta::Delta;
 use super::on_device::{Rule, StepNumbers};
 use super::state::{DueUpdate, FlatState, States, stretches_of};
 use super::{
-    AdamOptions, ElementwiseOptions, Kept, KeptForm, KeptSpec, KeptTensor, Optimizer, ParamGroup, ReadKept,
-    StateStretch, StepArgs,
+    AdamOptions, ElementwiseOptions, Kept, KeptSpec, KeptTensor, MASTER, Optimizer, ParamGroup, ReadKept, StateStretch,
+    StepArgs,
 };
 use crate::error::{Error, Result};
 use crate::param::{AtRest, Flat, Param};
@@ -146,23 +146,21 @@ impl<R: HostRule> HostOptimizer<R> {
 /// Initial states, and masters with the values as they are now.
 fn host_moments(flat: &Flat, rule: &impl Rule) -> Result<HostMoments> {
     let (count, len) = (flat.layout().spans().len(), flat.state_len());
-    let zeros = || HostBuffer::zeros(flat.device(), len);
-    let has_master = flat.dtype() != DType::F32;
-    let master = has_master.then(zeros).transpose()?;
-    let mut states = Vec::new();
-    for name in rule.states() {
-        let (mut state, value) = (zeros()?, rule.initial(name));
+    let mut tensors = Vec::new();
+    for (spec, value) in rule.sharded(flat.dtype()) {
+        let mut tensor = HostBuffer::zeros(flat.device(), len)?;
         if value != 0.0 {
-            state.as_mut_slice().fill(value);
+            tensor.as_mut_slice().fill(value);
         }
-        states.push((name, state));
+        tensors.push((spec, tensor));
     }
-    let host = Arc::new(Mutex::new(Moments { states, master, moved: vec![Sum::ZERO; count] }));
+    let has_master = tensors.iter().any(|(spec, _)| spec.name == MASTER);
+    let host = Arc::new(Mutex::new(Moments { tensors, moved: vec![Sum::ZERO; count] }));
     if has_master {
         follow_compute(flat)?;
         for part in (0..count).map(|index| flat.owned(index)).filter(|part| !part.of_param.is_empty()) {
             let (host, dtype, range) = (Arc::clone(&host), flat.dtype(), part.in_state);
-            let fill = move |values: &[u8]| match &mut lock(&host).master {
+            let fill = move |values: &[u8]| match lock(&host).tensor(MASTER) {
                 Some(master) => widen(values, dtype, within(master.as_mut_slice(), &range)?),
                 None => Ok(()),
             };
@@ -281,7 +279,7 @@ impl<R: HostRule> Optimizer for HostOptimizer<R> {
         self.settle()?;
         for (state, params) in self.inner.updated()? {
             let flat = &state.flat;
-            for (tensor, buffer) in lock(&state.moments).named() {
+            for (KeptSpec { name: tensor, .. }, buffer) in &lock(&state.moments).tensors {
                 let (part, ranks) = (buffer.as_slice(), flat.tensor_ranks().size());
                 let gathered = flat.sharding().shards_state() || ranks > 1;
                 let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
@@ -289,10 +287,10 @@ impl<R: HostRule> Optimizer for HostOptimizer<R> {
                     let (name, steps) = (param.name(), state.steps[*index]);
                     let range = flat.layout().spans()[*index].range();
                     if let Some(whole) = &whole {
-                        stretches_of(whole, range, (param, steps, tensor), visit)?;
+                        stretches_of(whole, range, (param, steps, *tensor), visit)?;
                         continue;
                     }
-                    let values = part.get(range).unwrap_or_default();
+                    let (values, tensor) = (part.get(range).unwrap_or_default(), *tensor);
                     visit(StateStretch { param: name, steps, tensor, len: values.len(), start: 0, values })?;
                 }
             }
@@ -318,8 +316,8 @@ impl<R: HostRule> Optimizer for HostOptimizer<R> {
         let (flat, index) = param.place()?;
         let ((state, _), part) = (self.inner.of_flat(flat, |options| host_moments(flat, options))?, flat.owned(index));
         flat.device().backend().sync(Lane::Copy)?;
-        for (name, buffer) in lock(&state.moments).named() {
-            let values = read(&KeptSpec { name, form: KeptForm::Elements }, part.of_param.clone())?;
+        for (spec, buffer) in &mut lock(&state.moments).tensors {
+            let (values, name) = (read(spec, part.of_param.clone())?, spec.name);
             let to = within(buffer.as_mut_slice(), &part.in_state)?;
             if values.len() != to.len() {
                 let reason = format!("optimizer state {name}: expected {} values, got {}", to.len(), values.len());

@@ -2,6 +2,7 @@
 //!
 //! Called by [`HostOptimizer`](super::HostOptimizer), which lays out the work; [`HostTensor`] is read by snapshots.
 
+use crate::optim::{KeptSpec, MASTER};
 use crate::shard::host::HostShare;
 use bmtrain_core::exact::Sum;
 use bmtrain_core::offload::{HostBuffer, HostSettings, HostUpdate, Threads};
@@ -12,19 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What the host holds of one flat storage, laid out like the storage's optimizer state.
 #[derive(Debug)]
 pub(super) struct Moments {
-    /// By the names they have in a state.
-    pub(super) states: Vec<(&'static str, HostBuffer)>,
-    /// f32 copies of 16-bit parameters. An f32 parameter needs none: it is updated where it is.
-    pub(super) master: Option<HostBuffer>,
+    /// The tensors of [`Rule::sharded`](super::Rule::sharded). An f32 parameter has no master: it is updated where it is.
+    pub(super) tensors: Vec<(KeptSpec, HostBuffer)>,
     /// The squares of what each parameter moved by in the last step, if that is recorded.
     pub(super) moved: Vec<Sum>,
 }
 
 impl Moments {
-    /// The buffers by the names they have in a state.
-    pub(super) fn named(&mut self) -> Vec<(&'static str, &mut HostBuffer)> {
-        let states = self.states.iter_mut().map(|(name, state)| (*name, state));
-        states.chain(self.master.as_mut().map(|master| ("master", master))).collect()
+    /// The tensor of a name.
+    pub(super) fn tensor(&mut self, name: &str) -> Option<&mut HostBuffer> {
+        self.tensors.iter_mut().find(|(spec, _)| spec.name == name).map(|(_, tensor)| tensor)
     }
 }
 
@@ -62,7 +60,7 @@ impl HostTensor {
             HostSource::Moments { host, name } => (host, *name),
         };
         let mut host = lock(host);
-        let tensor = host.named().into_iter().find(|(name, _)| *name == wanted).map(|(_, tensor)| tensor.as_slice());
+        let tensor = host.tensor(wanted).map(|tensor| tensor.as_slice());
         let values = tensor.and_then(|tensor| tensor.get(elements.clone())).ok_or_else(|| outside(&elements))?;
         buffer.extend_from_slice(bytemuck::cast_slice(values));
         Ok(())
@@ -92,21 +90,24 @@ pub(super) fn run_all(
     (grads, grad_dtype): (&[u8], DType),
 ) -> Result<()> {
     let bytes = |range: &Range<usize>, dtype: DType| range.start * dtype.size()..range.end * dtype.size();
-    let Moments { states, master, moved } = host;
+    let Moments { tensors, moved } = host;
     for run in runs {
         let grad = grads.get(bytes(&run.elements, grad_dtype)).ok_or_else(|| outside(&run.elements))?;
-        let mut views = states.iter_mut();
-        let mut parts = [None, None, None];
-        for (part, name) in parts.iter_mut().zip(run.settings.states()) {
-            if let Some((_, state)) = name.and_then(|_| views.next()) {
-                *part = Some(within(state.as_mut_slice(), &run.in_state)?);
+        let (mut master, mut views) = (None, Vec::with_capacity(3));
+        for (spec, tensor) in tensors.iter_mut() {
+            let view = within(tensor.as_mut_slice(), &run.in_state)?;
+            match spec.name {
+                MASTER => master = Some(view),
+                _ => views.push(view),
             }
         }
+        let mut views = views.into_iter();
+        let states = run.settings.states().map(|name| name.and_then(|_| views.next()));
         let update = HostUpdate {
             parameter: within(values, &bytes(&run.elements, dtype))?,
             dtype,
-            master: master.as_mut().map(|master| within(master.as_mut_slice(), &run.in_state)).transpose()?,
-            states: parts,
+            master,
+            states,
             grad,
             grad_dtype,
             factor,

@@ -239,11 +239,21 @@ impl Flat {
         self.recorded_passes.get() > 0
     }
 
-    /// All-gather the updated values, where every rank stores all values and updates a shard.
-    pub fn publish(&self) -> Result<()> {
+    /// [`Flat::share_values`] after an optimizer step, which changes nothing of a storage without a trained parameter.
+    pub(crate) fn publish(&self) -> Result<()> {
+        match self.trainable.iter().any(|trainable| trainable.get()) {
+            true => self.share_values(),
+            false => {
+                self.state.borrow_mut().rest();
+                Ok(())
+            }
+        }
+    }
+
+    /// All-gather the values that each rank changed of its shard, where every rank stores all values.
+    pub fn share_values(&self) -> Result<()> {
         self.state.borrow_mut().rest();
-        let is_trained = self.trainable.iter().any(|trainable| trainable.get());
-        if !self.sharding.shards_state() || self.sharding.shards_values() || !is_trained {
+        if !self.sharding.shards_state() || self.sharding.shards_values() {
             return Ok(());
         }
         self.settle()?;
