@@ -5,6 +5,7 @@
 use super::ImportOptions;
 use super::flags::{Flag, Flags, read, unused};
 use super::keys;
+use super::ranks::ranks_of;
 use super::sheet::{NoteKind, Sheet};
 use super::shell::Command;
 use crate::data::{PROMPTS, SUPERGLUE};
@@ -70,9 +71,10 @@ pub fn model_center(text: &str, options: &ImportOptions) -> Result<Sheet> {
     train(&flags, family, &mut sheet)?;
     files(&flags, &mut sheet)?;
     sheet.whole(keys::ZERO, 3, "BMTrain shards parameters, gradients and optimizer state");
-    sheet.ranks = options.ranks.or_else(|| super::ranks_of(&command));
+    sheet.ranks = options.ranks.or_else(|| ranks_of(&command));
     flags.account(MODEL_CENTER, &options.leave, &mut sheet)?;
     sheet.apply(&options.sets)?;
+    sheet.check(program)?;
     Ok(sheet)
 }
 
@@ -182,7 +184,13 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
     }
     // Its help calls the value a fraction, and its programs count iterations.
     let warmup = flags.number("--warmup-iters", 0.01)?;
-    sheet.whole(keys::WARMUP, warmup.value.max(0.0) as u64, warmup.from);
+    match warmup.value.max(0.0) as u64 {
+        0 if style == "noam" => {
+            // Its formula begins with the learning rate itself after a warm-up of no step as of one.
+            sheet.whole(keys::WARMUP, 1, format!("{}: no step, which is as one step here", warmup.from));
+        }
+        steps => sheet.whole(keys::WARMUP, steps, warmup.from),
+    }
     let decay = flags.number("--weight-decay", 0.01)?;
     sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
     sheet.flag(keys::DECAY_ALL, true, "its programs decay all parameters");

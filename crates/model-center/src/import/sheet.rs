@@ -4,17 +4,19 @@
 
 use super::keys;
 use crate::file::printable;
-use crate::recipe::quote;
+use crate::recipe::{Recipe, quote};
 use crate::{Error, Result};
 use std::fmt::{self, Display, Write};
 
 /// Tables in the order in which they are written.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 17] = [
     "model",
     "adapter",
     "data",
     "data.columns",
+    "data.masking",
     "data.spans",
+    "preference",
     "train",
     "train.batch_ramp",
     "train.early_stop",
@@ -23,6 +25,7 @@ const TABLES: [&str; 14] = [
     "checkpoint",
     "log",
     "output",
+    "device",
     "parallel",
 ];
 
@@ -196,6 +199,23 @@ impl Sheet {
         }
     }
 
+    /// Refuses a recipe that its reader refuses: names the setting of the source that the mistake is made from.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with the first mistake.
+    pub(super) fn check(&self, place: &str) -> Result<()> {
+        let Err(mistakes) = Recipe::read_text("", &self.to_toml(), &[]) else { return Ok(()) };
+        let [first, others @ ..] = mistakes.as_slice() else { return Ok(()) };
+        let line = self.lines.iter().find(|line| first.reason.contains(&format!("`{}`", line.key)));
+        let from = line.map_or_else(String::new, |line| format!(", {}", line.from));
+        let also = match others.len() {
+            0 => String::new(),
+            count => format!(" ({count} further mistakes)"),
+        };
+        let reason = format!("no recipe can have it: {}{also}", first.reason);
+        Err(Error::argument(printable(&format!("{place}{from}"), 200), reason, first.fix.clone()))
+    }
+
     /// The recipe as TOML.
     pub fn to_toml(&self) -> String {
         self.to_string()
@@ -274,6 +294,15 @@ impl Display for Commands {
         }
         write_notes(f, &self.notes)
     }
+}
+
+/// Data sets as a list of inline tables, from the fields of each.
+pub(super) fn inline_tables(sets: &[Vec<(&str, String)>]) -> String {
+    let table = |fields: &Vec<(&str, String)>| {
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        format!("{{ {} }}", fields.join(", "))
+    };
+    format!("[{}]", sets.iter().map(table).collect::<Vec<_>>().join(", "))
 }
 
 /// The notes as comments, by their kinds.

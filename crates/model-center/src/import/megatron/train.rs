@@ -123,7 +123,11 @@ impl Translation<'_> {
             let reason = format!("{} is above {}", least.from, lr.from);
             return Err(Error::argument("--min-lr", reason, "give at most --lr"));
         }
-        if lr.value > 0.0 {
+        if sheet.get(keys::SCHEDULE) == Some("\"constant\"") {
+            if least.is_given {
+                sheet.note(NoteKind::Unused, least.from, "the learning rate does not fall");
+            }
+        } else if lr.value > 0.0 {
             sheet.number(keys::FINAL_LR, least.value / lr.value, format!("{} / {}", least.from, lr.from));
         }
         // Version 2 mended the formulas, and has flags of its own for the warm-up.
