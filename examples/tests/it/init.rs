@@ -139,7 +139,7 @@ fn pairs_of_completions_are_trained_on_by_preferences_and_reported() {
     finetune(&fixture, &["--recipe", "pairs.toml", "train.batch_size=8", "train.micro_batch_size=4"]).succeeded();
     assert!(fixture.path("runs/pairs-dpo/model/adapter_config.json").exists());
     fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/pairs-dpo"]).succeeded();
-    // Columns of other names are named, and what is no pair is refused with those there are.
+    // Columns of other names are named, and two columns that are not a pair are refused with all names.
     fixture.write("other.csv", "q,a,b\nis it ?,good,bad\nwas it ?,fine,poor\n");
     let ask = ["--preset", "dpo", "--model", "model", "--data", "other.csv", "--out", "other.toml"];
     let refused = init(&fixture, &ask).refused();

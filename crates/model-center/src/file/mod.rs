@@ -159,7 +159,7 @@ pub fn printable(text: &str, limit: usize) -> String {
     out
 }
 
-/// A word as a shell reads it: in single quotes where it has other characters than those that stand for themselves.
+/// An argument as a shell reads it: in single quotes if a character of it has a meaning for the shell.
 pub fn shell_word(text: &str) -> String {
     let is_plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c));
     if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\"'\"'")) }

@@ -206,7 +206,8 @@ impl Sheet {
     pub(super) fn check(&self, place: &str) -> Result<()> {
         let Err(mistakes) = Recipe::read_text("", &self.to_toml(), &[]) else { return Ok(()) };
         let [first, others @ ..] = mistakes.as_slice() else { return Ok(()) };
-        let line = self.lines.iter().find(|line| first.reason.contains(&format!("`{}`", line.key)));
+        let mut keys = first.reason.split('`').skip(1).step_by(2);
+        let line = keys.find_map(|key| self.lines.iter().find(|line| line.key == key));
         let from = line.map_or_else(String::new, |line| format!(", {}", line.from));
         let also = match others.len() {
             0 => String::new(),

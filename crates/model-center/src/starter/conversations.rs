@@ -146,7 +146,7 @@ fn texts(row: &Map<String, Value>, found: &Found) -> Vec<String> {
     found.columns.iter().filter_map(|name| row.get(name)).flat_map(turns).collect()
 }
 
-/// The texts of a value: itself, or those of messages.
+/// The texts of a value: itself, or the contents of messages.
 pub(super) fn turns(value: &Value) -> Vec<String> {
     let content = |item: &Value| ["content", "value"].iter().find_map(|name| item.get(*name)).and_then(single);
     match value {

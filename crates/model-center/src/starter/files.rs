@@ -15,7 +15,7 @@ const FEWEST: usize = 10;
 /// Records whose lengths are counted.
 const COUNTED: usize = 1000;
 
-/// The training data and the evaluation data: those of `--eval`, or the one of several files whose name says so.
+/// The training data and the evaluation data: `--eval`, or the one of several files that has a name of such data.
 pub(super) fn data_and_eval(options: &StarterOptions) -> (Vec<PathBuf>, Option<PathBuf>) {
     let mut data = options.data.clone();
     match (&options.eval, evaluation_file(&data)) {

@@ -45,12 +45,11 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let count = files::write(options, (&table, &data, eval.as_ref()), of_pair, made);
     found.write(are_chats, model, made);
     let longer = files::sampled(&table).map(|row| {
-        let sides = [found.chosen, found.rejected].map(|column| {
+        let tokens = |column: &Column| -> Result<usize> {
             let texts = texts(row, column);
             Ok(model.count(&texts.join("\n"), None)? + OF_TURN * texts.len())
-        });
-        let [better, worse] = sides;
-        Ok(usize::max(better?, worse?))
+        };
+        Ok(tokens(found.chosen)?.max(tokens(found.rejected)?))
     });
     let length = files::write_length(&mut longer.collect::<Result<Vec<usize>>>()?, model, made);
     files::write_flaws(&table, made);

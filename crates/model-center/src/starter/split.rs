@@ -18,7 +18,7 @@ pub(super) struct Sides {
     pub(super) eval: Vec<usize>,
 }
 
-/// A tenth of each group, of groups of at least five records one or more; where no group has so many, a tenth of all.
+/// A tenth of each group, of groups of at least five records one or more; where all groups are smaller, a tenth of all.
 /// Of fewer than five records none is evaluated.
 ///
 /// `rows` are the text and the group of each record; records without are on no side.

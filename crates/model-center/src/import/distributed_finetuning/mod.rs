@@ -1,8 +1,7 @@
 //! Commands of IBM's "Distributed finetuning": its training as a recipe, its generation and its export as commands.
 //!
-//! Defines [`distributed_finetuning`]: `flags` has the list of its flags, of which
-//! `docs/from-distributed-finetuning.md` has a table, `data` the data sets of its training, and `commands` what becomes
-//! of its generation and export.
+//! Defines [`distributed_finetuning`]: `flags` has the list of its flags, `data` the data sets of its training, and
+//! `commands` what becomes of its generation and export. All flags are in `docs/from-distributed-finetuning.md`.
 
 mod commands;
 mod data;

@@ -58,7 +58,7 @@ pub(super) fn translate(s: &Settings<'_>, samples: Samples, sheet: &mut Sheet) -
         let mut fields = vec![("path", quote(&path(s, key, &set, sheet)?))];
         if let Some(eval) = eval.get(at) {
             let eval = table(s, "test_datasets", eval)?;
-            // One without a type has that of the training data.
+            // A set without a type has the type of the training data.
             if eval.contains_key("type") {
                 let of_eval = self::form(s, ("test_datasets", &eval), (samples, false), sheet)?;
                 if of_eval != form {
@@ -108,7 +108,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Adds those of a data set.
+    /// Adds the columns of a data set.
     ///
     /// # Errors
     /// [`crate::Error::Argument`] where one key would have two values.

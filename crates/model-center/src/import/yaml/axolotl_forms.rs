@@ -277,7 +277,7 @@ fn check_turns(s: &Settings<'_>, key: &str, set: &Map<String, Value>) -> Result<
         let names: Vec<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if let Some(other) = names.iter().find(|name| !known.contains(name)) {
             let (other, role) = (printable(other, 30), printable(role, 30));
-            let reason = format!("{other} is no name of the role {role} here");
+            let reason = format!("the role {role} is not called {other} here");
             return s.refuse(key, reason, "rename the roles of the records: system, user, assistant");
         }
     }

@@ -77,7 +77,7 @@ fn found(
 }
 
 fn evaluations(s: &Settings<'_>, has_eval: bool, sheet: &mut Sheet) -> Result<()> {
-    // Without a number it is that of the log.
+    // Without a number it is the interval of the log.
     let default = s.number("logging_steps")?.unwrap_or(TRAINER_STEPS);
     let strategies = ["eval_strategy", "evaluation_strategy"];
     let Some(Found { value, from }) = found(s, &strategies, ("eval_steps", default), "evals_per_epoch", sheet)? else {

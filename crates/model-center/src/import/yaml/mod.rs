@@ -1,7 +1,7 @@
 //! Configurations in YAML, of trainers around transformers.
 //!
-//! [`axolotl`] and [`llama_factory`] translate; `tree` reads YAML, and `settings` looks keys up in the table of all that
-//! a trainer knows: `axolotl_keys`, `llama_factory_keys`.
+//! [`axolotl`] and [`llama_factory`] translate; `tree` reads YAML, and `settings` looks keys up in the table of all
+//! that a trainer knows: `axolotl_keys`, `llama_factory_keys`.
 //!
 //! Both have `trainer`, `optimizer` and `intervals` from the Trainer of transformers, `lora` from PEFT and `pairs` from
 //! TRL; `only` is for parts of models, and `sets` writes data sets.

@@ -1,7 +1,7 @@
 //! Training some parameters of a model alone.
 //!
-//! Patterns of parameters are in the names that they have here, which depend on the family, and no file is read: other
-//! patterns than those of blocks come from `--set train.only=…`.
+//! Patterns match the names that parameters have here, which depend on the family, and no file is read: patterns other
+//! than of blocks come from `--set train.only=…`.
 
 use super::settings::Settings;
 use crate::Result;

@@ -51,6 +51,9 @@ pub(super) fn translate(s: &Settings<'_>, names: &Names, sheet: &mut Sheet) -> R
     };
     let is_muon = s.flag("use_muon")?;
     let ours = if is_muon { "muon" } else { *ours };
+    if is_muon {
+        s.pass_over(&[names.optimizer], "use_muon decides", sheet);
+    }
     if is_muon || s.has(names.optimizer) {
         let shown = s.shown_all(&[if is_muon { "use_muon" } else { names.optimizer }]);
         sheet.text(keys::OPTIMIZER, ours, shown);

@@ -129,7 +129,7 @@ impl<'a> Settings<'a> {
         printable(&format!("{key}: {value}"), 120)
     }
 
-    /// Those of some keys that are there, as they were given.
+    /// The keys of a list that are there, as they were given.
     pub(super) fn shown_all(&self, keys: &[&str]) -> String {
         let shown: Vec<String> = keys.iter().filter(|key| self.has(key)).map(|key| self.shown(key)).collect();
         shown.join(", ")

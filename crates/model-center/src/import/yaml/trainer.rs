@@ -181,7 +181,8 @@ fn schedule(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), sheet: &mu
         }
     }
     if *ours == "polynomial" && lr > POLYNOMIAL_END {
-        sheet.number(keys::FINAL_LR, POLYNOMIAL_END / lr, "lr_end of the schedule, default 1e-7");
+        let ratio = (POLYNOMIAL_END / lr * 1e9).round() / 1e9;
+        sheet.number(keys::FINAL_LR, ratio, "lr_end of the schedule, default 1e-7");
     }
     Ok(())
 }

@@ -146,7 +146,7 @@ fn columns_of_one_data_set_are_not_given_to_another() {
         ),
         (
             "  - path: a\n    type: chat_template\n    roles: { user: [customer] }\n",
-            "customer is no name of the role user here",
+            "the role user is not called customer here",
         ),
         (
             "  - path: a\n    type: alpaca\ntest_datasets:\n  - path: b\n    type: chat_template\n",
