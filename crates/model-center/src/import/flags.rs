@@ -158,6 +158,14 @@ impl Flags {
         Ok(Some(value))
     }
 
+    /// A text, or the default that the other program has.
+    pub(super) fn text_or<'f>(&'f self, name: &'static str, default: &'f str) -> Result<Sourced<&'f str>> {
+        Ok(match self.text(name)? {
+            Some(value) => Sourced { value, from: self.shown(name), is_given: true },
+            None => Sourced { value: default, from: format!("{name}, default {default}"), is_given: false },
+        })
+    }
+
     /// A number, or the default that the other program has.
     pub(super) fn number(&self, name: &'static str, default: f64) -> Result<Sourced<f64>> {
         match self.text(name)? {

@@ -156,17 +156,14 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
     sheet.whole(keys::BATCH, batch.value, batch.from);
     let lr = flags.number("--lr", 1e-4)?;
     sheet.number(keys::LR, lr.value, lr.from);
-    let style = flags.text("--lr-decay-style")?.unwrap_or("noam");
+    let given = flags.text_or("--lr-decay-style", "noam")?;
+    let style = given.value;
     if !["constant", "linear", "cosine", "exponential", "noam"].contains(&style) {
         let reason = format!("the schedule {style} has no counterpart");
         let fix = "constant, linear, cosine, exponential or noam";
         return Err(Error::argument("--lr-decay-style", reason, fix));
     }
-    let from = match flags.is_given("--lr-decay-style") {
-        true => flags.shown("--lr-decay-style"),
-        false => "--lr-decay-style, default noam".to_owned(),
-    };
-    sheet.text(keys::SCHEDULE, style, from);
+    sheet.text(keys::SCHEDULE, style, given.from);
     let end = flags.maybe_whole("--lr-decay-iters")?;
     match ["linear", "cosine"].contains(&style) {
         true => {
@@ -195,10 +192,7 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
     sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
     sheet.flag(keys::DECAY_ALL, true, "its programs decay all parameters");
     let clip = flags.number("--clip-grad", 1.0)?;
-    match clip.value > 0.0 {
-        true => sheet.number(keys::CLIP_NORM, clip.value, clip.from),
-        false => sheet.text(keys::CLIP_KIND, "none", clip.from),
-    }
+    sheet.clip(clip.value, clip.from);
     let seed = flags.whole("--seed", 1234)?;
     sheet.whole(keys::SEED, seed.value, seed.from);
     sheet.flag(keys::OFFLOAD, true, "its programs use AdamOffloadOptimizer");

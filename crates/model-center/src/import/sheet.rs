@@ -2,6 +2,7 @@
 //!
 //! Defines [`Sheet`] and its text; filled by the translations, and by [`crate::starter`].
 
+use super::flags::Sourced;
 use super::keys;
 use crate::file::printable;
 use crate::recipe::{Recipe, quote};
@@ -127,6 +128,20 @@ impl Sheet {
         let text = if value < 9e18 { (value as u64).to_string() } else { format!("{value:?}") };
         self.raw(key, text, from);
         Ok(())
+    }
+
+    /// The averages of Adam and its like.
+    pub(super) fn betas(&mut self, one: Sourced<f64>, two: Sourced<f64>) {
+        let value = format!("[{:?}, {:?}]", one.value, two.value);
+        self.raw(keys::BETAS, value, format!("{}, {}", one.from, two.from));
+    }
+
+    /// The bound of gradients' norm; 0 is none.
+    pub(super) fn clip(&mut self, norm: f64, from: String) {
+        match norm > 0.0 {
+            true => self.number(keys::CLIP_NORM, norm, from),
+            false => self.text(keys::CLIP_KIND, "none", from),
+        }
     }
 
     /// A scale that does not move.

@@ -76,6 +76,7 @@ mod hf_safetensors;
 mod host_waits;
 mod import;
 mod import_distributed_finetuning;
+mod import_flags;
 mod import_yaml;
 mod lm_loss;
 mod memory_saving;

@@ -242,7 +242,7 @@ fn optimizer(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
     sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
     sheet.flag(keys::DECAY_ALL, true, "it decays all parameters, norms and biases among them");
     let (one, two) = (flags.number("--beta1", 0.9)?, flags.number("--beta2", 0.95)?);
-    sheet.raw(keys::BETAS, format!("[{:?}, {:?}]", one.value, two.value), format!("{}, {}", one.from, two.from));
+    sheet.betas(one, two);
     let eps = flags.number("--eps", 1e-8)?;
     sheet.number(keys::EPS, eps.value, eps.from);
     sheet.text(keys::CLIP_KIND, "none", "it clips no gradients; train.clip_norm = 1.0 is safer");

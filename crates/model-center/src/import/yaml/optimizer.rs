@@ -71,7 +71,7 @@ pub(super) fn translate(s: &Settings<'_>, names: &Names, sheet: &mut Sheet) -> R
     } else if is_adams || betas.iter().any(|key| s.has(key)) {
         let default = if ours == "lion" && !is_adams { 0.99 } else { 0.999 };
         let (one, two) = (s.number_or(betas[0], 0.9)?, s.number_or(betas[1], default)?);
-        sheet.raw(keys::BETAS, format!("[{:?}, {:?}]", one.value, two.value), format!("{}, {}", one.from, two.from));
+        sheet.betas(one, two);
     }
     match s.number("adam_epsilon")? {
         Some(eps) if WITH_EPSILON.contains(&ours) => sheet.number(keys::EPS, eps, s.shown("adam_epsilon")),
@@ -79,9 +79,6 @@ pub(super) fn translate(s: &Settings<'_>, names: &Names, sheet: &mut Sheet) -> R
         None => {}
     }
     let clip = s.number_or("max_grad_norm", 1.0)?;
-    match clip.value > 0.0 {
-        true => sheet.number(keys::CLIP_NORM, clip.value, clip.from),
-        false => sheet.text(keys::CLIP_KIND, "none", clip.from),
-    }
+    sheet.clip(clip.value, clip.from);
     Ok(())
 }
