@@ -205,7 +205,7 @@ fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
 fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_makes_them() {
     let fixture = Fixture::decoder();
     let ask = ["--preset", "pretrain", "--model", "model", "--data"];
-    let refused = init(&fixture, &[&ask[..], &["train.jsonl"]].concat()).refused();
+    let refused = init(&fixture, &[&ask[..], &["train.jsonl", "--out", "t.toml"]].concat()).refused();
     assert!(refused.contains("corpus build train.jsonl --tokenizer model"), "{refused}");
     let build = ["build", "train.jsonl", "--tokenizer", "model", "--out", "books", "--eod-token", "[SEP]"];
     fixture.write("train.jsonl", &sentences(200));
@@ -272,7 +272,8 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
     let refused = init(&chat, &with("sft", "chats.jsonl", &[])).refused();
     assert!(refused.contains("no chat template"), "{refused}");
     // A model of the cache's that is not there, and the preset's own, which may come later.
-    let refused = init(&chat, &["--preset", "sft", "--model", "org/none", "--data", "train.jsonl"]).refused();
+    let ask = ["--preset", "sft", "--model", "org/none", "--out", "none.toml", "--data", "train.jsonl"];
+    let refused = init(&chat, &ask).refused();
     assert!(refused.contains("fetch -- org/none"), "{refused}");
     let outcome = init(&chat, &["--preset", "classify", "--data", "train.jsonl", "--out", "later.toml"]).succeeded();
     assert!(outcome.stderr.contains("`fetch google-bert/bert-base-uncased`"), "{}", outcome.stderr);

@@ -119,9 +119,10 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
             }
         }
         None if table.is_whole => {
-            let kind = if is_regression { "a tenth" } else { "a tenth of each class" };
+            let has_groups = !is_regression && classes.values().any(|count| *count >= 5);
+            let kind = if has_groups { "a tenth of each class" } else { "about a tenth" };
             count = split_off(options, (&table, &rows), (&train, kind), made);
-            is_split = true;
+            is_split = !made.files.is_empty();
             if unlabelled > 0 {
                 let why = format!("{unlabelled} records without a label are left out");
                 made.remark(&train, why);
