@@ -4,7 +4,7 @@
 
 use crate::terminal;
 use clap::{Args, Parser, Subcommand};
-use model_center::file::{read_text, write_atomic};
+use model_center::file::{read_text, shell_word, write_atomic};
 use model_center::import::{self, Commands, ImportOptions, Note, NoteKind, Sheet, Translated};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -153,8 +153,7 @@ fn text(command: &Command) -> Result<String> {
         return script_or_text(command.command.as_deref().unwrap_or_default());
     }
     // Words that a shell has already split stay whole.
-    let quoted = command.words.iter().map(|word| format!("'{}'", word.replace('\'', "'\"'\"'")));
-    Ok(quoted.collect::<Vec<_>>().join(" "))
+    Ok(command.words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" "))
 }
 
 /// The contents of a file, or the text itself if there is no such file.

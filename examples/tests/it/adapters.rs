@@ -221,7 +221,7 @@ fn virtual_tokens_are_trained_saved_and_generated_with() {
 }
 
 /// A decoder whose rows are whole blocks of NF4.
-fn wide_decoder() -> Fixture {
+pub fn wide_decoder() -> Fixture {
     let fixture = Fixture::decoder();
     let sets = [
         "model.init=random",

@@ -125,6 +125,30 @@ fn configurations_in_yaml_train() {
 }
 
 #[test]
+fn preferences_and_frozen_blocks_of_configurations_train() {
+    let fixture = Fixture::decoder();
+    let pair = |at: usize| {
+        format!("{{\"instruction\": \"is film {at} ?\", \"chosen\": \"good it is\", \"rejected\": \"bad he was\"}}\n")
+    };
+    fixture.write("data/pairs.json", &(0..8).map(pair).collect::<String>());
+    fixture.write("dpo.yaml", "model_name_or_path: model\nstage: dpo\ndataset: pairs\ncutoff_len: 19\nlora_rank: 2\n");
+    fixture.write(
+        "freeze.yaml",
+        "model_name_or_path: model\nstage: rm\nfinetuning_type: freeze\nfreeze_trainable_layers: -1\n\
+         dataset: pairs\ncutoff_len: 19\noptim: adafactor\n",
+    );
+    let finetune = env!("CARGO_BIN_EXE_finetune");
+    for (name, has_frozen) in [("dpo", false), ("freeze", true)] {
+        let (yaml, toml, dir) = (format!("{name}.yaml"), format!("{name}.toml"), format!("output.dir={name}"));
+        let sets = ["--set", "train.micro_batch_size=2", "--set", "train.epochs=1", "--set", &dir, "--out", &toml];
+        import(&fixture, &[&["llama-factory", &yaml][..], &sets].concat()).succeeded();
+        assert_eq!(fixture.read(&toml).contains("only = [\"*.layers.0.*\"]"), has_frozen);
+        fixture.run(finetune, &["--recipe", &toml]).succeeded();
+        assert!(fixture.path(&format!("{name}/model")).exists());
+    }
+}
+
+#[test]
 fn commands_of_distributed_finetuning_train_and_generate() {
     let fixture = Fixture::decoder();
     for (file, count) in [("data/train/a.jsonl", 8), ("data/val/b.jsonl", 2)] {
@@ -138,10 +162,14 @@ fn commands_of_distributed_finetuning_train_and_generate() {
     let finetune = env!("CARGO_BIN_EXE_finetune");
     fixture.run(finetune, &["--recipe", "f.toml", "--dry-run"]).succeeded();
     fixture.run(finetune, &["--recipe", "f.toml"]).succeeded();
-    let command =
-        "src.generate --model_name model --load_path out --data_path data --batch_size 2 --output_file o.jsonl";
+    let command = "src.generate --model_name model --load_path out --data_path data --batch_size 2 --output_file \
+                   o.jsonl --max_new_tokens 3";
     let script = import(&fixture, &["distributed-finetuning", &format!("python -m {command}")]).succeeded().stdout;
-    assert!(script.contains("\ngenerate out/model --input test.jsonl --output o.jsonl --batch 2"), "{script}");
+    let line = script.lines().find_map(|line| line.strip_prefix("generate ")).unwrap_or_else(|| panic!("{script}"));
+    assert!(line.starts_with("out/model --data data --split test --output o.jsonl --batch 2 "), "{script}");
+    fixture.write("data/test/a.jsonl", "{\"input\": \"is it good ?\"}\n{\"input\": \"was it ?\"}\n");
+    fixture.generate(&line.split_whitespace().collect::<Vec<_>>()).succeeded();
+    assert_eq!(fixture.read("o.jsonl").lines().count(), 2);
 }
 
 #[test]

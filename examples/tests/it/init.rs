@@ -1,5 +1,6 @@
 //! The init program: a newcomer's files and a model in, a recipe out that runs as it is.
 
+use crate::adapters::wide_decoder;
 use crate::fixture::{Fixture, Outcome, sentences};
 
 fn init(fixture: &Fixture, arguments: &[&str]) -> Outcome {
@@ -95,6 +96,94 @@ fn instructions_with_columns_of_their_own_become_a_run_of_updates() {
 }
 
 #[test]
+fn updates_beside_a_model_in_4_bits_are_trained_and_reported() {
+    let fixture = wide_decoder();
+    let record =
+        |at: usize| format!("{{\"question\": \"is film {at} good ?\", \"answer\": \"it is very good and {at}\"}}\n");
+    fixture.write("faq.jsonl", &(0..40).map(record).collect::<String>());
+    let ask = ["--preset", "qlora", "--model", "wide/model", "--data", "faq.jsonl", "--out", "faq.toml"];
+    init(&fixture, &ask).succeeded();
+    let recipe = fixture.read("faq.toml");
+    for line in ["method = \"lora\" # ", "rank = 16 # ", "alpha = 32 # ", "quantize = \"nf4\" # ", "lr = 0.0002 # "] {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+    finetune(&fixture, &["--recipe", "faq.toml", "train.epochs=1"]).succeeded();
+    assert!(fixture.path("runs/faq-qlora/model/adapter_config.json").exists());
+    fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/faq-qlora"]).succeeded();
+}
+
+#[test]
+fn pairs_of_completions_are_trained_on_by_preferences_and_reported() {
+    let fixture = Fixture::decoder();
+    let record = |at: usize| {
+        format!("{{\"question\": \"is film {at} ?\", \"chosen\": \"good it is\", \"rejected\": \"bad he was {at}\"}}\n")
+    };
+    fixture.write("pairs.jsonl", &(0..40).map(record).collect::<String>());
+    let ask = ["--preset", "dpo", "--model", "model", "--data", "pairs.jsonl", "--out", "pairs.toml"];
+    init(&fixture, &ask).succeeded();
+    let recipe = fixture.read("pairs.toml");
+    for line in [
+        "task = \"preference\" # ",
+        "prompt = \"question\" # the file's name of it",
+        "loss = \"dpo\" # ",
+        "beta = 0.1 # ",
+        "method = \"lora\" # ",
+        "train = \"pairs_data/train.jsonl\"",
+        "eval = \"pairs_data/eval.jsonl\"",
+        "batch_size = 32 # ",
+        "lr = 2e-5 # ",
+    ] {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+    assert!(!recipe.contains("chosen = "), "{recipe}");
+    finetune(&fixture, &["--recipe", "pairs.toml", "train.batch_size=8", "train.micro_batch_size=4"]).succeeded();
+    assert!(fixture.path("runs/pairs-dpo/model/adapter_config.json").exists());
+    fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/pairs-dpo"]).succeeded();
+    // Columns of other names are named, and two columns that are not a pair are refused with all names.
+    fixture.write("other.csv", "q,a,b\nis it ?,good,bad\nwas it ?,fine,poor\n");
+    let ask = ["--preset", "dpo", "--model", "model", "--data", "other.csv", "--out", "other.toml"];
+    let refused = init(&fixture, &ask).refused();
+    assert!(refused.contains("--column chosen=NAME") && refused.contains("columns are q, a, b"), "{refused}");
+    let columns = ["--column", "prompt=q", "--column", "chosen=a", "--column", "rejected=b"];
+    let outcome = init(&fixture, &[&ask[..], &columns].concat()).succeeded();
+    assert!(outcome.stderr.contains("too few or too many records to split"), "{}", outcome.stderr);
+    assert!(fixture.read("other.toml").contains("chosen = \"a\""));
+}
+
+#[test]
+fn data_that_cannot_be_split_have_no_empty_file_of_evaluation_data() {
+    let fixture = Fixture::new();
+    // Ten classes of three records: a tenth of all of them.
+    let ticket = |at: usize| format!("the film number {at} was good,class {}\n", at % 10);
+    fixture.write("small.csv", &format!("text,label\n{}", (0..30).map(ticket).collect::<String>()));
+    let ask = |name: &'static str| ["--preset", "classify", "--model", "model", "--out", "s.toml", "--data", name];
+    init(&fixture, &ask("small.csv")).succeeded();
+    assert_eq!(fixture.read("s_data/eval.jsonl").lines().count(), 3);
+    finetune(&fixture, &["--recipe", "s.toml", "--dry-run"]).succeeded();
+    // What exists is found before anything is read.
+    let refused = init(&fixture, &ask("none.csv")).refused();
+    assert!(refused.contains("s_data/train.jsonl exists, and nothing is overwritten"), "{refused}");
+    // Four records are all for training, and no key of evaluations is without effect.
+    fixture.write("four.csv", "text,label\ngood,a\nbad,b\nfine,a\npoor,b\n");
+    let ask = ["--preset", "classify", "--model", "model", "--out", "four.toml", "--data", "four.csv"];
+    let outcome = init(&fixture, &ask).succeeded();
+    assert!(outcome.stderr.contains("too few different records to split"), "{}", outcome.stderr);
+    let recipe = fixture.read("four.toml");
+    assert!(recipe.contains("train = \"four.csv\"") && !recipe.contains("eval = "), "{recipe}");
+    assert!(!fixture.path("four_data").exists());
+    finetune(&fixture, &["--recipe", "four.toml", "--dry-run"]).succeeded();
+}
+
+#[test]
+fn the_help_has_a_line_for_each_preset() {
+    let fixture = Fixture::new();
+    let help = init(&fixture, &["--help"]).succeeded().stdout;
+    for preset in model_center::starter::PRESETS {
+        assert!(help.contains(preset.name) && help.contains(preset.doc), "{} is not in {help}", preset.name);
+    }
+}
+
+#[test]
 fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
     let fixture = Fixture::decoder();
     let record =
@@ -116,7 +205,7 @@ fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
 fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_makes_them() {
     let fixture = Fixture::decoder();
     let ask = ["--preset", "pretrain", "--model", "model", "--data"];
-    let refused = init(&fixture, &[&ask[..], &["train.jsonl"]].concat()).refused();
+    let refused = init(&fixture, &[&ask[..], &["train.jsonl", "--out", "t.toml"]].concat()).refused();
     assert!(refused.contains("corpus build train.jsonl --tokenizer model"), "{refused}");
     let build = ["build", "train.jsonl", "--tokenizer", "model", "--out", "books", "--eod-token", "[SEP]"];
     fixture.write("train.jsonl", &sentences(200));
@@ -130,6 +219,23 @@ fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_make
         assert!(recipe.contains(line), "{line} is not in\n{recipe}");
     }
     fixture.run(env!("CARGO_BIN_EXE_pretrain"), &["--recipe", "p.toml", "--dry-run"]).succeeded();
+    // Token files of their own are evaluated on, as far as they go, whichever way they are named.
+    fixture.write("valid.jsonl", &sentences(3000));
+    let build = ["build", "valid.jsonl", "--tokenizer", "model", "--out", "books_valid", "--eod-token", "[SEP]"];
+    fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
+    for (name, data) in [("q", &["books", "--eval", "books_valid"][..]), ("r", &["books.bin", "books_valid.bin"])] {
+        let out = format!("{name}.toml");
+        let sets = ["--set", "data.eod_token=[SEP]", "--out", &out];
+        init(&fixture, &[&ask[..], data, &sets].concat()).succeeded();
+        let recipe = fixture.read(&out);
+        for line in ["corpora = [\"books\"] # ", "valid = [\"books_valid\"] # given: ", "split = \"100,0,0\""] {
+            assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+        }
+        let iterations = recipe.lines().find_map(|line| line.strip_prefix("iterations = ")).unwrap();
+        let iterations: u64 = iterations.split(' ').next().unwrap().parse().unwrap();
+        assert!(iterations > 1, "{recipe}");
+        fixture.run(env!("CARGO_BIN_EXE_pretrain"), &["--recipe", &out, "--dry-run"]).succeeded();
+    }
 }
 
 #[test]
@@ -166,7 +272,8 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
     let refused = init(&chat, &with("sft", "chats.jsonl", &[])).refused();
     assert!(refused.contains("no chat template"), "{refused}");
     // A model of the cache's that is not there, and the preset's own, which may come later.
-    let refused = init(&chat, &["--preset", "sft", "--model", "org/none", "--data", "train.jsonl"]).refused();
+    let ask = ["--preset", "sft", "--model", "org/none", "--out", "none.toml", "--data", "train.jsonl"];
+    let refused = init(&chat, &ask).refused();
     assert!(refused.contains("fetch -- org/none"), "{refused}");
     let outcome = init(&chat, &["--preset", "classify", "--data", "train.jsonl", "--out", "later.toml"]).succeeded();
     assert!(outcome.stderr.contains("`fetch google-bert/bert-base-uncased`"), "{}", outcome.stderr);
@@ -192,6 +299,7 @@ fn every_program_prints_completions_and_a_manual_page() {
         env!("CARGO_BIN_EXE_plan"),
         env!("CARGO_BIN_EXE_pretrain"),
         env!("CARGO_BIN_EXE_runs"),
+        env!("CARGO_BIN_EXE_serve"),
         env!("CARGO_BIN_EXE_simulate"),
         env!("CARGO_BIN_EXE_tokenizer"),
     ];

@@ -7,6 +7,7 @@ use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::settings::SettingOptions;
 use crate::cli::terminal;
+use crate::file::shell_word;
 use crate::model::Registry;
 use crate::recipe::{self, Resolved, as_error, preflight, recipe_schema, settings_page};
 use crate::run::ExitStatus;
@@ -114,7 +115,7 @@ impl Options {
             profile: self.profile,
             fail_points: self.fail_points()?,
             places: model_places(),
-            command: command_line(std::env::args()),
+            command: std::env::args().map(|word| shell_word(&word)).collect::<Vec<_>>().join(" "),
         })
     }
 
@@ -140,14 +141,6 @@ impl Options {
     fn distributed(&self) -> DistributedOptions {
         DistributedOptions { ranks: self.ranks, connection: self.comm.connection(), deadline: None }
     }
-}
-
-/// A command line as a shell reads it.
-fn command_line(arguments: impl Iterator<Item = String>) -> String {
-    let is_plain =
-        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c));
-    let quoted = |text: String| if is_plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\"'\"'")) };
-    arguments.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Trains as a recipe specifies on the ranks of a group: [`finetune_on`], or a training of one's own around it.

@@ -3,14 +3,14 @@
 use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::terminal;
-use crate::file::{printable, write_atomic};
+use crate::file::{printable, shell_word, write_atomic};
 use crate::model::Registry;
-use crate::recipe::Recipe;
+use crate::recipe::{Draft, Recipe, as_error};
 use crate::run::ExitStatus;
-use crate::starter::{PRESETS, Starter, StarterOptions, starter};
+use crate::starter::{COLUMNS, DataKind, PRESETS, Starter, StarterOptions, preset, starter};
 use crate::{Error, Result};
 use clap::Parser;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,8 +22,7 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "init", version)]
 pub struct Options {
-    /// What to train: classify (a classifier or a regression), sft (a whole language model on conversations,
-    /// instructions or texts), lora (the same by low-rank updates), pretrain (a decoder on token files).
+    /// What to train.
     #[arg(long, value_name = "PRESET", value_parser = preset_names())]
     pub preset: String,
     /// The model: a Hugging Face directory, or the hub name of a model in its cache; by default a small one of the
@@ -37,8 +36,8 @@ pub struct Options {
     /// The evaluation data; by default a tenth of the training data.
     #[arg(long, value_name = "FILE")]
     pub eval: Option<PathBuf>,
-    /// A column by what it holds, where it is not found by itself: text, text_pair, label, prompt, completion or
-    /// messages; may be repeated.
+    /// A column by what it holds, where it is not found by itself: text, text_pair, label, prompt, completion,
+    /// messages, chosen or rejected; may be repeated.
     #[arg(long = "column", value_name = "WHAT=NAME")]
     pub columns: Vec<String>,
     /// Memory that the run may take, in GiB; by default all of the CUDA device, or what this machine has available.
@@ -53,7 +52,7 @@ pub struct Options {
 }
 
 fn preset_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(PRESETS.iter().map(|preset| preset.name))
+    PossibleValuesParser::new(PRESETS.iter().map(|preset| PossibleValue::new(preset.name).help(preset.doc)))
 }
 
 /// The program: what a binary's `main` calls, with the families it is to know.
@@ -64,18 +63,14 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program.
 ///
 /// # Errors
-/// An output that exists; a model or data that cannot be read or that the preset is not for.
-pub fn run(options: &Options, _: Registry<'static>) -> Result<ExitStatus> {
-    let Starter { sheet, files, remarks } = starter(&asked(options)?)?;
-    for path in files.iter().map(|(path, _)| path).chain([&options.out]) {
-        if path.symlink_metadata().is_ok() {
-            let reason = format!("{} exists, and nothing is overwritten", path.display());
-            return Err(Error::argument("--out", reason, "name another file"));
-        }
-    }
+/// An output that exists; a model or data that cannot be read or that the preset is not for; a recipe that `--set`
+/// contradicts.
+pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+    let Starter { sheet, files, remarks } = starter(&asked(options)?, &registry)?;
     let recipe = sheet.to_toml();
     // What `--set` contradicts is found here rather than by the run.
-    Recipe::load_text(&options.out.display().to_string(), &recipe, &[])?;
+    let draft = Recipe::draft_text(&options.out.display().to_string(), &recipe, &[], registry.own_data());
+    let resolved = draft.and_then(Draft::resolved).map_err(as_error)?;
     for (path, text) in &files {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             let failed = |error| Error::file("create", directory, error, "choose another place with --out");
@@ -88,35 +83,23 @@ pub fn run(options: &Options, _: Registry<'static>) -> Result<ExitStatus> {
         terminal::note(&format!("note: {remark}"));
     }
     let lines = sheet.lines().len();
-    let (program, path) = (program_of(options), shell(&options.out));
-    let run = sheet.get("output.dir").unwrap_or_default().trim_matches('"').to_owned();
+    let program = if preset(&options.preset)?.data == DataKind::Tokens { "pretrain" } else { "finetune" };
+    let word = |path: &Path| shell_word(&path.display().to_string());
+    let (path, run) = (word(&options.out), word(&resolved.output.dir));
     let next = format!(
         "next:\n  {program} --recipe {path} --dry-run   # checks all of it\n  {program} --recipe {path}\n  \
-         runs report {}",
-        shell(Path::new(&run))
+         runs report {run}"
     );
     terminal::print(&format!("{}: {lines} settings, each with its reason\n{next}", options.out.display()))?;
     Ok(ExitStatus::Done)
 }
 
-fn program_of(options: &Options) -> &'static str {
-    if options.preset == "pretrain" { "pretrain" } else { "finetune" }
-}
-
-/// A path as a shell reads it.
-fn shell(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
-    if is_plain { text } else { format!("'{}'", text.replace('\'', "'\"'\"'")) }
-}
-
 fn asked(options: &Options) -> Result<StarterOptions> {
-    let known = ["text", "text_pair", "label", "prompt", "completion", "messages"];
     let column = |text: &String| match text.split_once('=') {
-        Some((what, name)) if known.contains(&what) && !name.is_empty() => Ok((what.to_owned(), name.to_owned())),
+        Some((what, name)) if COLUMNS.contains(&what) && !name.is_empty() => Ok((what.to_owned(), name.to_owned())),
         _ => {
             let reason = format!("\"{}\" names no column", printable(text, 60));
-            let fix = format!("write WHAT=NAME, with one of {}", known.join(", "));
+            let fix = format!("write WHAT=NAME, with one of {}", COLUMNS.join(", "));
             Err(Error::argument("--column", reason, fix))
         }
     };

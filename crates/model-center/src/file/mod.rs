@@ -1,7 +1,7 @@
 //! File operations for untrusted directories and for files that are written atomically.
 //!
-//! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`] and [`printable`]; `atomic` has
-//! [`AtomicFile`] and [`write_atomic`]. Used by all readers and writers of files in this crate.
+//! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`], [`printable`] and [`shell_word`];
+//! `atomic` has [`AtomicFile`] and [`write_atomic`]. Used by all readers and writers of files in this crate.
 
 mod atomic;
 
@@ -159,7 +159,33 @@ pub fn printable(text: &str, limit: usize) -> String {
     out
 }
 
+/// An argument as a shell reads it: in single quotes if a character of it has a meaning for the shell.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\"'\"'")) }
+}
+
 /// Whether a character changes the order in which its neighbours are shown, or their line.
 fn reorders(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn words_of_a_shell_are_quoted_where_they_have_to_be() {
+        for (text, word) in [
+            ("data/a-b_1.jsonl", "data/a-b_1.jsonl"),
+            ("train.lr=1e-3", "train.lr=1e-3"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("$HOME", "'$HOME'"),
+            ("it's", "'it'\"'\"'s'"),
+            ("data/*.jsonl", "'data/*.jsonl'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Defines [`Flag`], the entry of a table, and [`Flags`], what a command gives. Called by the translations.
 
+use super::account::{Account, Setting, is_left};
 use super::sheet::{NoteKind, Sheet};
 use crate::file::printable;
 use crate::recipe::suggest::closest;
@@ -101,8 +102,7 @@ impl Flags {
             let (name, joined) = bare.split_once('=').map_or((bare, None), |(name, value)| (name, Some(value)));
             let name = format!("--{}", name.replace('_', "-"));
             let Some(flag) = find(&name, table)? else {
-                let is_left = leave.iter().any(|left| left.trim_start_matches('-') == name.trim_start_matches('-'));
-                if is_left {
+                if is_left(leave, &name) {
                     while words.next_if(|next| !next.starts_with("--")).is_some() {}
                     continue;
                 }
@@ -158,6 +158,14 @@ impl Flags {
         Ok(Some(value))
     }
 
+    /// A text, or the default that the other program has.
+    pub(super) fn text_or<'f>(&'f self, name: &'static str, default: &'f str) -> Result<Sourced<&'f str>> {
+        Ok(match self.text(name)? {
+            Some(value) => Sourced { value, from: self.shown(name), is_given: true },
+            None => Sourced { value: default, from: format!("{name}, default {default}"), is_given: false },
+        })
+    }
+
     /// A number, or the default that the other program has.
     pub(super) fn number(&self, name: &'static str, default: f64) -> Result<Sourced<f64>> {
         match self.text(name)? {
@@ -191,25 +199,16 @@ impl Flags {
     /// # Errors
     /// [`Error::Argument`] with the first refused flag and the names of others.
     pub(super) fn account(&self, table: &'static [Flag], leave: &[String], sheet: &mut Sheet) -> Result<()> {
-        let is_left =
-            |name: &str| leave.iter().any(|left| left.trim_start_matches('-') == name.trim_start_matches('-'));
-        let mut refused: Vec<(&'static str, &'static str)> = Vec::new();
+        let mut account = Account::new(leave);
         for flag in table.iter().filter(|flag| self.given.contains_key(flag.name)) {
+            let shown = self.shown(flag.name);
             match flag.role {
                 Role::Read if self.asked.borrow().contains(flag.name) => {}
-                Role::Read => sheet.note(NoteKind::Unused, self.shown(flag.name), "the other flags leave it no effect"),
-                Role::Unused(why) => sheet.note(NoteKind::Unused, self.shown(flag.name), why),
-                Role::Refused(why) if is_left(flag.name) => {
-                    sheet.note(NoteKind::Differs, self.shown(flag.name), format!("left out as asked: {why}"));
-                }
-                Role::Refused(why) => refused.push((flag.name, why)),
+                Role::Read => sheet.note(NoteKind::Unused, shown, "the other flags leave it no effect"),
+                role => account.settle(Setting { name: flag.name, place: flag.name.to_owned(), shown }, role, sheet),
             }
         }
-        let [(name, why), others @ ..] = refused.as_slice() else { return Ok(()) };
-        let names: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
-        let also = if names.is_empty() { String::new() } else { format!("; also refused: {}", names.join(", ")) };
-        let fix = format!("pass it over with --leave {}", name.trim_start_matches('-'));
-        Err(Error::argument(*name, format!("{why}{also}"), fix))
+        account.finish()
     }
 }
 

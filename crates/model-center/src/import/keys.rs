@@ -31,6 +31,7 @@ pub(crate) const TARGETS: &str = "adapter.targets";
 pub(crate) const ADAPTER_TRAINED: &str = "adapter.trained";
 pub(crate) const VIRTUAL_TOKENS: &str = "adapter.virtual_tokens";
 pub(crate) const PROMPT_TEXT: &str = "adapter.prompt_text";
+pub(crate) const QUANTIZE: &str = "adapter.quantize";
 
 pub(crate) const TASK: &str = "data.task";
 pub(crate) const OBJECTIVE: &str = "data.objective";
@@ -53,6 +54,8 @@ pub(crate) const COLUMN_COMPLETION: &str = "data.columns.completion";
 pub(crate) const COLUMN_INPUT: &str = "data.columns.input";
 pub(crate) const COLUMN_SYSTEM: &str = "data.columns.system";
 pub(crate) const COLUMN_MESSAGES: &str = "data.columns.messages";
+pub(crate) const COLUMN_CHOSEN: &str = "data.columns.chosen";
+pub(crate) const COLUMN_REJECTED: &str = "data.columns.rejected";
 pub(crate) const DATA_PATH: &str = "data.path";
 pub(crate) const MAX_LENGTH: &str = "data.max_length";
 pub(crate) const TARGET_LENGTH: &str = "data.target_length";
@@ -64,8 +67,18 @@ pub(crate) const SPLIT: &str = "data.split";
 pub(crate) const PERMUTE: &str = "data.permute_documents";
 pub(crate) const SEQUENCE_LENGTH: &str = "data.sequence_length";
 pub(crate) const SAMPLE_ORDER: &str = "data.sample_order";
+pub(crate) const EOD_MASK_LOSS: &str = "data.eod_mask_loss";
+pub(crate) const DOCUMENT_MASK: &str = "data.document_mask";
+pub(crate) const MASKED_SHARE: &str = "data.masking.share";
+pub(crate) const SHORT_SHARE: &str = "data.masking.short";
 pub(crate) const SPANS_PRESET: &str = "data.spans.preset";
+pub(crate) const HIDDEN_SHARE: &str = "data.spans.share";
 pub(crate) const LOADING_THREADS: &str = "data.loading_threads";
+
+pub(crate) const PREFERENCE_LOSS: &str = "preference.loss";
+pub(crate) const BETA: &str = "preference.beta";
+pub(crate) const SIMPO_GAMMA: &str = "preference.gamma";
+pub(crate) const PAIR_SMOOTHING: &str = "preference.label_smoothing";
 
 pub(crate) const EPOCHS: &str = "train.epochs";
 pub(crate) const STEPS: &str = "train.steps";
@@ -101,6 +114,7 @@ pub(crate) const LOSS_SCALE_FLOOR: &str = "train.loss_scale_floor";
 pub(crate) const OFFLOAD: &str = "train.offload";
 pub(crate) const OFFLOAD_PARAMETERS: &str = "train.offload_parameters";
 
+pub(crate) const ONLY: &str = "train.only";
 pub(crate) const OPTIMIZER: &str = "train.optimizer";
 pub(crate) const LABEL_SMOOTHING: &str = "train.label_smoothing";
 pub(crate) const EARLY_STOP: &str = "train.early_stop.patience";
@@ -126,3 +140,5 @@ pub(crate) const SEQUENCE: &str = "parallel.sequence";
 pub(crate) const PIPELINE: &str = "parallel.pipeline";
 pub(crate) const VIRTUAL_STAGES: &str = "parallel.virtual_stages";
 pub(crate) const PIPELINE_SCHEDULE: &str = "parallel.schedule";
+
+pub(crate) const DEVICE: &str = "device.name";

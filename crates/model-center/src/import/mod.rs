@@ -7,10 +7,12 @@
 //! why it has none. A setting that cannot be kept is an error, unless [`ImportOptions::leave`] names it.
 //!
 //! - `shell`: the command of a script as words; `flags`: words against a table; `sheet`: the recipe in the making.
-//! - `keys`: the names of recipe keys; `batch`: the batch equation; `yaml`: configurations in YAML.
+//! - `account`: settings without a line, noted or refused; `ranks`: ranks by the launcher; `batch`: the batch equation.
+//! - `keys`: the names of recipe keys; `yaml`: configurations in YAML.
 //!
 //! Nothing is run and no file is read. Called by the program `import`.
 
+mod account;
 mod batch;
 mod deepspeed;
 mod distributed_finetuning;
@@ -18,6 +20,7 @@ mod flags;
 pub(crate) mod keys;
 mod megatron;
 mod model_center;
+mod ranks;
 mod sheet;
 mod shell;
 mod yaml;
@@ -29,8 +32,6 @@ pub use megatron::{cpm, megatron};
 pub use model_center::model_center;
 pub use sheet::{Commands, Line, Note, NoteKind, Sheet, Translated};
 pub use yaml::{YamlKey, axolotl, axolotl_keys, llama_factory, llama_factory_keys};
-
-use shell::Command;
 
 /// What the user adds to a command or configuration.
 #[derive(Debug, Clone, Default)]
@@ -61,18 +62,4 @@ pub fn distributed_finetuning_flags() -> &'static [Flag] {
 /// The keys that `import deepspeed` knows, as paths.
 pub fn deepspeed_keys() -> Vec<&'static str> {
     deepspeed::known_keys()
-}
-
-/// Ranks of a command, by the options of its launcher or a variable of the script.
-fn ranks_of(command: &Command) -> Option<u64> {
-    let mut words = command.launcher.iter();
-    while let Some(word) = words.next() {
-        let bare = word.trim_start_matches('-').replace('_', "-");
-        match bare.split_once('=') {
-            Some(("nproc-per-node", value)) => return value.parse().ok(),
-            None if bare == "nproc-per-node" => return words.next()?.parse().ok(),
-            _ => {}
-        }
-    }
-    command.variables.get("GPUS_PER_NODE").and_then(|value| value.parse().ok())
 }

@@ -5,6 +5,7 @@
 use super::ImportOptions;
 use super::flags::{Flag, Flags, read, unused};
 use super::keys;
+use super::ranks::ranks_of;
 use super::sheet::{NoteKind, Sheet};
 use super::shell::Command;
 use crate::data::{PROMPTS, SUPERGLUE};
@@ -70,9 +71,10 @@ pub fn model_center(text: &str, options: &ImportOptions) -> Result<Sheet> {
     train(&flags, family, &mut sheet)?;
     files(&flags, &mut sheet)?;
     sheet.whole(keys::ZERO, 3, "BMTrain shards parameters, gradients and optimizer state");
-    sheet.ranks = options.ranks.or_else(|| super::ranks_of(&command));
+    sheet.ranks = options.ranks.or_else(|| ranks_of(&command));
     flags.account(MODEL_CENTER, &options.leave, &mut sheet)?;
     sheet.apply(&options.sets)?;
+    sheet.check(program)?;
     Ok(sheet)
 }
 
@@ -154,17 +156,14 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
     sheet.whole(keys::BATCH, batch.value, batch.from);
     let lr = flags.number("--lr", 1e-4)?;
     sheet.number(keys::LR, lr.value, lr.from);
-    let style = flags.text("--lr-decay-style")?.unwrap_or("noam");
+    let given = flags.text_or("--lr-decay-style", "noam")?;
+    let style = given.value;
     if !["constant", "linear", "cosine", "exponential", "noam"].contains(&style) {
         let reason = format!("the schedule {style} has no counterpart");
         let fix = "constant, linear, cosine, exponential or noam";
         return Err(Error::argument("--lr-decay-style", reason, fix));
     }
-    let from = match flags.is_given("--lr-decay-style") {
-        true => flags.shown("--lr-decay-style"),
-        false => "--lr-decay-style, default noam".to_owned(),
-    };
-    sheet.text(keys::SCHEDULE, style, from);
+    sheet.text(keys::SCHEDULE, style, given.from);
     let end = flags.maybe_whole("--lr-decay-iters")?;
     match ["linear", "cosine"].contains(&style) {
         true => {
@@ -182,15 +181,18 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
     }
     // Its help calls the value a fraction, and its programs count iterations.
     let warmup = flags.number("--warmup-iters", 0.01)?;
-    sheet.whole(keys::WARMUP, warmup.value.max(0.0) as u64, warmup.from);
+    match warmup.value.max(0.0) as u64 {
+        0 if style == "noam" => {
+            // Its formula begins with the learning rate itself after a warm-up of no step as of one.
+            sheet.whole(keys::WARMUP, 1, format!("{}: no step, which is as one step here", warmup.from));
+        }
+        steps => sheet.whole(keys::WARMUP, steps, warmup.from),
+    }
     let decay = flags.number("--weight-decay", 0.01)?;
     sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
     sheet.flag(keys::DECAY_ALL, true, "its programs decay all parameters");
     let clip = flags.number("--clip-grad", 1.0)?;
-    match clip.value > 0.0 {
-        true => sheet.number(keys::CLIP_NORM, clip.value, clip.from),
-        false => sheet.text(keys::CLIP_KIND, "none", clip.from),
-    }
+    sheet.clip(clip.value, clip.from);
     let seed = flags.whole("--seed", 1234)?;
     sheet.whole(keys::SEED, seed.value, seed.from);
     sheet.flag(keys::OFFLOAD, true, "its programs use AdamOffloadOptimizer");

@@ -2,19 +2,22 @@
 //!
 //! Defines [`Sheet`] and its text; filled by the translations, and by [`crate::starter`].
 
+use super::flags::Sourced;
 use super::keys;
 use crate::file::printable;
-use crate::recipe::quote;
+use crate::recipe::{Recipe, quote};
 use crate::{Error, Result};
 use std::fmt::{self, Display, Write};
 
 /// Tables in the order in which they are written.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 17] = [
     "model",
     "adapter",
     "data",
     "data.columns",
+    "data.masking",
     "data.spans",
+    "preference",
     "train",
     "train.batch_ramp",
     "train.early_stop",
@@ -23,6 +26,7 @@ const TABLES: [&str; 14] = [
     "checkpoint",
     "log",
     "output",
+    "device",
     "parallel",
 ];
 
@@ -126,6 +130,20 @@ impl Sheet {
         Ok(())
     }
 
+    /// The averages of Adam and its like.
+    pub(super) fn betas(&mut self, one: Sourced<f64>, two: Sourced<f64>) {
+        let value = format!("[{:?}, {:?}]", one.value, two.value);
+        self.raw(keys::BETAS, value, format!("{}, {}", one.from, two.from));
+    }
+
+    /// The bound of gradients' norm; 0 is none.
+    pub(super) fn clip(&mut self, norm: f64, from: String) {
+        match norm > 0.0 {
+            true => self.number(keys::CLIP_NORM, norm, from),
+            false => self.text(keys::CLIP_KIND, "none", from),
+        }
+    }
+
     /// A scale that does not move.
     pub(crate) fn static_loss_scale(&mut self, value: f64, place: &str, from: String) -> Result<()> {
         self.text(keys::LOSS_SCALE, "static", from.clone());
@@ -194,6 +212,24 @@ impl Sheet {
         for rule in rules {
             self.note(NoteKind::Unused, rule.from, "the weight decay is 0");
         }
+    }
+
+    /// Refuses a recipe that its reader refuses: names the setting of the source that the mistake is made from.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with the first mistake.
+    pub(super) fn check(&self, place: &str) -> Result<()> {
+        let Err(mistakes) = Recipe::read_text("", &self.to_toml(), &[]) else { return Ok(()) };
+        let [first, others @ ..] = mistakes.as_slice() else { return Ok(()) };
+        let mut keys = first.reason.split('`').skip(1).step_by(2);
+        let line = keys.find_map(|key| self.lines.iter().find(|line| line.key == key));
+        let from = line.map_or_else(String::new, |line| format!(", {}", line.from));
+        let also = match others.len() {
+            0 => String::new(),
+            count => format!(" ({count} further mistakes)"),
+        };
+        let reason = format!("no recipe can have it: {}{also}", first.reason);
+        Err(Error::argument(printable(&format!("{place}{from}"), 200), reason, first.fix.clone()))
     }
 
     /// The recipe as TOML.
@@ -274,6 +310,15 @@ impl Display for Commands {
         }
         write_notes(f, &self.notes)
     }
+}
+
+/// Data sets as a list of inline tables, from the fields of each.
+pub(super) fn inline_tables(sets: &[Vec<(&str, String)>]) -> String {
+    let table = |fields: &Vec<(&str, String)>| {
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        format!("{{ {} }}", fields.join(", "))
+    };
+    format!("[{}]", sets.iter().map(table).collect::<Vec<_>>().join(", "))
 }
 
 /// The notes as comments, by their kinds.

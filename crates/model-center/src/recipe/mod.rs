@@ -124,6 +124,14 @@ impl Recipe {
         Draft::read(name, text, sets, OwnData::default())?.resolved()
     }
 
+    /// Like [`Recipe::draft`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
+    ///
+    /// # Errors
+    /// As [`Recipe::draft`].
+    pub fn draft_text(name: &str, text: &str, sets: &[String], own: impl Into<OwnData>) -> Result<Draft, Vec<Mistake>> {
+        Draft::read(name, text, sets, own.into())
+    }
+
     /// The recipe as far as it can be read, for showing what is missing in it. `own` are the tasks and classes that a
     /// [`Registry`](crate::model::Registry) adds.
     ///

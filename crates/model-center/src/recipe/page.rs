@@ -24,6 +24,11 @@ const DEPENDENT: &[(&str, &str)] = &[
     ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
 ];
 
+/// What holds where a key is not set, in Markdown: of a default that depends on other keys, how it depends on them.
+pub(super) fn default_of(declared: &Declared) -> &str {
+    DEPENDENT.iter().find(|(key, _)| *key == declared.key).map_or(declared.default.as_str(), |(_, text)| text)
+}
+
 /// Every setting of a recipe: key, type and allowed values, default, meaning and first version; `own` is what a program
 /// adds.
 pub fn settings_page(own: impl Into<OwnData>) -> String {
@@ -34,7 +39,8 @@ pub fn settings_page(own: impl Into<OwnData>) -> String {
          a command line.\n",
     );
     let mut table = "";
-    for Declared { key, wanted, default, .. } in declared(own.into()) {
+    for declared in declared(own.into()) {
+        let (key, wanted, default) = (declared.key, &declared.wanted, default_of(&declared));
         let of = key.rsplit_once('.').map_or("", |(table, _)| table);
         if of != table {
             table = of;
@@ -42,7 +48,6 @@ pub fn settings_page(own: impl Into<OwnData>) -> String {
                 "\n## {table}\n\n| key | type and values | default | meaning | since |\n|---|---|---|---|---|\n"
             ));
         }
-        let default = DEPENDENT.iter().find(|(of, _)| *of == key).map_or(default.as_str(), |(_, text)| text);
         let (text, since) = meaning(key).map_or(("", ""), |meaning| (meaning.text, meaning.since));
         let cells = [&format!("`{key}`"), wanted.as_str(), default, text, since].map(|cell| cell.replace('|', "\\|"));
         page.push_str(&format!("| {} |\n", cells.join(" | ")));

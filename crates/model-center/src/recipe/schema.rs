@@ -6,7 +6,7 @@
 use super::OwnData;
 use super::kinds::Range;
 use super::meanings::meaning;
-use super::page::declared;
+use super::page::{declared, default_of};
 use super::reader::Declared;
 use serde_json::{Map, Value, json};
 
@@ -106,9 +106,10 @@ fn table(description: &str) -> Value {
 fn property(declared: &Declared) -> Value {
     let mut property = declared.shape.schema();
     let text = meaning(declared.key).map_or("", |meaning| meaning.text);
-    // What a schema cannot state is in words.
-    property["description"] = json!(format!("{text} Value: {}. Default: {}.", declared.wanted, declared.default));
-    if let Some(default) = declared.default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'))
+    // What a schema cannot state is in words; a default that depends on other keys is in no other form.
+    let default = default_of(declared);
+    property["description"] = json!(format!("{text} Value: {}. Default: {default}.", declared.wanted));
+    if let Some(default) = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'))
         && let Ok(table) = toml::from_str::<toml::Table>(&format!("value = {default}"))
         && let Some(value) = table.get("value")
         && let Ok(value) = serde_json::to_value(value)
@@ -140,6 +141,22 @@ mod tests {
         assert_eq!(property("data.labels")["items"]["type"], json!("string"));
         assert!(property("train.warmup")["anyOf"].is_array());
         assert!(property("train.lr")["description"].as_str().unwrap().starts_with("Peak learning rate"));
+    }
+
+    #[test]
+    fn defaults_that_depend_on_other_keys_are_in_words_alone() {
+        for (key, words) in [
+            ("train.betas", "of `lion` `[0.9, 0.99]`"),
+            ("train.micro_batch_size", "`train.batch_size` / data ranks"),
+            ("eval.every", "for `pretrain` `\"1000 steps\"`"),
+            ("eval.metric", "follows `data.task`"),
+            ("save.which", "with `data.eval`"),
+        ] {
+            let property = property(key);
+            let text = property["description"].as_str().unwrap();
+            assert!(text.contains(words) && property.get("default").is_none(), "{key}: {property}");
+        }
+        assert_eq!(property("train.betas")["minItems"], json!(2));
     }
 
     #[test]

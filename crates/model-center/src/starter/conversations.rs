@@ -1,12 +1,11 @@
 //! Conversations, prompts with completions, and texts: their form, their columns, their lengths.
 
-use super::model::{FoundModel, limit};
-use super::split::{self, Sides};
-use super::table::{Table, evaluation_file, single};
+use super::files::{self, data_and_eval};
+use super::model::FoundModel;
+use super::table::{Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
 use crate::data::RecordForm;
 use crate::import::keys;
-use crate::recipe::quote;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 
@@ -26,88 +25,31 @@ const PAIRS: [(&str, &str); 12] = [
     ("input", "target"),
 ];
 /// Tokens that a template adds to a turn, about.
-const OF_TURN: usize = 6;
+pub(super) const OF_TURN: usize = 6;
 /// Tokens of Alpaca's own prompt, about.
 const OF_ALPACA: usize = 50;
 
 /// Writes `[data]`.
 pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Starter) -> Result<TrainingSamples> {
-    let mut data = options.data.clone();
-    let eval = match (&options.eval, evaluation_file(&data)) {
-        (None, Some(at)) => Some(data.remove(at)),
-        (given, _) => given.clone(),
-    };
+    let (data, eval) = data_and_eval(options);
     let table = Table::read(&data)?;
     let found = Found::of(&table, options)?;
-    let is_chat = matches!(found.form, RecordForm::Messages | RecordForm::ShareGpt);
-    if is_chat && model.tokenizer.is_some() && !model.has_template {
-        let reason = format!("{} has conversations, and the model has no chat template", table.place);
-        let fix = "name a model with one, such as HuggingFaceTB/SmolLM2-135M-Instruct, or put chat_template.jinja into \
-                   the model's directory";
-        return Err(Error::model(model.name.clone(), reason, fix));
+    if matches!(found.form, RecordForm::Messages | RecordForm::ShareGpt) {
+        model.needs_template(&table.place)?;
     }
-    let sheet = &mut made.sheet;
-    sheet.text(keys::TASK, "sft", "the completions, or what the assistant writes, are learned");
-    let mut count = table.rows.len();
-    let names: Vec<String> = data.iter().map(|path| path.display().to_string()).collect();
-    match (&eval, names.as_slice()) {
-        (None, _) if table.is_whole && count >= 10 => {
-            let text = |row: &Map<String, Value>| Some((texts(row, &found).concat(), String::new()));
-            let rows: Vec<Option<(String, String)>> = table.rows.iter().map(text).collect();
-            let Sides { train, eval } = split::divide(&rows);
-            let [train_path, eval_path] = split::paths(options);
-            let why = format!("{} of the records of {}", train.len(), names.join(", "));
-            sheet.text(keys::TRAIN, &train_path.display().to_string(), why);
-            let why = format!("the other {}: about a tenth, chosen by the hash of the text", eval.len());
-            sheet.text(keys::EVAL, &eval_path.display().to_string(), why);
-            count = train.len();
-            made.files.push((train_path, split::lines(&table.rows, &train)));
-            made.files.push((eval_path, split::lines(&table.rows, &eval)));
-        }
-        (eval, [train]) => {
-            sheet.text(keys::TRAIN, train, format!("{count} records"));
-            match eval {
-                Some(eval) => sheet.text(keys::EVAL, &eval.display().to_string(), "given"),
-                None => made.remark("data.eval", "too few or too many records to split; give --eval FILE".into()),
-            }
-        }
-        (eval, several) => {
-            let set = |(at, path): (usize, &String)| match eval {
-                Some(eval) if at == 0 => {
-                    format!("{{ path = {}, eval = {} }}", quote(path), quote(&eval.display().to_string()))
-                }
-                _ => format!("{{ path = {} }}", quote(path)),
-            };
-            let sets: Vec<String> = several.iter().enumerate().map(set).collect();
-            let why = format!("{count} records; `proportion` of a set is its share of an epoch");
-            sheet.raw(keys::SETS, format!("[{}]", sets.join(", ")), why);
-        }
-    }
+    made.sheet.text(keys::TASK, "sft", "the completions, or what the assistant writes, are learned");
+    let of_row = |row: &Map<String, Value>| texts(row, &found);
+    let count = files::write(options, (&table, &data, eval.as_ref()), |row| of_row(row).concat(), made);
     found.write(model, made);
-    let step = table.rows.len().div_ceil(1000).max(1);
-    let sampled = table.rows.iter().step_by(step);
-    let lengths: Result<Vec<usize>> = sampled
-        .map(|row| {
-            let texts = texts(row, &found);
-            let has_own_prompt = found.form == RecordForm::Alpaca && !model.has_template;
-            let more = if has_own_prompt { OF_ALPACA } else { OF_TURN * texts.len() };
-            Ok(model.count(&texts.join("\n"), None)? + more)
-        })
-        .collect();
-    let (length, longest) = limit(&mut lengths?, model.positions);
-    let positions =
-        model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
-    let counted = model.counted();
-    let why = format!(
-        "the 99th percentile of the samples' tokens{counted}, the longest about {longest}{positions}; \
-         `data preview` counts exactly"
-    );
-    made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
-    if let Some(flaws) = table.flaws() {
-        made.sheet.text(keys::ON_BAD_RECORD, "skip", flaws.clone());
-        made.remark(&table.place, flaws);
-    }
-    Ok(TrainingSamples { count, length, is_run: false })
+    let lengths = files::sampled(&table).map(|row| {
+        let texts = of_row(row);
+        let has_own_prompt = found.form == RecordForm::Alpaca && !model.has_template;
+        let more = if has_own_prompt { OF_ALPACA } else { OF_TURN * texts.len() };
+        Ok(model.count(&texts.join("\n"), None)? + more)
+    });
+    let length = files::write_length(&mut lengths.collect::<Result<Vec<usize>>>()?, model, made);
+    files::write_flaws(&table, made);
+    Ok(TrainingSamples { count, length, sequences: 1, is_run: false })
 }
 
 /// The form of the records.
@@ -201,12 +143,14 @@ fn name(form: RecordForm) -> &'static str {
 
 /// The texts of a record, one for each turn.
 fn texts(row: &Map<String, Value>, found: &Found) -> Vec<String> {
-    let of = |value: &Value| match value {
-        Value::Array(items) => items
-            .iter()
-            .filter_map(|item| ["content", "value"].iter().find_map(|name| item.get(*name)).and_then(single))
-            .collect(),
-        other => single(other).into_iter().collect::<Vec<String>>(),
-    };
-    found.columns.iter().filter_map(|name| row.get(name)).flat_map(of).collect()
+    found.columns.iter().filter_map(|name| row.get(name)).flat_map(turns).collect()
+}
+
+/// The texts of a value: itself, or the contents of messages.
+pub(super) fn turns(value: &Value) -> Vec<String> {
+    let content = |item: &Value| ["content", "value"].iter().find_map(|name| item.get(*name)).and_then(single);
+    match value {
+        Value::Array(items) => items.iter().filter_map(content).collect(),
+        other => single(other).into_iter().collect(),
+    }
 }

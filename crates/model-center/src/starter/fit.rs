@@ -13,6 +13,20 @@ const SHARE: f64 = 0.8;
 const CAUTIOUS: usize = 4;
 const GIB: f64 = (1_u64 << 30) as f64;
 
+/// Bytes of a value of a quantised matrix: codes of 4 bits, and a scale of 32 bits for 64 of them.
+const QUANTIZED: f64 = 4.5 / 8.0;
+
+/// What a step has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// Most tokens of a sequence.
+    pub(super) length: usize,
+    /// Samples of a step.
+    pub(super) batch: usize,
+    /// Sequences of a sample.
+    pub(super) sequences: usize,
+}
+
 /// What fits.
 pub(super) struct Fit {
     pub(super) micro_batch: usize,
@@ -25,7 +39,8 @@ pub(super) struct Fit {
 }
 
 /// The largest micro-batch that divides the batch and fits; without recomputation if one sample does.
-pub(super) fn fit(model: &FoundModel, trained: Trained, (length, batch): (usize, usize), memory: Option<u64>) -> Fit {
+pub(super) fn fit(model: &FoundModel, trained: Trained, load: Load, memory: Option<u64>) -> Fit {
+    let batch = load.batch;
     let available = memory.or(model.device_memory).or_else(memory::available_bytes);
     let as_is = |micro_batch: usize, reason: &str| Fit {
         micro_batch,
@@ -39,7 +54,7 @@ pub(super) fn fit(model: &FoundModel, trained: Trained, (length, batch): (usize,
     };
     let room = available as f64 * SHARE;
     let bytes = |micro_batch: usize, recompute: bool| {
-        needed(&sizes, trained, (length, batch), (micro_batch, recompute, model.value_bytes()))
+        needed(&sizes, trained, load, (micro_batch, recompute, model.value_bytes()))
     };
     let choices = [false, true].into_iter().flat_map(|recompute| {
         let powers = (0..=batch.ilog2()).rev().map(|power| 1_usize << power);
@@ -56,8 +71,8 @@ pub(super) fn fit(model: &FoundModel, trained: Trained, (length, batch): (usize,
     }
     let needed = bytes(1, true) / GIB;
     let problem = format!(
-        "by formula a micro-batch of 1 needs {needed:.1} GiB, and {:.1} GiB are there: train with --preset lora, on \
-         more ranks, or a smaller model; `plan` counts exactly",
+        "by formula a micro-batch of 1 needs {needed:.1} GiB, and {:.1} GiB are there: train updates with \
+         --preset lora or qlora, on more ranks, or a smaller model; `plan` counts exactly",
         available as f64 / GIB
     );
     let reason = "the smallest; it does not fit by formula".to_owned();
@@ -68,7 +83,7 @@ pub(super) fn fit(model: &FoundModel, trained: Trained, (length, batch): (usize,
 fn needed(
     sizes: &TransformerSizes,
     trained: Trained,
-    (length, batch): (usize, usize),
+    Load { length, batch, sequences }: Load,
     (micro_batch, recompute, value_bytes): (usize, bool, usize),
 ) -> f64 {
     let layout = ParallelLayout {
@@ -79,7 +94,7 @@ fn needed(
         schedule: ScheduleKind::OneForwardOneBackward,
         chunks: 1,
         length,
-        micro_batch,
+        micro_batch: micro_batch * sequences,
         micro_batches: (batch / micro_batch.max(1)).max(1),
         recompute,
         overlap: true,
@@ -90,9 +105,13 @@ fn needed(
     let Ok(schedule) = Schedule::new(layout.schedule, 1, 1, layout.micro_batches) else { return f64::INFINITY };
     let all = RankMemory::of(sizes, &layout, &schedule);
     match trained {
-        Trained::Model => all.total(),
+        Trained::Whole => all.total(),
         // Parameters stay; gradients, masters and moments are of the updates alone.
-        Trained::LowRank(rank) => all.parameters + all.activations + 20.0 * updates(sizes, rank),
+        Trained::LowRank { rank, quantized } => {
+            let matrices = if quantized { sizes.layers as f64 * sizes.block_matrices() } else { 0.0 };
+            let saved = matrices * (value_bytes as f64 - QUANTIZED);
+            all.parameters - saved + all.activations + 20.0 * updates(sizes, rank)
+        }
     }
 }
 
@@ -110,17 +129,21 @@ mod tests {
 
     fn bytes(trained: Trained, micro_batch: usize, recompute: bool) -> f64 {
         let sizes = TransformerSizes::gpt2(12, 768, 12, 50257, 1024);
-        needed(&sizes, trained, (1024, 16), (micro_batch, recompute, 4))
+        needed(&sizes, trained, Load { length: 1024, batch: 16, sequences: 1 }, (micro_batch, recompute, 4))
     }
 
     #[test]
     fn fewer_samples_recomputation_and_updates_need_less() {
-        let whole = bytes(Trained::Model, 8, false);
-        assert!(bytes(Trained::Model, 4, false) < whole && bytes(Trained::Model, 8, true) < whole);
+        let whole = bytes(Trained::Whole, 8, false);
+        assert!(bytes(Trained::Whole, 4, false) < whole && bytes(Trained::Whole, 8, true) < whole);
         // 124 million parameters with gradients and two moments in f32, and what is kept of eight samples.
         let fixed = 16.0 * 124.4e6;
-        assert!(whole > fixed && bytes(Trained::Model, 1, true) < 1.2 * fixed, "{whole}");
-        let updates = bytes(Trained::LowRank(16), 1, true);
+        assert!(whole > fixed && bytes(Trained::Whole, 1, true) < 1.2 * fixed, "{whole}");
+        let of_updates = |quantized: bool| bytes(Trained::LowRank { rank: 16, quantized }, 1, true);
+        let updates = of_updates(false);
         assert!(updates > 4.0 * 124e6 && updates < 0.4 * fixed, "{updates}");
+        // 85 million values of matrices in 4.5 bits in place of 32.
+        let saved = updates - of_updates(true);
+        assert!((saved - 85e6 * 27.5 / 8.0).abs() < 1e7, "{saved}");
     }
 }

@@ -1,8 +1,8 @@
 //! Texts with labels: which columns they are in, which classes there are, how uneven they are.
 
+use super::files::{TOO_LARGE, data_and_eval, split_off};
 use super::model::{FoundModel, limit};
-use super::split::{self, Sides};
-use super::table::{Column, Table, evaluation_file, single};
+use super::table::{Column, Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
 use crate::import::keys;
 use crate::{Error, Result};
@@ -66,11 +66,7 @@ const LISTED: usize = 50;
 
 /// Writes `[data]` and `[eval]`.
 pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Starter) -> Result<TrainingSamples> {
-    let mut data = options.data.clone();
-    let eval = match (&options.eval, evaluation_file(&data)) {
-        (None, Some(at)) => Some(data.remove(at)),
-        (given, _) => given.clone(),
-    };
+    let (data, eval) = data_and_eval(options);
     if let [first, _, ..] = data.as_slice() {
         let reason = format!("{} files of training data, and a classification reads one", data.len());
         let fix = format!("join them, or name the one to evaluate on: --data {} --eval FILE", first.display());
@@ -108,6 +104,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         .collect();
     let mut count = rows.iter().flatten().count();
     let unlabelled = rows.len() - count;
+    let mut is_split = false;
     match &eval {
         Some(eval) => {
             sheet.text(keys::TRAIN, &train, format!("{count} records"));
@@ -122,19 +119,10 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
             }
         }
         None if table.is_whole => {
-            let Sides { train: learned, eval: judged } = split::divide(&rows);
-            let [train_path, eval_path] = split::paths(options);
-            let kind = if is_regression { "" } else { " of each class" };
-            sheet.text(
-                keys::TRAIN,
-                &train_path.display().to_string(),
-                format!("{} of the records of {train}", learned.len()),
-            );
-            let why = format!("the other {}: a tenth{kind}, chosen by the hash of the text", judged.len());
-            sheet.text(keys::EVAL, &eval_path.display().to_string(), why);
-            count = learned.len();
-            made.files.push((train_path, split::lines(&table.rows, &learned)));
-            made.files.push((eval_path, split::lines(&table.rows, &judged)));
+            let has_groups = !is_regression && classes.values().any(|count| *count >= 5);
+            let kind = if has_groups { "a tenth of each class" } else { "about a tenth" };
+            count = split_off(options, (&table, &rows), (&train, kind), made);
+            is_split = !made.files.is_empty();
             if unlabelled > 0 {
                 let why = format!("{unlabelled} records without a label are left out");
                 made.remark(&train, why);
@@ -142,12 +130,13 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         }
         None => {
             sheet.text(keys::TRAIN, &train, format!("more than {count} records"));
-            made.remark("data.eval", "the data are too large to be split here; give --eval FILE".into());
+            made.remark("data.eval", TOO_LARGE.into());
         }
     }
+    let has_eval = made.sheet.get(keys::EVAL).is_some();
     columns.write(made);
     if !is_regression {
-        write_classes(classes, made);
+        write_classes(classes, has_eval, made);
     }
     let mut lengths = columns.lengths(&table, model)?;
     let (length, longest) = limit(&mut lengths, model.positions);
@@ -157,16 +146,16 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let why = format!("the 99th percentile of the texts' tokens{counted}; the longest has {longest}{positions}");
     made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
     if let Some(flaws) = table.flaws() {
-        if eval.is_some() || !table.is_whole {
+        if !is_split {
             made.sheet.text(keys::ON_BAD_RECORD, "skip", flaws.clone());
         }
         made.remark(&train, flaws);
     }
-    Ok(TrainingSamples { count, length, is_run: false })
+    Ok(TrainingSamples { count, length, sequences: 1, is_run: false })
 }
 
 /// The classes, and what their numbers call for.
-fn write_classes(classes: &BTreeMap<String, usize>, made: &mut Starter) {
+fn write_classes(classes: &BTreeMap<String, usize>, has_eval: bool, made: &mut Starter) {
     let mut names: Vec<&String> = classes.keys().collect();
     if names.iter().all(|name| name.parse::<i64>().is_ok()) {
         names.sort_by_key(|name| name.parse::<i64>().unwrap_or(0));
@@ -180,8 +169,14 @@ fn write_classes(classes: &BTreeMap<String, usize>, made: &mut Starter) {
     }
     let (least, most) = (classes.values().min().copied().unwrap_or(1), classes.values().max().copied().unwrap_or(1));
     let ratio = most as f64 / least.max(1) as f64;
+    let (metric, reason) = match ratio < UNEVEN {
+        true => ("accuracy", "classes have about as many records"),
+        false => ("f1_macro", "every class counts alike; accuracy favours the largest"),
+    };
+    if has_eval {
+        made.sheet.text(keys::EVAL_METRIC, metric, reason);
+    }
     if ratio < UNEVEN {
-        made.sheet.text(keys::EVAL_METRIC, "accuracy", "classes have about as many records");
         return;
     }
     let why = format!(
@@ -189,7 +184,6 @@ fn write_classes(classes: &BTreeMap<String, usize>, made: &mut Starter) {
          samples of its class); remove the line to learn the frequencies as they are"
     );
     made.sheet.text(keys::CLASS_WEIGHTS, "balanced", why);
-    made.sheet.text(keys::EVAL_METRIC, "f1_macro", "every class counts alike; accuracy favours the largest");
 }
 
 /// The columns of texts and labels.

@@ -4,6 +4,7 @@ use super::{DataKind, Preset, Starter, StarterOptions};
 use crate::config::directory_fields;
 use crate::formats::Pretrained;
 use crate::import::keys;
+use crate::model::Registry;
 use crate::plan::formula::TransformerSizes;
 use crate::plan::formula::families::sizes_of;
 use crate::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
@@ -37,6 +38,8 @@ pub(super) struct FoundModel {
     pub(super) has_template: bool,
     /// Memory of the smallest CUDA device that can be used, in bytes.
     pub(super) device_memory: Option<u64>,
+    /// Whether there is a CUDA device that the training cannot use.
+    needs_cpu: bool,
     /// Whether the model begins without weights.
     is_random: bool,
 }
@@ -46,7 +49,7 @@ impl FoundModel {
     ///
     /// # Errors
     /// A model that is named and cannot be found or read; one that the preset is not for.
-    pub(super) fn of(preset: &Preset, options: &StarterOptions) -> Result<FoundModel> {
+    pub(super) fn of(preset: &Preset, options: &StarterOptions, registry: &Registry<'_>) -> Result<FoundModel> {
         let name = options.model.clone().unwrap_or_else(|| preset.model.to_owned());
         let is_random = preset.data == DataKind::Tokens;
         let mut found = FoundModel {
@@ -56,7 +59,8 @@ impl FoundModel {
             positions: None,
             tokenizer: None,
             has_template: false,
-            device_memory: device_memory(),
+            device_memory: device_memory().filter(|_| !preset.trained.needs_cpu()),
+            needs_cpu: preset.trained.needs_cpu() && device_memory().is_some(),
             is_random,
         };
         let directory = match Pretrained::resolve(&found.name, None, &options.places) {
@@ -65,7 +69,7 @@ impl FoundModel {
             Err(_) => return Ok(found),
         };
         let fields = directory_fields(&directory)?;
-        found.family = fields.peek_text("model_type")?.unwrap_or_default().to_owned();
+        found.family = registry.find(&directory)?.model_type.to_owned();
         for name in POSITIONS {
             found.positions = found.positions.or(fields.peek_size(name)?);
         }
@@ -89,7 +93,7 @@ impl FoundModel {
                 "has no head for classes",
                 "name an encoder such as google-bert/bert-base-uncased, or learn label words: docs/tasks.md",
             ),
-            DataKind::Conversations if is_encoder => (
+            DataKind::Conversations | DataKind::Pairs if is_encoder => (
                 "is an encoder, which predicts no next token",
                 "name a language model such as HuggingFaceTB/SmolLM2-135M-Instruct",
             ),
@@ -100,6 +104,17 @@ impl FoundModel {
             _ => return Ok(()),
         };
         Err(Error::model(place, format!("the family \"{family}\" {reason}"), fix))
+    }
+
+    /// Refuses a model without a chat template, for conversations in `place`.
+    pub(super) fn needs_template(&self, place: &str) -> Result<()> {
+        if self.tokenizer.is_none() || self.has_template {
+            return Ok(());
+        }
+        let reason = format!("{place} has conversations, and the model has no chat template");
+        let fix = "name a model with one, such as HuggingFaceTB/SmolLM2-135M-Instruct, or put chat_template.jinja into \
+                   the model's directory";
+        Err(Error::model(self.name.clone(), reason, fix))
     }
 
     /// The lines of `[model]`.
@@ -122,6 +137,9 @@ impl FoundModel {
         if self.tokenizer.is_none() {
             let why = format!("`fetch {}` gets it, before the run and its dry run", self.name);
             made.remark("model.path", why);
+        }
+        if self.needs_cpu {
+            made.sheet.text(keys::DEVICE, "cpu", "matrices in 4 bits are multiplied on the CPU alone");
         }
         if let Some(bytes) = self.device_memory {
             let gib = bytes as f64 / f64::from(1 << 30);

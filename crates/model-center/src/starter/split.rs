@@ -18,15 +18,21 @@ pub(super) struct Sides {
     pub(super) eval: Vec<usize>,
 }
 
-/// A tenth of each group, of groups of at least five records one or more.
+/// A tenth of each group, of groups of at least five records one or more; where all groups are smaller, a tenth of all.
+/// Of fewer than five records none is evaluated.
 ///
 /// `rows` are the text and the group of each record; records without are on no side.
 pub(super) fn divide(rows: &[Option<(String, String)>]) -> Sides {
+    let of_groups = by_groups(rows, |group| group);
+    if of_groups.eval.is_empty() { by_groups(rows, |_| "") } else { of_groups }
+}
+
+fn by_groups(rows: &[Option<(String, String)>], name: impl Fn(&str) -> &str) -> Sides {
     let mut groups: BTreeMap<&str, BTreeMap<[u8; 32], Vec<usize>>> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
         if let Some((text, group)) = row {
             let hash = *blake3::hash(text.as_bytes()).as_bytes();
-            groups.entry(group).or_default().entry(hash).or_default().push(at);
+            groups.entry(name(group)).or_default().entry(hash).or_default().push(at);
         }
     }
     let counted = rows.iter().flatten().count();
@@ -68,6 +74,20 @@ pub(super) fn lines(rows: &[Map<String, Value>], which: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_classes_that_are_all_small_a_tenth_is_evaluated_and_of_few_records_none() {
+        let rows = |count: usize| -> Vec<Option<(String, String)>> {
+            (0..count).map(|at| Some((format!("text {at}"), format!("class {}", at % (count / 4).max(1))))).collect()
+        };
+        for (count, expected) in [(40, 4), (12, 1), (5, 1), (4, 0), (0, 0)] {
+            let Sides { train, eval } = divide(&rows(count));
+            assert_eq!((train.len(), eval.len()), (count - expected, expected), "{count} records");
+        }
+        // One text cannot be on both sides.
+        let same = vec![Some(("text".to_owned(), String::new())); 20];
+        assert_eq!(divide(&same).eval.len(), 0);
+    }
 
     #[test]
     fn every_class_is_on_both_sides_and_equal_texts_are_on_one() {

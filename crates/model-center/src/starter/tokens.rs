@@ -1,7 +1,8 @@
 //! Token files: how many tokens they have, and what follows for a run of one pass over them.
 
+use super::files::data_and_eval;
 use super::model::FoundModel;
-use super::{Starter, StarterOptions, TrainingSamples};
+use super::{Preset, Starter, StarterOptions, TrainingSamples};
 use crate::corpus::{TokenFile, index_path};
 use crate::import::keys;
 use crate::{Error, Result};
@@ -14,11 +15,19 @@ const FOR_EACH: f64 = 20.0;
 /// Fewer documents have a larger share evaluated.
 const FEW_DOCUMENTS: u64 = 1000;
 
-/// Writes `[data]`.
-pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Starter) -> Result<TrainingSamples> {
+/// The most batches of an evaluation.
+const MOST_BATCHES: u64 = 100;
+
+/// Writes `[data]` and the length of an evaluation.
+pub(super) fn write(
+    preset: &Preset,
+    (options, model): (&StarterOptions, &FoundModel),
+    made: &mut Starter,
+) -> Result<TrainingSamples> {
     let mut corpora = Vec::new();
     let (mut tokens, mut documents) = (0, 0);
-    for path in &options.data {
+    let (data, eval) = data_and_eval(options);
+    for path in &data {
         let prefix = prefix(path, &model.name)?;
         let file = TokenFile::open(&prefix)?;
         tokens += file.tokens();
@@ -32,16 +41,18 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         "{tokens} tokens in {documents} documents: {ratio:.1} for each parameter, where {FOR_EACH:.0} are about optimal"
     );
     sheet.list(keys::CORPORA, &corpora, why);
-    let share = match &options.eval {
+    let (learned, evaluated) = match &eval {
         Some(eval) => {
             let valid = prefix(eval, &model.name)?;
-            sheet.list(keys::VALID, &[valid.display().to_string()], "given");
-            1.0
+            let evaluated = TokenFile::open(&valid)?.tokens();
+            sheet.list(keys::VALID, &[valid.display().to_string()], format!("given: {evaluated} tokens"));
+            sheet.text(keys::SPLIT, "100,0,0", "all documents of data.corpora are for training");
+            (tokens as f64, evaluated as f64)
         }
         None => {
             let (split, share) = if documents < FEW_DOCUMENTS { ("90,10,0", 0.9) } else { ("969,30,1", 0.969) };
             sheet.text(keys::SPLIT, split, "shares of the documents for training, validation and test");
-            share
+            (tokens as f64 * share, tokens as f64 * (1.0 - share))
         }
     };
     let length = model.positions.unwrap_or(LENGTH).min(LENGTH);
@@ -51,11 +62,12 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         length as u64,
         format!("tokens of a sample; the model has {positions} positions"),
     );
-    let count = (tokens as f64 * share / length as f64) as usize;
-    // An evaluation reads what its part of the tokens has, at most 100 batches.
-    let of_eval = tokens as f64 * (1.0 - share) / (length * 64) as f64;
-    sheet.whole(keys::EVAL_ITERATIONS, (of_eval as u64).clamp(1, 100), "batches of an evaluation");
-    Ok(TrainingSamples { count, length, is_run: true })
+    let count = (learned / length as f64) as usize;
+    let batches = (evaluated / (length * preset.batch) as f64) as u64;
+    let iterations = batches.clamp(1, MOST_BATCHES);
+    let why = format!("batches of an evaluation: what the {evaluated:.0} tokens have, at most {MOST_BATCHES}");
+    sheet.whole(keys::EVAL_ITERATIONS, iterations, why);
+    Ok(TrainingSamples { count, length, sequences: 1, is_run: true })
 }
 
 /// The path of a token file without `.bin` and `.idx`.

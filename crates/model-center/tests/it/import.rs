@@ -2,7 +2,7 @@
 //! every flag and key accounted for.
 
 use model_center::Error;
-use model_center::import::{self, ImportOptions, NoteKind, Role, Sheet};
+use model_center::import::{self, ImportOptions, NoteKind, Sheet};
 use model_center::recipe::Recipe;
 use std::path::Path;
 
@@ -53,13 +53,13 @@ fn all() -> Vec<(&'static str, Sheet)> {
 }
 
 #[track_caller]
-fn expect(sheet: &Sheet, values: &[(&str, &str)]) {
+pub fn expect(sheet: &Sheet, values: &[(&str, &str)]) {
     for (key, value) in values {
         assert_eq!(sheet.get(key), Some(*value), "{key} in\n{sheet}");
     }
 }
 
-fn notes(sheet: &Sheet, kind: NoteKind) -> Vec<&str> {
+pub fn notes(sheet: &Sheet, kind: NoteKind) -> Vec<&str> {
     sheet.notes().iter().filter(|note| note.kind == kind).map(|note| note.what.as_str()).collect()
 }
 
@@ -407,65 +407,6 @@ fn what_cannot_be_kept_is_refused_with_a_reason_and_left_out_on_request() {
     ] {
         let error = import::deepspeed(json, "c.json", None, &with_model(&on(1))).unwrap_err().to_string();
         assert!(error.contains(words), "{json}: {error}");
-    }
-}
-
-/// A value that a flag of this name accepts.
-fn sample(flag: &str) -> &'static str {
-    match flag {
-        "--lr-decay-style" => "cosine",
-        "--num-unique-layers" => "12",
-        "--param-sharing-style" => "spaced",
-        "--optimizer" => "adam",
-        "--normalization" => "LayerNorm",
-        "--position-embedding-type" => "learned_absolute",
-        "--recompute-granularity" => "full",
-        "--recompute-method" => "uniform",
-        "--warmup" | "--lr-warmup-fraction" => "0.02",
-        "--num-attention-heads" | "--seq-length" | "--enc-seq-length" | "--encoder-seq-length" => "8",
-        "--hidden-dropout" | "--attention-dropout" | "--min-lr" => "0",
-        "--rampup-batch-size" => "1 1 10",
-        "--tokenizer-type" => "GPT2BPETokenizer",
-        "--lr" => "1",
-        "--max-position-embeddings" => "2048",
-        "--data-path" => "data/x",
-        "--global-batch-size" => "4",
-        _ => "64",
-    }
-}
-
-#[test]
-fn every_flag_of_the_list_alone_is_accounted_for() {
-    let none = ImportOptions::default();
-    for flag in import::megatron_flags() {
-        let mut command = format!("--hidden-size 64 --num-attention-heads 8 --train-iters 100 {} ", flag.name);
-        if flag.takes != import::Takes::Nothing {
-            command += sample(flag.name);
-        }
-        if flag.name.contains("samples") {
-            command += " --global-batch-size 4";
-        }
-        let read = import::megatron(&command, &none);
-        // Refused with a reason, or those that need others.
-        let needs = ["--swiglu", "--use-rotary-position-embeddings", "--apply-residual-connection-post-layernorm"];
-        if matches!(flag.role, Role::Refused(_)) || needs.contains(&flag.name) {
-            assert!(read.is_err(), "{command}");
-            continue;
-        }
-        let text = read.unwrap_or_else(|error| panic!("{command}: {error}")).to_toml();
-        assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
-    }
-    let program = "finetune_bert.py --model-config bert-base-cased --dataset RTE";
-    for flag in import::model_center_flags() {
-        let value = match flag.name {
-            "--model-config" => "bert-large-cased",
-            "--dataset-name" => "BoolQ",
-            other => sample(other),
-        };
-        let text = import::model_center(&format!("{program} {} {value}", flag.name), &none)
-            .unwrap_or_else(|error| panic!("{}: {error}", flag.name))
-            .to_toml();
-        assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
     }
 }
 

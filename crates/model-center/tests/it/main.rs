@@ -75,6 +75,8 @@ mod hf_ranks;
 mod hf_safetensors;
 mod host_waits;
 mod import;
+mod import_distributed_finetuning;
+mod import_flags;
 mod import_yaml;
 mod lm_loss;
 mod memory_saving;

@@ -6,6 +6,7 @@ mod keys;
 mod settings;
 
 use super::ImportOptions;
+use super::account::{Account, Setting};
 use super::batch::BatchParts;
 use super::flags::Role;
 use super::keys as recipe;
@@ -13,7 +14,6 @@ use super::megatron::megatron;
 use super::sheet::{NoteKind, Sheet};
 use crate::config::json::parse_object;
 use crate::file::printable;
-use crate::recipe::suggest::closest;
 use crate::{Error, Result};
 use keys::KEYS;
 use serde_json::{Map, Value};
@@ -136,48 +136,30 @@ fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Res
 
 /// Notes every key that has no line, and refuses what cannot be kept.
 fn account(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
-    let mut refused: Vec<(String, String, String)> = Vec::new();
+    let mut account = Account::new(&options.leave);
     walk(config.map, "", &mut |path, value| {
-        let is_left = options.leave.iter().any(|left| left == path);
         if value.as_str() == Some("auto") {
             sheet.note(NoteKind::Unused, format!("{path} auto"), "the Trainer of transformers would fill it in");
             return false;
         }
-        let role = KEYS.iter().find(|(key, _)| *key == path).map(|(_, role)| *role);
+        let place = format!("{}, {}", config.place, printable(path, 80));
+        let setting = Setting { name: path, place, shown: shown(path, value) };
         // An object that is listed only as a whole is not looked into.
         let is_table = value.is_object() && KEYS.iter().any(|(key, _)| key.starts_with(&format!("{path}.")));
         let is_off = *value == Value::Bool(false)
             || value.get("enabled") == Some(&Value::Bool(false))
             || value.as_f64() == Some(0.0);
-        match role {
+        match KEYS.iter().find(|(key, _)| *key == path).map(|(_, role)| *role) {
             Some(Role::Read) => return is_table,
-            Some(Role::Unused(why)) => sheet.note(NoteKind::Unused, shown(path, value), why),
             Some(Role::Refused(why)) if is_off || (path == "sequence_parallel_size" && value.as_f64() == Some(1.0)) => {
-                sheet.note(NoteKind::Unused, shown(path, value), format!("it is off; {why}"));
+                sheet.note(NoteKind::Unused, setting.shown, format!("it is off; {why}"));
             }
-            Some(Role::Refused(why)) if is_left => {
-                sheet.note(NoteKind::Differs, shown(path, value), format!("left out as asked: {why}"));
-            }
-            Some(Role::Refused(why)) => {
-                refused.push((path.to_owned(), why.to_owned(), format!("pass it over with --leave {path}")));
-            }
-            None if is_left => sheet.note(NoteKind::Differs, shown(path, value), "unknown; left out as asked"),
-            None => {
-                let near = closest(path, KEYS.iter().map(|(key, _)| *key));
-                let fix = near.map_or_else(
-                    || format!("remove it, or pass it over with --leave {path}"),
-                    |near| format!("did you mean {near}? or pass it over with --leave {path}"),
-                );
-                refused.push((path.to_owned(), "unknown key".to_owned(), fix));
-            }
+            Some(role) => account.settle(setting, role, sheet),
+            None => account.unknown(setting, KEYS.iter().map(|(key, _)| *key), sheet),
         }
         false
     });
-    let [(path, why, fix), others @ ..] = refused.as_slice() else { return Ok(()) };
-    let names: Vec<&str> = others.iter().map(|(path, ..)| path.as_str()).collect();
-    let also = if names.is_empty() { String::new() } else { format!("; also refused: {}", names.join(", ")) };
-    let place = format!("{}, {}", config.place, printable(path, 80));
-    Err(Error::argument(place, printable(&format!("{why}{also}"), 400), printable(fix, 200)))
+    account.finish()
 }
 
 /// Calls `visit` with each path; whether it returns true decides if an object is looked into.

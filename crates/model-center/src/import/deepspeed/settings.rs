@@ -231,10 +231,7 @@ fn clipping(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Result
     };
     sheet.remove(keys::CLIP_NORM);
     sheet.remove(keys::CLIP_KIND);
-    match norm > 0.0 {
-        true => sheet.number(keys::CLIP_NORM, norm, from),
-        false => sheet.text(keys::CLIP_KIND, "none", from),
-    }
+    sheet.clip(norm, from);
     Ok(())
 }
 

@@ -53,28 +53,56 @@ impl Translation<'_> {
             let why = "samples always have a random order; here each comes once in an epoch";
             sheet.note(NoteKind::Unused, "--shuffle", why);
         }
-        for name in ["--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"] {
-            if flags.is_given(name) {
-                let why = match name {
-                    "--eod-mask-loss" => "the token after the end of a document is predicted too",
-                    _ => "documents of a sample see those before them, and positions go on",
-                };
-                sheet.note(NoteKind::Differs, name, why);
-            }
-        }
-        for (name, has_it) in [("--mask-prob", 0.15), ("--short-seq-prob", 0.1)] {
-            let Some(found) = flags.maybe_number(name)? else { continue };
-            match self.program {
-                Program::Gpt => sheet.note(NoteKind::Unused, found.from, "GPT-2 masks nothing"),
-                _ if found.value == has_it => sheet.note(NoteKind::Unused, found.from, "it is so"),
-                _ => sheet.note(NoteKind::Differs, found.from, format!("it is {has_it}")),
-            }
-        }
+        self.documents(sheet);
+        self.shares(sheet)?;
         if let Some(found) = flags.maybe_whole("--max-preds-per-seq")? {
             let why = "as many tokens are masked as their share gives, 15 in 100";
             sheet.note(NoteKind::Unused, found.from, why);
         }
         self.eval(has_eval, sheet)
+    }
+
+    /// Whether documents of a sample are apart, and whether the token after the end of one is predicted.
+    fn documents(&self, sheet: &mut Sheet) {
+        let flags = self.flags;
+        let (positions, mask, end) = ("--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss");
+        let is_gpt = self.program == Program::Gpt;
+        let (has_positions, has_mask) = (flags.is_given(positions), flags.is_given(mask));
+        if is_gpt && has_positions && has_mask {
+            sheet.flag(keys::DOCUMENT_MASK, true, format!("{positions}, {mask}"));
+        }
+        if is_gpt && flags.is_given(end) {
+            sheet.flag(keys::EOD_MASK_LOSS, true, end);
+        }
+        let is_alone = is_gpt && has_positions != has_mask;
+        for name in [positions, mask].into_iter().filter(|name| is_alone && flags.is_given(name)) {
+            let why = "documents of a sample see those before them, and positions go on: data.document_mask does both";
+            sheet.note(NoteKind::Differs, name, why);
+        }
+        for name in [positions, mask, end].into_iter().filter(|name| !is_gpt && flags.is_given(name)) {
+            sheet.note(NoteKind::Unused, name, "it is for the prediction of next tokens");
+        }
+    }
+
+    /// Shares of masked tokens and of short samples.
+    fn shares(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        if let Some(found) = flags.maybe_number("--mask-prob")? {
+            match self.program {
+                Program::Gpt => sheet.note(NoteKind::Unused, found.from, "GPT-2 masks nothing"),
+                Program::Bert => sheet.number(keys::MASKED_SHARE, found.value, found.from),
+                Program::T5 => sheet.number(keys::HIDDEN_SHARE, found.value, found.from),
+            }
+        }
+        if let Some(found) = flags.maybe_number("--short-seq-prob")? {
+            match self.program {
+                Program::Bert => sheet.number(keys::SHORT_SHARE, found.value, found.from),
+                Program::Gpt => sheet.note(NoteKind::Unused, found.from, "samples of GPT-2 have one length"),
+                Program::T5 if found.value == 0.0 => sheet.note(NoteKind::Unused, found.from, "no row is short"),
+                Program::T5 => sheet.note(NoteKind::Differs, found.from, "no row is short"),
+            }
+        }
+        Ok(())
     }
 
     fn objective_from(&self) -> &'static str {

@@ -16,6 +16,7 @@ use super::ImportOptions;
 use super::batch::BatchParts;
 use super::flags::{Flags, parse};
 use super::keys;
+use super::ranks::ranks_of;
 use super::sheet::{NoteKind, Sheet};
 use super::shell::Command;
 use crate::file::printable;
@@ -185,7 +186,7 @@ impl Translation<'_> {
             },
             micro: Some((micro.value, micro.from)),
             batch: batch.map(|found| (found.value, found.from)),
-            ranks: options.ranks.or(ranks(command)?),
+            ranks: options.ranks.or_else(|| ranks_of(command)),
             model_ranks: of(keys::TENSOR) * of(keys::PIPELINE),
         };
         parts.write(sheet)?;
@@ -215,34 +216,6 @@ impl Translation<'_> {
         }
         Ok(())
     }
-}
-
-/// Ranks by the launcher's options and variables.
-fn ranks(command: &Command) -> Result<Option<u64>> {
-    let option = |names: [&str; 3]| {
-        let mut words = command.launcher.iter();
-        while let Some(word) = words.next() {
-            let bare = word.trim_start_matches('-').replace('_', "-");
-            let (name, joined) =
-                bare.split_once('=').map_or((bare.as_str(), None), |(name, value)| (name, Some(value)));
-            if names.contains(&name) {
-                return joined.map(str::to_owned).or_else(|| words.next().cloned());
-            }
-        }
-        None
-    };
-    let variable = |name: &str| command.variables.get(name).cloned();
-    let on_host = option(["nproc-per-node", "num-gpus", "np"])
-        .or_else(|| variable("GPUS_PER_NODE"))
-        .or_else(|| variable("NUM_GPUS_PER_WORKER"));
-    let hosts = option(["nnodes", "num-nodes", ""]).or_else(|| variable("NNODES")).or_else(|| variable("NUM_WORKERS"));
-    let number = |text: String| parse("the launcher", &text).ok().filter(|n| *n >= 1.0).map(|n| n as u64);
-    Ok(match (on_host.and_then(number), hosts.map(number)) {
-        (Some(on_host), None) => Some(on_host),
-        (Some(on_host), Some(Some(hosts))) => on_host.checked_mul(hosts),
-        // A number that is not known, such as $NNODES.
-        _ => None,
-    })
 }
 
 fn launcher(command: &Command, sheet: &mut Sheet) {

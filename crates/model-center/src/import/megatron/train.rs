@@ -27,18 +27,11 @@ impl Translation<'_> {
         sheet.flag(keys::DECAY_ALL, false, "Megatron-LM does not decay norms and biases");
         sheet.flag(keys::DECOUPLED, true, "its Adam decays apart from the gradient");
         let (first, second) = (flags.number("--adam-beta1", 0.9)?, flags.number("--adam-beta2", 0.999)?);
-        sheet.raw(
-            keys::BETAS,
-            format!("[{:?}, {:?}]", first.value, second.value),
-            format!("{}, {}", first.from, second.from),
-        );
+        sheet.betas(first, second);
         let eps = flags.number("--adam-eps", 1e-8)?;
         sheet.number(keys::EPS, eps.value, eps.from);
         let clip = flags.number("--clip-grad", 1.0)?;
-        match clip.value > 0.0 {
-            true => sheet.number(keys::CLIP_NORM, clip.value, clip.from),
-            false => sheet.text(keys::CLIP_KIND, "none", clip.from),
-        }
+        sheet.clip(clip.value, clip.from);
         let seed = flags.whole("--seed", 1234)?;
         sheet.whole(keys::SEED, seed.value, seed.from);
         if flags.is_given("--cpu-optimizer") {
@@ -96,11 +89,8 @@ impl Translation<'_> {
         }
         let warmup = self.warmup(&end, sheet)?;
         sheet.whole(keys::WARMUP, warmup.value, warmup.from);
-        let style = flags.text("--lr-decay-style")?.unwrap_or("linear");
-        let from = match flags.is_given("--lr-decay-style") {
-            true => flags.shown("--lr-decay-style"),
-            false => "--lr-decay-style, default linear".to_owned(),
-        };
+        let given = flags.text_or("--lr-decay-style", "linear")?;
+        let (style, from) = (given.value, given.from);
         match style {
             "linear" | "cosine" | "constant" => sheet.text(keys::SCHEDULE, style, from),
             // In 2019 its formula was not written yet.
@@ -123,7 +113,11 @@ impl Translation<'_> {
             let reason = format!("{} is above {}", least.from, lr.from);
             return Err(Error::argument("--min-lr", reason, "give at most --lr"));
         }
-        if lr.value > 0.0 {
+        if sheet.get(keys::SCHEDULE) == Some("\"constant\"") {
+            if least.is_given {
+                sheet.note(NoteKind::Unused, least.from, "the learning rate does not fall");
+            }
+        } else if lr.value > 0.0 {
             sheet.number(keys::FINAL_LR, least.value / lr.value, format!("{} / {}", least.from, lr.from));
         }
         // Version 2 mended the formulas, and has flags of its own for the warm-up.

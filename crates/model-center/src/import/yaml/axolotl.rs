@@ -1,17 +1,19 @@
 //! A configuration of axolotl as a recipe.
 //!
-//! Defines [`axolotl`].
+//! Defines [`axolotl`]; `axolotl_data` has the data sets and `axolotl_forms` the forms of their records.
 
+use super::axolotl_data;
 use super::axolotl_keys::KEYS;
+use super::pairs::{self, Samples};
 use super::settings::Settings;
-use super::trainer::{self, Defaults, Names};
+use super::trainer::{self, Defaults, FoundData, Names};
+use super::{lora, only};
 use crate::Result;
 use crate::file::printable;
 use crate::import::ImportOptions;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
-use crate::recipe::quote;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 const NAMES: Names = Names {
     micro_batch: "micro_batch_size",
@@ -20,29 +22,28 @@ const NAMES: Names = Names {
     schedule: "lr_scheduler",
     optimizer: "optimizer",
 };
-const DEFAULTS: Defaults = Defaults { micro_batch: 1, epochs: 1.0, lr: None, schedule: "cosine", seed: 42 };
-
-/// Keys of a data set that are translated.
-const OF_SET: [&str; 18] = [
-    "path",
-    "type",
-    "ds_type",
-    "data_files",
-    "split",
-    "name",
-    "revision",
-    "conversation",
-    "chat_template",
-    "field_messages",
-    "message_property_mappings",
-    "message_field_role",
-    "message_field_content",
-    "field",
-    "roles",
-    "train_on_eos",
-    "roles_to_train",
-    "train_on_eot",
-];
+const DEFAULTS: Defaults = Defaults {
+    micro_batch: 1,
+    epochs: 1.0,
+    lr: None,
+    schedule: "cosine",
+    warmup: Some(("warmup_ratio, default 0.03; there at most 100 steps", 0.03)),
+    checkpoint: ("save_strategy, default epoch", "1 epoch"),
+    // With evaluations and checkpoints at the same steps the best weights are loaded.
+    saves_last: false,
+    seed: 42,
+};
+const LORA: lora::Names = lora::Names {
+    path: "lora_model_dir",
+    rank: "lora_r",
+    alpha: "lora_alpha",
+    dropout: "lora_dropout",
+    rank_stabilized: "peft_use_rslora",
+    modules: "lora_modules_to_save",
+    targets: &["lora_target_modules", "lora_target_linear"],
+};
+const PAIRS: pairs::Names =
+    pairs::Names { beta: &["rl_beta", "dpo_beta"], smoothing: "dpo_label_smoothing", gamma: "simpo_gamma" };
 
 /// A recipe from the text of a configuration; `place` names it in errors.
 ///
@@ -53,9 +54,10 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
     let s = Settings::read(text, place, KEYS)?;
     let mut sheet = Sheet::new(format!("axolotl, {}", printable(place, 200)));
     model(&s, &mut sheet)?;
-    adapter(&s, &mut sheet)?;
-    let has_eval = data(&s, &mut sheet)?;
-    trainer::translate(&s, (&NAMES, &DEFAULTS), (options, has_eval), &mut sheet)?;
+    adapter(&s, options, &mut sheet)?;
+    let samples = samples(&s, &mut sheet)?;
+    let has_eval = axolotl_data::translate(&s, samples, &mut sheet)?;
+    trainer::translate(&s, (&NAMES, &DEFAULTS), (options, FoundData { has_eval, samples }), &mut sheet)?;
     if s.flag("gradient_checkpointing").or_else(|error| match s.text("gradient_checkpointing")? {
         // "unsloth" and "offload" keep the inputs elsewhere.
         Some(_) => Ok(true),
@@ -64,14 +66,14 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
         sheet.text(keys::RECOMPUTE, "blocks", s.shown("gradient_checkpointing"));
     }
     watchdog(&s, &mut sheet)?;
-    let output = s.text("output_dir")?;
-    let from = output.map_or_else(|| "output_dir, default ./model-out".to_owned(), |_| s.shown("output_dir"));
-    sheet.text(keys::OUTPUT, output.unwrap_or("./model-out"), from);
+    let output = s.text_or("output_dir", "./model-out")?;
+    sheet.text(keys::OUTPUT, output.value, output.from);
     if let Some(name) = s.text("run_name")? {
         sheet.text(keys::RUN_NAME, name, s.shown("run_name"));
     }
     s.account(options, &mut sheet)?;
     sheet.apply(&options.sets)?;
+    sheet.check(place)?;
     Ok(sheet)
 }
 
@@ -91,330 +93,113 @@ fn model(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     Ok(())
 }
 
-fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
-    match s.text("adapter")? {
-        None | Some("") => {
-            for key in ["lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_linear"] {
-                if s.get(key).is_some() {
-                    sheet.note(NoteKind::Unused, s.shown(key), "there is no adapter: the whole model is trained");
-                }
+fn adapter(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+    let in_4_bits = s.flag("load_in_4bit")?;
+    let kind = s.text("adapter")?.filter(|kind| !kind.is_empty());
+    match kind {
+        None if in_4_bits => return s.refuse("load_in_4bit", super::NEEDS_UPDATES, "write adapter: qlora"),
+        None => {
+            LORA.pass_over(s, sheet);
+            if s.has("unfrozen_parameters") {
+                only::by_set(s, ("unfrozen_parameters", &["unfrozen_parameters"]), options, sheet)?;
             }
             return Ok(());
         }
-        Some("lora") => sheet.text(keys::ADAPTER, "lora", s.shown("adapter")),
-        Some("qlora") => {
-            let fix = "write adapter: lora, and remove load_in_4bit";
-            return s.refuse("adapter", super::QUANTIZED, fix);
+        Some("qlora") if !in_4_bits => {
+            return s.refuse("adapter", "qlora trains beside a model in 4 bits", "write load_in_4bit: true");
         }
+        Some("lora" | "qlora") => {}
         Some(other) => {
-            let reason = format!("the adapter {} is not available", printable(other, 60));
+            let reason = format!("the adapter {} is not translated", printable(other, 60));
             return s.refuse("adapter", reason, "write adapter: lora, or remove it");
         }
     }
-    if let Some(path) = s.text("lora_model_dir")? {
-        sheet.text(keys::ADAPTER_PATH, path, s.shown("lora_model_dir"));
-        for key in [
-            "lora_r",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_target_modules",
-            "lora_target_linear",
-            "lora_modules_to_save",
-            "peft_use_rslora",
-        ] {
-            if s.get(key).is_some() {
-                sheet.note(NoteKind::Unused, s.shown(key), "lora_model_dir has the adapter and its settings");
+    s.pass_over(&["unfrozen_parameters"], "a model with an adapter is frozen but for lora_modules_to_save", sheet);
+    if in_4_bits {
+        quantized(s, sheet)?;
+    }
+    if s.flag("merge_lora")? {
+        match in_4_bits {
+            false => sheet.flag(keys::SAVE_MERGED, true, s.shown("merge_lora")),
+            true => {
+                let why = "updates beside a model in 4 bits are merged after the run: `convert MODEL OUT --merge RUN`";
+                sheet.note(NoteKind::Differs, s.shown("merge_lora"), why);
             }
         }
+    }
+    if !lora::translate(s, (&LORA, s.shown("adapter")), (|_| 8.0, "8"), sheet)? {
         return Ok(());
     }
-    let rank = s.whole("lora_r")?;
-    let from = rank.map_or_else(|| "lora_r, default 8".to_owned(), |_| s.shown("lora_r"));
-    sheet.whole(keys::RANK, rank.unwrap_or(8), from);
-    let alpha = s.number("lora_alpha")?;
-    let from = alpha.map_or_else(|| "lora_alpha, default 8".to_owned(), |_| s.shown("lora_alpha"));
-    sheet.number(keys::ALPHA, alpha.unwrap_or(8.0), from);
-    if let Some(dropout) = s.number("lora_dropout")?.filter(|dropout| *dropout > 0.0) {
-        sheet.number(keys::ADAPTER_DROPOUT, dropout, s.shown("lora_dropout"));
-    }
-    if s.flag("peft_use_rslora")? {
-        sheet.flag(keys::RANK_STABILIZED, true, s.shown("peft_use_rslora"));
-    }
-    let linear = s.flag("lora_target_linear")?;
-    match (linear, s.texts("lora_target_modules")?) {
-        (true, targets) => {
-            if targets.is_some() {
-                sheet.note(NoteKind::Unused, s.shown("lora_target_modules"), "lora_target_linear names all layers");
-            }
+    match (s.flag("lora_target_linear")?, s.texts("lora_target_modules")?) {
+        (true, _) => {
+            s.pass_over(&["lora_target_modules"], "lora_target_linear names all layers", sheet);
             sheet.list(keys::TARGETS, &["all-linear".to_owned()], s.shown("lora_target_linear"));
         }
         (false, Some(targets)) => sheet.list(keys::TARGETS, &targets, s.shown("lora_target_modules")),
         (false, None) => return s.refuse("adapter", "no layers are named", "write lora_target_linear: true"),
     }
-    if let Some(modules) = s.texts("lora_modules_to_save")? {
-        sheet.list(keys::ADAPTER_TRAINED, &modules, s.shown("lora_modules_to_save"));
-    }
-    if s.flag("merge_lora")? {
-        sheet.flag(keys::SAVE_MERGED, true, s.shown("merge_lora"));
-    }
     Ok(())
 }
 
-/// What a data set's `type` comes to.
-struct Form {
-    /// The form of the records; `None` for what the first record has.
-    records: Option<&'static str>,
-    /// Columns: our keys with the names of the file.
-    columns: Vec<(&'static str, String)>,
-    as_chat: bool,
-}
-
-/// Whether there are evaluation data.
-fn data(s: &Settings<'_>, sheet: &mut Sheet) -> Result<bool> {
-    sheet.text(keys::TASK, "sft", "axolotl's data sets");
-    let key = if s.has("datasets") { "datasets" } else { "pretraining_dataset" };
+/// A frozen model in 4 bits, as bitsandbytes is asked for it.
+fn quantized(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
+    let key = "bnb_config_kwargs";
     let given = match s.get(key) {
-        Some(Value::Array(sets)) if !sets.is_empty() => sets.clone(),
-        Some(one @ (Value::Object(_) | Value::String(_))) => vec![one.clone()],
-        _ => return s.refuse("datasets", "there is no data set", "write datasets: with path and type"),
+        None => None,
+        Some(Value::Object(given)) => Some(given),
+        Some(_) => return Err(s.wrong(key, "a mapping")),
     };
-    let eval = match s.get("test_datasets") {
-        Some(Value::Array(sets)) => sets.clone(),
-        _ => Vec::new(),
-    };
-    let mut sets: Vec<Vec<(&str, String)>> = Vec::new();
-    let mut columns: Vec<(&'static str, String)> = Vec::new();
-    let mut as_chat = false;
-    for (at, set) in given.iter().enumerate() {
-        let set = match set {
-            Value::String(path) => Map::from_iter([("path".to_owned(), Value::from(path.clone()))]),
-            Value::Object(set) => set.clone(),
-            _ => return Err(s.wrong(key, "a list of data sets")),
-        };
-        check_set(s, key, &set)?;
-        let form = form(s, key, &set, key == "pretraining_dataset")?;
-        as_chat |= form.as_chat;
-        for (column, name) in form.columns {
-            match columns.iter().find(|(held, _)| *held == column) {
-                Some((_, held)) if *held != name => {
-                    let reason = format!("data sets have different columns for {column}: {held} and {name}");
-                    return s.refuse(key, reason, "rename the columns of one, or import the data sets one by one");
-                }
-                Some(_) => {}
-                None => columns.push((column, name)),
-            }
-        }
-        let path = path(s, key, &set, sheet)?;
-        let mut fields = vec![("path", quote(&path))];
-        if let Some(Value::Object(eval)) = eval.get(at) {
-            fields.push(("eval", quote(&self::path(s, "test_datasets", eval, sheet)?)));
-        }
-        if let Some(records) = form.records {
-            fields.push(("records", quote(records)));
-        }
-        sets.push(fields);
+    let value = |name: &str| given.and_then(|given| given.get(name));
+    if let Some(kind) = value("bnb_4bit_quant_type").filter(|kind| *kind != "nf4") {
+        let reason = format!("blocks are nf4, not {}", printable(&kind.to_string(), 20));
+        return s.refuse(key, reason, "write bnb_4bit_quant_type: nf4");
     }
-    if eval.len() > given.len() {
-        let why = "each data set has evaluation data of its own; further ones are left out";
-        sheet.note(NoteKind::Differs, s.shown("test_datasets"), why);
-    }
-    let from = s.shown(key);
-    if let [one] = sets.as_slice() {
-        for (field, value) in one {
-            let key = match *field {
-                "path" => keys::TRAIN,
-                "eval" => keys::EVAL,
-                _ => keys::RECORDS,
-            };
-            sheet.raw(key, value.clone(), from.clone());
-        }
-    } else {
-        let text = |fields: &Vec<(&str, String)>| {
-            let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-            format!("{{ {} }}", fields.join(", "))
-        };
-        let all: Vec<String> = sets.iter().map(text).collect();
-        sheet.raw(keys::SETS, format!("[{}]", all.join(", ")), from.clone());
-    }
-    for (column, name) in columns {
-        sheet.text(column, &name, format!("{key}, type"));
-    }
-    if as_chat {
-        sheet.flag(keys::AS_CHAT, true, "the type formats records by the chat template");
-    }
-    lengths(s, sheet)?;
-    template(s, sheet)?;
-    Ok(!eval.is_empty())
-}
-
-fn lengths(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
-    let length = s.whole("sequence_len")?;
-    let from = length.map_or_else(|| "sequence_len, default 512".to_owned(), |_| s.shown("sequence_len"));
-    sheet.whole(keys::MAX_LENGTH, length.unwrap_or(512), from);
-    if s.flag("sample_packing")? {
-        sheet.flag(keys::PACKING, true, s.shown("sample_packing"));
-        let why = "a micro-batch has micro_batch_size samples, joined; there it is filled up to sequence_len, and has \
-                   more of them: raise train.micro_batch_size";
-        sheet.note(NoteKind::Differs, s.shown("sample_packing"), why);
-    }
-    if s.flag("train_on_inputs")? {
-        sheet.text(keys::LOSS_ON, "all", s.shown("train_on_inputs"));
-    }
-    if let Some(Value::Bool(false)) = s.get("shuffle_merged_datasets") {
-        let why = "several data sets are mixed in a random order, one is with data.shuffle";
-        sheet.note(NoteKind::Differs, s.shown("shuffle_merged_datasets"), why);
-    }
-    if let Some(share) = s.number("val_set_size")?.filter(|share| *share > 0.0) {
-        let why = format!("{share} of the data are split off there: `init` writes such a split, or set data.eval");
-        sheet.note(NoteKind::Differs, s.shown("val_set_size"), why);
-    }
+    lora::in_4_bits(s, "load_in_4bit", (key, value("bnb_4bit_use_double_quant") != Some(&Value::Bool(false))), sheet);
     Ok(())
 }
 
-fn template(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
-    if let Some(name) = s.text("chat_template")? {
-        match name.starts_with("tokenizer_default") {
-            true => sheet.note(NoteKind::Unused, s.shown("chat_template"), "the model's own template is always used"),
-            false => {
-                let why = "the template in the model's directory is used: put this one there as chat_template.jinja";
-                sheet.note(NoteKind::Differs, s.shown("chat_template"), why);
-            }
+/// What samples are: `rl` and `reward_model` choose it.
+fn samples(s: &Settings<'_>, sheet: &mut Sheet) -> Result<Samples> {
+    let is_reward = s.flag("reward_model")?;
+    let samples = match (s.text("rl")?.filter(|rl| !rl.is_empty()), is_reward) {
+        (Some(_), true) => return s.refuse("rl", "reward_model trains on rewards alone", "set one of the two"),
+        (None, true) => Samples::Rewards,
+        (None, false) => Samples::Single,
+        (Some("dpo"), false) => Samples::Pairs("dpo"),
+        (Some("ipo"), false) => Samples::Pairs("ipo"),
+        (Some("simpo"), false) => Samples::Pairs("simpo"),
+        (Some(other), false) => {
+            let reason = format!("rl {}: {}", printable(other, 30), super::PREFERENCES);
+            return s.refuse("rl", reason, "write rl: dpo, ipo or simpo, or reward_model: true");
         }
-    }
-    if s.get("chat_template_jinja").is_some() {
-        let why = "put the template into the model's directory as chat_template.jinja";
-        sheet.note(NoteKind::Differs, "chat_template_jinja", why);
-    }
-    Ok(())
-}
-
-/// Refuses keys of a data set that are not translated.
-fn check_set(s: &Settings<'_>, key: &str, set: &Map<String, Value>) -> Result<()> {
-    let is_known = |name: &&String| OF_SET.contains(&name.as_str());
-    match set.iter().find(|(name, value)| !is_known(name) && !value.is_null()) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let reason = format!("{} of a data set has no counterpart", printable(name, 60));
-            s.refuse(key, reason, "remove it, and prepare the records so that they do not need it")
-        }
-    }
-}
-
-/// The file, or the directory, of a data set.
-fn path(s: &Settings<'_>, key: &str, set: &Map<String, Value>, sheet: &mut Sheet) -> Result<String> {
-    let text = |name: &str| set.get(name).and_then(Value::as_str);
-    let Some(path) = text("path") else {
-        return s.refuse(key, "a data set has no path", "write path: data/train.jsonl");
     };
-    let files = match set.get("data_files") {
-        Some(Value::String(file)) => Some(file.clone()),
-        Some(Value::Array(files)) if files.len() == 1 => files[0].as_str().map(str::to_owned),
-        Some(Value::Null) | None => None,
-        Some(_) => return s.refuse(key, "several data_files", "name one file, or a directory of them as path"),
+    let from = match samples {
+        Samples::Single => "axolotl's data sets".to_owned(),
+        Samples::Pairs(_) => s.shown("rl"),
+        Samples::Rewards => s.shown("reward_model"),
     };
-    // With a generic path such as `json`, the files are elsewhere.
-    let found = match files {
-        Some(file) if ["json", "csv", "parquet", "text"].contains(&path) || file.contains('/') => file,
-        Some(file) => format!("{}/{file}", path.trim_end_matches('/')),
-        None => path.to_owned(),
-    };
-    let is_file = found.rsplit('/').next().is_some_and(|name| name.contains('.')) || found.starts_with(['.', '/']);
-    if !is_file {
-        let why = format!("data sets of a hub are not fetched: save {found} as JSON lines, and give their path");
-        sheet.note(NoteKind::Differs, format!("{key}, path {}", printable(&found, 80)), why);
-    }
-    for name in ["split", "name", "revision"] {
-        if let Some(value) = text(name) {
-            let why = "it selects a part of a hub's data set: give the file of that part";
-            sheet.note(NoteKind::Differs, format!("{key}, {name} {}", printable(value, 60)), why);
+    sheet.text(keys::TASK, samples.task(), from);
+    if let Samples::Pairs(loss) = samples {
+        pairs::translate(s, &PAIRS, (loss, s.shown("rl")), sheet)?;
+        if loss == "simpo" {
+            let alpha = s.number_or("cpo_alpha", 1.0)?;
+            let why = "its share of the plain loss of chosen completions is not added";
+            let kind = if alpha.value == 0.0 { NoteKind::Unused } else { NoteKind::Differs };
+            sheet.note(kind, alpha.from, why);
+        }
+        if s.get("max_prompt_len").is_some() {
+            let why = "data.max_length is the limit of a prompt with its completion";
+            sheet.note(NoteKind::Differs, s.shown("max_prompt_len"), why);
         }
     }
-    Ok(found)
-}
-
-/// The form of the records of a data set.
-fn form(s: &Settings<'_>, key: &str, set: &Map<String, Value>, is_pretraining: bool) -> Result<Form> {
-    let column = |ours: &'static str, name: &str, usual: &str| {
-        set.get(name).and_then(Value::as_str).filter(|name| *name != usual).map(|name| (ours, name.to_owned()))
-    };
-    let plain = |records: Option<&'static str>| Form { records, columns: Vec::new(), as_chat: false };
-    for name in ["conversation", "roles", "train_on_eos", "roles_to_train", "train_on_eot"] {
-        let is_usual = match set.get(name) {
-            None | Some(Value::Null) => true,
-            Some(Value::String(text)) => ["turn", "chatml", "llama-3"].contains(&text.as_str()),
-            Some(Value::Array(roles)) => roles.iter().all(|role| ["assistant", "gpt"].iter().any(|own| role == *own)),
-            Some(_) => name == "roles",
-        };
-        if !is_usual {
-            let reason =
-                format!("{name} has no counterpart: turns of the assistant are learned, with the token that ends them");
-            return s.refuse(key, reason, "remove it, or set data.loss_on in the recipe");
-        }
-    }
-    if let Some(Value::Object(own)) = set.get("type") {
-        return own_form(s, key, own);
-    }
-    let name = set.get("type").and_then(Value::as_str).unwrap_or(if is_pretraining { "completion" } else { "" });
-    // `alpaca:chatml` and `sharegpt.load_role` are variants.
-    let (base, variant) = name.split_once([':', '.']).map_or((name, None), |(base, variant)| (base, Some(variant)));
-    match base {
-        "alpaca" | "explainchoice" | "reflection" if variant.is_none() => Ok(plain(Some("alpaca"))),
-        "alpaca" | "alpaca_chat" => Ok(Form { as_chat: true, ..plain(Some("alpaca")) }),
-        "chat_template" => {
-            let columns = column(keys::COLUMN_MESSAGES, "field_messages", "messages").into_iter().collect();
-            Ok(Form { columns, ..plain(Some("messages")) })
-        }
-        "sharegpt" => {
-            let columns = column(keys::COLUMN_MESSAGES, "field_messages", "conversations").into_iter().collect();
-            Ok(Form { columns, ..plain(Some("sharegpt")) })
-        }
-        "completion" | "pretrain" => {
-            let columns = column(keys::COLUMN_TEXT, "field", "text").into_iter().collect();
-            Ok(Form { columns, ..plain(Some("text")) })
-        }
-        "" => Ok(plain(None)),
-        other => {
-            let reason = format!("the type {} is not available", printable(other, 60));
-            s.refuse(key, reason, "use alpaca, chat_template, sharegpt, completion, or fields of your own")
-        }
-    }
-}
-
-/// A type with fields of its own.
-fn own_form(s: &Settings<'_>, key: &str, own: &Map<String, Value>) -> Result<Form> {
-    let text = |name: &str| own.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-    for name in own.keys().map(String::as_str) {
-        let is_read = ["field_instruction", "field_output", "field_input", "field_system"].contains(&name);
-        let is_plain = text(name).is_none_or(|format| ["{instruction}", "{instruction} {input}"].contains(&format));
-        if !is_read && !is_plain {
-            let reason =
-                format!("{} of a type makes text of a prompt, which input_format does here", printable(name, 60));
-            return s.refuse(key, reason, "remove it, and set data.input_format = \"… __input__ …\" in the recipe");
-        }
-    }
-    let Some(prompt) = text("field_instruction") else {
-        return s.refuse(key, "a type of fields has no field_instruction", "write the column of the prompt");
-    };
-    let mut columns = vec![(keys::COLUMN_PROMPT, prompt.to_owned())];
-    columns.push((keys::COLUMN_COMPLETION, text("field_output").unwrap_or("output").to_owned()));
-    if let Some(input) = text("field_input") {
-        columns.push((keys::COLUMN_INPUT, input.to_owned()));
-    }
-    if let Some(system) = text("field_system") {
-        columns.push((keys::COLUMN_SYSTEM, system.to_owned()));
-    }
-    let records = if text("field_input").is_some() { "alpaca" } else { "prompt-completion" };
-    Ok(Form { records: Some(records), columns, as_chat: false })
+    Ok(samples)
 }
 
 /// A limit of the loss ends the run there; here a loss that leaves its course does.
 fn watchdog(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     let patience = s.whole("loss_watchdog_patience")?;
     if let Some(limit) = s.number("loss_watchdog_threshold")? {
-        let mut from = s.shown("loss_watchdog_threshold");
-        if s.has("loss_watchdog_patience") {
-            from += &format!(", {}", s.shown("loss_watchdog_patience"));
-        }
+        let from = s.shown_all(&["loss_watchdog_threshold", "loss_watchdog_patience"]);
         sheet.whole("train.divergence.patience", patience.unwrap_or(3).max(1), from.clone());
         let why =
             format!("losses above the first steps', or spikes, end the run, whatever they are; there {limit} does");

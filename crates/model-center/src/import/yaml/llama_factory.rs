@@ -3,8 +3,11 @@
 //! Defines [`llama_factory`].
 
 use super::llama_factory_keys::KEYS;
+use super::pairs::{self, Samples, pass_over_single};
+use super::sets::{self, Fields};
 use super::settings::Settings;
-use super::trainer::{self, Defaults, Names};
+use super::trainer::{self, Defaults, FoundData, Names};
+use super::{lora, only};
 use crate::Result;
 use crate::file::printable;
 use crate::import::ImportOptions;
@@ -20,7 +23,30 @@ const NAMES: Names = Names {
     schedule: "lr_scheduler_type",
     optimizer: "optim",
 };
-const DEFAULTS: Defaults = Defaults { micro_batch: 8, epochs: 3.0, lr: Some(5e-5), schedule: "linear", seed: 42 };
+const DEFAULTS: Defaults = Defaults {
+    micro_batch: 8,
+    epochs: 3.0,
+    lr: Some(5e-5),
+    schedule: "linear",
+    warmup: None,
+    checkpoint: ("save_steps, default 500", "500 steps"),
+    saves_last: true,
+    seed: 42,
+};
+const LORA: lora::Names = lora::Names {
+    path: "adapter_name_or_path",
+    rank: "lora_rank",
+    alpha: "lora_alpha",
+    dropout: "lora_dropout",
+    rank_stabilized: "use_rslora",
+    modules: "additional_target",
+    targets: &["lora_target"],
+};
+const PAIRS: pairs::Names =
+    pairs::Names { beta: &["pref_beta"], smoothing: "dpo_label_smoothing", gamma: "simpo_gamma" };
+const FREEZE: [&str; 3] = ["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"];
+/// The keys of a model that is held in fewer bits.
+const QUANTIZATION: [&str; 3] = ["quantization_method", "quantization_type", "double_quantization"];
 
 /// A recipe from the text of a configuration; `place` names it in errors.
 ///
@@ -37,13 +63,10 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
     if let Some(revision) = s.text("model_revision")?.filter(|revision| *revision != "main") {
         sheet.text("model.revision", revision, s.shown("model_revision"));
     }
-    let is_text = stage(&s, &mut sheet)?;
-    adapter(&s, &mut sheet)?;
-    let has_eval = data(&s, is_text, &mut sheet)?;
-    trainer::translate(&s, (&NAMES, &DEFAULTS), (options, has_eval), &mut sheet)?;
-    if s.flag("use_muon")? {
-        sheet.text(keys::OPTIMIZER, "muon", s.shown("use_muon"));
-    }
+    let (samples, is_text) = stage(&s, model, &mut sheet)?;
+    method(&s, options, &mut sheet)?;
+    let has_eval = data(&s, (samples, is_text), &mut sheet)?;
+    trainer::translate(&s, (&NAMES, &DEFAULTS), (options, FoundData { has_eval, samples }), &mut sheet)?;
     // Blocks are recomputed unless that is switched off.
     let is_on = match s.get("gradient_checkpointing") {
         Some(Value::Bool(flag)) => *flag,
@@ -52,75 +75,81 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
     if is_on && !s.flag("disable_gradient_checkpointing")? {
         sheet.text(keys::RECOMPUTE, "blocks", "gradient checkpointing, on by default");
     }
-    let output = s.text("output_dir")?;
-    let from = output.map_or_else(|| "no output_dir".to_owned(), |_| s.shown("output_dir"));
-    sheet.text(keys::OUTPUT, output.unwrap_or("runs/imported"), from);
+    match s.text("output_dir")? {
+        Some(output) => sheet.text(keys::OUTPUT, output, s.shown("output_dir")),
+        None => sheet.text(keys::OUTPUT, "runs/imported", "no output_dir"),
+    }
     if let Some(name) = s.text("run_name")? {
         sheet.text(keys::RUN_NAME, name, s.shown("run_name"));
     }
     s.account(options, &mut sheet)?;
     sheet.apply(&options.sets)?;
+    sheet.check(place)?;
     Ok(sheet)
 }
 
-/// Whether whole texts are learned.
-fn stage(s: &Settings<'_>, sheet: &mut Sheet) -> Result<bool> {
-    let stage = s.text("stage")?.unwrap_or("sft");
-    let from = if s.has("stage") { s.shown("stage") } else { "stage, default sft".to_owned() };
-    match stage {
-        "sft" | "pt" => {
-            sheet.text(keys::TASK, "sft", from);
-            Ok(stage == "pt")
-        }
+/// What samples are, and whether they are whole texts.
+fn stage(s: &Settings<'_>, model: &str, sheet: &mut Sheet) -> Result<(Samples, bool)> {
+    let stage = s.text_or("stage", "sft")?;
+    let samples = match stage.value {
+        "sft" | "pt" => Samples::Single,
+        "rm" => Samples::Rewards,
+        "dpo" => match s.text_or("pref_loss", "sigmoid")?.value {
+            "sigmoid" => Samples::Pairs("dpo"),
+            "ipo" => Samples::Pairs("ipo"),
+            "simpo" => Samples::Pairs("simpo"),
+            other => {
+                let reason = format!("the loss {}: {}", printable(other, 30), super::PREFERENCES);
+                return s.refuse("pref_loss", reason, "write pref_loss: sigmoid, ipo or simpo");
+            }
+        },
         other => {
             let reason = format!("stage {}: {}", printable(other, 30), super::PREFERENCES);
-            s.refuse("stage", reason, "write stage: sft or stage: pt")
+            return s.refuse("stage", reason, "write stage: sft, pt, dpo or rm");
+        }
+    };
+    sheet.text(keys::TASK, samples.task(), stage.from);
+    if let Samples::Pairs(loss) = samples {
+        pairs::translate(s, &PAIRS, (loss, s.text_or("pref_loss", "sigmoid")?.from), sheet)?;
+        if s.number("pref_ftx")?.is_some_and(|share| share != 0.0) {
+            return s.refuse("pref_ftx", "the plain loss of chosen completions is not added", "write pref_ftx: 0");
+        }
+        if s.text("ref_model")?.is_some_and(|reference| reference != model) {
+            let reason = "the reference is the model that training begins with";
+            return s.refuse("ref_model", reason, "remove it, or begin with that model");
         }
     }
+    Ok((samples, stage.value == "pt"))
 }
 
-fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
-    let kind = s.text("finetuning_type")?.unwrap_or("lora");
-    let from =
-        if s.has("finetuning_type") { s.shown("finetuning_type") } else { "finetuning_type, default lora".into() };
-    let of_lora = ["lora_rank", "lora_alpha", "lora_dropout", "lora_target", "additional_target", "use_rslora"];
-    match kind {
+fn method(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+    let kind = s.text_or("finetuning_type", "lora")?;
+    let bits = s.whole("quantization_bit")?;
+    if bits.is_some() && kind.value != "lora" {
+        return s.refuse("quantization_bit", super::NEEDS_UPDATES, "write finetuning_type: lora");
+    }
+    if kind.value != "freeze" {
+        s.pass_over(&FREEZE, "they are for finetuning_type: freeze", sheet);
+    }
+    match kind.value {
         "full" => {
-            for key in of_lora {
-                if s.get(key).is_some() {
-                    sheet.note(NoteKind::Unused, s.shown(key), "the whole model is trained");
-                }
-            }
-            sheet.note(NoteKind::Unused, from, "the whole model is trained without [adapter]");
+            LORA.pass_over(s, sheet);
+            sheet.note(NoteKind::Unused, kind.from, "the whole model is trained without [adapter]");
             return Ok(());
         }
-        "lora" => sheet.text(keys::ADAPTER, "lora", from),
+        "freeze" => {
+            LORA.pass_over(s, sheet);
+            return freeze(s, kind.from, options, sheet);
+        }
+        "lora" => {}
         other => {
-            let reason = format!("finetuning_type {} is not available", printable(other, 30));
-            return s.refuse("finetuning_type", reason, "write lora or full");
+            let reason = format!("finetuning_type {} is not translated", printable(other, 30));
+            return s.refuse("finetuning_type", reason, "write lora, freeze or full");
         }
     }
-    if let Some(path) = s.text("adapter_name_or_path")? {
-        sheet.text(keys::ADAPTER_PATH, path, s.shown("adapter_name_or_path"));
-        for key in of_lora {
-            if s.get(key).is_some() {
-                sheet.note(NoteKind::Unused, s.shown(key), "adapter_name_or_path has the adapter and its settings");
-            }
-        }
+    quantized(s, bits, sheet)?;
+    if !lora::translate(s, (&LORA, kind.from), (|rank| 2.0 * rank as f64, "2 * lora_rank"), sheet)? {
         return Ok(());
-    }
-    let rank = s.whole("lora_rank")?;
-    let from = rank.map_or_else(|| "lora_rank, default 8".to_owned(), |_| s.shown("lora_rank"));
-    let rank = rank.unwrap_or(8);
-    sheet.whole(keys::RANK, rank, from);
-    let alpha = s.number("lora_alpha")?;
-    let from = alpha.map_or_else(|| "lora_alpha, default 2 * lora_rank".to_owned(), |_| s.shown("lora_alpha"));
-    sheet.number(keys::ALPHA, alpha.unwrap_or(2.0 * rank as f64), from);
-    if let Some(dropout) = s.number("lora_dropout")?.filter(|dropout| *dropout > 0.0) {
-        sheet.number(keys::ADAPTER_DROPOUT, dropout, s.shown("lora_dropout"));
-    }
-    if s.flag("use_rslora")? {
-        sheet.flag(keys::RANK_STABILIZED, true, s.shown("use_rslora"));
     }
     let targets = s.texts("lora_target")?.unwrap_or_else(|| vec!["all".to_owned()]);
     let from = if s.has("lora_target") { s.shown("lora_target") } else { "lora_target, default all".to_owned() };
@@ -128,27 +157,71 @@ fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
         true => sheet.list(keys::TARGETS, &["all-linear".to_owned()], from),
         false => sheet.list(keys::TARGETS, &targets, from),
     }
-    if let Some(modules) = s.texts("additional_target")? {
-        sheet.list(keys::ADAPTER_TRAINED, &modules, s.shown("additional_target"));
+    Ok(())
+}
+
+/// Some blocks of a model: the first ones by their numbers, others by `--set`.
+fn freeze(s: &Settings<'_>, from: String, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+    let layers = s.number_or(FREEZE[0], 2.0)?;
+    let modules = s.texts(FREEZE[1])?;
+    let are_whole = modules.is_none_or(|modules| modules.iter().any(|module| module == "all"));
+    let is_first = layers.value < 0.0 && layers.value.fract() == 0.0 && layers.value > -1000.0;
+    if is_first && are_whole && !s.has(FREEZE[2]) {
+        only::first_blocks(-layers.value as u64, format!("{from}, {}", layers.from), sheet);
+        return Ok(());
     }
+    only::by_set(s, ("finetuning_type", &FREEZE), options, sheet)?;
+    sheet.note(NoteKind::Unused, from, "train.only names what is trained");
+    Ok(())
+}
+
+/// A frozen model in 4 bits.
+fn quantized(s: &Settings<'_>, bits: Option<u64>, sheet: &mut Sheet) -> Result<()> {
+    match bits {
+        None => {
+            s.pass_over(&QUANTIZATION, "they are for quantization_bit", sheet);
+            return Ok(());
+        }
+        Some(4) => {}
+        Some(_) => return s.refuse("quantization_bit", super::QUANTIZED, "write quantization_bit: 4"),
+    }
+    for (key, known) in [(QUANTIZATION[0], &["bitsandbytes", "bnb"][..]), (QUANTIZATION[1], &["nf4"])] {
+        match s.text(key)? {
+            Some(name) if !known.contains(&name) => {
+                return s.refuse(key, super::QUANTIZED, &format!("write {key}: {}", known[0]));
+            }
+            Some(_) => sheet.note(NoteKind::Unused, s.shown(key), "it is always so"),
+            None => {}
+        }
+    }
+    let double = s.get(QUANTIZATION[2]).is_none() || s.flag(QUANTIZATION[2])?;
+    lora::in_4_bits(s, "quantization_bit", (QUANTIZATION[2], double), sheet);
     Ok(())
 }
 
 /// Whether there are evaluation data.
-fn data(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<bool> {
-    let directory = s.text("dataset_dir")?.unwrap_or("data").trim_end_matches('/').to_owned();
+fn data(s: &Settings<'_>, (samples, is_text): (Samples, bool), sheet: &mut Sheet) -> Result<bool> {
+    let directory = s.text_or("dataset_dir", "data")?;
     let Some(names) = s.texts("dataset")?.filter(|names| names.iter().any(|name| !name.is_empty())) else {
         return s.refuse("dataset", "there is no data set", "write dataset: NAME");
     };
-    let shown = if s.has("dataset_dir") { s.shown("dataset_dir") } else { "dataset_dir, default data".to_owned() };
     let path = |name: &String| {
+        let directory = directory.value.trim_end_matches('/');
         if name.contains('.') { format!("{directory}/{name}") } else { format!("{directory}/{name}.json") }
     };
     let evals = s.texts("eval_dataset")?.unwrap_or_default();
-    let why = "dataset_info.json names the file, its form and its columns: here it is NAME.json, and the form is the \
-               first record's; set data.train and data.columns where they differ";
-    sheet.note(NoteKind::Differs, format!("{}, {shown}", s.shown("dataset")), why);
-    let probabilities = match s.get("interleave_probs") {
+    let why = match samples.are_pairs() {
+        false => {
+            "dataset_info.json names the file, its form and its columns: here it is NAME.json, and the form is the \
+             first record's; set data.train and data.columns where they differ"
+        }
+        true => {
+            "dataset_info.json names the file and its columns: here it is NAME.json with instruction, chosen and \
+             rejected; set data.train and data.columns where they differ"
+        }
+    };
+    sheet.note(NoteKind::Differs, format!("{}, {}", s.shown("dataset"), directory.from), why);
+    let shares = match s.get("interleave_probs") {
         Some(Value::String(text)) => {
             let numbers = text.split(',').map(|part| part.trim().parse::<f64>().ok().filter(|number| *number > 0.0));
             let numbers = numbers.collect::<Option<Vec<_>>>().filter(|numbers| numbers.len() == names.len());
@@ -157,34 +230,17 @@ fn data(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<bool> {
         Some(_) => return Err(s.wrong("interleave_probs", "numbers with commas")),
         None => None,
     };
-    match (names.as_slice(), &probabilities) {
-        ([one], None) => {
-            sheet.text(keys::TRAIN, &path(one), s.shown("dataset"));
-            if let Some(eval) = evals.first() {
-                sheet.text(keys::EVAL, &path(eval), s.shown("eval_dataset"));
-            }
-            if is_text {
-                sheet.text(keys::RECORDS, "text", "stage: pt");
-            }
-        }
-        (several, probabilities) => {
-            let set = |(at, name): (usize, &String)| {
-                let mut fields = vec![format!("path = {}", quote(&path(name)))];
-                fields.extend(evals.get(at).map(|eval| format!("eval = {}", quote(&path(eval)))));
-                fields
-                    .extend(probabilities.as_ref().and_then(|all| all.get(at)).map(|p| format!("proportion = {p:?}")));
-                if is_text {
-                    fields.push("records = \"text\"".to_owned());
-                }
-                format!("{{ {} }}", fields.join(", "))
-            };
-            let sets: Vec<String> = several.iter().enumerate().map(set).collect();
-            let mut from = s.shown("dataset");
-            for key in ["interleave_probs", "eval_dataset"].into_iter().filter(|key| s.has(key)) {
-                from += &format!(", {}", s.shown(key));
-            }
-            sheet.raw(keys::SETS, format!("[{}]", sets.join(", ")), from);
-        }
+    let set = |(at, name): (usize, &String)| -> Fields {
+        let mut fields = vec![("path", quote(&path(name)))];
+        fields.extend(evals.get(at).map(|eval| ("eval", quote(&path(eval)))));
+        fields.extend(shares.as_ref().and_then(|all| all.get(at)).map(|share| ("proportion", format!("{share:?}"))));
+        fields.extend(is_text.then(|| ("records", quote("text"))));
+        fields
+    };
+    let found: Vec<Fields> = names.iter().enumerate().map(set).collect();
+    sets::write(&found, &s.shown_all(&["dataset", "interleave_probs", "eval_dataset"]), sheet);
+    if samples.are_pairs() {
+        sheet.text(keys::COLUMN_PROMPT, "instruction", "the prompt of Alpaca's records, default of dataset_info.json");
     }
     if evals.len() > names.len() {
         sheet.note(NoteKind::Differs, s.shown("eval_dataset"), "each data set has evaluation data of its own");
@@ -194,42 +250,32 @@ fn data(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<bool> {
         let kind = if strategy == "concat" { NoteKind::Unused } else { NoteKind::Differs };
         sheet.note(kind, s.shown("mix_strategy"), why);
     }
-    forms(s, is_text, sheet)?;
+    forms(s, (samples, is_text), sheet)?;
     Ok(!evals.is_empty())
 }
 
-fn forms(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<()> {
+fn forms(s: &Settings<'_>, (samples, is_text): (Samples, bool), sheet: &mut Sheet) -> Result<()> {
     match s.text("template")? {
+        Some(_) if is_text => sheet.note(NoteKind::Unused, s.shown("template"), "whole texts have no template"),
+        None if is_text => {}
+        None => {
+            let why = "where the tokenizer has a chat template, it formats prompts there: --set data.as_chat=true";
+            sheet.note(NoteKind::Differs, "no template", why);
+        }
         Some("default" | "empty") => {
             sheet.note(NoteKind::Differs, s.shown("template"), "prompts are as they are; data.as_chat = false");
         }
-        Some(_) if is_text => sheet.note(NoteKind::Unused, s.shown("template"), "whole texts have no template"),
         Some(_) => {
             sheet.flag(keys::AS_CHAT, true, s.shown("template"));
             let why = "the template in the model's directory is used, of whatever name";
             sheet.note(NoteKind::Differs, s.shown("template"), why);
         }
-        None => {}
     }
-    let length = s.whole("cutoff_len")?;
-    let from = length.map_or_else(|| "cutoff_len, default 2048".to_owned(), |_| s.shown("cutoff_len"));
-    sheet.whole(keys::MAX_LENGTH, length.unwrap_or(2048), from);
-    let (packing, neat) = (s.flag("packing")?, s.flag("neat_packing")?);
-    if packing || neat {
-        let shown: Vec<String> =
-            ["packing", "neat_packing"].into_iter().filter(|key| s.has(key)).map(|key| s.shown(key)).collect();
-        sheet.flag(keys::PACKING, true, shown.join(", "));
-        if !neat {
-            let why = "samples that are packed together attend to themselves alone";
-            sheet.note(NoteKind::Differs, s.shown("packing"), why);
-        }
-    }
-    let (prompt, last) = (s.flag("train_on_prompt")?, s.flag("mask_history")?);
-    match (prompt, last) {
-        (true, true) => return s.refuse("mask_history", "train_on_prompt learns what it masks", "set one"),
-        (true, false) => sheet.text(keys::LOSS_ON, "all", s.shown("train_on_prompt")),
-        (false, true) => sheet.text(keys::LOSS_ON, "last", s.shown("mask_history")),
-        (false, false) => {}
+    let length = s.whole_or("cutoff_len", 2048)?;
+    sheet.whole(keys::MAX_LENGTH, length.value, length.from);
+    match samples.are_pairs() {
+        true => pass_over_single(s, &["packing", "neat_packing", "train_on_prompt", "mask_history"], sheet),
+        false => single(s, is_text, sheet)?,
     }
     if let Some(share) = s.number("val_size")?.filter(|share| *share > 0.0) {
         let why = format!("{share} of the data are split off there: `init` writes such a split, or set data.eval");
@@ -238,6 +284,29 @@ fn forms(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<()> {
     if s.whole("max_samples")?.is_some() {
         let why = "all records are trained on; shorten the files";
         sheet.note(NoteKind::Differs, s.shown("max_samples"), why);
+    }
+    Ok(())
+}
+
+/// Packing, and what is learned of a sequence.
+fn single(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<()> {
+    let (packing, neat) = (s.flag("packing")?, s.flag("neat_packing")?);
+    let by_default = is_text && !s.has("packing");
+    if packing || neat || by_default {
+        let shown = match by_default && !neat {
+            true => "packing, default true of stage pt".to_owned(),
+            false => s.shown_all(&["packing", "neat_packing"]),
+        };
+        sheet.flag(keys::PACKING, true, shown.clone());
+        if !neat {
+            sheet.note(NoteKind::Differs, shown, "samples that are packed together attend to themselves alone");
+        }
+    }
+    match (s.flag("train_on_prompt")?, s.flag("mask_history")?) {
+        (true, true) => return s.refuse("mask_history", "train_on_prompt learns what it masks", "set one"),
+        (true, false) => sheet.text(keys::LOSS_ON, "all", s.shown("train_on_prompt")),
+        (false, true) => sheet.text(keys::LOSS_ON, "last", s.shown("mask_history")),
+        (false, false) => {}
     }
     Ok(())
 }

@@ -1,13 +1,23 @@
 //! Configurations in YAML, of trainers around transformers.
 //!
-//! [`axolotl`] and [`llama_factory`] translate; `tree` reads YAML, `settings` looks keys up in the table of all that a
-//! trainer knows, `trainer` has what both have from the Trainer of transformers, and `axolotl_keys` and
-//! `llama_factory_keys` the tables.
+//! [`axolotl`] and [`llama_factory`] translate; `tree` reads YAML, and `settings` looks keys up in the table of all
+//! that a trainer knows: `axolotl_keys`, `llama_factory_keys`.
+//!
+//! Both have `trainer`, `optimizer` and `intervals` from the Trainer of transformers, `lora` from PEFT and `pairs` from
+//! TRL; `only` is for parts of models, and `sets` writes data sets.
 
 mod axolotl;
+mod axolotl_data;
+mod axolotl_forms;
 mod axolotl_keys;
+mod intervals;
 mod llama_factory;
 mod llama_factory_keys;
+mod lora;
+mod only;
+mod optimizer;
+mod pairs;
+mod sets;
 mod settings;
 mod trainer;
 mod tree;
@@ -54,7 +64,9 @@ const HUB: &str = "nothing is uploaded: the directory `model` of a run is what a
 const ALWAYS: &str = "it is always so";
 const TORCH: &str = "it is for PyTorch";
 const THREADS: &str = "records are tokenized in parallel, and batches are formed while steps run";
-const QUANTIZED: &str = "weights in 8 or 4 bits are not trained here: use f32, bf16 or f16";
-const PREFERENCES: &str = "this import reads supervised fine-tuning and pretraining alone";
+const QUANTIZED: &str = "a frozen model is held in 4 bits of nf4 alone: adapter.quantize";
+const NEEDS_UPDATES: &str = "a model in 4 bits is frozen, and trained by low-rank updates alone";
+const PREFERENCES: &str = "of training by preferences, this import reads DPO, IPO, SimPO and reward models alone";
+const TEMPLATE: &str = "the template in the model's directory is used: put this one there as chat_template.jinja";
 const REMOTE_CODE: &str = "no code of a model is run: families are compiled in";
 const MULTIMODAL: &str = "models read texts alone";

@@ -4,13 +4,14 @@ use super::YamlKey;
 use super::tree::{Tree, parse};
 use crate::file::printable;
 use crate::import::ImportOptions;
-use crate::import::flags::Role;
+use crate::import::account::{Account, Setting};
+use crate::import::flags::{Role, Sourced};
 use crate::import::sheet::{NoteKind, Sheet};
-use crate::recipe::suggest::closest;
 use crate::{Error, Result};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 /// A configuration that is being translated.
 pub(super) struct Settings<'a> {
@@ -67,6 +68,31 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// A number, or the trainer's default, with where it comes from.
+    pub(super) fn number_or(&self, key: &str, default: f64) -> Result<Sourced<f64>> {
+        Ok(self.or(key, self.number(key)?, default))
+    }
+
+    /// The same of a whole number.
+    pub(super) fn whole_or(&self, key: &str, default: u64) -> Result<Sourced<u64>> {
+        Ok(self.or(key, self.whole(key)?, default))
+    }
+
+    /// The same of a text.
+    pub(super) fn text_or<'s>(&'s self, key: &str, default: &'s str) -> Result<Sourced<&'s str>> {
+        Ok(self.or(key, self.text(key)?, default))
+    }
+
+    fn or<T: Display>(&self, key: &str, given: Option<T>, default: T) -> Sourced<T> {
+        match given {
+            Some(value) => Sourced { value, from: self.shown(key), is_given: true },
+            None => {
+                let from = format!("{key}, default {default}");
+                Sourced { value: default, from, is_given: false }
+            }
+        }
+    }
+
     pub(super) fn flag(&self, key: &str) -> Result<bool> {
         match self.get(key) {
             None => Ok(false),
@@ -103,6 +129,19 @@ impl<'a> Settings<'a> {
         printable(&format!("{key}: {value}"), 120)
     }
 
+    /// The keys of a list that are there, as they were given.
+    pub(super) fn shown_all(&self, keys: &[&str]) -> String {
+        let shown: Vec<String> = keys.iter().filter(|key| self.has(key)).map(|key| self.shown(key)).collect();
+        shown.join(", ")
+    }
+
+    /// Notes keys that have no meaning beside others.
+    pub(super) fn pass_over(&self, keys: &[&str], why: &str, sheet: &mut Sheet) {
+        for key in keys.iter().filter(|key| self.get(key).is_some()) {
+            sheet.note(NoteKind::Unused, self.shown(key), why);
+        }
+    }
+
     /// Refuses the value of a key.
     pub(super) fn refuse<T>(&self, key: &str, reason: impl Into<String>, fix: &str) -> Result<T> {
         Err(Error::argument(self.place(key), reason, fix))
@@ -113,38 +152,24 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// [`Error::Argument`] with the first refused or unknown key and the names of the others.
     pub(super) fn account(&self, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
-        let mut refused: Vec<(&str, String, String)> = Vec::new();
+        let mut account = Account::new(&options.leave);
         for (key, value) in &self.tree.map {
-            let role = self.table.iter().find(|known| known.name == key).map(|known| known.role);
-            let is_left = options.leave.iter().any(|left| left == key);
+            let setting = Setting { name: key, place: self.place(key), shown: self.shown(key) };
             let is_off = value.is_null()
                 || *value == Value::Bool(false)
                 || value.as_str() == Some("")
                 || value.as_array().is_some_and(Vec::is_empty);
-            let leave = || format!("pass it over with --leave {}", printable(key, 60));
-            match role {
+            match self.table.iter().find(|known| known.name == key).map(|known| known.role) {
                 Some(Role::Read) if sheet.mentions(key) => {}
-                Some(_) if is_off => sheet.note(NoteKind::Unused, self.shown(key), "it is off"),
+                Some(_) if is_off => sheet.note(NoteKind::Unused, setting.shown, "it is off"),
                 Some(Role::Read) if self.asked.borrow().contains(key) => {
-                    sheet.note(NoteKind::Unused, self.shown(key), "it is so by default");
+                    sheet.note(NoteKind::Unused, setting.shown, "it is so by default");
                 }
-                Some(Role::Read) => sheet.note(NoteKind::Unused, self.shown(key), "other keys leave it no effect"),
-                Some(Role::Unused(why)) => sheet.note(NoteKind::Unused, self.shown(key), why),
-                Some(Role::Refused(why)) if is_left => {
-                    sheet.note(NoteKind::Differs, self.shown(key), format!("left out as asked: {why}"));
-                }
-                Some(Role::Refused(why)) => refused.push((key, why.to_owned(), leave())),
-                None if is_left => sheet.note(NoteKind::Differs, self.shown(key), "unknown; left out as asked"),
-                None => {
-                    let near = closest(key, self.table.iter().map(|known| known.name));
-                    let fix = near.map_or_else(leave, |near| format!("did you mean {near}? or {}", leave()));
-                    refused.push((key, "unknown key".to_owned(), fix));
-                }
+                Some(Role::Read) => sheet.note(NoteKind::Unused, setting.shown, "other keys leave it no effect"),
+                Some(role) => account.settle(setting, role, sheet),
+                None => account.unknown(setting, self.table.iter().map(|known| known.name), sheet),
             }
         }
-        let [(key, why, fix), others @ ..] = refused.as_slice() else { return Ok(()) };
-        let names: Vec<String> = others.iter().map(|(key, ..)| printable(key, 60)).collect();
-        let also = if names.is_empty() { String::new() } else { format!("; also refused: {}", names.join(", ")) };
-        Err(Error::argument(self.place(key), printable(&format!("{why}{also}"), 400), fix.clone()))
+        account.finish()
     }
 }

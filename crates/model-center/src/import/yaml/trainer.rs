@@ -1,37 +1,18 @@
-//! What configurations have from the Trainer of transformers: precision, optimizer, schedule, intervals, layout.
+//! What configurations have from the Trainer of transformers: precision, length, schedule, layout; `optimizer` and
+//! `intervals` have the rest.
 
+use super::pairs::{Samples, pass_over_single};
 use super::settings::Settings;
+use super::{intervals, optimizer};
 use crate::Result;
 use crate::import::ImportOptions;
 use crate::import::batch::BatchParts;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 
-/// Its optimizers, with ours.
-const OPTIMIZERS: [(&str, &str); 22] = [
-    ("adamw_torch", "adamw"),
-    ("adamw_torch_fused", "adamw"),
-    ("adamw_hf", "adamw"),
-    ("adamw_apex_fused", "adamw"),
-    ("adamw_torch_8bit", "adamw"),
-    ("adamw_8bit", "adamw"),
-    ("adamw_bnb_8bit", "adamw"),
-    ("paged_adamw", "adamw"),
-    ("paged_adamw_32bit", "adamw"),
-    ("paged_adamw_8bit", "adamw"),
-    ("adamw", "adamw"),
-    ("sgd", "sgd"),
-    ("adagrad", "adagrad"),
-    ("rmsprop", "rmsprop"),
-    ("rmsprop_bnb", "rmsprop"),
-    ("lion", "lion"),
-    ("lion_32bit", "lion"),
-    ("lion_8bit", "lion"),
-    ("paged_lion_32bit", "lion"),
-    ("paged_lion_8bit", "lion"),
-    ("lion_pytorch", "lion"),
-    ("muon", "muon"),
-];
+/// The learning rate at which the polynomial schedule of transformers ends.
+const POLYNOMIAL_END: f64 = 1e-7;
+const DROPS_NONE: &str = "dataloader_drop_last, default false";
 
 /// Its schedules, with ours.
 const SCHEDULES: [(&str, &str); 7] = [
@@ -59,30 +40,48 @@ pub(super) struct Defaults {
     pub(super) epochs: f64,
     pub(super) lr: Option<f64>,
     pub(super) schedule: &'static str,
+    /// The warm-up as a share of the steps, with its name.
+    pub(super) warmup: Option<(&'static str, f64)>,
+    /// The interval of checkpoints, after its name.
+    pub(super) checkpoint: (&'static str, &'static str),
+    /// Whether the last weights are kept, although there are evaluation data.
+    pub(super) saves_last: bool,
     pub(super) seed: u64,
 }
 
-/// Steps, optimizer, schedule and intervals; `has_eval` is whether the recipe has evaluation data.
+/// What the translation of the data found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FoundData {
+    pub(super) has_eval: bool,
+    pub(super) samples: Samples,
+}
+
+/// Steps, optimizer, schedule and intervals.
 pub(super) fn translate(
     s: &Settings<'_>,
     (names, defaults): (&Names, &Defaults),
-    (options, has_eval): (&ImportOptions, bool),
+    (options, data): (&ImportOptions, FoundData),
     sheet: &mut Sheet,
 ) -> Result<()> {
     precision(s, sheet)?;
     length_and_batch(s, (names, defaults), options, sheet)?;
-    optimizer(s, names, sheet)?;
+    optimizer::translate(s, names, sheet)?;
     schedule(s, (names, defaults), sheet)?;
-    intervals(s, (names, has_eval), sheet)?;
+    intervals::translate(s, (names, defaults), data.has_eval, sheet)?;
     layout(s, sheet)?;
-    let seed = s.whole("seed")?;
-    let from = seed.map_or_else(|| format!("seed, default {}", defaults.seed), |_| s.shown("seed"));
-    sheet.whole(keys::SEED, seed.unwrap_or(defaults.seed), from);
+    let seed = s.whole_or("seed", defaults.seed)?;
+    sheet.whole(keys::SEED, seed.value, seed.from);
     if let Some(every) = s.whole("logging_steps")? {
         sheet.whole(keys::LOG_EVERY, every.max(1), s.shown("logging_steps"));
     }
-    if let Some(share) = s.number("label_smoothing_factor")?.filter(|share| *share > 0.0) {
+    if data.samples.are_pairs() {
+        pass_over_single(s, &["label_smoothing_factor"], sheet);
+    } else if let Some(share) = s.number("label_smoothing_factor")?.filter(|share| *share > 0.0) {
         sheet.number(keys::LABEL_SMOOTHING, share, s.shown("label_smoothing_factor"));
+    }
+    if !s.flag("dataloader_drop_last")? {
+        let from = if s.has("dataloader_drop_last") { s.shown("dataloader_drop_last") } else { DROPS_NONE.to_owned() };
+        sheet.text(keys::LAST_BATCH, "keep", from);
     }
     if s.flag("group_by_length")? {
         sheet.flag(keys::LENGTH_GROUPED, true, s.shown("group_by_length"));
@@ -138,83 +137,57 @@ fn length_and_batch(
             }
         }
         None => {
-            let epochs = s.number(names.epochs)?;
-            let from = epochs
-                .map_or_else(|| format!("{}, default {}", names.epochs, defaults.epochs), |_| s.shown(names.epochs));
-            sheet.number(keys::EPOCHS, epochs.unwrap_or(defaults.epochs), from);
+            let epochs = s.number_or(names.epochs, defaults.epochs)?;
+            sheet.number(keys::EPOCHS, epochs.value, epochs.from);
         }
     }
-    let micro = s.whole(names.micro_batch)?;
-    let default = format!("{}, default {}", names.micro_batch, defaults.micro_batch);
-    let micro = match micro {
-        Some(micro) => (micro, s.shown(names.micro_batch)),
-        None => (defaults.micro_batch, default),
-    };
-    let accumulation = match s.whole("gradient_accumulation_steps")? {
-        Some(count) => (count, s.shown("gradient_accumulation_steps")),
-        None => (1, "gradient_accumulation_steps, default 1".to_owned()),
-    };
+    let micro = s.whole_or(names.micro_batch, defaults.micro_batch)?;
+    let accumulation = s.whole_or("gradient_accumulation_steps", 1)?;
     sheet.ranks = options.ranks;
     let parts = BatchParts {
         batch: None,
-        micro: Some(micro),
-        accumulation: Some(accumulation),
+        micro: Some((micro.value, micro.from)),
+        accumulation: Some((accumulation.value, accumulation.from)),
         ranks: options.ranks,
         model_ranks: 1,
     };
     parts.write(sheet)
 }
 
-fn optimizer(s: &Settings<'_>, names: &Names, sheet: &mut Sheet) -> Result<()> {
-    let name = s.text(names.optimizer)?.unwrap_or("adamw_torch");
-    let Some((_, ours)) = OPTIMIZERS.iter().find(|(theirs, _)| *theirs == name) else {
-        let known: Vec<&str> = OPTIMIZERS.iter().map(|(theirs, _)| *theirs).collect();
-        let reason = format!("the optimizer {name} is not available; available are {}", known.join(", "));
-        return s.refuse(names.optimizer, reason, "choose another one");
-    };
-    if s.has(names.optimizer) {
-        sheet.text(keys::OPTIMIZER, ours, s.shown(names.optimizer));
-        if name.contains("8bit") {
-            let why = "moments are f32 here: `train.offload = true` keeps them in host memory";
-            sheet.note(NoteKind::Differs, s.shown(names.optimizer), why);
-        }
-    }
-    let decay = s.number("weight_decay")?;
-    let from = decay.map_or_else(|| "weight_decay, default 0".to_owned(), |_| s.shown("weight_decay"));
-    sheet.number(keys::WEIGHT_DECAY, decay.unwrap_or(0.0), from);
-    let (one, two) = (s.number("adam_beta1")?, s.number("adam_beta2")?);
-    if one.is_some() || two.is_some() {
-        let value = format!("[{:?}, {:?}]", one.unwrap_or(0.9), two.unwrap_or(0.999));
-        sheet.raw(keys::BETAS, value, format!("{}, {}", s.shown("adam_beta1"), s.shown("adam_beta2")));
-    }
-    if let Some(eps) = s.number("adam_epsilon")? {
-        sheet.number(keys::EPS, eps, s.shown("adam_epsilon"));
-    }
-    match s.number("max_grad_norm")? {
-        Some(norm) if norm > 0.0 => sheet.number(keys::CLIP_NORM, norm, s.shown("max_grad_norm")),
-        Some(_) => sheet.text(keys::CLIP_KIND, "none", s.shown("max_grad_norm")),
-        None => sheet.number(keys::CLIP_NORM, 1.0, "max_grad_norm, default 1"),
-    }
-    Ok(())
-}
-
 fn schedule(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), sheet: &mut Sheet) -> Result<()> {
-    match (s.number("learning_rate")?, defaults.lr) {
-        (Some(lr), _) => sheet.number(keys::LR, lr, s.shown("learning_rate")),
-        (None, Some(lr)) => sheet.number(keys::LR, lr, format!("learning_rate, default {lr}")),
-        (None, None) => return s.refuse("learning_rate", "it is missing", "write learning_rate: 0.0002"),
+    if defaults.lr.is_none() && !s.has("learning_rate") {
+        return s.refuse("learning_rate", "it is missing", "write learning_rate: 0.0002");
     }
-    let name = s.text(names.schedule)?.unwrap_or(defaults.schedule);
+    let lr = s.number_or("learning_rate", defaults.lr.unwrap_or_default())?;
+    sheet.number(keys::LR, lr.value, lr.from);
+    let lr = lr.value;
+    let given = s.text_or(names.schedule, defaults.schedule)?;
+    let name = given.value;
     let Some((_, ours)) = SCHEDULES.iter().find(|(theirs, _)| *theirs == name) else {
         let known: Vec<&str> = SCHEDULES.iter().map(|(theirs, _)| *theirs).collect();
         let reason = format!("the schedule {name} is not available; available are {}", known.join(", "));
         return s.refuse(names.schedule, reason, "choose another one");
     };
-    let from = match s.has(names.schedule) {
-        true => s.shown(names.schedule),
-        false => format!("{}, default {name}", names.schedule),
-    };
-    sheet.text(keys::SCHEDULE, ours, from);
+    sheet.text(keys::SCHEDULE, ours, given.from);
+    if name == "constant" {
+        s.pass_over(&["warmup_steps", "warmup_ratio"], "the schedule constant has no warm-up there", sheet);
+    } else {
+        warmup(s, (names, defaults), ours, sheet)?;
+    }
+    if let Some(share) = s.number("cosine_min_lr_ratio")?.filter(|share| *share > 0.0) {
+        match *ours == "cosine" {
+            true => sheet.number(keys::FINAL_LR, share, s.shown("cosine_min_lr_ratio")),
+            false => sheet.note(NoteKind::Unused, s.shown("cosine_min_lr_ratio"), "it is for the schedule cosine"),
+        }
+    }
+    if *ours == "polynomial" && lr > POLYNOMIAL_END {
+        let ratio = (POLYNOMIAL_END / lr * 1e9).round() / 1e9;
+        sheet.number(keys::FINAL_LR, ratio, "lr_end of the schedule, default 1e-7");
+    }
+    Ok(())
+}
+
+fn warmup(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), schedule: &str, sheet: &mut Sheet) -> Result<()> {
     let steps = s.number("warmup_steps")?.filter(|steps| *steps > 0.0);
     let share = s.number("warmup_ratio")?.filter(|share| *share > 0.0);
     match (steps, share) {
@@ -227,89 +200,14 @@ fn schedule(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), sheet: &mu
         // A newer Trainer takes a share as a number of steps below 1.
         (Some(share), _) => sheet.number(keys::WARMUP, share, s.shown("warmup_steps")),
         (None, Some(share)) => sheet.number(keys::WARMUP, share, s.shown("warmup_ratio")),
-        (None, None) if *ours == "one-cycle" => {
-            return s.refuse(
-                names.schedule,
-                "one cycle rises over its warm-up, and there is none",
-                "set warmup_ratio: 0.3",
-            );
-        }
-        (None, None) => {}
-    }
-    if let Some(share) = s.number("cosine_min_lr_ratio")?.filter(|share| *share > 0.0) {
-        sheet.number(keys::FINAL_LR, share, s.shown("cosine_min_lr_ratio"));
-    }
-    Ok(())
-}
-
-/// An interval in steps, or as a share of the run.
-fn interval(s: &Settings<'_>, key: &str, sheet: &mut Sheet) -> Result<Option<String>> {
-    match s.number(key)? {
-        Some(steps) if steps >= 1.0 => Ok(Some(format!("{} steps", steps as u64))),
-        Some(share) if share > 0.0 => {
-            let why = "an interval is a number of steps or epochs here, not a share of the run";
-            sheet.note(NoteKind::Differs, s.shown(key), why);
-            Ok(None)
-        }
-        _ => Ok(None),
-    }
-}
-
-/// Parts of an epoch.
-fn parts(count: f64) -> String {
-    let share = (1e4 / count).round() / 1e4;
-    if share == 1.0 { "1 epoch".to_owned() } else { format!("{share} epochs") }
-}
-
-fn intervals(s: &Settings<'_>, (names, has_eval): (&Names, bool), sheet: &mut Sheet) -> Result<()> {
-    let kinds = [
-        (keys::EVAL_EVERY, ["eval_strategy", "evaluation_strategy"], "eval_steps", "evals_per_epoch", has_eval),
-        (keys::CHECKPOINT_EVERY, ["save_strategy", ""], "save_steps", "saves_per_epoch", true),
-    ];
-    for (key, strategies, steps, per_epoch, is_used) in kinds {
-        let strategies: Vec<&str> = strategies.into_iter().filter(|name| s.has(name)).collect();
-        // `no` is a truth value of YAML.
-        let strategy = strategies.first().map(|name| match s.get(name) {
-            Some(serde_json::Value::Bool(false)) => "no",
-            Some(serde_json::Value::String(text)) => text.as_str(),
-            _ => "steps",
-        });
-        let by_steps = interval(s, steps, sheet)?;
-        let by_epoch = s.number(per_epoch)?.filter(|count| *count > 0.0).map(parts);
-        let (value, from) = match strategy {
-            Some("epoch") => (Some("1 epoch".to_owned()), s.shown(strategies[0])),
-            Some("no" | "best") => (None, s.shown(strategies[0])),
-            _ if by_epoch.is_some() => (by_epoch, s.shown(per_epoch)),
-            _ => (by_steps, s.shown(steps)),
-        };
-        match value {
-            Some(value) if is_used => sheet.text(key, &value, from),
-            Some(_) => {
-                let why = "there are no evaluation data: set data.eval, or `eval` of a data set";
-                sheet.note(NoteKind::Differs, from, why);
-            }
-            None if !strategies.is_empty() => {
-                sheet.note(NoteKind::Unused, from, "this interval is the default, or what decides it is another key");
+        (None, None) => match defaults.warmup {
+            Some((from, share)) => sheet.number(keys::WARMUP, share, from),
+            None if schedule == "one-cycle" => {
+                let reason = "one cycle rises over its warm-up, and there is none";
+                return s.refuse(names.schedule, reason, "set warmup_ratio: 0.3");
             }
             None => {}
-        }
-    }
-    if let Some(batch) = s.whole(names.eval_batch)? {
-        match has_eval {
-            true => sheet.whole(keys::EVAL_BATCH, batch.max(1), s.shown(names.eval_batch)),
-            false => sheet.note(NoteKind::Unused, s.shown(names.eval_batch), "there are no evaluation data"),
-        }
-    }
-    if let Some(keep) = s.whole("save_total_limit")? {
-        sheet.whole(keys::CHECKPOINT_KEEP, keep.clamp(2, 1000), s.shown("save_total_limit"));
-    }
-    if let Some(patience) = s.whole("early_stopping_patience")?.filter(|patience| *patience > 0) {
-        match has_eval {
-            true => sheet.whole(keys::EARLY_STOP, patience, s.shown("early_stopping_patience")),
-            false => {
-                sheet.note(NoteKind::Differs, s.shown("early_stopping_patience"), "there are no evaluation data");
-            }
-        }
+        },
     }
     Ok(())
 }

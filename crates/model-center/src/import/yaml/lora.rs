@@ -1,0 +1,78 @@
+//! Low-rank updates of a configuration, and the frozen model beside them.
+
+use super::settings::Settings;
+use crate::Result;
+use crate::import::keys;
+use crate::import::sheet::{NoteKind, Sheet};
+
+const ON_CPU: &str = "matrices in 4 bits are multiplied on the CPU alone; scales have 32 bits, which bitsandbytes \
+                      quantises too";
+
+/// Names of keys that the trainers spell in their own way.
+pub(super) struct Names {
+    /// An adapter that training goes on with.
+    pub(super) path: &'static str,
+    pub(super) rank: &'static str,
+    pub(super) alpha: &'static str,
+    pub(super) dropout: &'static str,
+    pub(super) rank_stabilized: &'static str,
+    /// Modules that are trained as a whole.
+    pub(super) modules: &'static str,
+    /// Keys of the layers that have updates.
+    pub(super) targets: &'static [&'static str],
+}
+
+impl Names {
+    fn all(&self) -> Vec<&'static str> {
+        let own = [self.rank, self.alpha, self.dropout, self.rank_stabilized, self.modules];
+        own.into_iter().chain(self.targets.iter().copied()).collect()
+    }
+
+    /// Notes the keys, of a configuration that trains a whole model or some of its parameters.
+    pub(super) fn pass_over(&self, s: &Settings<'_>, sheet: &mut Sheet) {
+        s.pass_over(&self.all(), "there is no adapter", sheet);
+    }
+}
+
+/// Writes the method and its numbers; whether the layers are still to be named. `alpha` gives the trainer's default
+/// from the rank, with its name.
+pub(super) fn translate(
+    s: &Settings<'_>,
+    (names, method): (&Names, String),
+    (alpha, alpha_name): (fn(u64) -> f64, &str),
+    sheet: &mut Sheet,
+) -> Result<bool> {
+    sheet.text(keys::ADAPTER, "lora", method);
+    if let Some(path) = s.text(names.path)?.filter(|path| !path.is_empty()) {
+        sheet.text(keys::ADAPTER_PATH, path, s.shown(names.path));
+        s.pass_over(&names.all(), &format!("{} has the adapter and its settings", names.path), sheet);
+        return Ok(false);
+    }
+    let rank = s.whole_or(names.rank, 8)?;
+    sheet.whole(keys::RANK, rank.value, rank.from);
+    match s.number(names.alpha)? {
+        Some(alpha) => sheet.number(keys::ALPHA, alpha, s.shown(names.alpha)),
+        None => sheet.number(keys::ALPHA, alpha(rank.value), format!("{}, default {alpha_name}", names.alpha)),
+    }
+    if let Some(dropout) = s.number(names.dropout)?.filter(|dropout| *dropout > 0.0) {
+        sheet.number(keys::ADAPTER_DROPOUT, dropout, s.shown(names.dropout));
+    }
+    if s.flag(names.rank_stabilized)? {
+        sheet.flag(keys::RANK_STABILIZED, true, s.shown(names.rank_stabilized));
+    }
+    if let Some(modules) = s.texts(names.modules)? {
+        sheet.list(keys::ADAPTER_TRAINED, &modules, s.shown(names.modules));
+    }
+    Ok(true)
+}
+
+/// Writes that the frozen model is held in 4 bits; `double` is whether scales are quantised, with its key.
+pub(super) fn in_4_bits(s: &Settings<'_>, key: &str, (double_key, double): (&str, bool), sheet: &mut Sheet) {
+    let shown = s.shown(key);
+    sheet.text(keys::QUANTIZE, "nf4", shown.clone());
+    sheet.note(NoteKind::Differs, shown, ON_CPU);
+    if !double {
+        let why = "scales are rounded as with double quantisation";
+        sheet.note(NoteKind::Differs, s.shown(double_key), why);
+    }
+}

@@ -1,0 +1,70 @@
+//! Preferences and reward models of a configuration.
+
+use super::settings::Settings;
+use crate::Result;
+use crate::import::keys;
+use crate::import::sheet::{NoteKind, Sheet};
+
+/// What a sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Samples {
+    /// One sequence.
+    Single,
+    /// A better and a worse completion, with the loss by its name here.
+    Pairs(&'static str),
+    /// The same, of a model that rates sequences.
+    Rewards,
+}
+
+impl Samples {
+    /// The value of `data.task`.
+    pub(super) fn task(self) -> &'static str {
+        match self {
+            Samples::Single => "sft",
+            Samples::Pairs(_) => "preference",
+            Samples::Rewards => "reward",
+        }
+    }
+
+    pub(super) fn are_pairs(self) -> bool {
+        self != Samples::Single
+    }
+}
+
+/// Names of keys that the trainers spell in their own way.
+pub(super) struct Names {
+    /// The names of beta; the first is the present one.
+    pub(super) beta: &'static [&'static str],
+    pub(super) smoothing: &'static str,
+    pub(super) gamma: &'static str,
+}
+
+/// Writes the numbers of the loss.
+pub(super) fn translate(
+    s: &Settings<'_>,
+    names: &Names,
+    (loss, from): (&str, String),
+    sheet: &mut Sheet,
+) -> Result<()> {
+    sheet.text(keys::PREFERENCE_LOSS, loss, from);
+    let beta = names.beta.iter().find(|name| s.has(name)).unwrap_or(&names.beta[0]);
+    let beta = s.number_or(beta, 0.1)?;
+    sheet.number(keys::BETA, beta.value, beta.from);
+    if loss == "simpo" {
+        let gamma = s.number_or(names.gamma, 0.5)?;
+        sheet.number(keys::SIMPO_GAMMA, gamma.value, gamma.from);
+    }
+    if let Some(share) = s.number(names.smoothing)?.filter(|share| *share > 0.0) {
+        let shown = s.shown(names.smoothing);
+        match loss {
+            "dpo" => sheet.number(keys::PAIR_SMOOTHING, share, shown),
+            _ => sheet.note(NoteKind::Unused, shown, "it is for the loss of DPO"),
+        }
+    }
+    Ok(())
+}
+
+/// Notes keys that are for single samples.
+pub(super) fn pass_over_single(s: &Settings<'_>, keys: &[&str], sheet: &mut Sheet) {
+    s.pass_over(keys, "it is for single samples, not for pairs", sheet);
+}

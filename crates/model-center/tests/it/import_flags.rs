@@ -1,0 +1,127 @@
+//! Every flag of Megatron-LM and ModelCenter, and every schedule, in recipes that their reader accepts.
+
+use crate::import::{expect, notes};
+use model_center::import::{self, ImportOptions, NoteKind, Role};
+use model_center::recipe::Recipe;
+
+/// A value that a flag of this name accepts.
+fn sample(flag: &str) -> &'static str {
+    match flag {
+        "--lr-decay-style" => "cosine",
+        "--num-unique-layers" => "12",
+        "--param-sharing-style" => "spaced",
+        "--optimizer" => "adam",
+        "--normalization" => "LayerNorm",
+        "--position-embedding-type" => "learned_absolute",
+        "--recompute-granularity" => "full",
+        "--recompute-method" => "uniform",
+        "--warmup" | "--lr-warmup-fraction" | "--adam-beta1" | "--adam-beta2" | "--hidden-dropout" => "0.02",
+        "--loss-scale" | "--initial-loss-scale" | "--min-scale" | "--min-loss-scale" => "64",
+        "--split" => "8,1,1",
+        "--num-attention-heads" | "--seq-length" | "--enc-seq-length" | "--encoder-seq-length" => "8",
+        "--attention-dropout" | "--min-lr" => "0",
+        "--rampup-batch-size" => "1 1 10",
+        "--tokenizer-type" => "GPT2BPETokenizer",
+        "--lr" => "1",
+        "--max-position-embeddings" => "2048",
+        "--data-path" => "data/x",
+        "--global-batch-size" => "4",
+        _ => "64",
+    }
+}
+
+#[test]
+fn every_flag_of_the_list_alone_is_accounted_for() {
+    let none = ImportOptions::default();
+    for flag in import::megatron_flags() {
+        let data = if flag.name.contains("data") { "" } else { "--data-path data/x" };
+        let mut command = format!("--hidden-size 64 --num-attention-heads 8 --train-iters 100 {data} {} ", flag.name);
+        if flag.takes != import::Takes::Nothing {
+            command += sample(flag.name);
+        }
+        if flag.name.contains("samples") {
+            command += " --global-batch-size 4";
+        }
+        let read = import::megatron(&command, &none);
+        // Refused with a reason, or those that need others.
+        let needs = ["--swiglu", "--use-rotary-position-embeddings", "--apply-residual-connection-post-layernorm"];
+        if matches!(flag.role, Role::Refused(_)) || needs.contains(&flag.name) {
+            assert!(read.is_err(), "{command}");
+            continue;
+        }
+        let text = read.unwrap_or_else(|error| panic!("{command}: {error}")).to_toml();
+        assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
+        is_accepted(&command, &text);
+    }
+    let program = "finetune_bert.py --model-config bert-base-cased --dataset RTE";
+    for flag in import::model_center_flags() {
+        let value = match flag.name {
+            "--model-config" => "bert-large-cased",
+            "--dataset-name" => "BoolQ",
+            other => sample(other),
+        };
+        let text = import::model_center(&format!("{program} {} {value}", flag.name), &none)
+            .unwrap_or_else(|error| panic!("{}: {error}", flag.name))
+            .to_toml();
+        assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
+        is_accepted(flag.name, &text);
+    }
+}
+
+/// The reader of recipes accepts it, but for what a flag alone cannot give.
+#[track_caller]
+fn is_accepted(command: &str, text: &str) {
+    let mistakes = Recipe::read_text(command, text, &[]).err().unwrap_or_default();
+    let missing = ["data.corpora", "data.task"];
+    let mistakes: Vec<_> =
+        mistakes.into_iter().filter(|mistake| !missing.iter().any(|key| mistake.reason.contains(key))).collect();
+    assert!(mistakes.is_empty(), "{command}: {}\n{text}", model_center::recipe::list(&mistakes));
+}
+
+#[test]
+fn every_schedule_and_program_gives_a_recipe_that_can_be_read() {
+    let none = ImportOptions::default();
+    for style in ["linear", "cosine", "constant", "exponential"] {
+        for more in
+            ["", "--min-lr 1e-5", "--lr-decay-iters 50", "--fp16", "--weight-decay 0", "--save s", "--split 1,0,0"]
+        {
+            for program in ["pretrain_gpt2.py", "pretrain_bert.py", "pretrain_t5.py"] {
+                let command = format!(
+                    "{program} --hidden-size 64 --num-attention-heads 8 --train-iters 100 --data-path data/x \
+                     --vocab-file v/vocab.txt --lr 1e-3 --lr-decay-style {style} {more}"
+                );
+                let sheet = import::megatron(&command, &none).unwrap_or_else(|error| panic!("{command}: {error}"));
+                is_accepted(&command, &sheet.to_toml());
+            }
+        }
+    }
+    for style in ["linear", "cosine", "constant", "exponential", "noam"] {
+        for more in ["", "--warmup-iters 10", "--weight-decay 0", "--clip-grad 0"] {
+            let command = format!("finetune_bert.py --model-config m --dataset RTE --lr-decay-style {style} {more}");
+            let sheet = import::model_center(&command, &none).unwrap_or_else(|error| panic!("{command}: {error}"));
+            is_accepted(&command, &sheet.to_toml());
+        }
+    }
+    // Without a warm-up the formula begins with the learning rate itself.
+    let noam = import::model_center("finetune_bert.py --model-config m --dataset RTE", &none).unwrap();
+    expect(&noam, &[("train.schedule", "\"noam\""), ("train.warmup", "1")]);
+}
+
+#[test]
+fn samples_of_megatron_have_the_shares_and_masks_of_its_flags() {
+    let common = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --data-path data/x \
+                  --vocab-file v/vocab.txt";
+    let read = |command: &str| {
+        let sheet = import::megatron(&format!("{command} {common}"), &ImportOptions::default()).unwrap();
+        is_accepted(command, &sheet.to_toml());
+        sheet
+    };
+    let both = read("pretrain_gpt2.py --reset-position-ids --reset-attention-mask --eod-mask-loss");
+    expect(&both, &[("data.document_mask", "true"), ("data.eod_mask_loss", "true")]);
+    let one = read("pretrain_gpt2.py --reset-position-ids");
+    assert!(one.get("data.document_mask").is_none(), "{one}");
+    assert!(notes(&one, NoteKind::Differs).contains(&"--reset-position-ids"), "{one}");
+    let bert = read("pretrain_bert.py --mask-prob 0.2 --short-seq-prob 0.3");
+    expect(&bert, &[("data.masking.share", "0.2"), ("data.masking.short", "0.3")]);
+    expect(&read("pretrain_t5.py --mask-prob 0.2"), &[("data.spans.share", "0.2")]);
+}
