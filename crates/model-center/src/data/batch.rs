@@ -155,6 +155,26 @@ impl Batch {
         Batch { labels: Some(Labels::NextTokens(labels)), attention_mask, ..Batch::new(length, input_ids) }
     }
 
+    /// Its weight in a mean over batches: the tokens that it predicts or classifies, or its samples where labels are not
+    /// tokens.
+    pub fn weight(&self) -> u64 {
+        let counted = |ids: &[i64]| ids.iter().filter(|id| **id != IGNORED).count() as u64;
+        match &self.labels {
+            // The first token of a sequence, or of a packed document, is never predicted.
+            Some(Labels::NextTokens(ids)) => {
+                let is_first = |at: usize| match &self.document_starts {
+                    Some(starts) => starts.get(at).is_some_and(|start| *start as usize == at % self.length.max(1)),
+                    None => at.is_multiple_of(self.length.max(1)),
+                };
+                ids.iter().enumerate().filter(|(at, id)| **id != IGNORED && !is_first(*at)).count() as u64
+            }
+            Some(Labels::Target(ids) | Labels::Predicted(ids) | Labels::TokenClasses(ids)) => counted(ids),
+            Some(Labels::Classes(_) | Labels::Values(_) | Labels::Spans(_)) | None => {
+                (self.rows / self.choices.max(1)) as u64
+            }
+        }
+    }
+
     /// Tokens without padding, targets included.
     pub fn tokens(&self) -> usize {
         let inputs = match &self.attention_mask {
@@ -171,5 +191,22 @@ impl Batch {
 
     fn targets(&self) -> &[i64] {
         if let Some(Labels::Target(ids)) = &self.labels { ids } else { &[] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_weighs_what_it_predicts() {
+        let tokens = Batch::next_tokens(3, vec![11, 12, 0, 21, 22, 23], Some(vec![1, 1, 0, 1, 1, 1]));
+        assert_eq!(tokens.weight(), 3);
+        let packed = Batch { document_starts: Some(vec![0, 0, 2, 2, 2]), ..Batch::next_tokens(5, vec![7; 5], None) };
+        assert_eq!(packed.weight(), 3);
+        let with = |labels, choices| Batch { labels: Some(labels), choices, ..Batch::new(2, vec![7; 8]) };
+        assert_eq!(with(Labels::Target(vec![5, IGNORED, 6, IGNORED]), 1).weight(), 2);
+        assert_eq!(with(Labels::Classes(vec![0, 1, 1, 0]), 1).weight(), 4);
+        assert_eq!(with(Labels::Classes(vec![1, 0]), 2).weight(), 2);
     }
 }
