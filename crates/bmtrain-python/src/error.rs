@@ -15,6 +15,8 @@ create_exception!(bmtrain, DivergedError, Error, "Training ended in numbers that
 pub(crate) fn raise(error: model_center::Error) -> PyErr {
     use model_center::Error as Library;
     let text = error.to_string();
+    // What is an option of the command line there is an entry of a dictionary here.
+    let text = text.strip_prefix("--set ").map_or(text.clone(), str::to_owned);
     match error {
         Library::Recipe { .. } | Library::Argument { .. } => ArgumentError::new_err(text),
         Library::Data { .. } => DataError::new_err(text),

@@ -41,5 +41,6 @@ mod _bmtrain {
     use super::trainer::{StepResult, Trainer};
 
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }

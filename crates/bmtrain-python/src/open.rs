@@ -97,7 +97,10 @@ pub(crate) fn open(arguments: &OpenArguments) -> Result<Opened> {
         true => file.to_owned(),
         false => Pretrained::resolve(&arguments.path, arguments.revision.as_deref(), &ModelCaches::default())?,
     };
-    let choice: DeviceChoice = arguments.device.parse()?;
+    let choice: DeviceChoice = arguments.device.parse().map_err(|_| {
+        let reason = format!("unknown device {:?}", arguments.device);
+        Error::argument("device", reason, "give cpu, auto, cuda, or cuda:0 for the first CUDA device")
+    })?;
     let request = DeviceRequest { local_rank: 0, local_size: 1, cpu: cpu_options(threads)?, cuda: cuda_options() };
     let backend = choice.open(&request)?;
     let device = Device::new(backend.backend);

@@ -6,6 +6,7 @@
 use crate::error::{Error, raise};
 use model_center::run::StopFlag;
 use pyo3::prelude::*;
+use std::process::id;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle, current};
@@ -23,6 +24,8 @@ pub(crate) struct Worker<S> {
     /// Taken when the worker ends.
     jobs: Mutex<Option<Sender<Job<S>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The process that has the thread: a fork of it has none.
+    process: u32,
 }
 
 impl<S: 'static> Worker<S> {
@@ -51,7 +54,7 @@ impl<S: 'static> Worker<S> {
             Error::new_err(format!("the model's thread: cannot start: {error} (fix: end other programs)"))
         })?;
         wait(py, outcome, &StopFlag::default())?;
-        Ok(Worker { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) })
+        Ok(Worker { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)), process: id() })
     }
 
     /// Runs a closure on the thread without the interpreter's lock. A signal whose handler raises sets `stop`, which
@@ -62,6 +65,11 @@ impl<S: 'static> Worker<S> {
         stop: &StopFlag,
         work: impl FnOnce(&mut S) -> model_center::Result<T> + Send + 'static,
     ) -> PyResult<T> {
+        if self.process != id() {
+            let text = "the model: it belongs to the process that this one was forked of (fix: open it here, or start \
+                        processes by multiprocessing's \"spawn\")";
+            return Err(Error::new_err(text));
+        }
         let (done, outcome) = channel();
         let job: Job<S> = Box::new(move |state| {
             // The caller waits for it.
@@ -79,7 +87,8 @@ impl<S> Drop for Worker<S> {
         drop(self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // It has no work left, and frees the model.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != current().id()) {
+        let is_joined = |thread: &JoinHandle<()>| self.process == id() && thread.thread().id() != current().id();
+        if let Some(thread) = thread.filter(is_joined) {
             let _ = thread.join();
         }
     }

@@ -85,7 +85,7 @@ class Messages(unittest.TestCase):
             bmtrain.Model(DECODER, head="bert")
         with self.refused(bmtrain.ArgumentError, "threads"):
             bmtrain.Model(DECODER, threads=0)
-        with self.refused(bmtrain.Error, "device"):
+        with self.refused(bmtrain.ArgumentError, "device", "tpu"):
             bmtrain.Model(DECODER, device="tpu")
         model = bmtrain.Model(DECODER)
         with self.refused(bmtrain.ArgumentError, "train.learning_rate", "train.lr"):
@@ -174,7 +174,7 @@ class Training(unittest.TestCase):
             "data.eval_limit": 4,
             "train.steps": 10,
             "eval.every": "end",
-            "log.every": "1 steps",
+            "log.every": 1,
         }
         with tempfile.TemporaryDirectory() as scratch:
             out, own = pathlib.Path(scratch, "run"), pathlib.Path(scratch, "own")
@@ -336,6 +336,23 @@ class Package(unittest.TestCase):
                 steps = trainer.step(batch).step
         self.assertGreater(steps, 0)
         self.assertIn(trainer.step(batch).step, (steps + 1, steps + 2))
+
+    def test_a_fork_is_told_that_it_has_no_model(self):
+        model = bmtrain.Model(DECODER)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                model.forward(bmtrain.Batch(rows()))
+                text = "there was no error"
+            except bmtrain.Error as error:
+                text = str(error)
+            os.write(write, text.encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            self.assertIn("forked", pipe.read())
+        os.waitpid(child, 0)
 
     def test_memory_is_given_back(self):
         def resident():

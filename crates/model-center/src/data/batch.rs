@@ -155,8 +155,8 @@ impl Batch {
         Batch { labels: Some(Labels::NextTokens(labels)), attention_mask, ..Batch::new(length, input_ids) }
     }
 
-    /// Its weight in a mean over batches: the tokens that it predicts or classifies, or its samples where labels are not
-    /// tokens.
+    /// Its weight in a mean over batches: the number of tokens that it predicts or classifies, or of samples where
+    /// labels are not tokens.
     pub fn weight(&self) -> u64 {
         let counted = |ids: &[i64]| ids.iter().filter(|id| **id != IGNORED).count() as u64;
         match &self.labels {

@@ -210,7 +210,7 @@ fn resolved(settings: &[String], dtype: DType) -> Result<Resolved> {
     }
     let base = format!(
         "[model]\npath = \".\"\ndtype = {}\n[data]\ntask = \"classification\"\ntrain = \"records.jsonl\"\n[output]\n\
-         dir = \".\"\n",
+         dir = \"run\"\n",
         quote(dtype.name())
     );
     Recipe::load_text("", &base, settings)
