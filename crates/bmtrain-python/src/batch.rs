@@ -8,6 +8,11 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 
 /// Padded token ids with labels. Immutable, so that a thread may compute with it while Python goes on.
+///
+/// `input_ids`, `attention_mask` (1 for tokens, 0 for padding) and `token_type_ids` are integers, `[rows, length]`.
+/// `labels` are by `label_kind`: `classes`, `[rows]`; `values`, floats `[rows]`; `next-tokens`, `predicted` or
+/// `token-classes`, `[rows, length]`; `spans`, `[rows, 2]`; `target`, `[rows, target length]`. By default integers for
+/// each row are classes, floats are values, integers for each token are next tokens. -100 has no loss.
 #[pyclass(frozen, module = "bmtrain")]
 pub(crate) struct Batch {
     pub(crate) batch: Arc<Data>,

@@ -19,6 +19,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A transformer with its tokenizer, opened from a Hugging Face directory.
+///
+/// `path` is a directory, a name in the hub's cache (with `revision`) or a GGUF file. `head` is `lm`, `mlm`, `nsp`,
+/// `cls`, `regression`, `tokens`, `qa` or `none`, by default the directory's own; `labels` names the classes of `cls`
+/// and `tokens`. `dtype` of the parameters is `f32`, `bf16` or `f16`; `device` is `cpu`, `cuda`, `cuda:N` or `auto`, with
+/// `threads` of the CPU. Parameters that the directory lacks are initialized by `seed`. With `recompute`, activations
+/// of blocks are recomputed in place of being stored. Parameters whose names match a pattern of `frozen` are not
+/// trained; with `only`, matching ones alone are. Raises `ModelError` for a directory that cannot be opened.
 #[pyclass(frozen, module = "bmtrain")]
 pub(crate) struct Model {
     pub(crate) worker: Arc<Worker<Session>>,
@@ -136,7 +143,10 @@ impl Model {
         Ok(named)
     }
 
-    /// Tokenizes the records of an iterable.
+    /// Tokenizes the records of an iterable: dicts with the columns that `text`, `text_pair`, `label`, `prompt` and
+    /// `target` name, which the `task` uses: `classification`, `regression`, `language` or `seq2seq`, by default what
+    /// the head is for. Longer inputs than `max_length` tokens are cut, by default 512. `name` stands for a file in
+    /// messages. Raises `DataError` for a record that cannot be used.
     #[pyo3(signature = (records, *, task=None, text="text", text_pair=None, label="label", prompt=None,
         target="target", max_length=None, target_length=None, name="records"))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
@@ -172,6 +182,11 @@ impl Model {
     }
 
     /// Text that follows a prompt: of a text, a text; of token ids, an array of token ids; of a list, a list.
+    ///
+    /// Options are `max_new_tokens`, `min_new_tokens`, `greedy`, `sample`, `temperature`, `top_k`, `top_p`, `min_p`,
+    /// `seed`, `beams`, `length_penalty`, `repetition_penalty`, `no_repeat` (the size of n-grams) and `stop` (a list of
+    /// texts), over the settings of the model's directory. `on_text` is called with each piece of the text. Ctrl-C
+    /// ends it before the next token.
     #[pyo3(signature = (prompt, *, on_text=None, **options))]
     fn generate<'py>(
         &self,
@@ -183,7 +198,8 @@ impl Model {
         Prompts::of(prompt)?.generate(py, &self.worker, overrides(options)?, on_text)
     }
 
-    /// The next message of a conversation, a list of messages with `role` and `content`.
+    /// The next message of a conversation, a list of messages with `role` and `content`, formatted by the model's chat
+    /// template. Options as in `generate`.
     #[pyo3(signature = (messages, *, on_text=None, **options))]
     fn chat<'py>(
         &self,
@@ -195,7 +211,7 @@ impl Model {
         Prompts::of_messages(messages)?.generate(py, &self.worker, overrides(options)?, on_text)
     }
 
-    /// Token ids of a text, or of a pair, with special tokens.
+    /// Token ids of a text, or of a pair, with special tokens, cut to `max_length` tokens.
     #[pyo3(signature = (text, pair=None, *, max_length=None))]
     fn encode<'py>(
         &self,
@@ -216,7 +232,8 @@ impl Model {
         self.tokenizer(py)?.decode(&ids, skip_special).map_err(crate::error::raise)
     }
 
-    /// Writes a Hugging Face directory: configuration, weights, tokenizer files.
+    /// Writes a Hugging Face directory: configuration, weights, tokenizer files. `dtype` of the weights is by default the
+    /// parameters' own.
     #[pyo3(signature = (directory, *, dtype=None))]
     fn save(&self, py: Python<'_>, directory: PathBuf, dtype: Option<&str>) -> PyResult<()> {
         let dtype = dtype.map(self::dtype).transpose()?;

@@ -12,7 +12,9 @@ use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::thread::Builder;
 
-/// Trains as a recipe specifies; the output directory of the run, or `None` if it was asked to stop before its end.
+/// Trains as a recipe specifies, a TOML file with further settings such as `{"train.lr": 1e-4}` over it. Returns the
+/// output directory of the run, or `None` if it was asked to stop before its end; the same call resumes it. With
+/// `overwrite`, an earlier run in the output directory is replaced.
 #[pyfunction]
 #[pyo3(signature = (recipe=None, settings=None, *, overwrite=false))]
 pub(crate) fn finetune(
@@ -43,7 +45,8 @@ pub(crate) fn finetune(
     }
 }
 
-/// The records of a run's `metrics.jsonl`, without those that a later resume overtook.
+/// The records of a run's `metrics.jsonl`, without any that a later resume overtook, as dicts. `run` is the run's
+/// directory or the file; `kind` selects records such as `step`, `eval` or `end`.
 #[pyfunction]
 #[pyo3(signature = (run, kind=None))]
 pub(crate) fn read_metrics<'py>(py: Python<'py>, run: PathBuf, kind: Option<String>) -> PyResult<Bound<'py, PyList>> {

@@ -13,6 +13,10 @@ use pyo3::types::PyDict;
 use std::sync::Arc;
 
 /// Trains a model step by step, with the optimizer and the schedule of its settings.
+///
+/// Settings are the keys of a recipe's `[train]` that concern a step, such as `lr`, `schedule`, `warmup`, `optimizer`,
+/// `weight_decay`, `clip_norm`, `seed`. The learning-rate schedule is made for `steps`; further steps keep its last
+/// rate. A new trainer of a model starts with a new optimizer and takes over from an earlier one.
 #[pyclass(frozen, module = "bmtrain")]
 pub(crate) struct Trainer {
     worker: Arc<Worker<Session>>,
@@ -39,7 +43,8 @@ impl Trainer {
         Ok(Trainer { worker, number })
     }
 
-    /// A step with a batch, or with several whose gradients add up.
+    /// A step with a batch, or with several whose gradients add up, weighted by their samples or predicted tokens. Raises
+    /// `DivergedError` after too many steps in a row whose gradients are not finite.
     fn step(&self, py: Python<'_>, batches: &Bound<'_, PyAny>) -> PyResult<StepResult> {
         let batches = match batches.cast::<Batch>() {
             Ok(batch) => vec![Arc::clone(&batch.get().batch)],
