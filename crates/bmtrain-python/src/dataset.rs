@@ -105,9 +105,9 @@ pub(crate) struct Dataset {
 
 #[pymethods]
 impl Dataset {
-    /// Iterates over the batches of an epoch. The same `seed` and `epoch` give the same order. With `drop_last`, samples
-    /// that do not fill the last batch are left out; `length_grouped` puts inputs of like length together; `packing`
-    /// joins the texts of a batch to one row without padding, for next tokens.
+    /// Iterates over the batches of an epoch. The same `seed` and `epoch` give the same order. With `drop_last`,
+    /// samples that do not fill the last batch are left out; `length_grouped` puts inputs of like length together;
+    /// `packing` joins the texts of a batch to one row without padding, for next tokens.
     #[pyo3(signature = (batch_size, *, shuffle=true, seed=1234, epoch=0, drop_last=true, length_grouped=false,
         packing=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]

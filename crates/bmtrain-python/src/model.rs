@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// `path` is a directory, a name in the hub's cache (with `revision`) or a GGUF file. `head` is `lm`, `mlm`, `nsp`,
 /// `cls`, `regression`, `tokens`, `qa` or `none`, by default the directory's own; `labels` names the classes of `cls`
-/// and `tokens`. `dtype` of the parameters is `f32`, `bf16` or `f16`; `device` is `cpu`, `cuda`, `cuda:N` or `auto`, with
-/// `threads` of the CPU. Parameters that the directory lacks are initialized by `seed`. With `recompute`, activations
+/// and `tokens`. `dtype` of the parameters is `f32`, `bf16` or `f16`; `device` is `cpu`, `cuda`, `cuda:N` or `auto`,
+/// with `threads` of the CPU. Parameters that the directory lacks are initialized by `seed`. With `recompute`, activations
 /// of blocks are recomputed in place of being stored. Parameters whose names match a pattern of `frozen` are not
 /// trained; with `only`, matching ones alone are. Raises `ModelError` for a directory that cannot be opened.
 #[pyclass(frozen, module = "bmtrain")]
@@ -232,8 +232,8 @@ impl Model {
         self.tokenizer(py)?.decode(&ids, skip_special).map_err(crate::error::raise)
     }
 
-    /// Writes a Hugging Face directory: configuration, weights, tokenizer files. `dtype` of the weights is by default the
-    /// parameters' own.
+    /// Writes a Hugging Face directory: configuration, weights, tokenizer files. `dtype` of the weights is by default
+    /// the parameters' own.
     #[pyo3(signature = (directory, *, dtype=None))]
     fn save(&self, py: Python<'_>, directory: PathBuf, dtype: Option<&str>) -> PyResult<()> {
         let dtype = dtype.map(self::dtype).transpose()?;

@@ -43,8 +43,8 @@ impl Trainer {
         Ok(Trainer { worker, number })
     }
 
-    /// A step with a batch, or with several whose gradients add up, weighted by their samples or predicted tokens. Raises
-    /// `DivergedError` after too many steps in a row whose gradients are not finite.
+    /// A step with a batch, or with several whose gradients add up, weighted by their samples or predicted tokens.
+    /// Raises `DivergedError` after too many steps in a row whose gradients are not finite.
     fn step(&self, py: Python<'_>, batches: &Bound<'_, PyAny>) -> PyResult<StepResult> {
         let batches = match batches.cast::<Batch>() {
             Ok(batch) => vec![Arc::clone(&batch.get().batch)],
