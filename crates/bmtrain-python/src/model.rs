@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// `path` is a directory, a name in the hub's cache (with `revision`) or a GGUF file. `head` is `lm`, `mlm`, `nsp`,
 /// `cls`, `regression`, `tokens`, `qa` or `none`, by default the directory's own; `labels` names the classes of `cls`
 /// and `tokens`. `dtype` of the parameters is `f32`, `bf16` or `f16`; `device` is `cpu`, `cuda`, `cuda:N` or `auto`,
-/// with `threads` of the CPU. Parameters that the directory lacks are initialized by `seed`. With `recompute`, activations
-/// of blocks are recomputed in place of being stored. Parameters whose names match a pattern of `frozen` are not
-/// trained; with `only`, matching ones alone are. Raises `ModelError` for a directory that cannot be opened.
+/// with `threads` of the CPU. Parameters that the directory lacks are initialized by `seed`. With `recompute`,
+/// activations of blocks are recomputed in place of being stored. Parameters whose names match a pattern of `frozen`
+/// are not trained; with `only`, matching ones alone are. Raises `ModelError` for a directory that cannot be opened.
 #[pyclass(frozen, module = "bmtrain")]
 pub(crate) struct Model {
     pub(crate) worker: Arc<Worker<Session>>,
