@@ -193,20 +193,3 @@ impl Batch {
         if let Some(Labels::Target(ids)) = &self.labels { ids } else { &[] }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_weighs_what_it_predicts() {
-        let tokens = Batch::next_tokens(3, vec![11, 12, 0, 21, 22, 23], Some(vec![1, 1, 0, 1, 1, 1]));
-        assert_eq!(tokens.weight(), 3);
-        let packed = Batch { document_starts: Some(vec![0, 0, 2, 2, 2]), ..Batch::next_tokens(5, vec![7; 5], None) };
-        assert_eq!(packed.weight(), 3);
-        let with = |labels, choices| Batch { labels: Some(labels), choices, ..Batch::new(2, vec![7; 8]) };
-        assert_eq!(with(Labels::Target(vec![5, IGNORED, 6, IGNORED]), 1).weight(), 2);
-        assert_eq!(with(Labels::Classes(vec![0, 1, 1, 0]), 1).weight(), 4);
-        assert_eq!(with(Labels::Classes(vec![1, 0]), 2).weight(), 2);
-    }
-}

@@ -5,6 +5,7 @@ use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
+use model_center::data::{IGNORED, Labels};
 use model_center::model::{Batch, OpenOptions, Registry, TextModel};
 use model_center::train::{StepTrainer, StepTraining};
 use std::path::Path;
@@ -105,7 +106,7 @@ fn steps_without_labels_or_with_labels_of_two_kinds_are_refused() {
     let device = Device::cpu(1).unwrap();
     let mut trainer = trainer(&device, &[]).unwrap();
     let unlabelled = Batch { labels: None, ..batch(2) };
-    let classes = Batch { labels: Some(model_center::data::Labels::Classes(vec![0, 1])), ..batch(2) };
+    let classes = Batch { labels: Some(Labels::Classes(vec![0, 1])), ..batch(2) };
     for (batches, expected) in [
         (vec![], "the step: it has no batch"),
         (vec![unlabelled], "batch 0: it has no labels"),
@@ -115,4 +116,16 @@ fn steps_without_labels_or_with_labels_of_two_kinds_are_refused() {
         assert!(error.contains(expected), "{error}");
     }
     assert_eq!(trainer.step(vec![batch(2)]).unwrap().step, 1);
+}
+
+#[test]
+fn a_batch_weighs_what_it_predicts() {
+    let tokens = Batch::next_tokens(3, vec![11, 12, 0, 21, 22, 23], Some(vec![1, 1, 0, 1, 1, 1]));
+    assert_eq!(tokens.weight(), 3);
+    let packed = Batch { document_starts: Some(vec![0, 0, 2, 2, 2]), ..Batch::next_tokens(5, vec![7; 5], None) };
+    assert_eq!(packed.weight(), 3);
+    let with = |labels, choices| Batch { labels: Some(labels), choices, ..Batch::new(2, vec![7; 8]) };
+    assert_eq!(with(Labels::Target(vec![5, IGNORED, 6, IGNORED]), 1).weight(), 2);
+    assert_eq!(with(Labels::Classes(vec![0, 1, 1, 0]), 1).weight(), 4);
+    assert_eq!(with(Labels::Classes(vec![1, 0]), 2).weight(), 2);
 }
