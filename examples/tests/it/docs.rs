@@ -88,13 +88,18 @@ fn every_link_leads_to_a_file() {
     assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
 }
 
+/// Whether a block with this info string has code that a file must have too.
+fn is_source(info: &str) -> bool {
+    info.starts_with("rust") || info.starts_with("python")
+}
+
 #[test]
 fn shown_code_is_the_code_of_the_files() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for (document, text) in documents() {
-        for Fenced { info, code } in split(&text).1.into_iter().filter(|block| block.info.starts_with("rust")) {
+        for Fenced { info, code } in split(&text).1.into_iter().filter(|block| is_source(&block.info)) {
             let Some(file) = info.split_whitespace().find_map(|word| word.strip_prefix("file=")) else {
-                wrong.push(format!("{document}: Rust code without the file it is from:\n{code}"));
+                wrong.push(format!("{document}: code without the file it is from:\n{code}"));
                 continue;
             };
             seen += 1;

@@ -155,6 +155,26 @@ impl Batch {
         Batch { labels: Some(Labels::NextTokens(labels)), attention_mask, ..Batch::new(length, input_ids) }
     }
 
+    /// Its weight in a mean over batches: the number of tokens that it predicts or classifies, or of samples where
+    /// labels are not tokens.
+    pub fn weight(&self) -> u64 {
+        let counted = |ids: &[i64]| ids.iter().filter(|id| **id != IGNORED).count() as u64;
+        match &self.labels {
+            // The first token of a sequence, or of a packed document, is never predicted.
+            Some(Labels::NextTokens(ids)) => {
+                let is_first = |at: usize| match &self.document_starts {
+                    Some(starts) => starts.get(at).is_some_and(|start| *start as usize == at % self.length.max(1)),
+                    None => at.is_multiple_of(self.length.max(1)),
+                };
+                ids.iter().enumerate().filter(|(at, id)| **id != IGNORED && !is_first(*at)).count() as u64
+            }
+            Some(Labels::Target(ids) | Labels::Predicted(ids) | Labels::TokenClasses(ids)) => counted(ids),
+            Some(Labels::Classes(_) | Labels::Values(_) | Labels::Spans(_)) | None => {
+                (self.rows / self.choices.max(1)) as u64
+            }
+        }
+    }
+
     /// Tokens without padding, targets included.
     pub fn tokens(&self) -> usize {
         let inputs = match &self.attention_mask {

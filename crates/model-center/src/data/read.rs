@@ -16,6 +16,7 @@ use super::task::squad::SquadForm;
 use super::{Example, Label};
 use crate::tokenizer::{Encoding, KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};
+use serde_json::{Map, Value};
 
 /// Texts are tokenised together until a chunk holds this many bytes of text.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -116,7 +117,55 @@ pub(super) fn read_as(
     parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
 ) -> Result<Dataset> {
     options.check()?;
-    let mut records = RecordReader::open(path, format, options.max_line_bytes)?;
+    let records = RecordReader::open(path, format, options.max_line_bytes)?;
+    read_from(path, records, options, (labels, form), parse)
+}
+
+/// Where records come from.
+pub(super) enum RecordSource<'a> {
+    /// A file.
+    File(&'a Path, Format),
+    /// A program; the name stands for a file in messages.
+    Given(&'a Path, Vec<Map<String, Value>>),
+}
+
+impl<'a> RecordSource<'a> {
+    /// The file, or what stands for one.
+    pub(super) fn path(&self) -> &'a Path {
+        match self {
+            RecordSource::File(path, _) | RecordSource::Given(path, _) => path,
+        }
+    }
+
+    /// As [`read`].
+    pub(super) fn read(
+        self,
+        options: &ReadOptions<'_>,
+        labels: LabelSpace,
+        parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
+    ) -> Result<Dataset> {
+        match self {
+            RecordSource::File(path, format) => read(path, format, options, labels, parse),
+            RecordSource::Given(name, rows) => {
+                options.check()?;
+                if rows.is_empty() {
+                    let place = name.display().to_string();
+                    return Err(Error::data(place, "there is no record", "give at least one"));
+                }
+                read_from(name, RecordReader::given(name, rows), options, (labels, RowForm::Plain), parse)
+            }
+        }
+    }
+}
+
+/// Reads records to their end.
+fn read_from(
+    path: &Path,
+    mut records: RecordReader,
+    options: &ReadOptions<'_>,
+    (labels, form): (LabelSpace, RowForm),
+    parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
+) -> Result<Dataset> {
     let mut builder = Builder::new(path, options, labels, form);
     let mut examples = Vec::new();
     while builder.wants_more()? {

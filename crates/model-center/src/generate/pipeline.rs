@@ -1,10 +1,8 @@
 //! [`TextGenerator`], text generation in one call.
 
-use super::{
-    GenerateOptions, Generated, GenerationOverrides, GenerationSetup, Generator, OnText, Prompt, PromptRow, TextChunk,
-};
+use super::{GenerateOptions, Generated, GenerationOverrides, GenerationSetup, Generator, OnText, Prompt, TextChunk};
 use crate::model::{Registry, TextModel};
-use crate::tokenizer::{ChatMessage, ChatTemplate};
+use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
 use bmtrain_core::cpu::Processors;
 use bmtrain_core::{Ctx, Device};
@@ -61,9 +59,7 @@ impl TextGenerator {
     ) -> Result<Self> {
         let directory = directory.as_ref();
         let model = GenerationSetup::open_model(directory, registry, &GenerationSetup::open_options(device))?.model;
-        let mut setup = GenerationSetup::new(directory, model.info());
-        setup.open_tokenizer(true)?;
-        setup.chat = ChatTemplate::from_directory(directory)?;
+        let setup = GenerationSetup::with_tokenizer(directory, model.info())?;
         let options = setup.settings(overrides)?.options;
         Ok(TextGenerator { options, setup, model, device: device.clone() })
     }
@@ -99,10 +95,7 @@ impl TextGenerator {
     }
 
     fn run(&self, prompts: impl Iterator<Item = Prompt>, on_text: OnText<'_>) -> Result<Vec<Vec<Generated>>> {
-        let rows = prompts.enumerate().map(|(index, prompt)| {
-            self.setup.encode_row(&PromptRow { place: format!("prompt {index}"), fields: Default::default(), prompt })
-        });
-        let ids = rows.collect::<Result<Vec<_>>>()?;
+        let ids = self.setup.encode_prompts(prompts)?;
         let generator = Generator::new(&*self.model, self.setup.tokenizer.as_deref(), self.options.clone())?;
         generator.generate(&ids, 0, &mut Ctx::inference(&self.device), on_text)
     }

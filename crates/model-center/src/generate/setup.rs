@@ -114,6 +114,17 @@ impl GenerationSetup {
         }
     }
 
+    /// A setup for prompts of any kind: with the directory's tokenizer, and its chat template if it has one.
+    ///
+    /// # Errors
+    /// As [`GenerationSetup::open_tokenizer`]; a chat template that cannot be read.
+    pub fn with_tokenizer(directory: &Path, info: &ModelInfo) -> Result<Self> {
+        let mut setup = GenerationSetup::new(directory, info);
+        setup.open_tokenizer(true)?;
+        setup.chat = ChatTemplate::from_directory(directory)?;
+        Ok(setup)
+    }
+
     /// Open the directory's tokenizer.
     ///
     /// # Errors
@@ -176,6 +187,16 @@ impl GenerationSetup {
         let ids = self.tokens(&row.prompt, &row.place)?;
         self.check_length(ids.len(), &row.place)?;
         Ok(ids)
+    }
+
+    /// The tokens of each prompt.
+    ///
+    /// # Errors
+    /// As [`GenerationSetup::encode_row`], with the number of the prompt, from 0.
+    pub fn encode_prompts(&self, prompts: impl Iterator<Item = Prompt>) -> Result<Vec<Vec<u32>>> {
+        let place = |index: usize| format!("prompt {index}");
+        let row = |(index, prompt)| PromptRow { place: place(index), fields: Default::default(), prompt };
+        prompts.enumerate().map(row).map(|row| self.encode_row(&row)).collect()
     }
 
     /// The tokens of a prompt of any length.

@@ -2,6 +2,7 @@
 //!
 //! Defines [`Batches`], which the trainer and evaluations ask.
 
+use super::given::GivenBatches;
 use super::prefetch::{Prefetcher, StepPart};
 use super::run_data::RunData;
 use crate::data::{Batch, Dataset, LabelSpace, Loader, LoaderOptions, Position};
@@ -16,6 +17,8 @@ pub(crate) enum Batches {
     Records(Loader),
     /// Of token files.
     Pretraining(PretrainingBatches),
+    /// Of a program, for one step.
+    Given(GivenBatches),
 }
 
 /// Batches of a pretraining objective: batch i has the samples from i times its size on.
@@ -77,6 +80,7 @@ impl Batches {
         match self {
             Batches::Records(loader) => loader.dataset().labels(),
             Batches::Pretraining(batches) => batches.samples.labels(),
+            Batches::Given(batches) => batches.labels(),
         }
     }
 
@@ -85,6 +89,7 @@ impl Batches {
         match self {
             Batches::Records(loader) => loader.batch_size(),
             Batches::Pretraining(batches) => batches.size,
+            Batches::Given(batches) => batches.size(),
         }
     }
 
@@ -93,6 +98,7 @@ impl Batches {
         match self {
             Batches::Records(loader) => loader.batches_per_epoch(),
             Batches::Pretraining(batches) => batches.count.div_ceil(batches.size.max(1) as u64),
+            Batches::Given(batches) => batches.count(),
         }
     }
 
@@ -104,6 +110,7 @@ impl Batches {
         match self {
             Batches::Records(loader) => loader.batch(position),
             Batches::Pretraining(batches) => batches.batch(position),
+            Batches::Given(batches) => batches.batch(position),
         }
     }
 
@@ -112,6 +119,7 @@ impl Batches {
         match self {
             Batches::Records(loader) => loader.dataset().weight_of(&batch.samples),
             Batches::Pretraining(batches) => batches.samples.weight(batch),
+            Batches::Given(_) => batch.weight(),
         }
     }
 
@@ -123,6 +131,7 @@ impl Batches {
         match self {
             Batches::Records(loader) => loader.shares(first, count),
             Batches::Pretraining(batches) => batches.shares(first, count),
+            Batches::Given(batches) => Ok(batches.shares()),
         }
     }
 
@@ -133,7 +142,7 @@ impl Batches {
     pub(super) fn prompt_shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
         match self {
             Batches::Records(loader) => loader.prompt_shares(first, count),
-            Batches::Pretraining(_) => Ok(vec![0.0; count as usize]),
+            Batches::Pretraining(_) | Batches::Given(_) => Ok(vec![0.0; count as usize]),
         }
     }
 }

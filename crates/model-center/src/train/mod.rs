@@ -9,6 +9,7 @@
 //! | `batches.rs`, `prefetch.rs` | batches at a position; batches of the next steps, formed by threads |
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
+//! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
 //! | `divergence.rs` | whether the loss has left its course |
@@ -33,6 +34,7 @@ mod export;
 mod finetune;
 mod finish;
 mod generated_answers;
+mod given;
 mod memory_limit;
 mod model_options;
 mod parameter_count;
@@ -56,6 +58,7 @@ pub(crate) mod save;
 mod setup;
 mod start;
 mod step;
+mod step_trainer;
 mod timed_partition;
 pub(crate) mod trainer;
 mod waiting;
@@ -70,4 +73,5 @@ pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
 pub use run_data::{EvalSet, RunData};
 pub use setup::{Setup, prepare};
+pub use step_trainer::{StepOutcome, StepTrainer, StepTraining};
 pub use waiting::note_reading;

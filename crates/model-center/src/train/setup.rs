@@ -272,7 +272,7 @@ fn check_stacks(resolved: &Resolved, data: &RunData, model: &dyn TextModel) -> R
 }
 
 /// A run limited by time alone has no known end; what its schedule needs of one is a pass of the data.
-fn schedule(resolved: &Resolved, steps_per_epoch: u64) -> Result<Schedule> {
+pub(super) fn schedule(resolved: &Resolved, steps_per_epoch: u64) -> Result<Schedule> {
     let train = &resolved.train;
     let total = StopConditions::new(train, steps_per_epoch, StopFlag::default()).total_steps();
     let end = train.decay_steps.or(total).unwrap_or(match train.warmup {

@@ -18,7 +18,7 @@ use crate::run::{Phases, StopConditions, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::{Device, Tensor, Var};
 use bmtrain_dist::OptimManager;
-use bmtrain_dist::optim::{LossScaler, Optimizer, ScalePolicy, Scheduler, StepInfo, WeightAverage};
+use bmtrain_dist::optim::{LossScaler, Optimizer, ScalePolicy, Schedule, Scheduler, StepInfo, WeightAverage};
 use bmtrain_dist::pipeline::Pipeline;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -69,6 +69,13 @@ pub(crate) struct StepSchedule {
     pub(crate) steps_per_epoch: u64,
     /// Samples of a micro-batch, and how batches grow; `None` where all are of one size.
     ramp: Option<(u64, BatchRamp)>,
+}
+
+impl StepSchedule {
+    /// Of a step whose batches a program gives: each step is an epoch of its own.
+    pub(super) fn given(micro_batches: u64) -> Self {
+        StepSchedule { micro_batches, steps_per_epoch: 1, ramp: None }
+    }
 }
 
 /// How far training is.
@@ -143,7 +150,7 @@ impl Trainer {
         Ok(Trainer {
             device: device.clone(),
             pipeline,
-            optim: optimizer(setup, resolved, device, model.as_ref())?,
+            optim: optimizer(resolved, setup.schedule, device, model.as_ref())?,
             model,
             adapter,
             batches: batches(setup, resolved, &team)?,
@@ -338,8 +345,13 @@ fn pipeline(model: &dyn TextModel, device: &Device, micro_batches: usize) -> Res
     Ok(Some(Pipeline::new(device, stages, stages.schedule(micro_batches)?)?))
 }
 
-/// The recipe's optimizer over the model's parameters, with the recipe's schedule, clipping and loss scale.
-fn optimizer(setup: &Setup, resolved: &Resolved, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
+/// The recipe's optimizer over the model's parameters, with this schedule and the recipe's clipping and loss scale.
+pub(super) fn optimizer(
+    resolved: &Resolved,
+    schedule: Schedule,
+    device: &Device,
+    model: &dyn TextModel,
+) -> Result<OptimManager> {
     let train = &resolved.train;
     let groups = param_groups(train, model.parameters())?;
     let mut optim = OptimManager::new(device, train.clip)?;
@@ -349,7 +361,7 @@ fn optimizer(setup: &Setup, resolved: &Resolved, device: &Device, model: &dyn Te
             Some(form) => Box::new(WeightAverage::new(optimizer, form)?),
             None => optimizer,
         };
-        optim.add_scheduled(optimizer, Scheduler::new(setup.schedule));
+        optim.add_scheduled(optimizer, Scheduler::new(schedule));
     }
     Ok(optim)
 }

@@ -104,6 +104,7 @@ mod runs;
 mod shared_layers;
 mod simulate;
 mod simulate_runs;
+mod step_trainer;
 mod t5;
 mod tensor_parallel;
 mod timed_partition;

@@ -4,10 +4,10 @@
 //! use. [`crate::data::read`] pulls records from it.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::delimited::{Fed, RowParser};
 use super::input::TextEncoding;
@@ -27,6 +27,7 @@ enum Kind {
     Json(LineReader),
     Rows { lines: LineReader, parser: RowParser, header: Vec<String> },
     Columns(ParquetRows),
+    Given { name: PathBuf, rows: std::vec::IntoIter<Map<String, Value>>, number: u64 },
 }
 
 impl RecordReader {
@@ -56,6 +57,11 @@ impl RecordReader {
     /// Reads one JSON object a line.
     pub(crate) fn objects(lines: LineReader) -> RecordReader {
         RecordReader { kind: Kind::Json(lines) }
+    }
+
+    /// Records that a program made; `name` stands for a file in messages.
+    pub(crate) fn given(name: &Path, rows: Vec<Map<String, Value>>) -> RecordReader {
+        RecordReader { kind: Kind::Given { name: name.to_owned(), rows: rows.into_iter(), number: 0 } }
     }
 
     /// Reads rows after their header.
@@ -88,6 +94,11 @@ impl RecordReader {
                 let record =
                     |object| Record { path: rows.path(), line: rows.row(), fields: Fields::Columns { object } };
                 Ok(Some(row.map(record)))
+            }
+            Kind::Given { name, rows, number } => {
+                let Some(object) = rows.next() else { return Ok(None) };
+                *number += 1;
+                Ok(Some(Ok(Record { path: name, line: *number, fields: Fields::Columns { object } })))
             }
             Kind::Rows { lines, parser, header } => {
                 let line = match next_row(lines, parser)? {

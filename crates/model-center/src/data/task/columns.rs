@@ -8,9 +8,10 @@ use std::path::Path;
 
 use crate::data::dataset::{Dataset, LabelSpace};
 use crate::data::io::record::{Format, Record, Scalar, shorten, unknown_label};
-use crate::data::read::{ReadOptions, read, renumber};
+use crate::data::read::{ReadOptions, RecordSource, renumber};
 use crate::data::{Example, Label};
 use crate::{Error, Result};
+use serde_json::{Map, Value};
 
 /// More distinct labels than this are taken for a column that holds no classes.
 const MAX_CLASSES: usize = 10_000;
@@ -99,13 +100,24 @@ impl ColumnTask {
     ///
     /// Errors: what is wrong with the file or a record, with its place; label names that repeat or are fewer than two.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let format = self.format.map_or_else(|| Format::of(path), Ok)?;
+        self.read_from(RecordSource::File(path, self.format.map_or_else(|| Format::of(path), Ok)?), options)
+    }
+
+    /// Reads records that a program made, objects with the columns as keys; `name` stands for a file in messages.
+    ///
+    /// Errors: as [`ColumnTask::read`].
+    pub fn read_rows(&self, name: &str, rows: Vec<Map<String, Value>>, options: &ReadOptions<'_>) -> Result<Dataset> {
+        self.read_from(RecordSource::Given(Path::new(name), rows), options)
+    }
+
+    fn read_from(&self, source: RecordSource<'_>, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let path = source.path();
         let mut labels = LabelReader::new(&self.labels)?;
         let space = match self.labels {
             LabelSpec::Value => LabelSpace::Value,
             _ => LabelSpace::Classes(Vec::new()),
         };
-        let mut dataset = read(path, format, options, space, &mut |record, examples| {
+        let mut dataset = source.read(options, space, &mut |record, examples| {
             let first = record.text(&self.text)?.to_owned();
             let second = self.text_pair.as_ref().map(|column| record.text(column).map(str::to_owned)).transpose()?;
             let label = labels.label(record, &self.label)?;

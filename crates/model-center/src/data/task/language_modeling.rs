@@ -7,9 +7,10 @@ use std::path::Path;
 use super::packed;
 use crate::data::dataset::{Dataset, LabelSpace};
 use crate::data::io::record::{Format, Record};
-use crate::data::read::{ReadOptions, read};
+use crate::data::read::{ReadOptions, RecordSource};
 use crate::data::{Example, Label};
 use crate::{Error, Result};
+use serde_json::{Map, Value};
 
 /// Which columns hold the texts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -58,12 +59,23 @@ impl LanguageModelingTask {
         if format == Format::Text && matches!(self.columns, LanguageModelingColumns::Language { prompt: None, .. }) {
             return packed::read(path, options);
         }
+        self.read_from(RecordSource::File(path, format), options)
+    }
+
+    /// Reads records that a program made, objects with the columns as keys; `name` stands for a file in messages.
+    ///
+    /// Errors: as [`LanguageModelingTask::read`].
+    pub fn read_rows(&self, name: &str, rows: Vec<Map<String, Value>>, options: &ReadOptions<'_>) -> Result<Dataset> {
+        self.read_from(RecordSource::Given(Path::new(name), rows), options)
+    }
+
+    fn read_from(&self, source: RecordSource<'_>, options: &ReadOptions<'_>) -> Result<Dataset> {
         let labels = match self.columns {
             LanguageModelingColumns::Language { .. } => LabelSpace::NextTokens,
             LanguageModelingColumns::Target { .. } => LabelSpace::Target,
         };
         let example = |first: String, second| Example { first, second, label: Label::TokensFrom(0) };
-        let mut dataset = read(path, format, options, labels, &mut |record, examples| {
+        let mut dataset = source.read(options, labels, &mut |record, examples| {
             match &self.columns {
                 LanguageModelingColumns::Language { text, prompt: None } => {
                     examples.push(example(filled(record, text)?, None))

@@ -29,6 +29,25 @@ fn names(dataset: &Dataset) -> Vec<&str> {
 }
 
 #[test]
+fn records_of_a_program_give_the_dataset_of_a_file() {
+    let task = ColumnTask { text_pair: Some("other.text".into()), ..ColumnTask::default() };
+    let lines = [
+        r#"{"text": "a b", "other": {"text": "c"}, "label": "x"}"#,
+        r#"{"label": "y", "other": {"text": "d"}, "text": "e"}"#,
+    ];
+    let words = Words::new();
+    let given = |lines: &[&str]| {
+        let rows = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        task.read_rows("reviews", rows, &options(&words)).map_err(|error| error.to_string())
+    };
+    let of_file = read(&task, "a.jsonl", &lines.join("\n")).unwrap();
+    assert_eq!(given(&lines).unwrap().fingerprint(), of_file.fingerprint());
+    let error = given(&[lines[0], r#"{"text": "a", "other": {"text": "b"}}"#]).unwrap_err();
+    assert!(error.starts_with("reviews, row 2: no column \"label\""), "{error}");
+    assert!(given(&[]).unwrap_err().starts_with("reviews: there is no record"));
+}
+
+#[test]
 fn the_three_formats_give_the_same_dataset() {
     let task = ColumnTask { text_pair: Some("other".into()), ..ColumnTask::default() };
     let jsonl = "{\"text\": \"a, b\", \"other\": \"c\", \"label\": \"x\"}\n{\"label\": \"y\", \"other\": \"d\", \

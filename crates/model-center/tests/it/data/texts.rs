@@ -25,6 +25,15 @@ fn read(task: &LanguageModelingTask, content: &str, options: &ReadOptions<'_>) -
     task.read(&path, options).unwrap()
 }
 
+#[test]
+fn records_of_a_program_give_the_dataset_of_a_file() {
+    let words = Words::new();
+    let rows = vec![serde_json::from_str(r#"{"text": "a b", "target": "c"}"#).unwrap()];
+    let given = seq2seq().read_rows("records", rows, &options(&words)).unwrap();
+    let of_file = read(&seq2seq(), "text\ttarget\na b\tc\n", &options(&words));
+    assert_eq!(given.fingerprint(), of_file.fingerprint());
+}
+
 fn refused(task: &LanguageModelingTask, content: &str, options: &ReadOptions<'_>) -> String {
     let (_directory, path) = file("a.tsv", content);
     task.read(&path, options).unwrap_err().to_string()

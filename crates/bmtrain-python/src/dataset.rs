@@ -1,0 +1,197 @@
+//! `Dataset`: records of a Python iterable, tokenized, and their batches.
+
+use crate::batch::Batch;
+use crate::error::raise;
+use crate::open::Head;
+use model_center::data::{
+    ColumnTask, Dataset as Data, LabelSpace, LabelSpec, LanguageModelingColumns, LanguageModelingTask, Loader,
+    LoaderOptions, Order, Position, ReadOptions,
+};
+use model_center::model::ModelInfo;
+use model_center::tokenizer::Tokenizer;
+use model_center::{Error, Result};
+use pyo3::prelude::*;
+use serde_json::{Map, Value};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The longest inputs by default.
+const USUAL_LENGTH: usize = 512;
+/// Windows of this many batches are sorted by length when batches are grouped by length, as recipes do.
+const LENGTH_WINDOW: usize = 50;
+
+/// The arguments of `Model.dataset`.
+pub(crate) struct DatasetArguments {
+    pub(crate) task: Option<String>,
+    pub(crate) text: String,
+    pub(crate) text_pair: Option<String>,
+    pub(crate) label: String,
+    pub(crate) prompt: Option<String>,
+    pub(crate) target: String,
+    pub(crate) max_length: Option<usize>,
+    pub(crate) target_length: Option<usize>,
+    pub(crate) name: String,
+}
+
+impl DatasetArguments {
+    /// Tokenizes records for a model.
+    pub(crate) fn read(
+        &self,
+        rows: Vec<Map<String, Value>>,
+        tokenizer: &dyn Tokenizer,
+        info: &ModelInfo,
+        head: Option<Head>,
+    ) -> Result<Dataset> {
+        let usual = match (head, info.label_names.is_empty()) {
+            (Some(Head::Regression), _) => "regression",
+            (_, false) => "classification",
+            (_, true) if info.generates_targets => "seq2seq",
+            (_, true) => "language",
+        };
+        let task = self.task.as_deref().unwrap_or(usual);
+        let longest = self.max_length.unwrap_or(USUAL_LENGTH.min(info.max_length));
+        for (key, length) in [("max_length", longest), ("target_length", self.target_length.unwrap_or(longest))] {
+            if length > info.max_length {
+                let reason = format!("{length} tokens, and the model has {} positions", info.max_length);
+                return Err(Error::argument(key, reason, format!("give at most {}", info.max_length)));
+            }
+        }
+        let options = ReadOptions {
+            target_length: self.target_length.unwrap_or(longest),
+            ..ReadOptions::new(tokenizer, longest)
+        };
+        let text = self.text.clone();
+        let columns = |labels| ColumnTask {
+            text: text.clone(),
+            text_pair: self.text_pair.clone(),
+            label: self.label.clone(),
+            labels,
+            format: None,
+        };
+        let language = |columns| LanguageModelingTask { columns, format: None };
+        let mut data = match task {
+            "classification" => {
+                let labels = match info.label_names.is_empty() {
+                    true => LabelSpec::Discover,
+                    false => LabelSpec::Names(info.label_names.clone()),
+                };
+                columns(labels).read_rows(&self.name, rows, &options)?
+            }
+            "regression" => columns(LabelSpec::Value).read_rows(&self.name, rows, &options)?,
+            "language" => {
+                let columns = LanguageModelingColumns::Language { text, prompt: self.prompt.clone() };
+                language(columns).read_rows(&self.name, rows, &options)?
+            }
+            "seq2seq" => {
+                let columns = LanguageModelingColumns::Target { text, target: self.target.clone() };
+                language(columns).read_rows(&self.name, rows, &options)?
+            }
+            other => {
+                let fix = "give classification, regression, language or seq2seq";
+                return Err(Error::argument("task", format!("unknown task {other:?}"), fix));
+            }
+        };
+        if let (LabelSpace::Classes(_), false) = (data.labels(), info.label_names.is_empty()) {
+            data.order_labels(&info.label_names)?;
+        }
+        Ok(Dataset { data: Arc::new(data) })
+    }
+}
+
+/// Tokenized samples in memory.
+#[pyclass(frozen, module = "bmtrain")]
+pub(crate) struct Dataset {
+    data: Arc<Data>,
+}
+
+#[pymethods]
+impl Dataset {
+    /// Iterates over the batches of an epoch. The same `seed` and `epoch` give the same order. With `drop_last`,
+    /// samples that do not fill the last batch are left out; `length_grouped` puts inputs of like length together;
+    /// `packing` joins the texts of a batch to one row without padding, for next tokens.
+    #[pyo3(signature = (batch_size, *, shuffle=true, seed=1234, epoch=0, drop_last=true, length_grouped=false,
+        packing=false))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
+    fn batches(
+        &self,
+        batch_size: usize,
+        shuffle: bool,
+        seed: u64,
+        epoch: u64,
+        drop_last: bool,
+        length_grouped: bool,
+        packing: bool,
+    ) -> PyResult<BatchIterator> {
+        let order = match (shuffle, length_grouped) {
+            (false, _) => Order::Sequential,
+            (true, true) => Order::LengthGrouped { window: LENGTH_WINDOW },
+            (true, false) => Order::Shuffled,
+        };
+        let options = LoaderOptions { order, drop_last, packing, ..LoaderOptions::training(batch_size, seed) };
+        let loader = Loader::new(Arc::clone(&self.data), options).map_err(raise)?;
+        Ok(BatchIterator { next: Mutex::new((loader, Position { epoch, index: 0 })) })
+    }
+
+    /// Names of its classes, in the order of their numbers; empty where labels are no classes.
+    #[getter]
+    fn labels(&self) -> Vec<String> {
+        match self.data.labels() {
+            LabelSpace::Classes(names) => names.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Tokens of all samples, special tokens included.
+    #[getter]
+    fn tokens(&self) -> u64 {
+        self.data.report().tokens
+    }
+
+    /// Samples that were longer than the limit and lost tokens.
+    #[getter]
+    fn truncated(&self) -> u64 {
+        self.data.report().truncated
+    }
+
+    /// A hash of all that training sees of it.
+    #[getter]
+    fn fingerprint(&self) -> &str {
+        self.data.fingerprint()
+    }
+
+    fn __len__(&self) -> usize {
+        self.data.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Dataset(samples={}, tokens={})", self.data.len(), self.data.report().tokens)
+    }
+}
+
+/// The batches of an epoch, in order.
+#[pyclass(frozen, module = "bmtrain")]
+pub(crate) struct BatchIterator {
+    next: Mutex<(Loader, Position)>,
+}
+
+#[pymethods]
+impl BatchIterator {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self) -> PyResult<Option<Batch>> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let (loader, position) = &mut *next;
+        if position.index >= loader.batches_per_epoch() {
+            return Ok(None);
+        }
+        let batch = loader.batch(*position).map_err(raise)?;
+        position.index += 1;
+        Ok(Some(Batch { batch: Arc::new(batch) }))
+    }
+
+    /// Batches of the whole epoch.
+    fn __len__(&self) -> usize {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).0.batches_per_epoch() as usize
+    }
+}

@@ -1,0 +1,130 @@
+//! What the thread of a model holds: its device, the model, and the optimizer once it is trained.
+
+use model_center::bmtrain_core::{Ctx, DType, Device};
+use model_center::bmtrain_dist::param::widen;
+use model_center::data::Batch;
+use model_center::formats::DirectoryLayout;
+use model_center::generate::{GenerationSetup, Prompt};
+use model_center::model::{ModelInfo, SaveOptions, TextModel};
+use model_center::train::{StepOutcome, StepTrainer, StepTraining};
+use model_center::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// A tensor in host memory, its values widened to f32.
+pub(crate) struct HostTensor {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
+}
+
+/// A model with its device.
+pub(crate) struct Session {
+    pub(crate) device: Device,
+    pub(crate) directory: PathBuf,
+    pub(crate) dtype: DType,
+    held: Held,
+    /// Number of trainers so far: the last one's is in force.
+    trainers: u64,
+    /// Made with the first prompt.
+    setup: Option<GenerationSetup>,
+}
+
+enum Held {
+    Model(Box<dyn TextModel>),
+    Trainer(StepTrainer),
+    /// While a trainer is made.
+    Nothing,
+}
+
+impl Session {
+    pub(crate) fn new(device: Device, directory: &Path, dtype: DType, model: Box<dyn TextModel>) -> Self {
+        Session { device, directory: directory.to_owned(), dtype, held: Held::Model(model), trainers: 0, setup: None }
+    }
+
+    pub(crate) fn model(&self) -> Result<&dyn TextModel> {
+        match &self.held {
+            Held::Model(model) => Ok(&**model),
+            Held::Trainer(trainer) => Ok(trainer.model()),
+            Held::Nothing => Err(Error::model("the model", "an earlier call failed within it", "open it again")),
+        }
+    }
+
+    pub(crate) fn info(&self) -> Result<&ModelInfo> {
+        Ok(self.model()?.info())
+    }
+
+    /// Begins training with a new optimizer; the number of the trainer.
+    pub(crate) fn train(&mut self, settings: &[String]) -> Result<u64> {
+        let training = StepTraining::new(self.model()?, &self.device, settings)?;
+        let model = match std::mem::replace(&mut self.held, Held::Nothing) {
+            Held::Model(model) => model,
+            Held::Trainer(trainer) => trainer.into_model(),
+            Held::Nothing => return Err(Error::model("the model", "it is not there", "open it again")),
+        };
+        self.held = Held::Trainer(training.of(model));
+        self.trainers += 1;
+        Ok(self.trainers)
+    }
+
+    /// A step of the trainer of this number.
+    pub(crate) fn step(&mut self, trainer: u64, batches: Vec<Batch>) -> Result<StepOutcome> {
+        match &mut self.held {
+            Held::Trainer(own) if trainer == self.trainers => own.step(batches),
+            _ => Err(Error::argument("Trainer.step", "the model has a newer trainer", "use that one")),
+        }
+    }
+
+    /// The outputs of a forward pass without dropout.
+    pub(crate) fn forward(&self, batch: &Batch) -> Result<Vec<HostTensor>> {
+        let output = self.model()?.forward(batch, None, &mut Ctx::inference(&self.device))?;
+        let named = output.logits.iter().map(|logits| ("logits", logits));
+        let named = named.chain(output.loss.iter().map(|loss| ("loss", loss)));
+        let named = named.chain(output.extra.iter().map(|(name, value)| (*name, value)));
+        let host = |(name, var): (&str, &model_center::bmtrain_core::Var)| {
+            let value = var.value();
+            Ok(HostTensor { name: name.to_owned(), shape: value.shape().dims().to_vec(), values: widen(value)? })
+        };
+        named.map(host).collect()
+    }
+
+    /// The values of a parameter.
+    pub(crate) fn parameter(&self, name: &str) -> Result<HostTensor> {
+        let parameters = self.model()?.parameters();
+        let Some(param) = parameters.find_declared(name) else {
+            let fix = "give one of Model.parameter_names";
+            return Err(Error::argument("name", format!("the model has no parameter {name:?}"), fix));
+        };
+        let shape = param.spec().shape.dims().to_vec();
+        Ok(HostTensor { name: name.to_owned(), shape, values: param.read()? })
+    }
+
+    /// Writes a Hugging Face directory.
+    pub(crate) fn save(&self, directory: &Path, dtype: Option<DType>) -> Result<()> {
+        let options = SaveOptions {
+            dtype: dtype.unwrap_or(self.dtype),
+            companions: Some(&self.directory),
+            layout: DirectoryLayout::HuggingFace,
+        };
+        self.model()?.check_save(&options)?;
+        self.model()?.save(directory, &options)
+    }
+
+    /// What generation needs beside the model.
+    pub(crate) fn generation(&mut self, needs_tokenizer: bool) -> Result<&GenerationSetup> {
+        if self.setup.as_ref().is_none_or(|setup| needs_tokenizer && setup.tokenizer.is_none()) {
+            let info = self.info()?.clone();
+            let setup = match needs_tokenizer {
+                true => GenerationSetup::with_tokenizer(&self.directory, &info)?,
+                false => GenerationSetup::new(&self.directory, &info),
+            };
+            self.setup = Some(setup);
+        }
+        self.setup.as_ref().ok_or_else(|| Error::model("the model", "it has no generation settings", "report this"))
+    }
+
+    /// The tokens of prompts.
+    pub(crate) fn encode(&mut self, prompts: Vec<Prompt>) -> Result<Vec<Vec<u32>>> {
+        let needs_tokenizer = prompts.iter().any(|prompt| !matches!(prompt, Prompt::Tokens(_)));
+        self.generation(needs_tokenizer)?.encode_prompts(prompts.into_iter())
+    }
+}
