@@ -1,5 +1,5 @@
-//! Arguments of the squared error, of functions of single elements that losses are made of, of the totals of row losses,
-//! and of the scaling of their gradients.
+//! Arguments of the squared error, of functions of single elements that losses are made of, of the totals of row
+//! losses, and of the scaling of their gradients.
 
 use super::{Dest, expect_replaced};
 use crate::buffer::{View, ViewMut};

@@ -88,7 +88,7 @@ pub fn binary_cross_entropy(cx: &Ctx, logits: &Var, targets: &Tensor, reduction:
     loss_of(cx, Pointwise::BinaryCrossEntropy, (logits, targets), reduction)
 }
 
-/// The divergence of a distribution, of which x are the log-probabilities, from the target probabilities.
+/// The divergence of a distribution with the log-probabilities x from the target probabilities.
 ///
 /// Shapes: as [`absolute_error`]. The mean is over elements; a sum divided by the number of rows is PyTorch's
 /// `batchmean`.

@@ -47,15 +47,17 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     pointwise(cases);
 }
 
+type ElementLoss = fn(&Ctx, &Var, &Tensor, Reduction) -> Result<Var>;
+
 /// Losses of elements, and the functions that they are made of.
 fn pointwise(cases: &mut Vec<Case>) {
-    let differences: [(&str, fn(&Ctx, &Var, &Tensor, Reduction) -> Result<Var>, Values); 4] = [
+    let losses: [(&str, ElementLoss, Values); 4] = [
         ("absolute_error", ops::absolute_error, Values::Normal(0.0, 1.0)),
         ("huber_loss", |cx, x, t, reduction| ops::huber_loss(cx, x, t, 0.75, reduction), Values::Normal(0.0, 1.0)),
         ("binary_cross_entropy", ops::binary_cross_entropy, Values::Uniform(0.0, 1.0)),
         ("kl_divergence", ops::kl_divergence, Values::Uniform(0.1, 1.0)),
     ];
-    for (name, loss, targets) in differences {
+    for (name, loss, targets) in losses {
         for (reduction, shape) in [(Reduction::None, [3, 37]), (Reduction::Mean, [5, 8]), (Reduction::Sum, [1, 11])] {
             let body = move |cx: &Ctx, v: &[Var]| loss(cx, &v[0], v[1].value(), reduction);
             let case = Case::one(format!("{name}/{reduction:?}"), body).variable("x", shape).deviation(2.0);

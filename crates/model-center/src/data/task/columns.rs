@@ -46,6 +46,7 @@ impl LabelSpec {
             LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
+            | LabelSpace::Judged
             | LabelSpace::Target
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => LabelSpec::Value,
