@@ -1,14 +1,14 @@
-// Totals of the losses of rows, the scaling of their gradients, the mean squared error, and functions of single elements
-// that losses are made of.
+// Totals of the losses of rows, the scaling of their gradients, the mean squared error, and functions of single
+// elements that losses are made of.
 //
 //     totals          = sum of losses, sum of w[t], the first by the second
 //     scale_by        out (+)= factor / divisor x
 //     squared error   loss = sum (x - target)^2 / n,   dx = dloss 2 (x - target) / n
 //     pointwise       y = f(x, target),   dx (+)= dy f'(x, target)
 //
-// Launch: totals one block; scaling and pointwise kScaleThreads threads that take packs in turn. Squared error forward kLossThreads
-// threads a block, each block a range of its own, whose f64 sum goes to scratch memory, and one more block that adds
-// those; backward blocks take packs in turn.
+// Launch: totals one block; scaling and pointwise kScaleThreads threads that take packs in turn. Squared error forward
+// kLossThreads threads a block, each block a range of its own, whose f64 sum goes to scratch memory, and one more block
+// that adds those; backward blocks take packs in turn.
 // Numerics: f32, sums in f64 in a fixed order for given sizes.
 // Bytes moved per element: operands read once, results written once.
 

@@ -22,8 +22,8 @@ from transformers import LlamaForCausalLM
 from goldens import DEFAULT_OUT, in_64_bits, run, train
 
 PAIRS, LENGTH, BATCHES = 3, 11, 3
-# KTO's judgements of the first row of each pair, whose second row is the prompt with another completion, and the weights
-# of good and of bad ones.
+# KTO's judgements of the first row of each pair, whose second row is the prompt with another completion, and the
+# weights of good and of bad ones.
 GOOD = torch.tensor([True, False, True])
 GOOD_WEIGHT, BAD_WEIGHT = 1.2, 0.8
 # By case: the kind of loss, beta, gamma, label smoothing, and the directory of an adapter.

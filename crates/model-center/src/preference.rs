@@ -6,8 +6,8 @@
 //!
 //! Source: DPO, Rafailov et al. (2023), with the label smoothing of conservative DPO (Mitchell, 2023); IPO, Azar et al.
 //! (2023), of means over tokens, as in TRL's DPOTrainer; SimPO, Meng et al. (2024), as in TRL's CPOTrainer; ORPO, Hong
-//! et al. (2024), as in TRL's ORPOTrainer with the likelihood of the completion alone; KTO, Ethayarajh et al. (2024), as
-//! in TRL's KTOTrainer.
+//! et al. (2024), as in TRL's ORPOTrainer with the likelihood of the completion alone; KTO, Ethayarajh et al. (2024),
+//! as in TRL's KTOTrainer.
 
 use crate::Result;
 use crate::data::{Batch, IGNORED, Labels};
@@ -28,8 +28,8 @@ pub enum PreferenceKind {
     /// Minus the mean log-probability of the preferred completion's tokens, plus `beta` times `-log sigmoid` of the
     /// difference of the log-odds of both means. It has no reference. Rewards are `beta log p / tokens`.
     Orpo,
-    /// Of completions that are judged one by one: 1 less the sigmoid of how far the reward, DPO's, is above `beta` times
-    /// the divergence from the reference, or below for a bad one. See [`PreferenceLoss::of_judged`].
+    /// Of completions that are judged one by one: 1 less the sigmoid of how far the reward, DPO's, is above `beta`
+    /// times the divergence from the reference, or below for a bad one. See [`PreferenceLoss::of_judged`].
     Kto,
 }
 

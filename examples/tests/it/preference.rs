@@ -1,5 +1,5 @@
-//! Tasks `preference` and `reward` in the programs: pairs of completions and judged ones, on any layout of ranks, resumed,
-//! previewed.
+//! Tasks `preference` and `reward` in the programs: pairs of completions and judged ones, on any layout of ranks,
+//! resumed, previewed.
 
 use crate::fixture::{Fixture, Outcome};
 use crate::tensor::{records, train};

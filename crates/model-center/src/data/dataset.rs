@@ -25,7 +25,8 @@ pub enum LabelSpace {
     /// Two sequences, the first preferred: the log-probabilities of their learned tokens are compared.
     Pairs,
     /// Two sequences: a completion that is judged as good (class 1) or bad (class 0), and its prompt with the
-    /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference model's.
+    /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference
+    /// model's.
     Judged,
     /// One of these classes for each token that has one, such as the first of each word.
     TokenClasses(Vec<String>),

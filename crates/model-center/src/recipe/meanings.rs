@@ -145,13 +145,13 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.columns.rejected", "Column of the worse completion of a pair."),
     second(
         "preference.loss",
-        "Loss of pairs of completions: `dpo`, `ipo`, or `simpo` and `orpo`, which have no reference model; of completions \
-         that are judged one by one: `kto`. See [preferences](preference.md).",
+        "Loss of pairs of completions: `dpo`, `ipo`, or `simpo` and `orpo`, which have no reference model; of \
+         completions that are judged one by one: `kto`. See [preferences](preference.md).",
     ),
     second(
         "preference.beta",
-        "Factor of log-ratios, or of the mean log-probabilities of SimPO and ORPO, in rewards; of ORPO also of the term \
-         that compares.",
+        "Factor of log-ratios, or of the mean log-probabilities of SimPO and ORPO, in rewards; of ORPO also of the \
+         term that compares.",
     ),
     second("preference.gamma", "SimPO's margin between the rewards of a pair."),
     second(

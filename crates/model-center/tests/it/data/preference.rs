@@ -186,7 +186,10 @@ fn judged_conversations_keep_their_prompt_before_another_answer() {
     let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
     let model = SftModel { chat: Some(&template), generates_targets: false };
     let message = |role: &str, text: &str| json!({"role": role, "content": text});
-    let record = |prompt: &str, answer: &str, label: bool| json!({"prompt": [message("user", prompt)], "completion": [message("assistant", answer)], "label": label});
+    let record = |prompt: &str, answer: &str, label: bool| {
+        let (prompt, completion) = ([message("user", prompt)], [message("assistant", answer)]);
+        json!({"prompt": prompt, "completion": completion, "label": label})
+    };
     let lines = format!("{}\n{}\n", record("Hi", "Yes.", true), record("Well", "No", false));
     let dataset = try_read(&of_judged(&directory, &lines), &ReadOptions::new(&tokenizer, 500), model).unwrap();
     let same = |a: (usize, usize), b: &str| {
