@@ -115,9 +115,10 @@ fn judged_completions_part_in_reward_and_pairs_are_two_of_them() {
     assert!(losses[11] < 0.9 * losses[0], "{losses:?}");
     assert!(numbers(&steps, "kl").iter().all(|kl| *kl >= 0.0));
     let evals = records(&judged, "kto", "eval");
-    // The model begins as its own reference.
+    // The model begins as its own reference, which was computed in batches of other sizes.
     let first = &evals[0]["metrics"];
-    assert!((first["loss"].as_f64().unwrap() - 0.5).abs() < 1e-6 && first["kl"] == 0.0, "{first}");
+    let [loss, kl] = ["loss", "kl"].map(|name| first[name].as_f64().unwrap());
+    assert!((loss - 0.5).abs() < 1e-5 && kl < 1e-4, "{first}");
     let last = &evals.last().unwrap()["metrics"];
     assert!(last["reward_accuracy"].as_f64().unwrap() >= 8.0 / 9.0, "{last}");
     assert!(last["reward_margin"].as_f64().unwrap() > 0.0 && last["loss"].as_f64().unwrap() < 0.5, "{last}");

@@ -172,7 +172,7 @@ fn judged_completions_are_beside_their_prompt_with_the_completion_of_the_next_re
     for (sample, expected) in expected.into_iter().enumerate() {
         assert_eq!(shown(&dataset, &words, sample), expected, "sample {sample}");
     }
-    let mut loader = Loader::new(dataset, LoaderOptions { batch_size: 5, ..LoaderOptions::evaluation(5) }).unwrap();
+    let mut loader = Loader::new(dataset, LoaderOptions::evaluation(5)).unwrap();
     let batch = loader.batch(Position { epoch: 0, index: 0 }).unwrap();
     assert_eq!((batch.rows, batch.choices), (10, 1));
     let judged: Vec<(u32, bool)> = batch.samples.iter().copied().zip(batch.judgements.unwrap()).collect();
