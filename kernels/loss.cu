@@ -1,12 +1,14 @@
-// Totals of the losses of rows, the scaling of their gradients, and the mean squared error.
+// Totals of the losses of rows, the scaling of their gradients, the mean squared error, and functions of single
+// elements that losses are made of.
 //
 //     totals          = sum of losses, sum of w[t], the first by the second
 //     scale_by        out (+)= factor / divisor x
 //     squared error   loss = sum (x - target)^2 / n,   dx = dloss 2 (x - target) / n
+//     pointwise       y = f(x, target),   dx (+)= dy f'(x, target)
 //
-// Launch: totals one block; scaling kScaleThreads threads that take packs in turn. Squared error forward kLossThreads
-// threads a block, each block a range of its own, whose f64 sum goes to scratch memory, and one more block that adds
-// those; backward blocks take packs in turn.
+// Launch: totals one block; scaling and pointwise kScaleThreads threads that take packs in turn. Squared error forward
+// kLossThreads threads a block, each block a range of its own, whose f64 sum goes to scratch memory, and one more block
+// that adds those; backward blocks take packs in turn.
 // Numerics: f32, sums in f64 in a fixed order for given sizes.
 // Bytes moved per element: operands read once, results written once.
 
@@ -199,3 +201,104 @@ __device__ __forceinline__ void squared_error_backward_body(const SquaredErrorBa
 }
 
 TYPED_KERNEL(squared_error_backward, SquaredErrorBackwardArguments, kLossThreads)
+
+// ---- functions of single elements
+
+// `crate::kernel::Pointwise` in the core, by the number of the host. What is not a number stays so.
+struct ElementFunction {
+    int number;
+    // The threshold of Huber's function.
+    float parameter;
+
+    // The probability of everything else, of a log-probability.
+    static __device__ __forceinline__ float rest(float log_prob) {
+        constexpr float kEpsilon = 1.1920929e-7f;
+        const float rest = -expm1f(log_prob);
+        return rest < kEpsilon ? kEpsilon : rest;
+    }
+
+    __device__ __forceinline__ float value(float x, float target) const {
+        const float difference = x - target, size = fabsf(difference);
+        switch (number) {
+            case 0: return size;
+            case 1: return size > parameter ? parameter * (size - 0.5f * parameter) : 0.5f * size * size;
+            case 2: return (x < 0.0f ? 0.0f : x) - x * target + log1pf(expf(-fabsf(x)));
+            case 3: return target == 0.0f ? 0.0f : target * (logf(target) - x);
+            default: return x - logf(rest(x));
+        }
+    }
+
+    __device__ __forceinline__ float slope(float x, float target) const {
+        const float difference = x - target;
+        switch (number) {
+            case 0: return x == target ? 0.0f : difference / fabsf(difference);
+            case 1: return fabsf(difference) > parameter ? copysignf(parameter, difference) : difference;
+            case 2: {
+                const float small = expf(-fabsf(x));
+                return (x < 0.0f ? small : 1.0f) / (1.0f + small) - target;
+            }
+            case 3: return -target;
+            default: return 1.0f / rest(x);
+        }
+    }
+};
+
+struct PointwiseForwardArguments {
+    In x;
+    // Null of a function without.
+    const float* targets;
+    float* y;
+    long long count;
+    int function;
+    float parameter;
+    // Every address is a multiple of 16 bytes.
+    int whole;
+    int unused;
+};
+
+template <class Types>
+__device__ __forceinline__ void pointwise_forward_body(const PointwiseForwardArguments& a) {
+    const ElementFunction function{a.function, a.parameter};
+    const auto load = [&](long long index, int count) {
+        const bool whole = a.whole && count == kPack;
+        const Pack x = Types::load_pack(a.x, index, count, whole);
+        return Packs<2>{{x, a.targets != nullptr ? load_pack_of<float>(a.targets, index, count, whole) : x}};
+    };
+    each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
+        const Pack y = each_element([&](int i) { return function.value(packs.of[0].at[i], packs.of[1].at[i]); });
+        store_pack_of<float>(a.y, 0, index, y, count, a.whole && count == kPack);
+    });
+}
+
+TYPED_KERNEL(pointwise_forward, PointwiseForwardArguments, kScaleThreads)
+
+struct PointwiseBackwardArguments {
+    In x;
+    Out dx;
+    const float* targets;
+    const float* dy;
+    long long count;
+    int function;
+    float parameter;
+    int whole;
+    int unused;
+};
+
+template <class Types>
+__device__ __forceinline__ void pointwise_backward_body(const PointwiseBackwardArguments& a) {
+    const ElementFunction function{a.function, a.parameter};
+    const auto load = [&](long long index, int count) {
+        const bool whole = a.whole && count == kPack;
+        const Pack x = Types::load_pack(a.x, index, count, whole);
+        const Pack targets = a.targets != nullptr ? load_pack_of<float>(a.targets, index, count, whole) : x;
+        return Packs<3>{{x, targets, load_pack_of<float>(a.dy, index, count, whole)}};
+    };
+    each_pack_of_grid(a.count, load, [&](const Packs<3>& packs, long long index, int count) {
+        const Pack dx = each_element([&](int i) {
+            return function.slope(packs.of[0].at[i], packs.of[1].at[i]) * packs.of[2].at[i];
+        });
+        Types::store_pack(a.dx, index, dx, count, a.whole && count == kPack);
+    });
+}
+
+TYPED_KERNEL(pointwise_backward, PointwiseBackwardArguments, kScaleThreads)

@@ -1,6 +1,7 @@
-"""Golden data for losses of pairs of completions: writes `preference`, DPO, IPO and SimPO on a tiny Llama of other
-goldens, and DPO on its LoRA updates, in 64-bit floats. The formulas are from TRL's DPOTrainer and CPOTrainer; DPO's
-label smoothing is conservative DPO's.
+"""Golden data for losses of completions: writes `preference`, DPO, IPO, SimPO and ORPO on pairs and KTO on judged
+completions for a tiny Llama of other goldens, and DPO and KTO for its LoRA updates, in 64-bit floats. The formulas are
+from TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer; DPO's label smoothing is conservative DPO's, and ORPO's
+likelihood is of the completion alone, as a mean over pairs.
 
 crates/model-center/tests/golden/README.md describes every tensor. The data are committed; run the script only to change
 them:
@@ -22,12 +23,19 @@ from goldens import DEFAULT_OUT, in_64_bits, run, train
 from make_adapters import name_in_file
 
 PAIRS, LENGTH, BATCHES = 3, 11, 3
+# KTO's judgements of the first row of each pair, whose second row is the prompt with another completion, and the
+# weights of good and of bad ones.
+GOOD = torch.tensor([True, False, True])
+GOOD_WEIGHT, BAD_WEIGHT = 1.2, 0.8
 # By case: the kind of loss, beta, gamma, label smoothing, and the directory of an adapter.
 CASES = {
     "dpo": ("dpo", 0.3, 0.0, 0.1, None),
     "ipo": ("ipo", 0.2, 0.0, 0.0, None),
     "simpo": ("simpo", 2.0, 0.5, 0.0, None),
     "dpo_lora": ("dpo", 0.1, 0.0, 0.0, "adapters/llama"),
+    "orpo": ("orpo", 0.6, 0.0, 0.0, None),
+    "kto": ("kto", 0.4, 0.0, 0.0, None),
+    "kto_lora": ("kto", 0.3, 0.0, 0.0, "adapters/llama"),
 }
 
 
@@ -59,7 +67,9 @@ def log_probs_of(model, batch):
 def loss_of_pairs(settings, log_probs, tokens, reference):
     """The loss and the reward of each sequence, by TRL's formulas."""
     kind, beta, gamma, smoothing, _ = settings
-    if kind == "simpo":
+    if kind == "kto":
+        return loss_of_judged(beta, log_probs, reference)
+    if kind in ("simpo", "orpo"):
         scores = log_probs / tokens
     else:
         scores = log_probs - reference
@@ -67,12 +77,25 @@ def loss_of_pairs(settings, log_probs, tokens, reference):
     if kind == "ipo":
         scores = scores / tokens
     logits = scores[0::2] - scores[1::2]
+    if kind == "orpo":
+        log_odds = logits - (torch.log1p(-torch.exp(scores[0::2])) - torch.log1p(-torch.exp(scores[1::2])))
+        return -scores[0::2].mean() - (beta * logsigmoid(log_odds)).mean(), rewards
     if kind == "ipo":
         return ((logits - 1 / (2 * beta)) ** 2).mean(), rewards
     if kind == "simpo":
         logits = logits - gamma / beta
     losses = -logsigmoid(beta * logits) * (1 - smoothing) - logsigmoid(-beta * logits) * smoothing
     return losses.mean(), rewards
+
+
+def loss_of_judged(beta, log_probs, reference):
+    """KTO's loss and the reward of each judged completion. The divergence has no gradient."""
+    ratios = log_probs - reference
+    kl = ratios[1::2].detach().mean().clamp(min=0)
+    ratios = ratios[0::2]
+    good = 1 - torch.sigmoid(beta * (ratios[GOOD] - kl))
+    bad = 1 - torch.sigmoid(beta * (kl - ratios[~GOOD]))
+    return torch.cat((GOOD_WEIGHT * good, BAD_WEIGHT * bad)).mean(), (beta * ratios).detach()
 
 
 def build(adapter):
@@ -110,7 +133,8 @@ def write_all(out):
             log_probs, tokens = log_probs_of(model, batches[0])
             loss, rewards = loss_of_pairs(settings, log_probs, tokens, references[0])
             loss.backward()
-            found = {"loss": loss, "rewards": rewards, "log_probs": log_probs}
+            own = log_probs[0::2] if settings[0] == "kto" else log_probs
+            found = {"loss": loss, "rewards": rewards, "log_probs": own}
             found |= {f"reference.{number}": reference for number, reference in enumerate(references)}
             found |= {f"grad.{name_in_file(name)}": parameter.grad
                       for name, parameter in model.named_parameters() if parameter.requires_grad}

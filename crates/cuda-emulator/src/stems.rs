@@ -12,7 +12,10 @@ macro_rules! with_stems {
             ];
             attention: ["attention", "attention_cross", "attention_fused"];
             norms: ["norm", "residual_norm"];
-            losses: ["cross_entropy", "squared_error"];
+            losses: [
+                "cross_entropy", "squared_error", "absolute_error", "huber_loss", "binary_cross_entropy",
+                "kl_divergence", "log_odds", "cosine_similarity", "pointwise"
+            ];
             rows: [
                 "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last",
                 "select_row"

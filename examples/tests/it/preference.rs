@@ -1,4 +1,5 @@
-//! Tasks `preference` and `reward` in the programs: pairs of completions, on any layout of ranks, resumed, previewed.
+//! Tasks `preference` and `reward` in the programs: pairs of completions and judged ones, on any layout of ranks,
+//! resumed, previewed.
 
 use crate::fixture::{Fixture, Outcome};
 use crate::tensor::{records, train};
@@ -57,13 +58,13 @@ fn numbers(records: &[Value], name: &str) -> Vec<f64> {
 #[test]
 fn the_loss_of_pairs_falls_and_rewards_part_for_every_kind_of_loss() {
     let fixture = fixture();
-    for kind in ["dpo", "ipo", "simpo"] {
+    for kind in ["dpo", "ipo", "simpo", "orpo"] {
         let set = format!("preference.loss={kind}");
         let outcome = run(&fixture, kind, 1, &[&set, "train.steps=12", "log.every=1"]).succeeded();
         let steps = records(&fixture, kind, "step");
         let losses = numbers(&steps, "loss");
         assert!(losses[11] < 0.9 * losses[0], "{kind}: {losses:?}");
-        if kind != "simpo" {
+        if matches!(kind, "dpo" | "ipo") {
             // The model begins as its own reference; dropout alone moves it.
             assert!(
                 outcome.stderr.contains("log-probabilities of the reference model: 22 pairs"),
@@ -85,6 +86,65 @@ fn the_loss_of_pairs_falls_and_rewards_part_for_every_kind_of_loss() {
     // Without dropout in an evaluation, DPO begins where no reward differs.
     let first = &records(&fixture, "dpo", "eval")[0]["metrics"];
     assert!((first["loss"].as_f64().unwrap() - 2f64.ln()).abs() < 1e-6 && first["reward_margin"] == 0.0, "{first}");
+}
+
+/// The same completions, each judged by itself.
+fn judged_fixture() -> Fixture {
+    let fixture = fixture();
+    let lines = |pairs: usize| -> String {
+        let records = (0..2 * pairs).map(|at| {
+            let (pair, is_good) = (pair(at / 2), at % 2 == 0);
+            let completion = if is_good { &pair["chosen"] } else { &pair["rejected"] };
+            format!("{}\n", json!({"prompt": pair["prompt"], "completion": completion, "label": is_good}))
+        });
+        records.collect()
+    };
+    fixture.write("train.jsonl", &lines(8));
+    fixture.write("eval.jsonl", &lines(3));
+    fixture
+}
+
+#[test]
+fn judged_completions_part_in_reward_and_pairs_are_two_of_them() {
+    let judged = judged_fixture();
+    let sets = ["preference.loss=kto", "train.steps=12", "log.every=1", "train.micro_batch_size=4"];
+    let outcome = run(&judged, "kto", 1, &sets).succeeded();
+    assert!(outcome.stderr.contains("log-probabilities of the reference model: 22 pairs"), "{}", outcome.stderr);
+    let steps = records(&judged, "kto", "step");
+    let losses = numbers(&steps, "loss");
+    assert!(losses[11] < 0.9 * losses[0], "{losses:?}");
+    assert!(numbers(&steps, "kl").iter().all(|kl| *kl >= 0.0));
+    let evals = records(&judged, "kto", "eval");
+    // The model begins as its own reference, which was computed in batches of other sizes.
+    let first = &evals[0]["metrics"];
+    let [loss, kl] = ["loss", "kl"].map(|name| first[name].as_f64().unwrap());
+    assert!((loss - 0.5).abs() < 1e-5 && kl < 1e-4, "{first}");
+    let last = &evals.last().unwrap()["metrics"];
+    assert!(last["reward_accuracy"].as_f64().unwrap() >= 8.0 / 9.0, "{last}");
+    assert!(last["reward_margin"].as_f64().unwrap() > 0.0 && last["loss"].as_f64().unwrap() < 0.5, "{last}");
+    let pairs = fixture();
+    let outcome = run(&pairs, "kto", 1, &["preference.loss=kto", "train.steps=1"]).succeeded();
+    assert!(outcome.stderr.contains("log-probabilities of the reference model: 44 pairs"), "{}", outcome.stderr);
+}
+
+#[test]
+fn judged_completions_have_the_same_bits_on_two_ranks_and_after_a_resume() {
+    let fixture = judged_fixture();
+    for (name, sets) in [("full", &[][..]), ("lora", &["adapter.method=lora", "adapter.dropout=0.1"])] {
+        let sets = [&["preference.loss=kto", "checkpoint.every=2 steps", "log.every=1"][..], sets].concat();
+        run(&fixture, name, 1, &sets).succeeded();
+        let expected = course(&fixture, name);
+        let zero = format!("{name}_zero");
+        run(&fixture, &zero, 2, &[&sets[..], &["parallel.zero=3"]].concat()).succeeded();
+        assert_eq!(course(&fixture, &zero), expected, "{name} on two ranks");
+        let cut = format!("{name}_cut");
+        let out = format!("output.dir={cut}");
+        let sets = SETS.iter().chain(&sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
+        let arguments: Vec<&str> = ["--exit-after-steps", "3"].into_iter().chain(sets).collect();
+        assert_eq!(fixture.finetune(&arguments).code, 75);
+        fixture.finetune(&arguments[2..]).succeeded();
+        assert_eq!(course(&fixture, &cut), expected, "{name} resumed");
+    }
 }
 
 #[test]
@@ -250,4 +310,17 @@ fn the_preview_shows_both_sequences_of_a_pair() {
     let sides: Vec<Value> = lines.lines().take(2).map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&sides[0]["side"], &sides[1]["side"]), (&json!("chosen"), &json!("rejected")));
     assert_eq!(sides[0]["input_ids"].as_array().unwrap().len(), sides[0]["labels"].as_array().unwrap().len());
+}
+
+#[test]
+fn the_preview_shows_a_judged_completion_and_its_mismatch() {
+    let fixture = judged_fixture();
+    let data = |arguments: &[&str]| fixture.run(env!("CARGO_BIN_EXE_data"), arguments).succeeded().stdout;
+    let sets = ["--recipe", "recipe.toml", "--set", "preference.loss=kto"];
+    let shown = data(&[&["preview", "2"][..], &sets].concat());
+    assert!(shown.contains("sample 0, good: ") && shown.contains("sample 0, mismatch: "), "{shown}");
+    assert!(shown.contains("sample 1, bad: "), "{shown}");
+    let lines = data(&[&["preview", "1", "--json"][..], &sets].concat());
+    let sides: Vec<Value> = lines.lines().take(2).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&sides[0]["side"], &sides[1]["side"]), (&json!("good"), &json!("mismatch")));
 }

@@ -147,6 +147,8 @@ fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::CrossEntropyBackward(a) => cross_entropy::backward(threads, a),
         Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
         Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
+        Kernel::PointwiseForward(a) => loss::pointwise_forward(threads, a),
+        Kernel::PointwiseBackward(a) => loss::pointwise_backward(threads, a),
         Kernel::CrossEntropyStatistics(a) => cross_entropy::statistics(threads, a),
         Kernel::CrossEntropyLoss(a) => cross_entropy::loss(threads, a),
         Kernel::LossTotals(a) => loss::totals(threads, a),

@@ -1,4 +1,4 @@
-//! Totals of losses, scaling of gradients and squared error: the launches of `loss.cu`.
+//! Totals of losses, scaling of gradients, squared error and functions of single elements: the launches of `loss.cu`.
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
@@ -6,7 +6,10 @@ use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, threads_for, 
 use super::modules::Name;
 use crate::buffer::View;
 use crate::error::Result;
-use crate::kernel::{Arguments as _, LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
+use crate::kernel::{
+    Arguments as _, LossTotals, Pointwise, PointwiseBackward, PointwiseForward, ScaleBy, SquaredErrorBackward,
+    SquaredErrorForward,
+};
 
 /// `kLossThreads`.
 const THREADS: usize = 512;
@@ -22,6 +25,8 @@ const TOTALS: Name = Name { unit: "loss", kernel: c"loss_totals" };
 const SCALE_BY: Typed = typed!("loss", "scale_by");
 const SQUARED_ERROR_FORWARD: Typed = typed!("loss", "squared_error_forward");
 const SQUARED_ERROR_BACKWARD: Typed = typed!("loss", "squared_error_backward");
+const POINTWISE_FORWARD: Typed = typed!("loss", "pointwise_forward");
+const POINTWISE_BACKWARD: Typed = typed!("loss", "pointwise_backward");
 const SQUARED_ERROR_MEAN: Name = Name { unit: "loss", kernel: c"squared_error_mean" };
 
 /// `LossTotalsArguments`.
@@ -152,4 +157,53 @@ pub(super) fn squared_error_backward(launch: &Launch<'_>, a: SquaredErrorBackwar
     let grid = Grid::line(launch.blocks(len.div_ceil(PACK * threads as usize)), threads);
     // SAFETY: as in `squared_error_forward`, with as many gradients as predictions and one gradient of the loss.
     unsafe { launch.run(SQUARED_ERROR_BACKWARD.of([a.x.dtype(), dx.dtype()]), grid, arguments) }
+}
+
+/// The number of a function in `pointwise`, and its parameter.
+fn function_number(function: Pointwise) -> (i32, f32) {
+    match function {
+        Pointwise::AbsoluteError => (0, 0.0),
+        Pointwise::Huber { delta } => (1, delta),
+        Pointwise::BinaryCrossEntropy => (2, 0.0),
+        Pointwise::KlDivergence => (3, 0.0),
+        Pointwise::LogOdds => (4, 0.0),
+    }
+}
+
+pub(super) fn pointwise_forward(launch: &Launch<'_>, a: PointwiseForward<'_>) -> Result<()> {
+    let (len, (function, parameter)) = (a.x.len(), function_number(a.function));
+    let targets = a.targets.as_ref().map_or(0, View::address);
+    let arguments = arguments!(PointwiseForwardArguments {
+        x: In = In::of(&a.x),
+        targets: u64 = targets,
+        y: u64 = a.y.address(),
+        count: i64 = long(PointwiseForward::NAME, "x", len)?,
+        function: i32 = function,
+        parameter: f32 = parameter,
+        whole: i32 = whole([a.x.address(), targets, a.y.address()], &[]),
+        unused: i32 = 0,
+    });
+    let grid = Grid::line(launch.blocks(len.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
+    // SAFETY: laid out as in loss.cu. `check` saw that x, y and targets, where there are some, have `count` elements,
+    // and that there are targets for a function that reads them. Memory stays valid as in `totals`.
+    unsafe { launch.run(POINTWISE_FORWARD.of([a.x.dtype()]), grid, arguments) }
+}
+
+pub(super) fn pointwise_backward(launch: &Launch<'_>, a: PointwiseBackward<'_>) -> Result<()> {
+    let (len, (function, parameter)) = (a.x.len(), function_number(a.function));
+    let (targets, dx) = (a.targets.as_ref().map_or(0, View::address), a.dx.view.as_view());
+    let arguments = arguments!(PointwiseBackwardArguments {
+        x: In = In::of(&a.x),
+        dx: Out = Out::into(&a.dx),
+        targets: u64 = targets,
+        dy: u64 = a.dy.address(),
+        count: i64 = long(PointwiseBackward::NAME, "x", len)?,
+        function: i32 = function,
+        parameter: f32 = parameter,
+        whole: i32 = whole([a.x.address(), targets, a.dy.address(), dx.address()], &[]),
+        unused: i32 = 0,
+    });
+    let grid = Grid::line(launch.blocks(len.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
+    // SAFETY: as in `pointwise_forward`, with as many gradients of x and of y.
+    unsafe { launch.run(POINTWISE_BACKWARD.of([a.x.dtype(), dx.dtype()]), grid, arguments) }
 }

@@ -245,6 +245,8 @@ impl Kernels for CudaBackend {
             Kernel::CrossEntropyBackward(a) => self.run(on, |launch| cross_entropy::backward(launch, a)),
             Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
             Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
+            Kernel::PointwiseForward(a) => self.run(on, |launch| loss::pointwise_forward(launch, a)),
+            Kernel::PointwiseBackward(a) => self.run(on, |launch| loss::pointwise_backward(launch, a)),
             Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
             Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),

@@ -71,7 +71,9 @@ pub use elementwise::{
     GatedForward, Multiply,
 };
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
-pub use loss::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
+pub use loss::{
+    LossTotals, Pointwise, PointwiseBackward, PointwiseForward, ScaleBy, SquaredErrorBackward, SquaredErrorForward,
+};
 pub use norm::{NormBackward, NormForward, NormKind};
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
 pub(crate) use optimizer::{AdamNumbers, check_step};
@@ -289,6 +291,10 @@ kernels! {
     SquaredErrorForward,
     /// Its gradient.
     SquaredErrorBackward,
+    /// A function of single elements that losses are made of.
+    PointwiseForward,
+    /// Its gradient.
+    PointwiseBackward,
     /// Sum and mean of the losses of rows.
     LossTotals,
     /// `out = factor / divisor * x`, both on the device.

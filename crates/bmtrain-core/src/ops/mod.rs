@@ -43,7 +43,9 @@ pub use embedding::{add_embedding, embedding};
 pub use feed_forward::{feed_forward, gated_feed_forward};
 pub use gemm::linear;
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
-pub use loss::squared_error;
+pub use loss::{
+    absolute_error, binary_cross_entropy, cosine_similarity, huber_loss, kl_divergence, log_odds, squared_error,
+};
 pub use low_rank::add_low_rank;
 pub use matmul::matmul;
 pub use message::{recv, send};

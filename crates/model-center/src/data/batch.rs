@@ -114,6 +114,9 @@ pub struct Batch {
     pub verbalizer: Option<VerbalizerBatch>,
     /// For pretraining, R: 1 where the second sentence is a random one.
     pub next_sentence: Option<Vec<i64>>,
+    /// Of completions that are judged, B: whether each is good. Its row precedes the one of the same prompt with
+    /// another completion.
+    pub judgements: Option<Vec<bool>>,
     /// Sequences per sample; above 1 for multiple choice.
     pub choices: usize,
     /// Share of the target probability that is spread over all classes.
@@ -141,6 +144,7 @@ impl Batch {
             labels: None,
             verbalizer: None,
             next_sentence: None,
+            judgements: None,
             choices: 1,
             label_smoothing: 0.0,
             class_weights: None,

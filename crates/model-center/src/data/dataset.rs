@@ -24,6 +24,10 @@ pub enum LabelSpace {
     NextTokens,
     /// Two sequences, the first preferred: the log-probabilities of their learned tokens are compared.
     Pairs,
+    /// Two sequences: a completion that is judged as good (class 1) or bad (class 0), and its prompt with the
+    /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference
+    /// model's.
+    Judged,
     /// One of these classes for each token that has one, such as the first of each word.
     TokenClasses(Vec<String>),
     /// The first and the last token of the span of the row that answers a question.
@@ -47,7 +51,11 @@ impl LabelSpace {
             // Of each token.
             LabelSpace::TokenClasses(names) => names.len(),
             LabelSpace::Span => 2,
-            LabelSpace::NextTokens | LabelSpace::Pairs | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => 0,
+            LabelSpace::NextTokens
+            | LabelSpace::Pairs
+            | LabelSpace::Judged
+            | LabelSpace::Target
+            | LabelSpace::MaskedTokens { .. } => 0,
         }
     }
 
@@ -55,7 +63,7 @@ impl LabelSpace {
     pub fn rows_per_sample(&self) -> usize {
         match self {
             LabelSpace::Choices(choices) => *choices,
-            LabelSpace::Target | LabelSpace::Pairs => 2,
+            LabelSpace::Target | LabelSpace::Pairs | LabelSpace::Judged => 2,
             LabelSpace::Classes(_)
             | LabelSpace::Verbalizer(_)
             | LabelSpace::Value
@@ -76,9 +84,14 @@ impl LabelSpace {
         self.are_tokens() || matches!(self, LabelSpace::TokenClasses(_))
     }
 
+    /// Whether log-probabilities of the two sequences of a sample are compared.
+    pub fn are_compared(&self) -> bool {
+        matches!(self, LabelSpace::Pairs | LabelSpace::Judged)
+    }
+
     /// Whether they need a language-modelling head.
     pub fn need_lm_head(&self) -> bool {
-        self.are_tokens() || matches!(self, LabelSpace::Verbalizer(_) | LabelSpace::Pairs)
+        self.are_tokens() || self.are_compared() || matches!(self, LabelSpace::Verbalizer(_))
     }
 
     /// The number of classes or choices; `None` for a value and for tokens.
@@ -90,6 +103,7 @@ impl LabelSpace {
             LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
+            | LabelSpace::Judged
             | LabelSpace::Target
             | LabelSpace::TokenClasses(_)
             | LabelSpace::Span

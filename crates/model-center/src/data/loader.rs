@@ -326,13 +326,14 @@ impl Loader {
             segments.resize(padded, 0);
         }
         // The rows of a pair are sequences of their own.
-        let choices = if *dataset.labels() == LabelSpace::Pairs { 1 } else { (rows / samples.len().max(1)).max(1) };
+        let choices = if dataset.labels().are_compared() { 1 } else { (rows / samples.len().max(1)).max(1) };
         let batch = Batch {
             position,
             rows,
             attention_mask: Some(mask),
             token_type_ids: Some(segments),
             labels: Some(self.labels(&samples, len)),
+            judgements: self.judgements(&samples),
             choices,
             ..Batch::new(len, input_ids)
         };
@@ -341,6 +342,12 @@ impl Loader {
             true => packed(batch, dataset.pad_id(), self.options.pad_to_multiple_of),
             false => batch,
         }
+    }
+
+    /// Which of these samples are good, where they are judged.
+    fn judgements(&self, samples: &[u32]) -> Option<Vec<bool>> {
+        let is_good = |sample: &u32| self.dataset.label(*sample as usize) == Some(Label::Class(1));
+        (*self.dataset.labels() == LabelSpace::Judged).then(|| samples.iter().map(is_good).collect())
     }
 
     /// The batch with the label words and their positions, where the labels are told by a verbalizer.
@@ -393,7 +400,7 @@ impl Loader {
                 };
                 Labels::NextTokens(rows().flat_map(words).collect())
             }
-            LabelSpace::Pairs => {
+            LabelSpace::Pairs | LabelSpace::Judged => {
                 let mut labels = Vec::with_capacity(2 * samples.len() * len);
                 for sample in rows() {
                     let mut mask = dataset.learned(sample).iter();

@@ -42,6 +42,7 @@ impl Evaluator {
             (None, labels) if labels.are_tokens() => Evaluator::Tokens(OrderedSum::default(), 0),
             (None, LabelSpace::Span) => Evaluator::Spans(SpanAnswers::default(), Arc::new([]), 0),
             (None, LabelSpace::Pairs) => Evaluator::Pairs(PairStatistics::default()),
+            (None, LabelSpace::Judged) => Evaluator::Pairs(PairStatistics::judged()),
             (None, LabelSpace::TokenClasses(names)) => Evaluator::Tags(EntityCounts::default(), names.clone().into()),
             (None, _) => Evaluator::Values(ValuePairs::default()),
         }
@@ -200,7 +201,7 @@ impl Evaluator {
             }
             // Their texts are rated by the evaluation, which has the passages.
             Evaluator::Spans(..) => None,
-            Evaluator::Pairs(pairs) => pairs.value(metric),
+            Evaluator::Pairs(pairs) => pairs.value(metric).or(pairs.is_of(metric).then_some(f64::NAN)),
             Evaluator::Tokens(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
         };
         value.ok_or_else(|| {

@@ -58,6 +58,8 @@ pub enum Metric {
     LogProbChosen,
     /// Mean log-probability of rejected completions.
     LogProbRejected,
+    /// Of judged completions, how far the model is from its reference: see [`super::PairStatistics`].
+    Kl,
 }
 
 /// What a metric judges.
@@ -86,7 +88,7 @@ impl MetricKind {
             LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => MetricKind::Tokens,
             LabelSpace::TokenClasses(_) => MetricKind::Tags,
             LabelSpace::Span => MetricKind::Questions,
-            LabelSpace::Pairs => MetricKind::Pairs,
+            LabelSpace::Pairs | LabelSpace::Judged => MetricKind::Pairs,
         }
     }
 
@@ -147,6 +149,7 @@ impl Metric {
         Metric::RewardRejected,
         Metric::LogProbChosen,
         Metric::LogProbRejected,
+        Metric::Kl,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -177,6 +180,7 @@ impl Metric {
             Metric::RewardRejected => "reward_rejected",
             Metric::LogProbChosen => "log_prob_chosen",
             Metric::LogProbRejected => "log_prob_rejected",
+            Metric::Kl => "kl",
         }
     }
 
@@ -192,7 +196,11 @@ impl Metric {
     pub fn larger_is_better(self) -> bool {
         !matches!(
             self,
-            Metric::MeanSquaredError | Metric::Perplexity | Metric::RewardRejected | Metric::LogProbRejected
+            Metric::MeanSquaredError
+                | Metric::Perplexity
+                | Metric::RewardRejected
+                | Metric::LogProbRejected
+                | Metric::Kl
         )
     }
 
@@ -208,7 +216,8 @@ impl Metric {
             | Metric::RewardChosen
             | Metric::RewardRejected
             | Metric::LogProbChosen
-            | Metric::LogProbRejected => MetricKind::Pairs,
+            | Metric::LogProbRejected
+            | Metric::Kl => MetricKind::Pairs,
             _ => MetricKind::Classes,
         }
     }
@@ -221,7 +230,8 @@ impl Metric {
             LabelSpace::TokenClasses(_) => TAG_METRICS,
             LabelSpace::Span => SPAN_METRICS,
             LabelSpace::Choices(_) => &[Metric::Accuracy],
-            LabelSpace::Pairs => PairStatistics::METRICS,
+            LabelSpace::Pairs => PairStatistics::OF_PAIRS,
+            LabelSpace::Judged => PairStatistics::METRICS,
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
             }

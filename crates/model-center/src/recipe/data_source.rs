@@ -112,7 +112,7 @@ impl DataSource {
             DataSource::LanguageModeling { .. } => "seq2seq",
             DataSource::Sft(task) => match task.pairs {
                 None => "sft",
-                Some(PairLabels::LogProbs) => "preference",
+                Some(PairLabels::LogProbs | PairLabels::Judged) => "preference",
                 Some(PairLabels::Rewards) => "reward",
             },
             DataSource::Pretraining(_) => "pretrain",
@@ -226,10 +226,19 @@ impl DataSource {
         if let DataSource::Sft(task) = self { task.pairs } else { None }
     }
 
+    /// Makes completions that are compared in pairs ones that are judged one by one.
+    pub(super) fn judge(&mut self) {
+        if let DataSource::Sft(task) = self {
+            task.pairs = Some(PairLabels::Judged);
+        }
+    }
+
     /// What is predicted.
     pub fn predicts(&self) -> MetricKind {
         match self {
-            DataSource::Sft(SftTask { pairs: Some(PairLabels::LogProbs), .. }) => MetricKind::Pairs,
+            DataSource::Sft(SftTask { pairs: Some(PairLabels::LogProbs | PairLabels::Judged), .. }) => {
+                MetricKind::Pairs
+            }
             DataSource::Sft(SftTask { pairs: Some(PairLabels::Rewards), .. }) => MetricKind::Classes,
             DataSource::LanguageModeling { .. }
             | DataSource::Squad { .. }

@@ -144,6 +144,11 @@ const OTHERS: &[(&str, &str)] = &[
     ("dpo_beta", "preference.beta"),
     ("pref_beta", "preference.beta"),
     ("simpo_gamma", "preference.gamma"),
+    ("orpo_alpha", "preference.beta"),
+    ("desirable_weight", "preference.good_weight"),
+    ("undesirable_weight", "preference.bad_weight"),
+    ("kto_desirable_weight", "preference.good_weight"),
+    ("kto_undesirable_weight", "preference.bad_weight"),
     ("data_sampling_proportion", "data.sets"),
     ("data_class", "data.sets"),
     ("model_config", "model.path"),
@@ -231,6 +236,8 @@ const TASKS: &[(&str, &str)] = &[
     ("dpo", "preference"),
     ("ipo", "preference"),
     ("simpo", "preference"),
+    ("orpo", "preference"),
+    ("kto", "preference"),
     ("preference_optimization", "preference"),
     ("reward_modeling", "reward"),
     ("rm", "reward"),
@@ -257,11 +264,11 @@ const MISSING: &[Missing] = &[
         keys: &["load_in_8bit"],
     },
     Missing {
-        what: "reinforcement learning, or training on judgements of single completions (PPO, KTO), is",
-        instead: "data.task = \"preference\" learns from pairs of completions with preference.loss = \"dpo\", \"ipo\" \
-                  or \"simpo\", whose reference is the model that training begins with",
-        tasks: &["rlhf", "ppo", "grpo", "orpo", "kto"],
-        keys: &["rlhf", "ppo", "grpo", "orpo", "kto", "reward_model", "ref_model"],
+        what: "reinforcement learning (PPO, GRPO) is",
+        instead: "data.task = \"preference\" learns from completions that were compared or judged before, with \
+                  preference.loss; its reference is the model that training begins with",
+        tasks: &["rlhf", "ppo", "grpo"],
+        keys: &["rlhf", "ppo", "grpo", "reward_model", "ref_model"],
     },
     Missing {
         what: "classification with several labels for one text is",

@@ -43,7 +43,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     let mut model = read_model(r);
     let (adapter, base_weights) = adapter::read(r);
     let mut data = read_data(r);
-    let preference = preference::read(r, &data.source);
+    let preference = preference::read(r, &mut data.source);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
     let eval = read_eval(r, &data, train.micro_batch_size as u64);

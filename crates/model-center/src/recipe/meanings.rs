@@ -122,7 +122,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.words", "The verbalizer: one label word per label, in the order of `data.labels`."),
     first("data.columns.text", "Column of the text; for `language` with a prompt, of the completion."),
     first("data.columns.text_pair", "Column of the second text of a pair."),
-    first("data.columns.label", "Column of the label."),
+    first("data.columns.label", "Column of the label; of `preference` with KTO, of whether a completion is good."),
     first("data.columns.prompt", "Column of the prompt, which is read and not learned."),
     first("data.columns.target", "Column of the target."),
     second("data.columns.messages", "Column of the list of messages."),
@@ -145,15 +145,21 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.columns.rejected", "Column of the worse completion of a pair."),
     second(
         "preference.loss",
-        "Loss of pairs of completions: `dpo`, `ipo`, or `simpo`, which has no reference model. See \
-         [preferences](preference.md).",
+        "Loss of pairs of completions: `dpo`, `ipo`, or `simpo` and `orpo`, which have no reference model; of \
+         completions that are judged one by one: `kto`. See [preferences](preference.md).",
     ),
-    second("preference.beta", "Factor of log-ratios, or of SimPO's mean log-probabilities, in rewards."),
+    second(
+        "preference.beta",
+        "Factor of log-ratios, or of the mean log-probabilities of SimPO and ORPO, in rewards; of ORPO also of the \
+         term that compares.",
+    ),
     second("preference.gamma", "SimPO's margin between the rewards of a pair."),
     second(
         "preference.label_smoothing",
         "Probability that a preference is the other way round, as in conservative DPO.",
     ),
+    second("preference.good_weight", "KTO's weight of the loss of a good completion."),
+    second("preference.bad_weight", "KTO's weight of the loss of a bad completion."),
     second("data.input_format", "Text of an input, `__input__` in it is replaced by the record's."),
     second("data.output_format", "The same of an output, with `__output__`."),
     second("data.columns.tokens", "Column of the list of words."),

@@ -1,37 +1,61 @@
-//! The keys of `[preference]`: the loss of pairs of completions.
+//! The keys of `[preference]`: the loss of completions that are compared.
 
 use super::data_source::DataSource;
 use super::kinds::Range;
 use super::reader::Reader;
-use super::settings::Settings;
+use super::settings::{EvalMetric, Settings};
 use crate::adapter::{Adapter, AdapterConfig};
 use crate::data::PairLabels;
+use crate::metrics::Metric;
 use crate::preference::{PreferenceKind, PreferenceLoss};
 
-const KEYS: [&str; 4] = ["preference.loss", "preference.beta", "preference.gamma", "preference.label_smoothing"];
+const KEYS: [&str; 6] = [
+    "preference.loss",
+    "preference.beta",
+    "preference.gamma",
+    "preference.label_smoothing",
+    "preference.good_weight",
+    "preference.bad_weight",
+];
 
-pub(super) fn read(r: &mut Reader, source: &DataSource) -> Option<PreferenceLoss> {
+/// Reads the loss, and makes the source's completions judged ones where the loss is of these.
+pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<PreferenceLoss> {
     let kind = r.choice("preference.loss", &PreferenceKind::ALL, PreferenceKind::Dpo);
     let loss = PreferenceLoss {
         kind,
         beta: r.single("preference.beta", if kind == PreferenceKind::Simpo { 2.0 } else { 0.1 }, Range::Above(0.0)),
         gamma: r.single("preference.gamma", 0.5, Range::AtLeast(0.0)),
         label_smoothing: r.single("preference.label_smoothing", 0.0, Range::Below(0.0, 0.5)),
+        judgement_weights: ["preference.good_weight", "preference.bad_weight"]
+            .map(|key| r.single(key, 1.0, Range::AtLeast(0.0))),
     };
-    if source.pairs() != Some(PairLabels::LogProbs) {
+    let is_of_task = source.pairs() == Some(PairLabels::LogProbs);
+    if !is_of_task {
         for key in KEYS {
             r.without_effect(key, "data.task", "it is for task preference", "remove it");
         }
+    }
+    if !is_of_task {
         return None;
     }
-    if kind != PreferenceKind::Simpo {
-        let why = "it is for preference.loss = \"simpo\"";
-        r.without_effect("preference.gamma", "preference.loss", why, "remove it");
+    if kind == PreferenceKind::Kto {
+        source.judge();
+    } else {
+        for key in ["data.columns.label", "data.columns.completion"] {
+            r.without_effect(key, "preference.loss", "it is for preference.loss = \"kto\"", "remove it");
+        }
     }
-    if kind == PreferenceKind::Ipo {
-        let why = "it is for preference.loss = \"dpo\" and \"simpo\"";
-        r.without_effect("preference.label_smoothing", "preference.loss", why, "remove it");
-    }
+    let mut only = |keys: &'static [&'static str], kinds: &[PreferenceKind], why: &str| {
+        for key in keys.iter().filter(|_| !kinds.contains(&kind)) {
+            r.without_effect(key, "preference.loss", why, "remove it");
+        }
+    };
+    let (dpo, simpo, kto) = (PreferenceKind::Dpo, PreferenceKind::Simpo, PreferenceKind::Kto);
+    only(&["preference.gamma"], &[simpo], "it is for preference.loss = \"simpo\"");
+    let why = "it is for preference.loss = \"dpo\" and \"simpo\"";
+    only(&["preference.label_smoothing"], &[dpo, simpo], why);
+    let weights = &["preference.good_weight", "preference.bad_weight"];
+    only(weights, &[kto], "it is for preference.loss = \"kto\"");
     Some(loss)
 }
 
@@ -40,13 +64,17 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     let Some(loss) = &s.preference else { return };
     let why = "pairs have preference.label_smoothing";
     r.without_effect("train.label_smoothing", "data.task", why, "set preference.label_smoothing");
+    if s.eval.metric == EvalMetric::Metric(Metric::Kl) && loss.kind != PreferenceKind::Kto {
+        let reason = "the divergence is estimated by preference.loss = \"kto\" alone";
+        r.contradiction(&["eval.metric", "preference.loss"], reason, "use \"reward_accuracy\" or \"loss\"");
+    }
     if s.parallel.pipeline > 1 {
         let reason = "log-probabilities of completions are not compared over pipeline stages";
         r.contradiction(&["data.task", "parallel.pipeline"], reason, "set parallel.pipeline = 1");
     }
     if loss.kind.has_reference() && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
         let reason = "virtual tokens are in every sequence, and the reference model has none";
-        let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\"";
+        let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\" or \"orpo\"";
         r.contradiction(&["preference.loss", "adapter.method"], reason, fix);
     }
 }

@@ -87,6 +87,7 @@ pub(super) struct Shared {
     pub(super) format: Option<Format>,
     pub(super) prompt: Option<String>,
     pub(super) text: String,
+    pub(super) label: String,
 }
 
 /// Reads the keys.
@@ -115,6 +116,7 @@ pub(super) fn read(r: &mut Reader, column: Expected) -> SftKeys {
             rejected: r.optional_text("data.columns.rejected", "not set: `rejected`", column),
             prompt: None,
             text: None,
+            label: None,
         },
     }
 }
@@ -137,7 +139,10 @@ pub(super) fn refuse_of_pairs(r: &mut Reader) {
 /// Refuses the keys of single samples, for pairs.
 pub(super) fn refuse_of_single(r: &mut Reader, labels: PairLabels) {
     for key in OF_SINGLE {
-        r.without_effect(key, "data.task", "records of pairs have one form", "remove it");
+        // Where completions are judged, which is known later, `data.columns.completion` has an effect.
+        if labels == PairLabels::Rewards || key != "data.columns.completion" {
+            r.without_effect(key, "data.task", "records of pairs have one form", "remove it");
+        }
     }
     if labels == PairLabels::Rewards {
         r.without_effect("data.loss_on", "data.task", "the head reads a sequence as a whole", "remove it");
@@ -151,8 +156,10 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
         let fix = "remove it, and name files with data.train or data.sets";
         r.without_effect(key, "data.task", "it is for tasks with classes or with files of their own", fix);
     }
-    let foreign = ["data.columns.text_pair", "data.columns.label", "data.columns.target"];
-    for key in foreign {
+    let foreign = ["data.columns.text_pair", "data.columns.target", "data.columns.label"];
+    // The label is of judged completions, which are known later.
+    let count = if shared.pairs == Some(PairLabels::LogProbs) { 2 } else { 3 };
+    for key in foreign.into_iter().take(count) {
         r.without_effect(key, "data.task", "records of the task have other columns", "remove it");
     }
     if shared.pairs != Some(PairLabels::Rewards) {
@@ -166,7 +173,8 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
     if text.is_none() {
         r.without_effect("data.columns.text", "data.records", "the form of the records names it", "remove it");
     }
-    let columns = SftColumns { prompt: shared.prompt, text, ..columns };
+    let label = r.is_explicit("data.columns.label").then_some(shared.label);
+    let columns = SftColumns { prompt: shared.prompt, text, label, ..columns };
     let one = |path: PathBuf| GivenSet { path, eval: shared.eval.clone(), ..GivenSet::default() };
     let given = match (shared.train, sets.is_empty()) {
         (Some(_), false) => {

@@ -346,8 +346,8 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             refuse_tag_keys(r);
             refuse_span_keys(r);
             let pairs = if let Task::Pairs(labels) = task { Some(labels) } else { None };
-            let Keys { train, eval, format, prompt, text, .. } = keys;
-            sft::source(r, sft, Shared { pairs, train, eval, format, prompt, text })
+            let Keys { train, eval, format, prompt, text, label, .. } = keys;
+            sft::source(r, sft, Shared { pairs, train, eval, format, prompt, text, label })
         }
         (Some(Task::Pretrain), _) => DataSource::Pretraining(Box::new(pretraining)),
         _ => of_files(r, task, keys),

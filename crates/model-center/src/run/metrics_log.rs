@@ -272,8 +272,8 @@ pub struct StepRecord {
     pub tokens: u64,
     /// Stands for the numbers of the step's samples, in their order.
     pub batch: u64,
-    /// Of pairs of completions, the values of [`PairStatistics::METRICS`].
-    pub pairs: Option<[f64; PairStatistics::METRICS.len()]>,
+    /// Of completions that are compared, the values of [`PairStatistics::METRICS`], where there are such.
+    pub pairs: Option<[Option<f64>; PairStatistics::METRICS.len()]>,
     /// The step changed nothing, because its gradients were not finite.
     pub skipped: bool,
     /// Clock and machine.
@@ -288,7 +288,9 @@ impl Record for StepRecord {
         out.integer("samples", self.samples).integer("tokens", self.tokens);
         out.text("batch", &format!("{:012x}", self.batch));
         for (metric, value) in PairStatistics::METRICS.iter().zip(self.pairs.iter().flatten()) {
-            out.float(metric.name(), *value);
+            if let Some(value) = value {
+                out.float(metric.name(), *value);
+            }
         }
         if self.skipped {
             out.flag("skipped", true);

@@ -42,15 +42,16 @@ pub(crate) struct StepMetrics {
     pub(crate) tokens: u64,
     pub(crate) padded_tokens: u64,
     /// Of pairs, the values of [`PairStatistics::METRICS`].
-    pub(crate) pairs: Option<[f64; PairStatistics::METRICS.len()]>,
+    pub(crate) pairs: Option<[Option<f64>; PairStatistics::METRICS.len()]>,
 }
 
 /// How the numbers of a rank's step are laid out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepLayout {
     micro_batches: usize,
-    /// Numbers of a micro-batch's pairs; 0 of other samples.
+    /// Numbers of a micro-batch's pairs, or of its judged completions; 0 of other samples.
     of_pairs: usize,
+    are_judged: bool,
 }
 
 impl StopVote {
@@ -107,7 +108,7 @@ impl LocalMetrics {
     /// How [`LocalMetrics::gather_later`] lays out its numbers.
     pub(super) fn layout(&self) -> StepLayout {
         let of_pairs = self.pairs.first().map_or(0, |numbers| numbers.iter().map(Tensor::elements).sum());
-        StepLayout { micro_batches: self.losses.len(), of_pairs }
+        StepLayout { micro_batches: self.losses.len(), of_pairs, are_judged: self.are_judged }
     }
 
     /// All-gather this rank's losses, numbers of pairs, sample hashes, counts and vote:
@@ -125,9 +126,9 @@ impl StepMetrics {
     /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks, in the order of the micro-batches, which is the
     /// same on any number of ranks. `weights` are the micro-batches'.
     pub(super) fn merge(gathered: &[f32], team: &RunRanks, layout: StepLayout, weights: &[f32]) -> (Self, Decision) {
-        let StepLayout { micro_batches: losses, of_pairs } = layout;
+        let StepLayout { micro_batches: losses, of_pairs, are_judged } = layout;
         let before_hashes = losses * (1 + of_pairs);
-        let mut pairs = PairStatistics::default();
+        let mut pairs = if are_judged { PairStatistics::judged() } else { PairStatistics::default() };
         let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
         // Of ranks with the same samples one counts; each of them votes.
         let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
@@ -141,7 +142,7 @@ impl StepMetrics {
                 loss += weights.next().copied().unwrap_or(0.0) * own;
                 batch = combine_hashes(batch, [high, low]);
                 let first = losses + micro_batch * of_pairs;
-                add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default());
+                add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default(), are_judged);
             }
         }
         for numbers in &of_samples {
@@ -153,7 +154,7 @@ impl StepMetrics {
         let decision = Decision::of(&votes.collect::<Vec<_>>());
         let [samples, tokens, padded_tokens] = sums;
         let value = |at: usize| PairStatistics::METRICS.get(at).and_then(|metric| pairs.value(*metric));
-        let pairs = (of_pairs > 0).then(|| std::array::from_fn(|at| value(at).unwrap_or(f64::NAN)));
+        let pairs = (of_pairs > 0).then(|| std::array::from_fn(value));
         (StepMetrics { loss, batch, samples, tokens, padded_tokens, pairs }, decision)
     }
 }

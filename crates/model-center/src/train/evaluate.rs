@@ -9,6 +9,7 @@ use super::setup::Setup;
 use crate::data::{Batch, Dataset, LabelSpace, Labels, SpanWindow, SpanWindows};
 use crate::metrics::{Evaluator, Metric, OrderedSum, PairStatistics, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
+use crate::preference::JudgedOutcome;
 use crate::recipe::EvalMetric;
 use crate::recipe::Resolved;
 use crate::{Error, Result};
@@ -173,7 +174,7 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
     match dataset.labels() {
         LabelSpace::TokenClasses(_) => dataset.max_length(),
         LabelSpace::Span => Evaluator::SPAN_NUMBERS,
-        LabelSpace::Pairs => PairStatistics::NUMBERS / 2,
+        LabelSpace::Pairs | LabelSpace::Judged => PairStatistics::NUMBERS / 2,
         labels => labels.outputs(),
     }
 }
@@ -203,6 +204,13 @@ fn numbers_of_pairs(
     let outcome = preference.outcome(model, (batch, PairPart::Eval), &mut Ctx::inference(device))?;
     let mut numbers = vec![outcome.loss.value().item()?];
     let [rewards, log_probs] = [&outcome.rewards, &outcome.log_probs].map(|values| widen(values.value()));
+    if let Some(JudgedOutcome { mismatch_ratios, is_good }) = &outcome.judged {
+        let (ratios, is_good) = (widen(mismatch_ratios.value())?, widen(is_good)?);
+        for (((reward, log_prob), ratio), is_good) in rewards?.iter().zip(&log_probs?).zip(&ratios).zip(&is_good) {
+            numbers.extend([reward, log_prob, ratio, is_good]);
+        }
+        return Ok(numbers);
+    }
     for (rewards, log_probs) in rewards?.chunks(2).zip(log_probs?.chunks(2)) {
         numbers.extend(rewards.iter().chain(log_probs));
     }

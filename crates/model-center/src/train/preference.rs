@@ -1,4 +1,4 @@
-//! Pairs of completions in a run: their loss, and the log-probabilities of the reference model that it takes.
+//! Completions that are compared in a run: their loss, and the log-probabilities of the reference model that it takes.
 //!
 //! Defines [`Preference`], which training steps and evaluations ask. The reference is the model as training begins.
 //! Where new low-rank updates alone are trained, it is the same model without them, for each batch anew; otherwise
@@ -9,11 +9,15 @@ use crate::adapter::AdapterPlan;
 use crate::data::Batch;
 use crate::metrics::PairStatistics;
 use crate::model::TextModel;
-use crate::preference::{PairedSequences, PreferenceLoss, PreferenceOutcome, labelled_tokens};
+use crate::preference::{
+    JudgedSequences, PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, judged_and_mismatched,
+    labelled_tokens,
+};
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 
-/// Log-probabilities of the chosen and the rejected completion of each sample.
+/// Log-probabilities of the two sequences of each sample: of the chosen and the rejected completion, or of a judged one
+/// and its mismatch.
 pub(super) type PairLogProbs = Vec<[f32; 2]>;
 
 /// The loss of pairs, and its reference.
@@ -66,37 +70,74 @@ impl Preference {
         Ok(Preference { loss, reference })
     }
 
-    /// The loss of a batch of pairs.
+    /// The loss of a batch of pairs, or of judged completions.
     pub(super) fn outcome(
         &self,
         model: &dyn TextModel,
         (batch, part): (&Batch, PairPart),
         cx: &mut Ctx,
     ) -> Result<PreferenceOutcome> {
-        let reference = match &self.reference {
-            Reference::None => None,
-            Reference::WithoutUpdates => {
-                let log_probs = || model.log_probs(batch, &mut Ctx::inference(cx.device()));
-                Some(model.parameters().without_updates(log_probs)?.into_value()) // [R]
-            }
-            Reference::Pending => {
-                let reason = "the log-probabilities of the reference model are not known";
-                return Err(Error::argument("preference.loss", reason, "report this"));
-            }
-            Reference::Stored { train, eval } => {
-                let (known, name) = if part == PairPart::Train { (train, "training") } else { (eval, "evaluation") };
-                let pairs = pairs_of(known, name, batch)?;
-                Some(Tensor::from_slice_in(cx.device(), [batch.rows], pairs.as_flattened(), Segment::Data)?)
-            }
+        if self.loss.kind == PreferenceKind::Kto {
+            return self.judged(model, (batch, part), cx);
+        }
+        let reference = match self.loss.kind.has_reference() {
+            true => Some(self.reference_of(model, (batch, part), &[0, 1], cx.device())?), // [R]
+            false => None,
         };
         let log_probs = model.log_probs(batch, cx)?; // [R]
         let tokens = labelled_tokens(batch);
         self.loss.of(&log_probs, PairedSequences { tokens: &tokens, reference: reference.as_ref() }, cx)
     }
+
+    /// The loss of a batch of judged completions. Prompts with other completions have no gradient.
+    fn judged(
+        &self,
+        model: &dyn TextModel,
+        (batch, part): (&Batch, PairPart),
+        cx: &mut Ctx,
+    ) -> Result<PreferenceOutcome> {
+        let [own, mismatch] = judged_and_mismatched(batch);
+        let policy = model.log_probs(&mismatch, &mut Ctx::inference(cx.device()))?.into_value(); // [B]
+        let reference_of = |batch: &Batch, side| self.reference_of(model, (batch, part), &[side], cx.device());
+        let (reference, of_mismatch) = (reference_of(&own, 0)?, reference_of(&mismatch, 1)?); // [B]
+        let log_probs = model.log_probs(&own, cx)?; // [B]
+        // A batch without samples has the row of one in their place.
+        let stand_in = vec![true; own.rows];
+        let is_good = batch.judgements.as_deref().filter(|given| given.len() == own.rows).unwrap_or(&stand_in);
+        let judged = JudgedSequences { is_good, reference: &reference, mismatch: [&policy, &of_mismatch] };
+        self.loss.of_judged(&log_probs, judged, cx)
+    }
+
+    /// Log-probabilities of a batch under the reference model; its rows are these sequences of each sample, in turn.
+    fn reference_of(
+        &self,
+        model: &dyn TextModel,
+        (batch, part): (&Batch, PairPart),
+        sides: &[usize],
+        device: &Device,
+    ) -> Result<Tensor> {
+        match &self.reference {
+            Reference::WithoutUpdates => {
+                let log_probs = || model.log_probs(batch, &mut Ctx::inference(device));
+                Ok(model.parameters().without_updates(log_probs)?.into_value()) // [R]
+            }
+            Reference::None | Reference::Pending => {
+                let reason = "the log-probabilities of the reference model are not known";
+                Err(Error::argument("preference.loss", reason, "report this"))
+            }
+            Reference::Stored { train, eval } => {
+                let (known, name) = if part == PairPart::Train { (train, "training") } else { (eval, "evaluation") };
+                let of_sides = |pair: [f32; 2]| sides.iter().filter_map(move |side| pair.get(*side).copied());
+                let pairs = pairs_of(known, name, batch, batch.rows / sides.len())?;
+                let known: Vec<f32> = pairs.into_iter().flat_map(of_sides).collect();
+                Ok(Tensor::from_slice_in(device, [batch.rows], &known, Segment::Data)?)
+            }
+        }
+    }
 }
 
-/// The stored log-probabilities of a batch's samples: of each pair of its rows.
-fn pairs_of(known: &[[f32; 2]], part: &str, batch: &Batch) -> Result<PairLogProbs> {
+/// The stored log-probabilities of a batch's samples, `count` of them.
+fn pairs_of(known: &[[f32; 2]], part: &str, batch: &Batch, count: usize) -> Result<PairLogProbs> {
     let pair = |sample: &u32| {
         known.get(*sample as usize).copied().ok_or_else(|| {
             let reason = format!("the log-probabilities of the reference model are of {} samples", known.len());
@@ -105,20 +146,24 @@ fn pairs_of(known: &[[f32; 2]], part: &str, batch: &Batch) -> Result<PairLogProb
     };
     let mut pairs = batch.samples.iter().map(pair).collect::<Result<PairLogProbs>>()?;
     // A batch without samples has the rows of one in their place.
-    pairs.resize(batch.rows / 2, [0.0; 2]);
+    pairs.resize(count, [0.0; 2]);
     Ok(pairs)
 }
 
 /// What is gathered of a micro-batch's pairs: their number, then rewards and log-probabilities, padded to `most` pairs.
+/// Of judged completions log-ratios of mismatches and judgements follow.
 pub(super) fn numbers_of_pairs(
     outcome: &PreferenceOutcome,
     samples: usize,
     most: usize,
     device: &Device,
 ) -> Result<Vec<Tensor>> {
-    let used = outcome.rewards.shape().elements() + outcome.log_probs.shape().elements();
     let count = Tensor::full_in(device, [1], DType::F32, samples as f32, Segment::Activations)?; // [1]
     let mut numbers = vec![count, outcome.rewards.value().clone(), outcome.log_probs.value().clone()];
+    if let Some(judged) = &outcome.judged {
+        numbers.extend([judged.mismatch_ratios.value().clone(), judged.is_good.clone()]);
+    }
+    let used: usize = numbers.iter().skip(1).map(Tensor::elements).sum();
     let padding = (PairStatistics::NUMBERS * most).saturating_sub(used);
     if padding > 0 {
         numbers.push(Tensor::full_in(device, [padding], DType::F32, 0.0, Segment::Activations)?);
@@ -127,14 +172,16 @@ pub(super) fn numbers_of_pairs(
 }
 
 /// Adds the pairs of a micro-batch, as [`numbers_of_pairs`] has them.
-pub(super) fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32]) {
+pub(super) fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32], are_judged: bool) {
     let Some((count, numbers)) = numbers.split_first() else { return };
-    let rows = 2 * (*count as usize).max(1);
-    for pair in 0..*count as usize {
-        let number = |at: usize| numbers.get(at).copied().unwrap_or(f32::NAN);
-        let [chosen, rejected] = [2 * pair, 2 * pair + 1];
+    let samples = (*count as usize).max(1);
+    for sample in 0..*count as usize {
+        let places = match are_judged {
+            true => [0, 1, 2, 3].map(|kind| kind * samples + sample),
+            false => [0, 1, 2 * samples, 2 * samples + 1].map(|first| first + 2 * sample),
+        };
         let index = statistics.len() as u64;
-        statistics.add(index, [number(chosen), number(rejected), number(rows + chosen), number(rows + rejected)]);
+        statistics.add(index, places.map(|at| numbers.get(at).copied().unwrap_or(f32::NAN)));
     }
 }
 
@@ -146,7 +193,8 @@ mod tests {
     fn a_sample_without_stored_log_probabilities_is_an_error() {
         let known = [[-1.0, -2.0], [-3.0, -4.0]];
         let of = |samples: &[u32], rows: usize| {
-            pairs_of(&known, "training", &Batch { samples: samples.to_vec(), rows, ..Batch::new(1, vec![0; rows]) })
+            let batch = Batch { samples: samples.to_vec(), rows, ..Batch::new(1, vec![0; rows]) };
+            pairs_of(&known, "training", &batch, rows / 2)
         };
         assert_eq!(of(&[1, 0], 4).unwrap(), [[-3.0, -4.0], [-1.0, -2.0]]);
         assert_eq!(of(&[], 2).unwrap(), [[0.0; 2]], "a batch that stands for none");

@@ -38,6 +38,8 @@ const EMBEDDINGS_AND_LOSS: &[&str] = &[
     "cross_entropy_backward",
     "squared_error_forward",
     "squared_error_backward",
+    "pointwise_forward",
+    "pointwise_backward",
     "loss_totals",
 ];
 

@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
             step: progress.step,
             total: stop.total_steps(),
             loss: f64::from(metrics.loss),
-            pairs: metrics.pairs.map(|[accuracy, margin, ..]| [accuracy, margin]),
+            pairs: metrics.pairs.and_then(|[accuracy, margin, ..]| Some([accuracy?, margin?])),
             grad_norm: f64::from(info.grad_norm),
             lr: info.lr,
             scale: scales_loss(&self.config.resolved).then_some(f64::from(info.scale)),

@@ -163,6 +163,7 @@ impl Trainer {
         let outcome = preference.outcome(&*self.model, (batch, PairPart::Train), cx)?;
         let most = self.batches.batch_size();
         local.pairs.push(numbers_of_pairs(&outcome, batch.samples.len(), most, &self.device)?);
+        local.are_judged = outcome.judged.is_some();
         Ok(outcome.loss)
     }
 

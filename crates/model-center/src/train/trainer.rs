@@ -373,6 +373,8 @@ pub(super) struct LocalMetrics {
     pub(super) sample_hashes: Vec<[f32; 2]>,
     /// Of micro-batches of pairs, what is known of these.
     pub(super) pairs: Vec<Vec<Tensor>>,
+    /// Whether these are completions that are judged one by one.
+    pub(super) are_judged: bool,
     /// Samples, tokens, and tokens with padding.
     pub(super) counts: [f32; 3],
     /// Where the time went so far.

@@ -8,20 +8,29 @@ use model_center::adapter::{Adapter, PeftDetails};
 use model_center::data::{Batch, Labels};
 use model_center::formats::{SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, TextHead, TextModel};
-use model_center::preference::{PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, labelled_tokens};
+use model_center::preference::{
+    JudgedSequences, PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, judged_and_mismatched,
+    labelled_tokens,
+};
 
 /// The largest relative error of a gradient, as of adapters.
 const GRADIENTS: f64 = 1e-4;
 
-const CASES: [(&str, PreferenceLoss, Option<&str>); 4] = [
+/// Of the first row of each pair, whose second row is the mismatch.
+const GOOD: [bool; 3] = [true, false, true];
+
+const CASES: [(&str, PreferenceLoss, Option<&str>); 7] = [
     ("dpo", loss(PreferenceKind::Dpo, 0.3, 0.0, 0.1), None),
     ("ipo", loss(PreferenceKind::Ipo, 0.2, 0.0, 0.0), None),
     ("simpo", loss(PreferenceKind::Simpo, 2.0, 0.5, 0.0), None),
     ("dpo_lora", loss(PreferenceKind::Dpo, 0.1, 0.0, 0.0), Some("llama")),
+    ("orpo", loss(PreferenceKind::Orpo, 0.6, 0.0, 0.0), None),
+    ("kto", loss(PreferenceKind::Kto, 0.4, 0.0, 0.0), None),
+    ("kto_lora", loss(PreferenceKind::Kto, 0.3, 0.0, 0.0), Some("llama")),
 ];
 
 const fn loss(kind: PreferenceKind, beta: f32, gamma: f32, label_smoothing: f32) -> PreferenceLoss {
-    PreferenceLoss { kind, beta, gamma, label_smoothing }
+    PreferenceLoss { kind, beta, gamma, label_smoothing, judgement_weights: [1.2, 0.8] }
 }
 
 fn golden() -> SafetensorsFile {
@@ -68,6 +77,18 @@ fn outcome(
     (batch, reference): (&Batch, &Tensor),
     cx: &mut Ctx,
 ) -> PreferenceOutcome {
+    if loss.kind == PreferenceKind::Kto {
+        let [own, mismatch] = judged_and_mismatched(batch);
+        let reference = widen(reference).unwrap();
+        let [of_own, of_mismatch] = [0, 1].map(|first| {
+            let values: Vec<f32> = reference.iter().skip(first).step_by(2).copied().collect();
+            Tensor::from_slice_in(cx.device(), [values.len()], &values, Segment::Data).unwrap()
+        });
+        let policy = model.log_probs(&mismatch, &mut Ctx::inference(cx.device())).unwrap().into_value();
+        let log_probs = model.log_probs(&own, cx).unwrap();
+        let judged = JudgedSequences { is_good: &GOOD, reference: &of_own, mismatch: [&policy, &of_mismatch] };
+        return loss.of_judged(&log_probs, judged, cx).unwrap();
+    }
     let log_probs = model.log_probs(batch, cx).unwrap();
     let tokens = labelled_tokens(batch);
     loss.of(&log_probs, PairedSequences { tokens: &tokens, reference: Some(reference) }, cx).unwrap()
@@ -190,4 +211,24 @@ fn mistakes_are_errors_that_name_them() {
         let error = dpo.of(&log_probs(count), pairs, &cx).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn kto_has_no_pairs_and_its_judgements_are_of_its_completions() {
+    let device = Device::cpu(1).unwrap();
+    let cx = Ctx::inference(&device);
+    let numbers = Tensor::from_slice_in(&device, [2], &[-1.0f32, -2.0], Segment::Data).unwrap();
+    let log_probs = Var::constant(numbers.clone());
+    let [dpo, kto] = [PreferenceKind::Dpo, PreferenceKind::Kto].map(PreferenceLoss::new);
+    let pairs = PairedSequences { tokens: &[1, 1], reference: Some(&numbers) };
+    let error = kto.of(&log_probs, pairs, &cx).unwrap_err().to_string();
+    assert!(error.contains("judged one by one"), "{error}");
+    for (loss, is_good) in [(dpo, &[true, false][..]), (kto, &[true])] {
+        let judged = JudgedSequences { is_good, reference: &numbers, mismatch: [&numbers, &numbers] };
+        let error = loss.of_judged(&log_probs, judged, &cx).unwrap_err().to_string();
+        assert!(error.contains("give a judgement for each completion"), "{error}");
+    }
+    // Where model and reference agree, the sigmoid is a half.
+    let judged = JudgedSequences { is_good: &[true, false], reference: &numbers, mismatch: [&numbers, &numbers] };
+    assert_eq!(kto.of_judged(&log_probs, judged, &cx).unwrap().loss.value().item().unwrap(), 0.5);
 }

@@ -137,7 +137,7 @@ length_grouped = false          # default
 # share = 0.15                  # no effect: it is for task pretrain
 
 [preference]
-# no effect, it is for task preference: loss, beta, gamma, label_smoothing
+# no effect, it is for task preference: loss, beta, gamma, label_smoothing, good_weight, bad_weight
 
 [train]
 # epochs                        # not set: no such limit

@@ -378,11 +378,7 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
             "`model.load_in_8bit`: quantisation to 8 bits is not",
             "adapter.quantize = \"nf4\"",
         ),
-        (
-            "train.ppo=true",
-            "`train.ppo`: reinforcement learning, or training on judgements of single completions (PPO, KTO), is not",
-            "data.task = \"preference\"",
-        ),
+        ("train.ppo=true", "`train.ppo`: reinforcement learning (PPO, GRPO) is not", "data.task = \"preference\""),
         ("train.report_to=wandb", "`train.report_to`: reporting to a tracker is not available", "log.metrics"),
     ] {
         let text = only_mistake(LEAST, &[set]);
@@ -392,7 +388,8 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("ner", ["has another name here", "write data.task = \"token-classification\""]),
         ("extractive-qa", ["has another name here", "write data.task = \"question-answering\""]),
         ("dpo", ["has another name here", "write data.task = \"preference\""]),
-        ("kto", ["judgements of single completions (PPO, KTO), is not available", "data.task = \"preference\""]),
+        ("kto", ["has another name here", "write data.task = \"preference\""]),
+        ("grpo", ["reinforcement learning (PPO, GRPO) is not available", "data.task = \"preference\""]),
         ("multi-label", ["several labels for one text is not available", "one label for each text"]),
         ("conversational", ["has another name here", "write data.task = \"sft\""]),
         ("text-classification", ["has another name here", "write data.task = \"classification\""]),

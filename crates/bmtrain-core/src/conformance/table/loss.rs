@@ -44,6 +44,78 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     let case = Case::one("squared_error/70000", squared).variable("x", [70_000]);
     // In f16 the gradients would be below the smallest normal number.
     cases.push(case.constant("targets", [70_000]).of(DType::F32).dtypes(&[DType::F32, DType::BF16]).large());
+    pointwise(cases);
+}
+
+type ElementLoss = fn(&Ctx, &Var, &Tensor, Reduction) -> Result<Var>;
+
+/// Losses of elements, and the functions that they are made of.
+fn pointwise(cases: &mut Vec<Case>) {
+    let losses: [(&str, ElementLoss, Values); 4] = [
+        ("absolute_error", ops::absolute_error, Values::Normal(0.0, 1.0)),
+        ("huber_loss", |cx, x, t, reduction| ops::huber_loss(cx, x, t, 0.75, reduction), Values::Normal(0.0, 1.0)),
+        ("binary_cross_entropy", ops::binary_cross_entropy, Values::Uniform(0.0, 1.0)),
+        ("kl_divergence", ops::kl_divergence, Values::Uniform(0.1, 1.0)),
+    ];
+    for (name, loss, targets) in losses {
+        for (reduction, shape) in [(Reduction::None, [3, 37]), (Reduction::Mean, [5, 8]), (Reduction::Sum, [1, 11])] {
+            let body = move |cx: &Ctx, v: &[Var]| loss(cx, &v[0], v[1].value(), reduction);
+            let case = Case::one(format!("{name}/{reduction:?}"), body).variable("x", shape).deviation(2.0);
+            // A kink is seldom within a small step.
+            cases.push(case.constant("targets", shape).holding(targets).of(DType::F32).step(1e-3));
+        }
+        let body = move |cx: &Ctx, v: &[Var]| loss(cx, &v[0], v[1].value(), Reduction::None);
+        let case = Case::one(name, body).variable("x", [300, 257]).deviation(2.0);
+        cases.push(case.constant("targets", [300, 257]).holding(targets).of(DType::F32).large());
+    }
+    let log_odds = |cx: &Ctx, v: &[Var]| ops::log_odds(cx, &v[0]);
+    for (shape, is_large) in [([3, 37], false), ([300, 257], true)] {
+        let case = Case::one("log_odds", log_odds).variable("log-probabilities", shape);
+        let case = case.holding(Values::Uniform(-4.0, -0.2));
+        cases.push(if is_large { case.large() } else { case });
+    }
+    let cosine = |cx: &Ctx, v: &[Var]| ops::cosine_similarity(cx, &v[0], &v[1], 1e-12);
+    cases.push(Case::one("cosine_similarity", cosine).variable("a", [7, 24]).variable("b", [7, 24]));
+    for function in Pointwise::ALL {
+        kernels_of(function, cases);
+    }
+}
+
+/// Value and added gradient, launched directly, against doubles.
+fn kernels_of(function: Pointwise, cases: &mut Vec<Case>) {
+    let case = Case::kernel(format!("pointwise/{}", function.name()), move |device, t| {
+        let targets = || function.has_targets().then(|| t[1].view()).transpose();
+        let mut y = zeros(device, &[41], DType::F32)?;
+        let x = t[0].view()?;
+        device.launch(PointwiseForward { function, x, targets: targets()?, y: y.view_mut()? })?;
+        let mut dx = copy(&t[2])?;
+        let (dy, dest) = (t[1].view()?, dx.dest(true)?);
+        device.launch(PointwiseBackward { function, x, targets: targets()?, dy, dx: dest })?;
+        Ok(vec![y, dx])
+    });
+    let case = case.constant("x", [41]).holding(Values::Uniform(-3.0, -0.1));
+    let case = case.constant("targets", [41]).holding(Values::Uniform(0.0, 1.0)).of(DType::F32);
+    cases.push(case.constant("dx", [41]).expecting(move |inputs| {
+        let (x, targets) = (&inputs[0], &inputs[1]);
+        let both: Vec<(f64, f64)> = x.iter().zip(targets).map(|(x, t)| value_and_slope(function, *x, *t)).collect();
+        let gradients = both.iter().zip(targets).zip(&inputs[2]).map(|(((_, slope), dy), old)| old + slope * dy);
+        vec![both.iter().map(|(value, _)| *value).collect(), gradients.collect()]
+    }));
+}
+
+fn value_and_slope(function: Pointwise, x: f64, t: f64) -> (f64, f64) {
+    let difference = x - t;
+    match function {
+        Pointwise::AbsoluteError => (difference.abs(), difference.signum()),
+        Pointwise::Huber { delta } if difference.abs() > f64::from(delta) => {
+            let delta = f64::from(delta);
+            (delta * (difference.abs() - delta / 2.0), delta * difference.signum())
+        }
+        Pointwise::Huber { .. } => (difference * difference / 2.0, difference),
+        Pointwise::BinaryCrossEntropy => (x.exp().ln_1p() - t * x, 1.0 / (1.0 + (-x).exp()) - t),
+        Pointwise::KlDivergence => (t * (t.ln() - x), -t),
+        Pointwise::LogOdds => (x - (1.0 - x.exp()).ln(), 1.0 / (1.0 - x.exp())),
+    }
 }
 
 fn cross_entropy(

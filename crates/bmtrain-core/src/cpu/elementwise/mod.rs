@@ -18,7 +18,7 @@ use half::{bf16, f16};
 const PIECE: usize = 1 << 15;
 
 /// Run `work(inputs, out)` over tiles of inputs and output; with `old` the output tile holds its old values.
-fn each<const N: usize>(
+pub(super) fn each<const N: usize>(
     threads: &Threads,
     inputs: [Floats<'_>; N],
     out: FloatsMut<'_>,

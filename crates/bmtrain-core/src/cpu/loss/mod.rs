@@ -1,4 +1,8 @@
-//! Losses: squared error, totals of row losses and scaling of gradients. Cross-entropy is in `cross_entropy`.
+//! Losses: squared error, functions of single elements (`pointwise`), totals of row losses and scaling of gradients.
+//! Cross-entropy is in `cross_entropy`.
+
+mod pointwise;
+pub(super) use pointwise::{pointwise_backward, pointwise_forward};
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};

@@ -72,13 +72,18 @@ impl Tokens {
         let options = LoaderOptions { order: Order::Sequential, drop_last: false, ..LoaderOptions::training(1, 0) };
         let mut loader = Loader::new(Arc::clone(records), options)?;
         let batch = loader.batch(Position { epoch: 0, index: sample as u64 })?;
-        let are_pairs = *records.labels() == LabelSpace::Pairs;
+        let are_pairs = records.labels().are_compared();
+        let names = match records.label(sample).filter(|_| *records.labels() == LabelSpace::Judged) {
+            Some(Label::Class(1)) => ["good", "mismatch"],
+            Some(_) => ["bad", "mismatch"],
+            None => ["chosen", "rejected"],
+        };
         let are_tokens = are_pairs || records.labels().loss_is_by_token();
         let labels = batch.labels.as_ref().and_then(|labels| labels.ids()).filter(|_| are_tokens).unwrap_or_default();
         if are_pairs {
             let rows = batch.input_ids.chunks(batch.length.max(1)).zip(labels.chunks(batch.length.max(1)));
             let lengths = records.rows(sample).into_iter().flatten().map(|row| row.input_ids.len());
-            let sides = rows.zip(lengths).zip(["chosen", "rejected"]).map(|(((ids, labels), length), side)| Tokens {
+            let sides = rows.zip(lengths).zip(names).map(|(((ids, labels), length), side)| Tokens {
                 sample,
                 side: Some(side),
                 // Without the padding of the shorter one.
@@ -195,7 +200,9 @@ impl Lengths {
             }
         }
         let learned = |sample: usize| match records.labels() {
-            LabelSpace::Pairs => records.learned(sample).iter().map(|learned| u64::from(*learned)).sum(),
+            LabelSpace::Pairs | LabelSpace::Judged => {
+                records.learned(sample).iter().map(|learned| u64::from(*learned)).sum()
+            }
             _ => records.weight(sample) as u64,
         };
         Lengths {

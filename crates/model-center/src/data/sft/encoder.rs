@@ -54,9 +54,15 @@ impl SampleEncoder<'_> {
     pub(super) fn encode(&self, place: &str, sample: &Sample) -> Result<EncodedSample> {
         let encoded = match (sample, self.task.pairs) {
             (Sample::Preference { chosen, rejected }, Some(labels)) => self.preference(chosen, rejected, labels),
-            (Sample::Preference { .. }, None) => Err(Error::data(
+            (Sample::Judged { own, mismatch, is_good }, Some(PairLabels::Judged)) => {
+                self.judged(own, mismatch.as_deref(), *is_good)
+            }
+            (_, Some(PairLabels::Judged)) => {
+                Err(Error::data("", "the record has no judgement of a completion", "give prompt, completion and label"))
+            }
+            (Sample::Preference { .. } | Sample::Judged { .. }, None) => Err(Error::data(
                 "",
-                "the record is a pair of completions, and this task learns one",
+                "the record compares or judges completions, and this task learns one",
                 "set data.task = \"preference\", or leave the record out",
             )),
             (_, Some(_)) => Err(Error::data("", "the record is not a pair of completions", "give two completions")),
@@ -77,11 +83,23 @@ impl SampleEncoder<'_> {
         let (mut both, worse) = (self.single(chosen)?, self.single(rejected)?);
         both.rows.extend(worse.rows);
         match labels {
-            PairLabels::LogProbs => both.learned.extend(worse.learned),
+            PairLabels::LogProbs | PairLabels::Judged => both.learned.extend(worse.learned),
             // The first of the two is right.
             PairLabels::Rewards => (both.label, both.learned) = (Label::Class(0), Vec::new()),
         }
         Ok(both)
+    }
+
+    /// The rows of a completion that is judged: its own, and its prompt's with another completion.
+    fn judged(&self, own: &Sample, mismatch: Option<&Sample>, is_good: bool) -> Result<EncodedSample> {
+        let Some(mismatch) = mismatch else {
+            let reason = "the next record is of another form: one has texts, the other one messages";
+            return Err(Error::data("", reason, "give all records of a file the same form"));
+        };
+        let (mut both, other) = (self.single(own)?, self.single(mismatch)?);
+        both.rows.extend(other.rows);
+        both.learned.extend(other.learned);
+        Ok(EncodedSample { label: Label::Class(usize::from(is_good)), ..both })
     }
 
     /// The rows of a sample that is not a pair.
@@ -98,7 +116,7 @@ impl SampleEncoder<'_> {
                 "the record is one text, and an encoder-decoder reads one and writes another",
                 "give an input and an output, or take a model with one stack",
             )),
-            (Sample::Preference { .. }, _) => {
+            (Sample::Preference { .. } | Sample::Judged { .. }, _) => {
                 Err(Error::data("", "a completion of the pair is a pair itself", "give two completions"))
             }
         }

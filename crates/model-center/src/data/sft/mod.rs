@@ -11,6 +11,7 @@ mod class;
 mod classes;
 mod encoder;
 mod files;
+mod judged;
 mod preference;
 mod record;
 mod sample;
@@ -29,6 +30,7 @@ pub use sample::Sample;
 pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, write_formats};
 
 use self::encoder::{EncodedSample, SampleEncoder};
+use self::judged::Mismatch;
 use super::dataset::{Dataset, LabelSpace};
 use super::read::{Builder, ReadOptions, RowForm};
 use super::{Format, Split};
@@ -51,11 +53,14 @@ pub enum LossOn {
     All,
 }
 
-/// What pairs of completions are compared by.
+/// What completions are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairLabels {
     /// The log-probabilities of their learned tokens, as in DPO.
     LogProbs,
+    /// The same of single completions, which are judged as good or bad, and of their prompts with other completions, as
+    /// in KTO. A pair is two of them.
+    Judged,
     /// The output of a classification head for each whole sequence: the loss is the cross-entropy over the two, the
     /// negative log-likelihood of the Bradley-Terry model.
     Rewards,
@@ -168,18 +173,19 @@ impl SftTask {
     ) -> Result<Option<Dataset>> {
         let Some(path) = files::path_of(set, split) else { return Ok(None) };
         let labels = match (self.pairs, model.generates_targets) {
-            (Some(PairLabels::LogProbs), true) => {
+            (Some(PairLabels::LogProbs | PairLabels::Judged), true) => {
                 let reason = "completions of an encoder-decoder are not compared";
                 return Err(Error::argument("data.task", reason, "take a model with one stack"));
             }
             (Some(PairLabels::LogProbs), false) => LabelSpace::Pairs,
+            (Some(PairLabels::Judged), false) => LabelSpace::Judged,
             (Some(PairLabels::Rewards), _) => LabelSpace::Choices(2),
             (None, true) => LabelSpace::Target,
             (None, false) => LabelSpace::NextTokens,
         };
         let encoder = SampleEncoder { task: self, set, options, model };
         let mut builder = Builder::new(&path, options, labels, RowForm::Plain);
-        let mut reading = Reading { encoder, waiting: Vec::new(), learned: Vec::new() };
+        let mut reading = Reading { encoder, mismatch: Mismatch::default(), waiting: Vec::new(), learned: Vec::new() };
         let mut take = |place: String, sample: Result<Sample>| reading.take(place, sample, &mut builder);
         let source = ClassSource {
             path: &path,
@@ -194,11 +200,14 @@ impl SftTask {
         match set.class {
             Some(class) => (class.read)(&source, &mut sink)?,
             None => {
-                let form = set.form.or(self.pairs.map(|_| RecordForm::Preference));
+                let form = set.form.or(self.pairs.map(|labels| match labels {
+                    PairLabels::Judged => RecordForm::Judged,
+                    PairLabels::LogProbs | PairLabels::Rewards => RecordForm::Preference,
+                }));
                 record::read(&source, (form, &self.columns, self.format), &mut sink)?;
             }
         }
-        reading.flush(&mut builder)?;
+        reading.finish(&mut builder)?;
         let learned = reading.learned;
         let mut dataset = builder.finish()?;
         dataset.learned = learned;
@@ -210,6 +219,8 @@ impl SftTask {
 /// Samples on their way into a data set.
 struct Reading<'a> {
     encoder: SampleEncoder<'a>,
+    /// Of completions that are judged, those whose mismatch is not known yet.
+    mismatch: Mismatch,
     waiting: Vec<(String, Sample)>,
     /// The loss mask of all rows.
     learned: Vec<u8>,
@@ -220,6 +231,9 @@ impl Reading<'_> {
     fn take(&mut self, place: String, sample: Result<Sample>, builder: &mut Builder<'_>) -> Result<bool> {
         builder.count();
         match sample {
+            Ok(sample) if self.encoder.task.pairs == Some(PairLabels::Judged) => {
+                self.waiting.extend(self.mismatch.add(place, sample));
+            }
             Ok(sample) => self.waiting.push((place, sample)),
             Err(flaw @ Error::Data { .. }) => builder.skip(flaw)?,
             Err(error) => return Err(error),
@@ -229,6 +243,12 @@ impl Reading<'_> {
             self.flush(builder)?;
         }
         Ok(!builder.has_reached_limit())
+    }
+
+    /// Encodes what is left.
+    fn finish(&mut self, builder: &mut Builder<'_>) -> Result<()> {
+        self.waiting.extend(std::mem::take(&mut self.mismatch).finish());
+        self.flush(builder)
     }
 
     fn flush(&mut self, builder: &mut Builder<'_>) -> Result<()> {

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::class::{ClassSource, SampleSink};
 use super::files::record_files;
-use super::preference;
 use super::sample::Sample;
+use super::{judged, preference};
 use crate::data::Format;
 use crate::data::io::input::of_data;
 use crate::data::io::record::{Fields, Record};
@@ -47,6 +47,9 @@ pub enum RecordForm {
     Text,
     /// `chosen` and `rejected`, both texts or both lists of messages, and `prompt` if there is one.
     Preference,
+    /// `prompt` and `completion`, both texts or both lists of messages, and `label`, whether the completion is good; or
+    /// a pair as above.
+    Judged,
 }
 
 impl RecordForm {
@@ -70,7 +73,9 @@ impl RecordForm {
             RecordForm::PromptCompletion => (or(&names.prompt, "prompt"), Some(or(&names.completion, "completion"))),
             RecordForm::InputOutput => (or(&names.prompt, "input"), Some(or(&names.completion, "output"))),
             RecordForm::Text => (or(&names.text, "text"), None),
-            RecordForm::Preference => (or(&names.chosen, "chosen"), Some(or(&names.rejected, "rejected"))),
+            RecordForm::Preference | RecordForm::Judged => {
+                (or(&names.chosen, "chosen"), Some(or(&names.rejected, "rejected")))
+            }
         }
     }
 
@@ -120,6 +125,8 @@ pub struct SftColumns {
     pub chosen: Option<String>,
     /// The worse one.
     pub rejected: Option<String>,
+    /// Whether a completion is good.
+    pub label: Option<String>,
 }
 
 /// Reads the records of a split. The first one of a file decides the form of all of them unless it is given.
@@ -232,6 +239,7 @@ fn sample(record: &Record<'_>, form: RecordForm, names: &SftColumns) -> Result<S
         }
         RecordForm::Text => Ok(Sample::Text(filled(record, &first)?.to_owned())),
         RecordForm::Preference => preference::sample(record, (&first, &second), names),
+        RecordForm::Judged => judged::sample(record, (&first, &second), names),
     }
 }
 

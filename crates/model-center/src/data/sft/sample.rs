@@ -25,7 +25,16 @@ pub enum Sample {
     },
     /// A text, which is learned as a whole.
     Text(String),
-    /// Two completions of one prompt, the first preferred; each is one of the samples above.
+    /// A completion of a prompt that is judged by itself.
+    Judged {
+        /// One of the samples above.
+        own: Box<Sample>,
+        /// Its prompt with the completion of another sample, which reading finds; `None` before that.
+        mismatch: Option<Box<Sample>>,
+        /// Whether the completion is good.
+        is_good: bool,
+    },
+    /// Two completions of one prompt, the first preferred; each is an input or a conversation.
     Preference {
         /// The prompt with the better completion.
         chosen: Box<Sample>,
@@ -38,6 +47,11 @@ impl Sample {
     /// An input and its output.
     pub fn pair(input: impl Into<String>, output: impl Into<String>) -> Sample {
         Sample::Pair { input: input.into(), output: output.into() }
+    }
+
+    /// A sample that is judged by itself.
+    pub fn judged(sample: Sample, is_good: bool) -> Sample {
+        Sample::Judged { own: Box::new(sample), mismatch: None, is_good }
     }
 
     /// A sample that is preferred to another one.

@@ -47,6 +47,7 @@ impl LabelSpec {
             LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
+            | LabelSpace::Judged
             | LabelSpace::Target
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => LabelSpec::Value,

@@ -147,3 +147,78 @@ fn records_that_are_no_pairs_are_named_with_their_reason() {
     let error = refused(r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#, encoder_decoder);
     assert!(error.contains("take a model with one stack"), "{error}");
 }
+
+fn of_judged(directory: &TempDir, content: &str) -> SftTask {
+    SftTask { pairs: Some(PairLabels::Judged), ..of_pairs(directory, content) }
+}
+
+#[test]
+fn judged_completions_are_beside_their_prompt_with_the_completion_of_the_next_record() {
+    let (directory, words) = (TempDir::new().unwrap(), Words::new());
+    // Judgements in each spelling, and a pair, which is two completions.
+    let lines = r#"{"prompt": "a", "completion": " b", "label": true}
+{"prompt": "c d", "completion": " e", "label": "False"}
+{"prompt": "a b", "chosen": " c", "rejected": " d e"}
+{"prompt": "f", "completion": " a b", "label": 1}"#;
+    let dataset = Arc::new(try_read(&of_judged(&directory, lines), &ReadOptions::new(&words, 100), DECODER).unwrap());
+    assert_eq!((dataset.labels(), dataset.len(), dataset.weight_of(&[0, 1, 2])), (&LabelSpace::Judged, 5, 3));
+    let expected = [
+        ["[CLS] a [b] [[SEP]]", "[CLS] a [e] [[SEP]]"],
+        ["[CLS] c d [e] [[SEP]]", "[CLS] c d [c] [[SEP]]"],
+        ["[CLS] a b [c] [[SEP]]", "[CLS] a b [d] [e] [[SEP]]"],
+        ["[CLS] a b [d] [e] [[SEP]]", "[CLS] a b [a] [b] [[SEP]]"],
+        ["[CLS] f [a] [b] [[SEP]]", "[CLS] f [b] [[SEP]]"],
+    ];
+    for (sample, expected) in expected.into_iter().enumerate() {
+        assert_eq!(shown(&dataset, &words, sample), expected, "sample {sample}");
+    }
+    let mut loader = Loader::new(dataset, LoaderOptions::evaluation(5)).unwrap();
+    let batch = loader.batch(Position { epoch: 0, index: 0 }).unwrap();
+    assert_eq!((batch.rows, batch.choices), (10, 1));
+    let judged: Vec<(u32, bool)> = batch.samples.iter().copied().zip(batch.judgements.unwrap()).collect();
+    for (sample, is_good) in judged {
+        assert_eq!(is_good, [true, false, true, false, true][sample as usize], "sample {sample}");
+    }
+}
+
+#[test]
+fn judged_conversations_keep_their_prompt_before_another_answer() {
+    let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
+    let model = SftModel { chat: Some(&template), generates_targets: false };
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
+    let record = |prompt: &str, answer: &str, label: bool| {
+        let (prompt, completion) = ([message("user", prompt)], [message("assistant", answer)]);
+        json!({"prompt": prompt, "completion": completion, "label": label})
+    };
+    let lines = format!("{}\n{}\n", record("Hi", "Yes.", true), record("Well", "No", false));
+    let dataset = try_read(&of_judged(&directory, &lines), &ReadOptions::new(&tokenizer, 500), model).unwrap();
+    let same = |a: (usize, usize), b: &str| {
+        let ids = dataset.rows(a.0).unwrap().nth(a.1).unwrap().input_ids.to_vec();
+        assert!(tokenizer.decode(&ids, false).unwrap().contains(b), "{a:?} {b}");
+    };
+    for (place, text) in [((0, 0), "Yes."), ((0, 1), "No"), ((1, 0), "No"), ((1, 1), "Yes.")] {
+        same(place, text);
+        same(place, if place.0 == 0 { "Hi" } else { "Well" });
+    }
+}
+
+#[test]
+fn records_without_a_judgement_are_named_with_their_reason() {
+    let (directory, words) = (TempDir::new().unwrap(), Words::new());
+    for (content, reason) in [
+        (r#"{"prompt": "a", "completion": "b"}"#, "label"),
+        (r#"{"prompt": "a", "completion": "b", "label": "good"}"#, "unknown judgement \"good\""),
+        (r#"{"prompt": "a", "completion": "", "label": 1}"#, "\"completion\" is empty"),
+    ] {
+        let read = try_read(&of_judged(&directory, content), &ReadOptions::new(&words, 100), DECODER);
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains("a.jsonl:1") && error.contains(reason), "{error}");
+    }
+    // For another task a judgement is no pair.
+    let error = try_read(
+        &of_pairs(&directory, r#"{"prompt": "a", "completion": "b", "label": true}"#),
+        &ReadOptions::new(&words, 100),
+        DECODER,
+    );
+    assert!(error.unwrap_err().to_string().contains("chosen"));
+}

@@ -12,11 +12,17 @@ fn of(task: &str) -> String {
 #[test]
 fn pairs_have_a_loss_of_their_own_and_rewards_a_head() {
     let resolved = load(&of("preference"), &[]);
-    let dpo = PreferenceLoss { kind: PreferenceKind::Dpo, beta: 0.1, gamma: 0.5, label_smoothing: 0.0 };
+    let dpo = PreferenceLoss {
+        kind: PreferenceKind::Dpo,
+        beta: 0.1,
+        gamma: 0.5,
+        label_smoothing: 0.0,
+        judgement_weights: [1.0, 1.0],
+    };
     assert_eq!((resolved.preference, resolved.eval.metric), (Some(dpo), EvalMetric::Loss));
     assert_eq!(resolved.data.source.task_name(), "preference");
     let simpo = load(&of("preference"), &["preference.loss=simpo", "preference.gamma=1.6"]);
-    let expected = PreferenceLoss { kind: PreferenceKind::Simpo, beta: 2.0, gamma: 1.6, label_smoothing: 0.0 };
+    let expected = PreferenceLoss { kind: PreferenceKind::Simpo, beta: 2.0, gamma: 1.6, ..dpo };
     assert_eq!(simpo.preference, Some(expected));
     assert_eq!(*load(&simpo.to_toml(), &[]), *simpo);
     assert_ne!(simpo.recipe_hash(), resolved.recipe_hash());
@@ -24,6 +30,23 @@ fn pairs_have_a_loss_of_their_own_and_rewards_a_head() {
     let DataSource::Sft(SftTask { pairs, columns, .. }) = &rewards.data.source else { panic!("{rewards:?}") };
     assert_eq!((*pairs, columns.chosen.as_deref()), (Some(PairLabels::Rewards), Some("good")));
     assert_eq!((rewards.preference, rewards.eval.metric), (None, EvalMetric::Metric(Metric::Accuracy)));
+}
+
+#[test]
+fn kto_has_judged_completions_and_weights_of_both_judgements() {
+    let sets =
+        ["preference.loss=kto", "preference.bad_weight=1.5", "data.columns.label=ok", "data.columns.completion=y"];
+    let kto = load(&of("preference"), &sets);
+    let loss = PreferenceLoss { judgement_weights: [1.0, 1.5], ..PreferenceLoss::new(PreferenceKind::Kto) };
+    assert_eq!((kto.preference, kto.data.source.task_name()), (Some(loss), "preference"));
+    let DataSource::Sft(SftTask { pairs, columns, .. }) = &kto.data.source else { panic!("{kto:?}") };
+    assert_eq!(*pairs, Some(PairLabels::Judged));
+    assert_eq!([columns.label.as_deref(), columns.completion.as_deref()], [Some("ok"), Some("y")]);
+    assert_eq!(*load(&kto.to_toml(), &[]), *kto);
+    let by_divergence = load(&of("preference"), &["preference.loss=kto", "eval.metric=kl"]);
+    assert_eq!(by_divergence.eval.metric, EvalMetric::Metric(Metric::Kl));
+    let orpo = load(&of("preference"), &["preference.loss=orpo"]);
+    assert_eq!(orpo.preference, Some(PreferenceLoss::new(PreferenceKind::Orpo)));
 }
 
 #[test]
@@ -41,12 +64,23 @@ fn contradictions_and_settings_without_effect_are_named() {
         ("preference", &["data.packing=true"], "it is for tasks language and sft"),
         ("preference", &["eval.metric=f1"], "use \"reward_accuracy\" or \"loss\""),
         ("reward", &["data.loss_on=last"], "the head reads a sequence as a whole"),
+        ("preference", &["preference.loss=orpo", "preference.label_smoothing=0.1"], "it is for preference.loss"),
+        ("preference", &["preference.loss=orpo", "preference.gamma=1"], "it is for preference.loss = \"simpo\""),
+        ("preference", &["preference.good_weight=2"], "it is for preference.loss = \"kto\""),
+        ("preference", &["data.columns.label=ok"], "it is for preference.loss = \"kto\""),
+        ("preference", &["data.columns.completion=y"], "it is for preference.loss = \"kto\""),
+        ("preference", &["eval.metric=kl"], "the divergence is estimated by preference.loss = \"kto\" alone"),
+        ("preference", &["preference.loss=kto", "adapter.method=prompt"], "the reference model has none"),
+        ("reward", &["data.columns.completion=y"], "records of pairs have one form"),
         ("dpo", &[], "data.task = \"preference\""),
-        ("kto", &[], "data.task = \"preference\" learns from pairs"),
+        ("kto", &[], "data.task = \"preference\""),
+        ("grpo", &[], "learns from completions that were compared or judged before"),
     ] {
         let found: Vec<String> = mistakes(&of(task), sets).iter().map(ToString::to_string).collect();
         let found = found.join("\n");
         assert!(found.contains(expected), "{task} {sets:?}: {found}");
     }
-    load(&of("preference"), &["adapter.method=prompt", "preference.loss=simpo"]);
+    for kind in ["simpo", "orpo"] {
+        load(&of("preference"), &["adapter.method=prompt", &format!("preference.loss={kind}")]);
+    }
 }

@@ -1,0 +1,116 @@
+//! Completions that are judged by themselves, and what each is compared with: its prompt with the completion of the
+//! next sample.
+//!
+//! Defines [`sample`], which reads records, and [`Mismatch`], which pairs prompts with other completions. Source: TRL's
+//! KTOTrainer, which takes the completion of the sample before.
+
+use super::preference;
+use super::record::{SftColumns, chat, filled, is_list, messages, with_system};
+use super::sample::Sample;
+use crate::Result;
+use crate::data::io::record::Record;
+
+/// Spellings of judgements, the bad one first.
+const JUDGEMENTS: [[&str; 2]; 3] = [["false", "true"], ["False", "True"], ["0", "1"]];
+
+/// A record of a prompt, a completion and its label, or of a pair of completions.
+pub(super) fn sample(record: &Record<'_>, pair: (&str, &str), names: &SftColumns) -> Result<Sample> {
+    if record.has(pair.0) && record.has(pair.1) {
+        return preference::sample(record, pair, names);
+    }
+    let or = |name: &Option<String>, usual: &'static str| name.clone().unwrap_or_else(|| usual.to_owned());
+    let [prompt, completion] = [or(&names.prompt, "prompt"), or(&names.completion, "completion")];
+    let label = or(&names.label, "label");
+    let value = record.scalar(&label)?.spelled().into_owned();
+    let is_good = JUDGEMENTS.iter().find_map(|names| names.iter().position(|name| *name == value));
+    let is_good = is_good.ok_or_else(|| {
+        let reason = format!("unknown judgement {value:?}");
+        record.error(&label, reason, "write true for a good completion and false for a bad one")
+    })?;
+    let sample = if is_list(record, &prompt) || is_list(record, &completion) {
+        let before = with_system(messages(record, &prompt)?, record, names)?;
+        let from = before.len();
+        chat(record, &completion, [before, messages(record, &completion)?].concat(), from)?
+    } else {
+        Sample::pair(record.text(&prompt)?, filled(record, &completion)?)
+    };
+    Ok(Sample::judged(sample, is_good == 1))
+}
+
+/// Gives each sample the completion of the next one, and the last sample the completion of the first.
+#[derive(Debug, Default)]
+pub(super) struct Mismatch {
+    /// The first sample without its judgement.
+    first: Option<Sample>,
+    /// The sample before, with its place and judgement.
+    before: Option<(String, Sample, bool)>,
+}
+
+impl Mismatch {
+    /// Adds a sample, of a pair both. Returns those whose mismatch is known by it.
+    pub(super) fn add(&mut self, place: String, sample: Sample) -> Vec<(String, Sample)> {
+        let parts = match sample {
+            Sample::Judged { own, is_good, .. } => vec![(*own, is_good)],
+            Sample::Preference { chosen, rejected } => vec![(*chosen, true), (*rejected, false)],
+            // It is refused when it is encoded.
+            other => return vec![(place, other)],
+        };
+        let mut known = Vec::new();
+        for (own, is_good) in parts {
+            known.extend(self.before.take().map(|before| with_completion(before, &own)));
+            self.first.get_or_insert_with(|| own.clone());
+            self.before = Some((place.clone(), own, is_good));
+        }
+        known
+    }
+
+    /// The last sample.
+    pub(super) fn finish(self) -> Option<(String, Sample)> {
+        Some(with_completion(self.before?, &self.first?))
+    }
+}
+
+/// A sample with its prompt before the completion of another one, which is of the same form.
+fn with_completion((place, own, is_good): (String, Sample, bool), other: &Sample) -> (String, Sample) {
+    let mismatch = match (&own, other) {
+        (Sample::Pair { input, .. }, Sample::Pair { output, .. }) => {
+            Some(Sample::pair(input.as_str(), output.as_str()))
+        }
+        (Sample::Chat { messages, tools, learned_from }, Sample::Chat { messages: others, learned_from: from, .. }) => {
+            let before = messages.get(..*learned_from).unwrap_or_default();
+            let after = others.get(*from..).unwrap_or_default();
+            Some(Sample::Chat { messages: [before, after].concat(), tools: tools.clone(), learned_from: *learned_from })
+        }
+        _ => None,
+    };
+    (place, Sample::Judged { own: Box::new(own), mismatch: mismatch.map(Box::new), is_good })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(at: usize) -> Sample {
+        Sample::pair(format!("prompt {at}"), format!("completion {at}"))
+    }
+
+    fn of(prompt: usize, mismatch: usize, is_good: bool) -> Sample {
+        let mismatch = Some(Box::new(Sample::pair(format!("prompt {prompt}"), format!("completion {mismatch}"))));
+        Sample::Judged { own: Box::new(pair(prompt)), mismatch, is_good }
+    }
+
+    #[test]
+    fn every_prompt_meets_the_completion_of_the_next_sample_and_the_last_that_of_the_first() {
+        let mut mismatch = Mismatch::default();
+        let mut known = mismatch.add("a".to_owned(), Sample::judged(pair(0), true));
+        assert!(known.is_empty());
+        known.extend(mismatch.add("b".to_owned(), Sample::preference(pair(1), pair(2))));
+        known.extend(mismatch.add("c".to_owned(), Sample::judged(pair(3), false)));
+        known.extend(mismatch.finish());
+        let places: Vec<&str> = known.iter().map(|(place, _)| place.as_str()).collect();
+        assert_eq!(places, ["a", "b", "b", "c"]);
+        let samples: Vec<Sample> = known.into_iter().map(|(_, sample)| sample).collect();
+        assert_eq!(samples, [of(0, 1, true), of(1, 2, true), of(2, 3, false), of(3, 0, false)]);
+        assert_eq!(Mismatch::default().finish(), None);
+    }
+}
