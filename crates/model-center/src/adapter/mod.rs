@@ -1,7 +1,8 @@
 //! Parameter-efficient fine-tuning: what is trained beside a frozen model, and the directories that hold it.
 //!
-//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them.
-//!   [`PromptConfig`]: virtual tokens before every sequence.
+//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them, with trained
+//!   lengths of rows as DoRA. [`Ia3Config`]: learned factors of what they compute. [`PromptConfig`]: virtual tokens before
+//!   every sequence.
 //! - [`Adapter`]: a new one, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
 //!   of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
 //! - [`AdapterPlan`]: what is trained of a model: loads and writes PEFT
@@ -32,11 +33,13 @@ mod peft;
 mod peft_config;
 mod plan;
 mod save;
+mod scaling;
 
-pub use config::{AdapterConfig, LoraConfig, PromptConfig};
+pub use config::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
 pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
 pub(crate) use plan::TOKENS;
 pub use plan::{AdapterPlan, LoraUpdate};
+pub use scaling::LearnedFactors;
 
 use crate::Result;
 use peft::PeftDirectory;
@@ -47,7 +50,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Adapter {
-    /// A new one: low-rank updates that begin as zero, or virtual tokens.
+    /// A new one: updates that change nothing at first, or virtual tokens.
     New(AdapterConfig),
     /// The one of a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
     Saved(PathBuf),

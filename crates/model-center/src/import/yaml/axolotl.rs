@@ -121,6 +121,7 @@ fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
             "lora_target_linear",
             "lora_modules_to_save",
             "peft_use_rslora",
+            "peft_use_dora",
         ] {
             if s.get(key).is_some() {
                 sheet.note(NoteKind::Unused, s.shown(key), "lora_model_dir has the adapter and its settings");
@@ -139,6 +140,9 @@ fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     }
     if s.flag("peft_use_rslora")? {
         sheet.flag(keys::RANK_STABILIZED, true, s.shown("peft_use_rslora"));
+    }
+    if s.flag("peft_use_dora")? {
+        sheet.flag(keys::DORA, true, s.shown("peft_use_dora"));
     }
     let linear = s.flag("lora_target_linear")?;
     match (linear, s.texts("lora_target_modules")?) {

@@ -83,7 +83,8 @@ fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     let kind = s.text("finetuning_type")?.unwrap_or("lora");
     let from =
         if s.has("finetuning_type") { s.shown("finetuning_type") } else { "finetuning_type, default lora".into() };
-    let of_lora = ["lora_rank", "lora_alpha", "lora_dropout", "lora_target", "additional_target", "use_rslora"];
+    let of_lora =
+        ["lora_rank", "lora_alpha", "lora_dropout", "lora_target", "additional_target", "use_rslora", "use_dora"];
     match kind {
         "full" => {
             for key in of_lora {
@@ -121,6 +122,9 @@ fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     }
     if s.flag("use_rslora")? {
         sheet.flag(keys::RANK_STABILIZED, true, s.shown("use_rslora"));
+    }
+    if s.flag("use_dora")? {
+        sheet.flag(keys::DORA, true, s.shown("use_dora"));
     }
     let targets = s.texts("lora_target")?.unwrap_or_else(|| vec!["all".to_owned()]);
     let from = if s.has("lora_target") { s.shown("lora_target") } else { "lora_target, default all".to_owned() };
