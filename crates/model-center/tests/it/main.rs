@@ -80,8 +80,8 @@ mod lm_loss;
 mod memory_saving;
 mod metrics;
 mod model_center;
-#[cfg(feature = "parquet")]
 mod packed_decoding;
+#[cfg(feature = "parquet")]
 mod parquet_files;
 mod pipeline;
 mod plan_formula;
