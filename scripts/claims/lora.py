@@ -1,12 +1,12 @@
-"""LoRA here and in PEFT, on models of real size.
+"""LoRA, DoRA and IA3 here and in PEFT, on models of real size.
 
     python lora.py PROGRAMS SCRATCH MINILM TEXT
 
 SCRATCH has SmolLM2 in `smollm2`; MINILM is a BERT without a classifier. For each model PEFT makes an adapter with
 random matrices and computes logits and gradients in 64-bit floats; `forward` reads the adapter. Then `finetune` and
-PEFT train SmolLM2 for 20 steps from that adapter on the beginnings of passages of TEXT; `finetune` also on two ranks
-with ZeRO-3, on three tensor-parallel ranks and on two pipeline stages. PEFT reads the adapter that `finetune` wrote,
-and `convert` merges it. Prints `lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative
+PEFT train SmolLM2 for 20 steps from its last adapter, which is LoRA's, on the beginnings of passages of TEXT;
+`finetune` also on two ranks with ZeRO-3, on three tensor-parallel ranks and on two pipeline stages. PEFT reads the
+adapter that `finetune` wrote, and `convert` merges it. Prints `lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative
 differences, of a gradient relative to its own norm. Called by lora.sh; runs in the environment of
 scripts/python_env.sh.
 """
@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 
 import torch  # noqa: E402
 from goldens import in_64_bits  # noqa: E402
-from make_adapters import name_in_file  # noqa: E402
-from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
+from make_adapters import config_of, name_in_file  # noqa: E402
+from peft import PeftModel, get_peft_model  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, T5Config,
@@ -81,12 +81,14 @@ def compare_adapter(name, kind, settings, programs, scratch):
     """Logits and gradients of an adapter that PEFT writes."""
     base, adapter = scratch / name, scratch / f"{name}_adapter"
     tuned = get_peft_model(kind.from_pretrained(base, attn_implementation="eager"),
-                           LoraConfig(lora_dropout=0.0, **settings))
+                           config_of(settings))
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for parameter_name, parameter in sorted(tuned.named_parameters()):
             if "lora_B" in parameter_name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
+            elif "ia3_l" in parameter_name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     tuned.save_pretrained(adapter)
     inputs = inputs_of(name, tuned.config.vocab_size, generator)
     path, out = scratch / f"{name}_inputs.safetensors", scratch / f"{name}_out.safetensors"
@@ -164,6 +166,10 @@ def main():
     programs, scratch, minilm, text = map(Path, sys.argv[1:])
     write_bases(scratch, minilm)
     compared = [compare_adapter(name, kind, settings, programs, scratch) for name, kind, settings in [
+        ("smollm2", AutoModelForCausalLM, {"task_type": "CAUSAL_LM", "target_modules": "all-linear", "r": 16,
+                                           "lora_alpha": 32, "use_dora": True}),
+        ("smollm2", AutoModelForCausalLM, {"task_type": "CAUSAL_LM", "feedforward_modules": ["down_proj"],
+                                           "target_modules": ["k_proj", "v_proj", "down_proj"]}),
         ("smollm2", AutoModelForCausalLM, {"task_type": "CAUSAL_LM", "target_modules": "all-linear", "r": 16,
                                            "lora_alpha": 32}),
         ("minilm", AutoModelForSequenceClassification, {"task_type": "SEQ_CLS", "r": 8, "lora_alpha": 16}),

@@ -204,10 +204,39 @@ def write_adapter(out, name, seed):
     print(f"{name}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
 
 
+# Two adapters of one model and their weights, with the seed of the second.
+COMBINED = ("llama_a/lm", ("llama", 0.75), ("combined_llama", 601, -0.5))
+SECOND = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj", "down_proj"], "r": 3, "lora_alpha": 5}
+
+
+def write_combined(out):
+    """A second adapter of the Llama, and the logits with both: PEFT's concatenated matrices."""
+    model, (first, first_weight), (name, seed, weight) = COMBINED
+    directory = out / "adapters" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    tuned = build(model, LlamaForCausalLM, SECOND, seed)
+    tuned.save_pretrained(directory)
+    (directory / "README.md").unlink(missing_ok=True)
+    path = directory / "adapter_config.json"
+    fields = json.loads(path.read_text()) | {"base_model_name_or_path": model}
+    fields["target_modules"].sort()
+    path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
+    tuned.load_adapter(out / "adapters" / first, "first")
+    with in_64_bits():
+        wide = tuned.double().eval()
+        wide.add_weighted_adapter(["first", "default"], [first_weight, weight], "both", combination_type="cat")
+        wide.set_adapter("both")
+        logits = wide(**inputs).logits
+    save_file({"logits": logits.detach().clone().contiguous()}, directory / "golden.safetensors")
+    print(f"{name}: logits of two adapters")
+
+
 def write_all(out):
     assert peft.__version__ == PINNED_PEFT, f"peft is {peft.__version__}, the goldens are of {PINNED_PEFT}"
     for number, name in enumerate(ADAPTERS):
         write_adapter(out, name, 501 + number)
+    write_combined(out)
 
 
 if __name__ == "__main__":

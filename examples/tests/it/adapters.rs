@@ -150,6 +150,17 @@ fn a_merged_model_is_written_by_a_run_and_by_convert_from_its_updates() {
     assert_eq!(generate(&["apart/model"]), apart);
     assert_eq!(generate(&["merged/model"]), apart);
     assert_ne!(generate(&["model"]), apart);
+
+    // Two at once, beside the model and merged with it.
+    tune(&fixture, "second", &[], &["train.seed=5", "adapter.rank=3", micro_batch]).succeeded();
+    let two = ["--adapter", "apart/model", "--adapter", "second/model"];
+    let weights = ["--adapter-weight", "0.5", "--adapter-weight", "-1"];
+    let merge = ["--merge", "apart/model", "--merge", "second/model", "--merge-weight", "0.5", "--merge-weight", "-1"];
+    fixture.convert(&[&["model", "both"], &merge[..]].concat()).succeeded();
+    assert_eq!(generate(&[&["model"], &two[..], &weights].concat()), generate(&["both"]));
+    let refused =
+        fixture.convert(&["model", "none", "--merge", "apart/model", "--merge-weight", "1", "--merge-weight=2"]);
+    assert!(refused.code != 0 && refused.stderr.contains("there are 2 for 1 adapters"), "{}", refused.stderr);
 }
 
 #[test]

@@ -26,6 +26,7 @@
 //!
 //! [`OpenOptions::adapter`]: crate::model::OpenOptions::adapter
 
+mod combined;
 mod config;
 mod merge;
 mod modules;
@@ -41,7 +42,7 @@ pub(crate) use plan::TOKENS;
 pub use plan::{AdapterPlan, LoraUpdate};
 pub use scaling::LearnedFactors;
 
-use crate::Result;
+use crate::{Error, Result};
 use peft::PeftDirectory;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,62 @@ pub enum Adapter {
     New(AdapterConfig),
     /// The one of a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
     Saved(PathBuf),
+    /// Several at once, the updates of each multiplied by its weight: of LoRA alone, for inference and merging.
+    Several(Vec<WeightedAdapter>),
+}
+
+/// A PEFT directory among several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightedAdapter {
+    /// The directory.
+    pub path: PathBuf,
+    /// Factor of its updates.
+    pub weight: f32,
+}
+
+impl Adapter {
+    /// The adapter of these PEFT directories with these weights, in their order; without weights each has 1. `option` is
+    /// what names the weights, for the message of an error.
+    ///
+    /// # Errors
+    /// Other than one weight for each directory.
+    pub fn of_directories(directories: &[PathBuf], weights: &[f32], option: &str) -> Result<Option<Adapter>> {
+        match directories {
+            _ if !weights.is_empty() && weights.len() != directories.len() => {
+                let reason = format!("there are {} for {} adapters", weights.len(), directories.len());
+                Err(Error::argument(option, reason, "give one for each adapter, in their order"))
+            }
+            [] => Ok(None),
+            [one] if weights.is_empty() => Ok(Some(Adapter::Saved(one.clone()))),
+            _ => {
+                let weights = weights.iter().copied().chain(std::iter::repeat(1.0));
+                let weighted = |(path, weight): (&PathBuf, f32)| WeightedAdapter { path: path.clone(), weight };
+                Ok(Some(Adapter::Several(directories.iter().zip(weights).map(weighted).collect())))
+            }
+        }
+    }
+
+    /// Its PEFT directories.
+    pub fn directories(&self) -> Vec<&Path> {
+        match self {
+            Adapter::New(_) => Vec::new(),
+            Adapter::Saved(directory) => vec![directory],
+            Adapter::Several(adapters) => adapters.iter().map(|adapter| adapter.path.as_path()).collect(),
+        }
+    }
+
+    /// The same with each directory's path changed.
+    pub(crate) fn map_paths(self, change: impl Fn(PathBuf) -> PathBuf) -> Adapter {
+        match self {
+            Adapter::New(config) => Adapter::New(config),
+            Adapter::Saved(directory) => Adapter::Saved(change(directory)),
+            Adapter::Several(adapters) => {
+                let changed = |adapter: WeightedAdapter| WeightedAdapter { path: change(adapter.path), ..adapter };
+                Adapter::Several(adapters.into_iter().map(changed).collect())
+            }
+        }
+    }
 }
 
 /// Whether a directory is PEFT's: it has a configuration of updates and none of a model.

@@ -21,6 +21,7 @@ use bmtrain_dist::param::Param;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The configuration of a PEFT directory.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
@@ -270,8 +271,8 @@ fn tensor(weights: &SafetensorsFile, name: &str) -> String {
 #[derive(Debug)]
 pub struct SavedValues<'p> {
     plan: &'p AdapterPlan,
-    saved: &'p PeftDirectory,
-    weights: SafetensorsFile,
+    /// Directories with their weights.
+    sources: Vec<(&'p PeftDirectory, SafetensorsFile)>,
 }
 
 impl SavedValues<'_> {
@@ -280,7 +281,8 @@ impl SavedValues<'_> {
     /// # Errors
     /// A tensor of another shape than the parameter's; what the disk refuses.
     pub fn get(&self, name: &str) -> Result<Option<Vec<f32>>> {
-        let SavedValues { plan, saved, weights } = self;
+        let SavedValues { plan, sources } = self;
+        let Some((saved, weights)) = sources.get(plan.source_of(name)) else { return Ok(None) };
         if let Some(PromptTables { names, tokens, size }) = &plan.prompt {
             let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
             let shape = [names.len() * tokens, *size];
@@ -317,9 +319,19 @@ impl AdapterPlan {
     /// # Errors
     /// A file that cannot be read.
     pub fn saved_values(&self) -> Result<Option<SavedValues<'_>>> {
-        let Some(saved) = self.saved.as_deref() else { return Ok(None) };
-        let weights = SafetensorsFile::open(&weights_path(saved.path()))?;
-        Ok(Some(SavedValues { plan: self, saved, weights }))
+        if self.saved.is_empty() {
+            return Ok(None);
+        }
+        let opened = |saved: &'_ Arc<PeftDirectory>| SafetensorsFile::open(&weights_path(saved.path()));
+        let sources = self.saved.iter().map(|saved| Ok((&**saved, opened(saved)?)));
+        Ok(Some(SavedValues { plan: self, sources: sources.collect::<Result<_>>()? }))
+    }
+
+    /// Which of the directories has this parameter.
+    fn source_of(&self, name: &str) -> usize {
+        let of_update = self.updates.iter().find(|update| update.parameters().any(|other| other == name));
+        let of_trained = || self.trained.iter().find(|param| param.name == name).map(|param| param.source);
+        of_update.map(|update| update.source).or_else(of_trained).unwrap_or(0)
     }
 
     /// Load the values of the PEFT directory, if there is one, into the model's parameters that this rank holds. New
@@ -377,6 +389,10 @@ impl AdapterPlan {
     /// # Errors
     /// Values that the dtype cannot hold; what the disk refuses; errors of `fill`.
     pub fn write(&self, directory: &Path, details: &PeftDetails<'_>, fill: Fill<'_>) -> Result<()> {
+        if self.saved.len() > 1 {
+            let reason = "several adapters at once are not written as one";
+            return Err(Error::argument("adapter", reason, "merge them into the model: convert --merge"));
+        }
         let dtype = stored(details.dtype)?;
         let parts: Vec<(&str, Vec<TensorPart>)> = self.written().map(|name| (name, self.parts(name))).collect();
         let entry = |part: &TensorPart| TensorEntry::new(part.name.clone(), dtype, part.shape.clone());

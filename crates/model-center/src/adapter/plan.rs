@@ -41,6 +41,8 @@ pub struct LoraUpdate {
     pub b: String,
     /// Our name of the lengths of the updated rows, `[rows]`, if they are trained: DoRA.
     pub magnitude: Option<String>,
+    /// Which of the plan's directories has it.
+    pub(super) source: usize,
 }
 
 /// A parameter of the model that is trained as a whole, with Hugging Face's tensors of it.
@@ -49,6 +51,8 @@ pub(super) struct TrainedParam {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) parts: Vec<TensorPart>,
+    /// Which of the plan's directories has it.
+    pub(super) source: usize,
 }
 
 /// The virtual tokens of a model.
@@ -79,7 +83,10 @@ pub struct AdapterPlan {
     pub(super) head: Option<TextHead>,
     /// Whether it is an encoder-decoder with a language-modelling head.
     pub(super) generates_targets: bool,
-    pub(super) saved: Option<Arc<PeftDirectory>>,
+    /// The directories that it is of; none for new updates.
+    pub(super) saved: Vec<Arc<PeftDirectory>>,
+    /// What each of several directories has.
+    pub(super) described: Vec<String>,
 }
 
 impl AdapterPlan {
@@ -95,10 +102,13 @@ impl AdapterPlan {
         (head, generates_targets): (Option<TextHead>, bool),
     ) -> Result<AdapterPlan> {
         let (config, saved) = match adapter {
-            Adapter::New(config) => (config.clone(), None),
+            Adapter::New(config) => (config.clone(), Vec::new()),
             Adapter::Saved(directory) => {
                 let saved = Arc::new(PeftDirectory::open(directory)?);
-                (saved.config().clone(), Some(saved))
+                (saved.config().clone(), vec![saved])
+            }
+            Adapter::Several(adapters) => {
+                return AdapterPlan::combined(adapters, parameters, names, (head, generates_targets));
             }
         };
         let mut plan = AdapterPlan {
@@ -113,12 +123,13 @@ impl AdapterPlan {
             head,
             generates_targets,
             saved,
+            described: Vec::new(),
             config,
         };
         match plan.config.clone() {
             AdapterConfig::Lora(config) => {
                 let modules = linear_modules(parameters, names)?;
-                let chosen = match &plan.saved {
+                let chosen = match plan.saved.first() {
                     Some(saved) => saved.chosen(&config, &modules, names)?,
                     None => {
                         let (rank, scale) = (config.rank, config.scale(config.rank));
@@ -133,7 +144,7 @@ impl AdapterPlan {
             }
             AdapterConfig::Ia3(config) => {
                 let modules = linear_modules(parameters, names)?;
-                let chosen = match &plan.saved {
+                let chosen = match plan.saved.first() {
                     Some(saved) => saved.chosen_factors(&modules, names)?,
                     None => scaling::chosen(&config, &modules)?,
                 };
@@ -152,7 +163,7 @@ impl AdapterPlan {
 
     /// Whether new updates of layers are all that is trained: without them the model is what training begins with.
     pub(crate) fn is_new_updates_alone(&self) -> bool {
-        self.prompt.is_none() && self.trained.is_empty() && self.saved.is_none()
+        self.prompt.is_none() && self.trained.is_empty() && self.saved.is_empty()
     }
 
     /// Whether virtual tokens are trained.
@@ -185,7 +196,7 @@ impl AdapterPlan {
             Some(TextHead::Classification { .. } | TextHead::TokenClassification { .. } | TextHead::QuestionAnswering)
         );
         // A PEFT directory names the modules of its head itself.
-        let is_new = self.saved.is_none();
+        let is_new = self.saved.is_empty();
         let heads = HEADS.iter().filter(|_| has_new_head && is_new).map(|name| (*name).to_owned());
         let wanted: Vec<String> = trained.iter().cloned().chain(heads).collect();
         let mut used = vec![false; wanted.len()];
@@ -200,7 +211,7 @@ impl AdapterPlan {
                 (*used, is_trained) = (*used || fits, is_trained || fits);
             }
             if is_trained {
-                self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts });
+                self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts, source: 0 });
             }
         }
         if let Some((name, _)) = trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
@@ -227,7 +238,7 @@ impl AdapterPlan {
         for update in &self.updates {
             let layer = update.weight.strip_suffix(".weight").unwrap_or(&update.weight);
             low_rank.entry(layer.to_owned()).or_default().push(LowRankOptions {
-                name: update.name().to_owned(),
+                name: update.place(),
                 rows: update.part.rows.clone(),
                 rank: update.rank,
                 scale: update.scale,
@@ -265,7 +276,7 @@ impl AdapterPlan {
     /// The text that new virtual tokens begin with.
     pub(crate) fn first_text(&self) -> Option<&str> {
         match &self.config {
-            AdapterConfig::Prompt(config) if self.saved.is_none() => config.text.as_deref(),
+            AdapterConfig::Prompt(config) if self.saved.is_empty() => config.text.as_deref(),
             _ => None,
         }
     }
@@ -330,6 +341,9 @@ impl AdapterPlan {
 
     /// Updated layers and trained modules, in a line.
     pub fn describe(&self) -> String {
+        if !self.described.is_empty() {
+            return self.described.join("; ");
+        }
         let method = match &self.config {
             AdapterConfig::Lora(config) => {
                 format!("{} of rank {}", if config.dora { "DoRA" } else { "LoRA" }, config.rank)
@@ -358,6 +372,21 @@ impl LoraUpdate {
         super::modules::last_name(&self.module)
     }
 
+    /// Its name among the updates of its layer.
+    fn place(&self) -> String {
+        match self.source {
+            0 => self.name().to_owned(),
+            source => format!("{}.{source}", self.name()),
+        }
+    }
+
+    /// Make it one of another directory of several, beside the updates of the first.
+    pub(super) fn number(&mut self, source: usize) {
+        self.source = source;
+        let layer = self.weight.strip_suffix(".weight").unwrap_or(&self.weight);
+        (self.a, self.b) = (matrix(layer, &self.place(), "a"), matrix(layer, &self.place(), "b"));
+    }
+
     /// Our names of its parameters.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
         [Some(&self.a), Some(&self.b), self.magnitude.as_ref()].into_iter().flatten().map(String::as_str)
@@ -365,7 +394,7 @@ impl LoraUpdate {
 }
 
 fn update(module: &LinearModule, rank: usize, scale: f32, dora: bool) -> LoraUpdate {
-    let matrix = |side: &str| format!("{}.lora.{}.{side}", module.layer.name, module.last_name());
+    let matrix = |side: &str| matrix(&module.layer.name, module.last_name(), side);
     LoraUpdate {
         module: module.path.clone(),
         weight: module.layer.weight(),
@@ -375,7 +404,13 @@ fn update(module: &LinearModule, rank: usize, scale: f32, dora: bool) -> LoraUpd
         a: matrix("a"),
         b: matrix("b"),
         magnitude: dora.then(|| matrix("magnitude")),
+        source: 0,
     }
+}
+
+/// Our name of a parameter of an update.
+fn matrix(layer: &str, update: &str, side: &str) -> String {
+    format!("{layer}.lora.{update}.{side}")
 }
 
 /// Refuse targets that are names of no layer, or of the output projection.

@@ -5,7 +5,9 @@ use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytor
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
-use model_center::adapter::{ADAPTER_WEIGHTS, Adapter, AdapterConfig, Ia3Config, LoraConfig, PeftDetails};
+use model_center::adapter::{
+    ADAPTER_WEIGHTS, Adapter, AdapterConfig, Ia3Config, LoraConfig, PeftDetails, WeightedAdapter,
+};
 use model_center::data::{Batch, Labels, VerbalizerBatch};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
@@ -333,5 +335,44 @@ fn magnitudes_that_do_not_fit_the_configuration_are_refused() {
         let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
         let error = Registry::default().open(&directory("llama_a", "lm"), &options).err().unwrap().to_string();
         assert!(error.contains(reason), "{error}");
+    }
+}
+
+/// Two adapters of other ranks, alphas and layers: PEFT's logits, those of the merged model, and what cannot be combined.
+#[test]
+fn several_adapters_add_up_with_their_weights() {
+    let device = Device::cpu(1).unwrap();
+    let llama = &GOLDENS[0];
+    let several = |adapters: &[(&str, f32)]| {
+        let weighted =
+            |(name, weight): &(&str, f32)| WeightedAdapter { path: directory("adapters", name), weight: *weight };
+        let adapter = Some(Adapter::Several(adapters.iter().map(weighted).collect()));
+        let options = OpenOptions { adapter, head: Some(llama.head), ..OpenOptions::new(&device) };
+        Registry::default().open(&directory(llama.model.0, llama.model.1), &options)
+    };
+    let opened = several(&[("llama", 0.75), ("combined_llama", -0.5)]).unwrap();
+    assert!(opened.initialized.is_empty(), "{:?}", opened.initialized);
+    let plan = opened.adapter.as_ref().unwrap();
+    assert!(plan.describe().starts_with("0.75 x LoRA of rank 4 on "), "{}", plan.describe());
+    let wide = |values: &[f32]| values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>();
+    let narrow =
+        |values: &[f32]| -> Vec<f32> { llama.defined_at(&wide(values)).iter().map(|value| *value as f32).collect() };
+    let file = SafetensorsFile::open(&directory("adapters", "combined_llama").join("golden.safetensors")).unwrap();
+    let logits = llama.logits(&opened, &device);
+    check("two adapters", &narrow(&logits), &llama.defined_at(&f64s(&file, "logits")));
+    let out = tempfile::tempdir().unwrap();
+    let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
+    plan.save_merged(&*opened.model, out.path(), &options).unwrap();
+    let merged = Registry::default().open(out.path(), &OpenOptions::new(&device)).unwrap();
+    check("merged", &narrow(&llama.logits(&merged, &device)), &llama.defined_at(&wide(&logits)));
+    // A weight of one and a weight of zero are the adapter alone.
+    let [alone, one] = [llama.open_saved(&device), several(&[("llama", 1.0), ("combined_llama", 0.0)]).unwrap()];
+    let [alone, one] = [&alone, &one].map(|opened| llama.logits(opened, &device));
+    check("one of two", &narrow(&one), &llama.defined_at(&wide(&alone)));
+    let error = plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap_err().to_string();
+    assert!(error.contains("not written as one"), "{error}");
+    for other in ["dora_llama", "ia3_llama", "prompt_llama"] {
+        let error = several(&[("llama", 1.0), (other, 1.0)]).err().unwrap().to_string();
+        assert!(error.contains("where all of them are LoRA's"), "{error}");
     }
 }
