@@ -8,6 +8,7 @@
 use super::modules::{LinearModule, names_module};
 use super::peft_config;
 use super::plan::{AdapterPlan, LoraUpdate, PromptTables};
+use super::scaling::{has_own_inputs, shared_inputs};
 use super::{AdapterConfig, LoraConfig, weights_path};
 use crate::config::json::{parse_object, to_text};
 use crate::file::{printable, read_text, write_atomic};
@@ -216,6 +217,9 @@ impl PeftDirectory {
             let (rows, inputs) = (module.part.rows.len(), module.layer.inputs);
             match entry.shape.as_slice() {
                 &[outputs, 1] if outputs == rows => chosen.push((module, false)),
+                &[1, columns] if columns == inputs && !has_own_inputs(module) => {
+                    return Err(wrong(shared_inputs(module)));
+                }
                 &[1, columns] if columns == inputs => chosen.push((module, true)),
                 shape => {
                     let reason = format!("ia3_l {shape:?} is not for a weight of {rows} rows and {inputs} columns");

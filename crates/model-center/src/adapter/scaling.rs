@@ -103,11 +103,25 @@ pub(super) fn chosen<'m>(config: &Ia3Config, modules: &'m [LinearModule]) -> Res
         let reason = format!("\"{name}\" is none of the layers that have factors");
         return Err(Error::argument("adapter.feed_forward", reason, "name it in adapter.targets too, or remove it"));
     }
+    if let Some((module, _)) = chosen.iter().find(|(module, of_inputs)| *of_inputs && !has_own_inputs(module)) {
+        let fix = "leave it out of adapter.feed_forward: its outputs are multiplied then";
+        return Err(Error::argument("adapter.feed_forward", shared_inputs(module), fix));
+    }
     if chosen.is_empty() {
         let reason = "the model has no keys, values and second layers of feed-forwards";
         return Err(Error::argument("adapter.targets", reason, "name layers in adapter.targets"));
     }
     Ok(chosen)
+}
+
+/// Whether it is all of a layer: the modules of a fused layer have their inputs in common.
+pub(super) fn has_own_inputs(module: &LinearModule) -> bool {
+    module.part.rows.len() == module.layer.rows()
+}
+
+/// Why a module of a fused layer has no factors of inputs.
+pub(super) fn shared_inputs(module: &LinearModule) -> String {
+    format!("{} is computed together with other modules, whose inputs would be multiplied too", module.path)
 }
 
 /// Whether it is the second layer of a feed-forward.

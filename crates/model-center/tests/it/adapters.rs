@@ -308,9 +308,12 @@ fn factors_of_no_named_layer_are_those_of_keys_values_and_feed_forwards() {
         let options = OpenOptions { adapter: Some(new(config)), ..OpenOptions::new(&device) };
         Registry::default().open(&directory("llama_a", "lm"), &options)
     };
-    let opened = named(&["q_proj", "o_proj", "gate_proj"], &["o_proj", "gate_proj"]).unwrap();
+    let opened = named(&["q_proj", "o_proj", "gate_proj"], &["o_proj"]).unwrap();
     let of_inputs = opened.adapter.as_ref().unwrap().factors().iter().filter(|factors| factors.of_inputs);
-    assert!(of_inputs.clone().count() > 0 && of_inputs.into_iter().all(|factors| !factors.module.ends_with("q_proj")));
+    assert!(of_inputs.clone().count() > 0 && of_inputs.into_iter().all(|factors| factors.module.ends_with("o_proj")));
+    // Of a fused layer all modules have the same inputs.
+    let error = named(&["gate_proj"], &["gate_proj"]).err().unwrap().to_string();
+    assert!(error.contains("mlp.gate_proj is computed together with other modules"), "{error}");
     let error = named(&["q_proj"], &["down_proj"]).err().unwrap().to_string();
     assert!(error.contains("\"down_proj\" is none of the layers that have factors"), "{error}");
     let error = named(&["k_porj"], &[]).err().unwrap().to_string();
