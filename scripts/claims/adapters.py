@@ -30,16 +30,25 @@ def largest(ours, theirs):
     return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
+LORA = {"task_type": "CAUSAL_LM", "target_modules": "all-linear", "r": 16, "lora_alpha": 32}
+
+
+def with_adapter(model, settings):
+    """A model with a new adapter of these settings, without dropout."""
+    from make_adapters import config_of
+    from peft import get_peft_model
+
+    return get_peft_model(model, config_of(settings))
+
+
 def with_lora(model, **settings):
     """A model with new updates of rank 16 for all linear layers, or of other settings; without dropout."""
-    from peft import LoraConfig, get_peft_model
-
-    settings = {"task_type": "CAUSAL_LM", "target_modules": "all-linear", "r": 16, "lora_alpha": 32} | settings
-    return get_peft_model(model, LoraConfig(lora_dropout=0.0, **settings))
+    return with_adapter(model, LORA | settings)
 
 
 def sample_updates(tuned, directory):
-    """Random second matrices in place of zeros, saved in a directory; the generator, for what follows."""
+    """Random second matrices in place of zeros, and random factors, saved in a directory; the generator, for what
+    follows."""
     import torch
 
     generator = torch.Generator().manual_seed(11)
@@ -47,6 +56,8 @@ def sample_updates(tuned, directory):
         for name, parameter in sorted(tuned.named_parameters()):
             if "lora_B" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
+            elif "ia3_l" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     tuned.save_pretrained(directory)
     return generator
 
@@ -60,7 +71,8 @@ def compare_adapter(forward, tuned, inputs, loss_of, scratch, options):
     from safetensors.torch import load_file, save_file
 
     path, out = scratch / "inputs.safetensors", scratch / "out.safetensors"
-    save_file(inputs, path)
+    # Labels may be the tokens themselves.
+    save_file({name: tensor.clone() for name, tensor in inputs.items()}, path)
     with in_64_bits():
         wide = tuned.double().eval()
         output = wide(**inputs)

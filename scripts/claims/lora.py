@@ -1,12 +1,12 @@
-"""LoRA here and in PEFT, on models of real size.
+"""LoRA, DoRA and IA3 here and in PEFT, on models of real size.
 
     python lora.py PROGRAMS SCRATCH MINILM TEXT
 
 SCRATCH has SmolLM2 in `smollm2`; MINILM is a BERT without a classifier. For each model PEFT makes an adapter with
 random matrices and computes logits and gradients in 64-bit floats; `forward` reads the adapter. Then `finetune` and
-PEFT train SmolLM2 for 20 steps from that adapter on the beginnings of passages of TEXT; `finetune` also on two ranks
-with ZeRO-3, on three tensor-parallel ranks and on two pipeline stages. PEFT reads the adapter that `finetune` wrote,
-and `convert` merges it. Prints `lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative
+PEFT train SmolLM2 for 20 steps from its last adapter, which is LoRA's, on the beginnings of passages of TEXT;
+`finetune` also on two ranks with ZeRO-3, on three tensor-parallel ranks and on two pipeline stages. PEFT reads the
+adapter that `finetune` wrote, and `convert` merges it. Prints `lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative
 differences, of a gradient relative to its own norm. Called by lora.sh; runs in the environment of
 scripts/python_env.sh.
 """

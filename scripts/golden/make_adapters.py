@@ -1,5 +1,5 @@
-"""Golden data for adapters: writes `adapters`, PEFT's LoRA and prompt tuning on tiny models of other goldens, in 64-bit
-floats.
+"""Golden data for adapters: writes `adapters`, PEFT's LoRA, DoRA, IA3 and prompt tuning on tiny models of other goldens,
+in 64-bit floats.
 
 crates/model-center/tests/golden/README.md describes every file and tensor. The data are committed; run the script only
 to change them:
@@ -14,7 +14,7 @@ import re
 
 import peft
 import torch
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForSequenceClassification, BloomForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration,
@@ -96,6 +96,35 @@ ADAPTERS = {
         "task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 4, "num_transformer_submodules": 1}),
     "prompt_t5_both": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
         "task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 2, "num_transformer_submodules": 2}),
+    # Trained lengths of rows: of parts of fused projections, beside biases of matrices stored transposed, of rows that
+    # are interleaved, beside a classifier.
+    "dora_llama": ("llama_a/lm", LlamaForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"], "r": 4,
+        "lora_alpha": 6, "use_dora": True}),
+    "dora_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "target_modules": ["c_attn", "mlp.c_proj"], "r": 3, "lora_alpha": 5,
+        "use_dora": True, "fan_in_fan_out": True}),
+    "dora_bloom": ("bloom_a/lm", BloomForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "target_modules": ["query_key_value", "dense_h_to_4h"], "r": 4, "lora_alpha": 4,
+        "use_dora": True}),
+    "dora_bert": ("bert_a/cls", BertForSequenceClassification, class_loss, {
+        "task_type": "SEQ_CLS", "target_modules": ["query", "value", "intermediate.dense"], "r": 2, "lora_alpha": 8,
+        "use_dora": True}),
+    # Learned factors of the same, and of keys and values of an encoder's states.
+    "ia3_llama": ("llama_a/lm", LlamaForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "target_modules": ["k_proj", "v_proj", "down_proj"],
+        "feedforward_modules": ["down_proj"]}),
+    "ia3_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "target_modules": ["c_attn", "mlp.c_proj"], "feedforward_modules": ["mlp.c_proj"],
+        "fan_in_fan_out": True}),
+    "ia3_bloom": ("bloom_a/lm", BloomForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "target_modules": ["query_key_value", "dense_4h_to_h"],
+        "feedforward_modules": ["dense_4h_to_h"]}),
+    "ia3_bert": ("bert_a/cls", BertForSequenceClassification, class_loss, {
+        "task_type": "SEQ_CLS", "target_modules": ["key", "value", "output.dense"],
+        "feedforward_modules": ["output.dense"]}),
+    "ia3_t5": ("t5_b/lm", T5ForConditionalGeneration, seq2seq.loss_of, {
+        "task_type": "SEQ_2_SEQ_LM", "target_modules": ["k", "v", "wo"], "feedforward_modules": ["wo"]}),
 }
 
 
@@ -107,22 +136,30 @@ def name_in_file(name):
     """The name that a parameter has in PEFT's file."""
     if name.startswith("prompt_encoder."):
         return "prompt_embeddings"
-    return re.sub(r"\.(modules_to_save\.)?default\b", "", name)
+    name = re.sub(r"\.(modules_to_save\.)?default\b", "", name)
+    return name.removesuffix(".weight") if name.endswith("lora_magnitude_vector.weight") else name
+
+
+def config_of(settings):
+    """The configuration of an adapter."""
+    if "num_virtual_tokens" in settings:
+        return PromptTuningConfig(**settings)
+    return LoraConfig(lora_dropout=0.0, **settings) if "r" in settings else IA3Config(**settings)
 
 
 def build(model, kind, settings, seed):
     """The model with an adapter whose matrices are all sampled; dropout off."""
     tuned = kind.from_pretrained(DEFAULT_OUT / model, attn_implementation="eager")
-    is_prompt = "num_virtual_tokens" in settings
-    config = PromptTuningConfig(**settings) if is_prompt else LoraConfig(lora_dropout=0.0, **settings)
-    tuned = get_peft_model(tuned, config)
+    tuned = get_peft_model(tuned, config_of(settings))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(tuned.named_parameters()):
-            if "lora_" in name or "prompt_encoder" in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * DEVIATION)
+            if "lora_" in name or "prompt_encoder" in name or "ia3_l" in name:
+                sampled = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * DEVIATION
+                # Lengths of rows are multiplied: they are positive.
+                parameter.copy_(parameter * (1 + sampled) if "magnitude" in name else
+                                1 + sampled if "ia3_l" in name else sampled)
     return tuned
-
 
 
 def write_adapter(out, name, seed):
@@ -136,9 +173,10 @@ def write_adapter(out, name, seed):
     fields = json.loads(path.read_text()) | {"base_model_name_or_path": model}
     if fields.get("num_transformer_submodules") == 2:
         fields["decoder_prompt"] = True
-    if "target_modules" in fields:
-        # Of a set, whose order changes.
-        fields["target_modules"].sort()
+    for field in ("target_modules", "feedforward_modules"):
+        # Of sets, whose order changes.
+        if fields.get(field):
+            fields[field].sort()
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
     with in_64_bits():
@@ -166,10 +204,39 @@ def write_adapter(out, name, seed):
     print(f"{name}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
 
 
+# Two adapters of one model and their weights, with the seed of the second.
+COMBINED = ("llama_a/lm", ("llama", 0.75), ("combined_llama", 601, -0.5))
+SECOND = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj", "down_proj"], "r": 3, "lora_alpha": 5}
+
+
+def write_combined(out):
+    """A second adapter of the Llama, and the logits with both: PEFT's concatenated matrices."""
+    model, (first, first_weight), (name, seed, weight) = COMBINED
+    directory = out / "adapters" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    tuned = build(model, LlamaForCausalLM, SECOND, seed)
+    tuned.save_pretrained(directory)
+    (directory / "README.md").unlink(missing_ok=True)
+    path = directory / "adapter_config.json"
+    fields = json.loads(path.read_text()) | {"base_model_name_or_path": model}
+    fields["target_modules"].sort()
+    path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
+    tuned.load_adapter(out / "adapters" / first, "first")
+    with in_64_bits():
+        wide = tuned.double().eval()
+        wide.add_weighted_adapter(["first", "default"], [first_weight, weight], "both", combination_type="cat")
+        wide.set_adapter("both")
+        logits = wide(**inputs).logits
+    save_file({"logits": logits.detach().clone().contiguous()}, directory / "golden.safetensors")
+    print(f"{name}: logits of two adapters")
+
+
 def write_all(out):
     assert peft.__version__ == PINNED_PEFT, f"peft is {peft.__version__}, the goldens are of {PINNED_PEFT}"
     for number, name in enumerate(ADAPTERS):
         write_adapter(out, name, 501 + number)
+    write_combined(out)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@
 macro_rules! with_stems {
     ($then:ident) => {
         $then! {
-            products: ["gemm", "linear", "add_low_rank", "matmul", "feed_forward", "gated_feed_forward"];
+            products: [
+                "gemm", "linear", "add_low_rank", "matmul", "feed_forward", "gated_feed_forward", "scale_columns",
+                "divide_by_norms", "updated_row_norms"
+            ];
             elementwise: [
                 "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul",
                 "multiply", "scale"

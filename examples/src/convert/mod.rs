@@ -63,9 +63,13 @@ pub struct Options {
     /// Heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
-    /// PEFT directory whose low-rank updates are added to the weights that are written.
+    /// PEFT directory of an adapter that is merged with the weights that are written. Of LoRA there may be several,
+    /// whose updates are added up: repeat the option.
     #[arg(long, value_name = "DIR")]
-    pub merge: Option<PathBuf>,
+    pub merge: Vec<PathBuf>,
+    /// Factor of the updates of an adapter of LoRA, one for each --merge in their order; by default 1.
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    pub merge_weight: Vec<f32>,
     /// Attention heads, for a checkpoint of Megatron-LM or DeepSpeed whose files do not tell them.
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
@@ -121,7 +125,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
             ("--family", options.family.is_some(), "a GGUF file names its family itself"),
             ("--head", options.head.is_some(), "a GGUF file has the head for tokens alone"),
             ("--leave", !options.leave.is_empty(), "every tensor of a GGUF file is needed"),
-            ("--merge", options.merge.is_some(), "updates are added to a model directory: convert the file first"),
+            ("--merge", !options.merge.is_empty(), "updates are added to a model directory: convert the file first"),
         ];
         if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
             return Err(Error::argument(option, reason, "leave it out"));
@@ -163,7 +167,7 @@ fn of_ranks(directory: &Path, options: &Options) -> Result<ExitStatus> {
         ("--head", options.head.is_some(), "the heads of the checkpoint are written"),
         ("--leave", !options.leave.is_empty(), "unknown tensors of a checkpoint are an error"),
         ("--revision", options.revision.is_some(), "a directory has no revisions"),
-        ("--merge", options.merge.is_some(), "updates are added to a model directory: convert the checkpoint first"),
+        ("--merge", !options.merge.is_empty(), "updates are added to a model directory: convert the checkpoint first"),
     ];
     if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
         return Err(Error::argument(option, reason, "leave it out"));
@@ -214,7 +218,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         family: options.family.clone(),
         head: opened::head(options.head, directory, false)?,
         leave: options.leave.clone(),
-        adapter: options.merge.clone().map(Adapter::Saved),
+        adapter: Adapter::of_directories(&options.merge, &options.merge_weight, "--merge-weight")?,
         ..OpenOptions::new(&device)
     };
     let opened = registry.open(directory, &asked).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! Tuning with LoRA by the programs: what is written and saved, resuming, layouts, exporting, merging, generating.
+//! Tuning with adapters by the programs: what is written and saved, resuming, layouts, exporting, merging, generating.
 
 use crate::fixture::{Fixture, Outcome};
 use model_center::formats::{SafetensorsFile, TensorSource};
@@ -150,6 +150,17 @@ fn a_merged_model_is_written_by_a_run_and_by_convert_from_its_updates() {
     assert_eq!(generate(&["apart/model"]), apart);
     assert_eq!(generate(&["merged/model"]), apart);
     assert_ne!(generate(&["model"]), apart);
+
+    // Two at once, beside the model and merged with it.
+    tune(&fixture, "second", &[], &["train.seed=5", "adapter.rank=3", micro_batch]).succeeded();
+    let two = ["--adapter", "apart/model", "--adapter", "second/model"];
+    let weights = ["--adapter-weight", "0.5", "--adapter-weight", "-1"];
+    let merge = ["--merge", "apart/model", "--merge", "second/model", "--merge-weight", "0.5", "--merge-weight", "-1"];
+    fixture.convert(&[&["model", "both"], &merge[..]].concat()).succeeded();
+    assert_eq!(generate(&[&["model"], &two[..], &weights].concat()), generate(&["both"]));
+    let refused =
+        fixture.convert(&["model", "none", "--merge", "apart/model", "--merge-weight", "1", "--merge-weight=2"]);
+    assert!(refused.code != 0 && refused.stderr.contains("there are 2 for 1 adapters"), "{}", refused.stderr);
 }
 
 #[test]
@@ -217,6 +228,69 @@ fn virtual_tokens_are_trained_saved_and_generated_with() {
         assert_ne!(generate("run/model"), generate("model"));
         let refused = fixture.convert(&["model", "merged", "--merge", "run/model"]);
         assert!(refused.code != 0 && refused.stderr.contains("cannot be merged"), "{}", refused.stderr);
+    }
+}
+
+/// Lengths of rows, and learned factors.
+#[test]
+fn magnitudes_and_learned_factors_are_trained_resumed_and_merged() {
+    let fixture = Fixture::decoder();
+    let common = ["data.task=language", "train.lr=1e-2", "train.steps=6", "train.gradient_sum=elastic"];
+    let common = [&common[..], &["checkpoint.every=2 steps", "train.micro_batch_size=2"]].concat();
+    let dora = ["adapter.method=lora", "adapter.dora=true", "adapter.rank=2", "adapter.dropout=0.1"];
+    for (name, method, described) in
+        [("dora", &dora[..], "DoRA of rank 2 on"), ("ia3", &["adapter.method=ia3"], "IA3 on 2 c_attn, 2 c_proj")]
+    {
+        let at = |dir: &str| format!("{name}_{dir}");
+        let tune = |dir: &str, further: &[&str], more: &[&str]| {
+            let dir = format!("output.dir={}", at(dir));
+            let all = common.iter().chain(method).chain(more).copied().chain([dir.as_str()]);
+            let arguments: Vec<&str> = further.iter().copied().chain(all.flat_map(|set| ["--set", set])).collect();
+            fixture.finetune(&arguments)
+        };
+        let result = |dir: &str| {
+            let dir = at(dir);
+            (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, &dir))
+        };
+        let run = tune("whole", &[], &[]).succeeded();
+        assert!(run.stderr.contains(described), "{}", run.stderr);
+        let whole = result("whole");
+        assert!(whole.1[5] < whole.1[0], "{:?}", whole.1);
+        let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[]);
+        assert_eq!(died.code, -1, "{}", died.stderr);
+        let again = tune("died", &[], &[]).succeeded();
+        assert!(again.stderr.contains("going on after step 4"), "{}", again.stderr);
+        assert_eq!(result("died").0, whole.0, "{name}");
+        let fast = "train.gradient_sum=fast";
+        tune("fast", &[], &[fast]).succeeded();
+        tune("half", &[], &["model.dtype=bf16"]).succeeded();
+        let (of_stages, of_half) = (result("fast"), result("half"));
+        for (dir, further, more, expected) in [
+            ("zero", &["--ranks", "2"][..], &["parallel.zero=3"][..], &whole),
+            ("half_zero", &["--ranks", "2"], &["parallel.zero=3", "model.dtype=bf16"], &of_half),
+            ("stages", &["--ranks", "2"], &["parallel.pipeline=2", fast], &of_stages),
+            ("offload", &[], &["train.offload=true", "train.recompute=blocks"], &whole),
+        ] {
+            tune(dir, further, more).succeeded();
+            assert_eq!(&result(dir), expected, "{name} {dir}");
+        }
+        tune("tensor", &["--ranks", "2"], &["parallel.tensor=2"]).succeeded();
+        let (ours, course) = result("tensor");
+        for (ours, expected) in course.iter().zip(&whole.1) {
+            assert!((ours - expected).abs() <= 1e-5 * expected, "{name}: {course:?} for {:?}", whole.1);
+        }
+        assert!(difference(&ours, &whole.0) <= 1e-3, "{name}");
+        tune("merged", &["--ranks", "2"], &["save.merged=true"]).succeeded();
+        let (from, to, merged) = (at("whole/model"), at("converted"), at("merged/model"));
+        fixture.convert(&["model", &to, "--merge", &from]).succeeded();
+        let weights = |dir: &str| tensors(&fixture, &format!("{dir}/model.safetensors"));
+        assert_eq!(weights(&to), weights(&merged), "{name}");
+        let generate = |model: &str| {
+            let arguments = [model, "--prompt", "the film was", "--max-new-tokens", "6", "--threads", "1"];
+            fixture.run(env!("CARGO_BIN_EXE_generate"), &arguments).succeeded().stdout
+        };
+        assert_eq!(generate(&merged), generate(&from), "{name}");
+        assert_ne!(weights(&merged), weights("model"), "{name}");
     }
 }
 
@@ -316,10 +390,16 @@ fn mistakes_are_named_before_weights_are_read() {
     fixture.write("broken/adapter_config.json", "{\"peft_type\": \"LOHA\"}");
     let error = of_directory("broken");
     assert!(error.contains("\"LOHA\" is not read"), "{error}");
-    let dora = "{\"peft_type\": \"LORA\", \"use_dora\": true, \"r\": 2, \"lora_alpha\": 4}";
-    fixture.write("broken/adapter_config.json", dora);
+    let qalora = "{\"peft_type\": \"LORA\", \"use_qalora\": true, \"r\": 2, \"lora_alpha\": 4}";
+    fixture.write("broken/adapter_config.json", qalora);
     let error = of_directory("broken");
-    assert!(error.contains("use_dora"), "{error}");
+    assert!(error.contains("use_qalora"), "{error}");
+    let ia3 = ["--set", "adapter.method=ia3", "--set", "adapter.rank=4", "--set", "adapter.dora=true"];
+    let error = fixture.finetune(&ia3).refused();
+    for key in ["adapter.rank", "adapter.dora"] {
+        let reason = format!("`{key}` has no effect: it is for adapter.method = \"lora\"");
+        assert!(error.contains(&reason), "{error}");
+    }
     let error = fixture.finetune(&["--set", "adapter.rank=4"]).refused();
     assert!(error.contains("adapter.method = \"none\" trains the model itself"), "{error}");
 }

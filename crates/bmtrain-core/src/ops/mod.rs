@@ -29,6 +29,7 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod scaling;
 mod tokens;
 mod vocabulary;
 
@@ -56,6 +57,7 @@ pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
+pub use scaling::{RowUpdate, divide_by_norms, row_norms, scale_columns, updated_row_norms};
 pub use tokens::{TokenShard, gather_tokens, scatter_tokens};
 pub use vocabulary::{gather_logits, vocabulary_embedding};
 

@@ -58,7 +58,7 @@ macro_rules! stems {
 with_stems!(stems);
 
 /// Kernels that CUDA does not have yet.
-const UNSUPPORTED: &[&str] = &["quantised_linear", "quantised_input_gradient", "quantised_rows"];
+const UNSUPPORTED: &[&str] = &["quantised_linear", "quantised_input_gradient", "quantised_rows", "quantised_row_norms"];
 
 /// Here and, because the groups are the same, under the sanitizers.
 #[test]

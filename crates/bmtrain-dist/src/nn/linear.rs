@@ -2,6 +2,7 @@
 
 use super::embedding::shard_of;
 use super::low_rank::LowRank;
+use super::scaling::{self, Scaling};
 use crate::error::{Error, Result};
 use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::comm::Communicator;
@@ -72,6 +73,8 @@ pub struct Linear {
     parallel: Parallel,
     /// Low-rank updates, of the builder's adapters.
     low_rank: Vec<LowRank>,
+    /// Learned factors, of the builder's adapters.
+    scaling: Scaling,
 }
 
 /// What the layer does over several tensor-parallel ranks.
@@ -107,8 +110,9 @@ impl Linear {
             (TensorSplit::Vocabulary, Some(ranks)) => Parallel::Vocabulary(shard_of(ranks, &weight)?),
         };
         let low_rank = LowRank::of_layer(builder, &layer, &weight)?;
+        let scaling = Scaling::of_layer(builder, &layer, &weight)?;
         builder.note_linear(layer);
-        Ok(Linear { weight, bias, parallel, low_rank })
+        Ok(Linear { weight, bias, parallel, low_rank, scaling })
     }
 
     /// The outputs of this rank, where they are split as a vocabulary over several ranks.
@@ -124,10 +128,11 @@ impl Linear {
         &self.weight
     }
 
-    /// Its low-rank updates ([`BuilderOptions::adapters`](crate::param::BuilderOptions::adapters)), which an op that
-    /// fuses several layers does not compute.
-    pub fn low_rank(&self) -> &[LowRank] {
-        &self.low_rank
+    /// Whether it has low-rank updates or learned factors
+    /// ([`BuilderOptions::adapters`](crate::param::BuilderOptions::adapters)), which an op that fuses several layers does
+    /// not compute.
+    pub fn is_adapted(&self) -> bool {
+        !self.low_rank.is_empty() || !self.scaling.is_empty()
     }
 
     /// The bias, `[outputs]`.
@@ -154,12 +159,19 @@ impl Linear {
         cx: &Ctx,
     ) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
+        let scaled = self.scaling.of_inputs(x, cx)?; // [.., inputs]
+        let x = scaled.as_ref().unwrap_or(x);
         let (input, weight) = (self.input(x, tokens), self.output(&weight, tokens));
-        let is_whole = !matches!(self.parallel, Parallel::Rows(_)) && self.low_rank.is_empty();
+        let is_whole = !matches!(self.parallel, Parallel::Rows(_)) && !self.is_adapted();
         let own_activation = activation.filter(|_| is_whole);
-        let y = ops::linear(cx, input, weight, bias.as_ref(), own_activation)?; // [.., outputs]
+        // Magnitudes scale the products alone.
+        let has_magnitudes = self.low_rank.iter().any(LowRank::scales);
+        let own_bias = bias.as_ref().filter(|_| !has_magnitudes);
+        let y = ops::linear(cx, input, weight, own_bias, own_activation)?; // [.., outputs]
         let update = |y, update: &LowRank| update.add_to(y, x, &self.parallel, tokens, cx);
         let y = self.low_rank.iter().try_fold(y, update)?; // [.., outputs]
+        let y = if has_magnitudes { self.with_magnitudes(y, bias.as_ref(), cx)? } else { y }; // [.., outputs]
+        let y = self.scaling.of_outputs(y, cx)?; // [.., outputs]
         match (&self.parallel, activation, own_activation) {
             // Of the sum, not of its terms.
             (_, Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
@@ -168,11 +180,18 @@ impl Linear {
         }
     }
 
+    /// The updated products times the factors of their magnitudes, and the bias.
+    fn with_magnitudes(&self, y: Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
+        let factors = self.low_rank.iter().filter_map(|update| update.factors(cx).transpose());
+        let factors = scaling::of_columns(factors.collect::<Result<_>>()?, y.shape().last(), cx)?; // [outputs]
+        Ok(ops::scale_columns(cx, y, &factors, bias)?)
+    }
+
     /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without storing the logits of all
     /// rows. Where the layer is split as a vocabulary, nor are the logits of other ranks.
     pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
-        if !self.low_rank.is_empty() {
-            let reason = "has low-rank updates, and a loss is computed from its weight alone: update other layers";
+        if self.is_adapted() {
+            let reason = "has low-rank updates or learned factors, and a loss is computed from its weight alone: update other layers";
             return Err(Error::parameter(self.weight.name(), reason));
         }
         let (weight, bias) = self.vars(cx)?;

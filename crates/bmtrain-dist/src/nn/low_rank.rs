@@ -1,13 +1,16 @@
-//! Low-rank updates of linear layers: LoRA, as options of a builder, so that no model has to know of them.
+//! Low-rank updates of linear layers: LoRA and DoRA, as options of a builder, so that no model has to know of them.
 //!
 //! [`Adapters`] names the layers by their full names; [`Linear::new`](super::Linear::new) declares the two matrices of
-//! each update beside the weight, and [`Linear`](super::Linear) adds their product to its outputs.
+//! each update beside the weight, and [`Linear`](super::Linear) adds their product to its outputs. With a
+//! [magnitude](LowRankOptions::magnitude) it scales them, too.
 
 use super::linear::{LinearOptions, Parallel, TensorSplit};
+use super::magnitude::Magnitude;
+use super::scaling::ScalingOptions;
 use crate::error::{Error, Result};
 use crate::param::{Builder, Init, NamePatterns, Param, Split, SplitPart};
 use bmtrain_core::kernel::{Distribution, Dropout};
-use bmtrain_core::ops::{self, ProductWeight, TokenShard};
+use bmtrain_core::ops::{self, ProductWeight, RowUpdate, TokenShard};
 use bmtrain_core::{Ctx, Var};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,6 +22,8 @@ use std::rc::Rc;
 pub struct Adapters {
     /// Updates by the full name of a linear layer; several of one layer are added.
     pub low_rank: HashMap<String, Vec<LowRankOptions>>,
+    /// Learned factors by the full name of a linear layer, of outputs or inputs that do not overlap.
+    pub scaling: HashMap<String, Vec<ScalingOptions>>,
     /// Virtual tokens, for a model that has them.
     pub prompt: Option<PromptOptions>,
     /// Full names of parameters of the model that are trained, too.
@@ -36,6 +41,9 @@ pub struct PromptOptions {
 }
 
 /// One low-rank update of a linear layer: `y[.., rows] += scale · dropout(x) a^T b^T`.
+///
+/// With a magnitude m it is DoRA (Liu et al., 2024): these outputs are multiplied by `m / ‖W + scale · b a‖`, the lengths
+/// of the rows of the updated weight, before the bias is added. No gradient flows through the lengths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LowRankOptions {
     /// Its name among the updates of the layer: the matrices are `<layer>.lora.<name>.a` and `<layer>.lora.<name>.b`.
@@ -48,6 +56,9 @@ pub struct LowRankOptions {
     pub scale: f32,
     /// Probability with which an element of the update's input is dropped.
     pub dropout: f32,
+    /// Whether the lengths of the rows of the updated weight are trained, as `<layer>.lora.<name>.magnitude`. It is an
+    /// f32 parameter, whatever the model's dtype, and begins with the lengths of the rows of the weight.
+    pub magnitude: bool,
 }
 
 /// A linear layer as it was declared, for those who choose [`Adapters`].
@@ -77,7 +88,7 @@ impl LinearLayer {
     }
 
     /// The parts that these rows are, by their numbers.
-    fn parts(&self, rows: &Range<usize>) -> Option<Range<usize>> {
+    pub(super) fn parts(&self, rows: &Range<usize>) -> Option<Range<usize>> {
         let ends = self.outputs.iter().scan(0, |end, part| {
             *end += part.size;
             Some(*end)
@@ -99,6 +110,7 @@ pub struct LowRank {
     first: usize,
     scale: f32,
     dropout: f32,
+    magnitude: Option<Magnitude>,
     /// Elements of an input over all tensor-parallel ranks, and the first of this rank's.
     inputs: (usize, usize),
     /// Of the whole model: whether updates are left out
@@ -115,7 +127,7 @@ impl LowRank {
     }
 
     fn new(builder: &Builder, layer: &LinearLayer, weight: &Param, options: &LowRankOptions) -> Result<Self> {
-        let LowRankOptions { ref name, ref rows, rank, scale, dropout } = *options;
+        let LowRankOptions { ref name, ref rows, rank, scale, dropout, magnitude } = *options;
         let wrong =
             |reason: String| Error::parameter(layer.weight(), format!("the low-rank update \"{name}\" {reason}"));
         if layer.split == TensorSplit::Vocabulary {
@@ -144,9 +156,13 @@ impl LowRank {
         let b = place.param("b", [rows.len(), rank], Init::ZEROS, b_split, true)?;
         let before = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
         let first = if columns { before } else { rows.start };
+        let magnitude = match magnitude {
+            true => Some(Magnitude::new(&place, layer, weight, (parts, first..first + b.local_shape().rows()))?),
+            false => None,
+        };
         let own = a.local_part().ranges.first().map_or(0, |range| range.start);
         let inputs = (layer.inputs, if layer.split == TensorSplit::Rows { own } else { 0 });
-        Ok(LowRank { a, b, first, scale, dropout, inputs, left_out: builder.updates_left_out() })
+        Ok(LowRank { a, b, first, scale, dropout, magnitude, inputs, left_out: builder.updates_left_out() })
     }
 
     /// The outputs `y` of the layer for `x` with this update. Where the layer is split over tensor-parallel ranks, one
@@ -180,6 +196,19 @@ impl LowRank {
             _ => t,
         };
         Ok(ops::add_low_rank(cx, y, &t, &self.b.var(cx)?, self.first, self.scale)?)
+    }
+
+    /// Whether it multiplies outputs by factors now.
+    pub(super) fn scales(&self) -> bool {
+        self.magnitude.is_some() && !self.left_out.get()
+    }
+
+    /// The factors of the updated outputs with the number of the first one, if it has a magnitude.
+    pub(super) fn factors(&self, cx: &Ctx) -> Result<Option<(usize, Var)>> {
+        let Some(magnitude) = self.magnitude.as_ref().filter(|_| self.scales()) else { return Ok(None) };
+        let (a, b) = (self.a.value()?, self.b.value()?);
+        let factors = magnitude.factors(RowUpdate { a: &a, b: &b, factor: self.scale }, cx)?; // [rows]
+        Ok(Some((self.first, factors)))
     }
 
     /// The dropout of this rank's part of the input, addressed in all of it.

@@ -3,9 +3,13 @@
 pub mod embedding;
 pub mod linear;
 pub mod low_rank;
+mod magnitude;
 pub mod norm;
+pub mod scaling;
 
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions, TensorSplit};
 pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions, PromptOptions};
+pub(crate) use magnitude::Magnitude;
 pub use norm::{Norm, NormOptions};
+pub use scaling::{ScaledSide, ScalingOptions};

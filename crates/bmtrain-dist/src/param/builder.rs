@@ -6,7 +6,7 @@ use super::flat::{FlatRanks, Siblings};
 use super::{F32Parameters, Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
-use crate::nn::{Adapters, LinearLayer};
+use crate::nn::{Adapters, LinearLayer, Magnitude};
 use crate::pipeline::{ModelPart, StageGroup};
 use crate::shard::{Sharding, ZeroLevel};
 use bmtrain_core::comm::{Communicator, Solo};
@@ -74,8 +74,8 @@ pub struct BuilderOptions {
     pub frozen: NamePatterns,
     /// Full names of the only parameters that are trained, but for those frozen; `None` for all.
     pub trained: Option<NamePatterns>,
-    /// What is trained where the model is frozen: low-rank updates of linear layers, and parameters by name. `None`
-    /// trains all parameters that are not frozen.
+    /// What is trained where the model is frozen: low-rank updates and learned factors of linear layers, and parameters
+    /// by name. `None` trains all parameters that are not frozen.
     pub adapters: Option<Arc<Adapters>>,
     /// Full names of matrices that are held in quantised blocks, with the format of the blocks. They are frozen, each
     /// data-parallel rank holds all of them, and their values are set by [`Param::load_blocks`]. Tensor-parallel ranks
@@ -118,6 +118,7 @@ struct BuilderState {
     /// Of this rank's stage.
     params: RefCell<Vec<Param>>,
     linears: RefCell<Vec<LinearLayer>>,
+    magnitudes: RefCell<Vec<Magnitude>>,
     flats: RefCell<Vec<Rc<Flat>>>,
     siblings: Siblings,
     /// Parameters of the block that is being built.
@@ -156,6 +157,7 @@ impl Builder {
             declared: RefCell::default(),
             params: RefCell::default(),
             linears: RefCell::default(),
+            magnitudes: RefCell::default(),
             flats: RefCell::default(),
             siblings: Siblings::default(),
             open: RefCell::default(),
@@ -227,6 +229,21 @@ impl Builder {
     pub(crate) fn note_linear(&self, layer: LinearLayer) {
         let is_in_block = self.state.open.borrow().is_some();
         self.state.linears.borrow_mut().push(LinearLayer { is_in_block, ..layer });
+    }
+
+    /// Note magnitudes, which get their initial values after the weight has its own.
+    pub(crate) fn note_magnitude(&self, magnitude: &Magnitude) -> Result<()> {
+        self.state.magnitudes.borrow_mut().push(magnitude.clone());
+        let is_in_block = self.state.open.borrow().is_some();
+        if is_in_block { Ok(()) } else { self.initialize_magnitudes(std::slice::from_ref(magnitude)) }
+    }
+
+    /// Initialize magnitudes of weights that are initialized when they are declared.
+    fn initialize_magnitudes(&self, magnitudes: &[Magnitude]) -> Result<()> {
+        match self.state.options.init {
+            InitMode::Random => magnitudes.iter().try_for_each(Magnitude::initialize),
+            InitMode::Deferred | InitMode::Uninitialized => Ok(()),
+        }
     }
 
     /// Whether a parameter of this full name is trained from the start.
@@ -331,11 +348,13 @@ impl Builder {
         if self.state.open.borrow_mut().replace(Vec::new()).is_some() {
             return Err(Error::parameter(self.path.clone(), "a block inside a block"));
         }
+        let before = self.state.magnitudes.borrow().len();
         let built = build(self);
         let members = self.state.open.borrow_mut().take().unwrap_or_default();
         let built = built?;
         let number = self.state.blocks.replace(self.state.blocks.get() + 1);
         self.settle(&members, Some(number))?;
+        self.initialize_magnitudes(&self.state.magnitudes.borrow()[before..])?;
         Ok(built)
     }
 
@@ -409,6 +428,7 @@ impl Builder {
             declared: self.state.declared.borrow().clone(),
             params: self.state.params.borrow().clone(),
             linears: self.state.linears.borrow().clone(),
+            magnitudes: self.state.magnitudes.borrow().clone(),
             is_adapted: self.state.options.adapters.is_some(),
             updates_left_out: self.updates_left_out(),
             flats: self.state.flats.borrow().clone(),

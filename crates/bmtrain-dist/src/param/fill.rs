@@ -89,6 +89,19 @@ impl Param {
         Ok(())
     }
 
+    /// Set the values that this rank stores at rest from those of its tensor-parallel part, in order.
+    pub(crate) fn load_local(&self, part: &[f32]) -> Result<()> {
+        let home = self.home()?;
+        let (owned, to) = home.flat.at_rest(home.index);
+        let values = part.get(owned).ok_or_else(|| {
+            let reason = format!("expected {} values, got {}", self.local_shape().elements(), part.len());
+            Error::parameter(self.name(), reason)
+        })?;
+        home.flat.write_values(|storage| upload_as(storage, values, to))?;
+        self.inner.initialized.set(true);
+        Ok(())
+    }
+
     /// Set the values that this rank stores at rest from bytes in the dtype of the parameter. `read` gets the runs of
     /// the full parameter, as [`Param::runs_of`] returns them, and zeros to fill; what no run fills is padding.
     pub(crate) fn load_bits(&self, read: ReadRuns<'_, u8>) -> Result<()> {

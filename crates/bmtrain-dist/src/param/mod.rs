@@ -152,6 +152,11 @@ impl Param {
         self.inner.home()
     }
 
+    /// Whether this rank's pipeline stage holds it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.inner.elsewhere.is_none()
+    }
+
     /// Its storage and its number there.
     pub fn place(&self) -> Result<(&Rc<Flat>, usize)> {
         self.home().map(|home| (&home.flat, home.index))

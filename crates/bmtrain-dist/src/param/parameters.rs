@@ -3,7 +3,7 @@
 use super::census::Census;
 use super::{Flat, Param};
 use crate::error::Result;
-use crate::nn::LinearLayer;
+use crate::nn::{LinearLayer, Magnitude};
 use crate::pipeline::StageGroup;
 use bmtrain_core::comm::Communicator;
 use std::cell::Cell;
@@ -20,6 +20,8 @@ pub struct Parameters {
     pub(super) declared: Vec<Param>,
     pub(super) params: Vec<Param>,
     pub(super) linears: Vec<LinearLayer>,
+    /// Of low-rank updates: their initial values are the weights'.
+    pub(super) magnitudes: Vec<Magnitude>,
     /// Whether the model is frozen but for its adapters.
     pub(super) is_adapted: bool,
     /// Whether low-rank updates are left out of forward passes.
@@ -88,10 +90,13 @@ impl Parameters {
     pub fn initialize_missing(&self) -> Result<Vec<String>> {
         let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
         missing.iter().try_for_each(|param| param.initialize(self.seed))?;
+        let is_missing = |name: &str| missing.iter().any(|param| param.name() == name);
+        let magnitudes = self.magnitudes.iter().filter(|magnitude| is_missing(magnitude.value().name()));
+        magnitudes.into_iter().try_for_each(Magnitude::initialize)?;
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
     }
 
-    /// Runs forward passes of the model without its low-rank updates: as it was before these. Nothing is copied, and
+    /// Runs forward passes of the model without its low-rank updates and learned factors: as it was before these. Nothing is copied, and
     /// values that are trained as a whole stay what they are. A backward pass belongs in `work` with its forward pass.
     pub fn without_updates<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = self.updates_left_out.replace(true);

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum AdapterConfig {
     /// Low-rank updates.
     Lora(LoraConfig),
+    /// Learned factors.
+    Ia3(Ia3Config),
     /// Virtual tokens.
     Prompt(PromptConfig),
 }
@@ -32,6 +34,19 @@ impl Default for PromptConfig {
     }
 }
 
+/// Learned factors of what layers compute, IA³: of the outputs of keys and values, and of what enters the second layer
+/// of a feed-forward. Source: Liu et al., 2022.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ia3Config {
+    /// Which layers, by names as in [`LoraConfig::targets`]; empty for keys, values and second layers of feed-forwards.
+    pub targets: Vec<String>,
+    /// The targets whose inputs are multiplied, by the same names; empty for second layers of feed-forwards.
+    pub feed_forward: Vec<String>,
+    /// Modules that are trained as a whole, as in [`LoraConfig::trained`].
+    pub trained: Vec<String>,
+}
+
 /// Every linear layer of the blocks.
 pub const ALL_LINEAR: &str = "all-linear";
 
@@ -46,6 +61,9 @@ pub struct LoraConfig {
     pub alpha: f32,
     /// Multiply by `alpha / sqrt(R)` instead.
     pub rank_stabilized: bool,
+    /// Whether the lengths of the rows of updated weights are trained too: DoRA. Source: Liu et al., 2024.
+    #[serde(default)]
+    pub dora: bool,
     /// Probability with which an element of the input of an update is dropped.
     pub dropout: f32,
     /// Which layers: `all-linear`, all of the blocks, or Hugging Face's names of modules, whole or from any dot on,
@@ -63,6 +81,7 @@ impl Default for LoraConfig {
             rank: 16,
             alpha: 32.0,
             rank_stabilized: false,
+            dora: false,
             dropout: 0.0,
             targets: vec![ALL_LINEAR.to_owned()],
             trained: Vec::new(),

@@ -1,26 +1,37 @@
-//! The values of a model with its updates added: `W + scale · b a`.
+//! The values of a model with its updates merged: `W + scale · b a`, with magnitudes rows of learned lengths; rows or
+//! columns times learned factors.
 
 use super::config::AdapterConfig;
 use super::plan::{AdapterPlan, LoraUpdate};
+use super::scaling::LearnedFactors;
 use crate::model::Fill;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::WholeReader;
 
 impl AdapterPlan {
-    /// Values of the model's parameters with the updates added, from a `fill` that gives the model's and the updates'
-    /// parameters: for a directory of the merged model. Numerics: f32.
+    /// Values of the model's parameters with the updates merged, from a `fill` that gives the model's and the updates'
+    /// parameters: for a directory of the merged model. Numerics: f32; lengths of rows in f64.
     pub fn merged<'f>(&'f self, fill: Fill<'f>) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()> + 'f {
-        let mut matrices = (Vec::new(), Vec::new());
+        let mut parts: [Vec<f32>; 3] = Default::default();
         move |name: &str, values: &mut Vec<f32>| {
             fill(name, values)?;
             for update in self.updates_of(name) {
-                let (a, b) = &mut matrices;
-                a.clear();
-                b.clear();
-                fill(&update.a, a)?;
-                fill(&update.b, b)?;
+                for (part, name) in parts.iter_mut().zip(update.parameters()) {
+                    part.clear();
+                    fill(name, part)?;
+                }
+                let [a, b, magnitudes] = &parts;
                 update.add(values, a, b);
+                if update.magnitude.is_some() {
+                    update.set_lengths(values, magnitudes);
+                }
+            }
+            for factors in self.factors_of(name) {
+                let [part, ..] = &mut parts;
+                part.clear();
+                fill(&factors.factors, part)?;
+                factors.apply(name, values, part);
             }
             Ok(())
         }
@@ -32,7 +43,7 @@ impl AdapterPlan {
     /// Virtual tokens, which are no part of them.
     pub fn check_merge(&self) -> Result<()> {
         match self.config {
-            AdapterConfig::Lora(_) => Ok(()),
+            AdapterConfig::Lora(_) | AdapterConfig::Ia3(_) => Ok(()),
             AdapterConfig::Prompt(_) => {
                 let reason = "virtual tokens are not part of a model's weights and cannot be merged with them";
                 Err(Error::argument(
@@ -52,9 +63,10 @@ impl AdapterPlan {
         let mut reader = WholeReader::of(parameters)?;
         for param in parameters.declared().iter().filter(|param| !param.spec().is_adapter) {
             reader.pass(param)?;
-            let matrices = self.updates_of(param.name()).flat_map(|update| [&update.a, &update.b]);
-            for matrix in matrices.filter_map(|name| parameters.find_declared(name)) {
-                reader.pass(matrix)?;
+            let of_updates = self.updates_of(param.name()).flat_map(LoraUpdate::parameters);
+            let merged = of_updates.chain(self.factors_of(param.name()).map(|factors| factors.factors.as_str()));
+            for merged in merged.filter_map(|name| parameters.find_declared(name)) {
+                reader.pass(merged)?;
             }
         }
         Ok(())
@@ -73,9 +85,26 @@ impl AdapterPlan {
     fn updates_of<'n>(&'n self, weight: &'n str) -> impl Iterator<Item = &'n LoraUpdate> {
         self.updates.iter().filter(move |update| update.weight == weight)
     }
+
+    /// What multiplies rows or columns of this parameter.
+    fn factors_of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n LearnedFactors> {
+        self.factors.iter().filter(move |factors| factors.multiplies(name))
+    }
 }
 
 impl LoraUpdate {
+    /// Set the lengths of the updated rows of a weight `[N, K]`. Rows of zeros are left.
+    fn set_lengths(&self, weight: &mut [f32], magnitudes: &[f32]) {
+        let columns = self.part.columns().max(1);
+        for (row, magnitude) in weight.chunks_exact_mut(columns).skip(self.part.rows.start).zip(magnitudes) {
+            let length = row.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+            if length > 0.0 {
+                let factor = (f64::from(*magnitude) / length) as f32;
+                row.iter_mut().for_each(|value| *value *= factor);
+            }
+        }
+    }
+
     /// Add `scale · b a` to a weight `[N, K]`.
     fn add(&self, weight: &mut [f32], a: &[f32], b: &[f32]) {
         let columns = self.part.columns();

@@ -1,7 +1,8 @@
 //! Parameter-efficient fine-tuning: what is trained beside a frozen model, and the directories that hold it.
 //!
-//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them.
-//!   [`PromptConfig`]: virtual tokens before every sequence.
+//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them, with trained
+//!   lengths of rows as DoRA. [`Ia3Config`]: learned factors of what they compute. [`PromptConfig`]: virtual tokens before
+//!   every sequence.
 //! - [`Adapter`]: a new one, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
 //!   of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
 //! - [`AdapterPlan`]: what is trained of a model: loads and writes PEFT
@@ -25,6 +26,7 @@
 //!
 //! [`OpenOptions::adapter`]: crate::model::OpenOptions::adapter
 
+mod combined;
 mod config;
 mod merge;
 mod modules;
@@ -32,13 +34,15 @@ mod peft;
 mod peft_config;
 mod plan;
 mod save;
+mod scaling;
 
-pub use config::{AdapterConfig, LoraConfig, PromptConfig};
+pub use config::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
 pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
 pub(crate) use plan::TOKENS;
 pub use plan::{AdapterPlan, LoraUpdate};
+pub use scaling::LearnedFactors;
 
-use crate::Result;
+use crate::{Error, Result};
 use peft::PeftDirectory;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -47,10 +51,66 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Adapter {
-    /// A new one: low-rank updates that begin as zero, or virtual tokens.
+    /// A new one: updates that change nothing at first, or virtual tokens.
     New(AdapterConfig),
     /// The one of a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
     Saved(PathBuf),
+    /// Several at once, the updates of each multiplied by its weight: of LoRA alone, for inference and merging.
+    Several(Vec<WeightedAdapter>),
+}
+
+/// A PEFT directory among several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightedAdapter {
+    /// The directory.
+    pub path: PathBuf,
+    /// Factor of its updates.
+    pub weight: f32,
+}
+
+impl Adapter {
+    /// The adapter of these PEFT directories with these weights, in their order; without weights each has 1. `option` is
+    /// what names the weights, for the message of an error.
+    ///
+    /// # Errors
+    /// Other than one weight for each directory.
+    pub fn of_directories(directories: &[PathBuf], weights: &[f32], option: &str) -> Result<Option<Adapter>> {
+        match directories {
+            _ if !weights.is_empty() && weights.len() != directories.len() => {
+                let reason = format!("there are {} for {} adapters", weights.len(), directories.len());
+                Err(Error::argument(option, reason, "give one for each adapter, in their order"))
+            }
+            [] => Ok(None),
+            [one] if weights.is_empty() => Ok(Some(Adapter::Saved(one.clone()))),
+            _ => {
+                let weights = weights.iter().copied().chain(std::iter::repeat(1.0));
+                let weighted = |(path, weight): (&PathBuf, f32)| WeightedAdapter { path: path.clone(), weight };
+                Ok(Some(Adapter::Several(directories.iter().zip(weights).map(weighted).collect())))
+            }
+        }
+    }
+
+    /// Its PEFT directories.
+    pub fn directories(&self) -> Vec<&Path> {
+        match self {
+            Adapter::New(_) => Vec::new(),
+            Adapter::Saved(directory) => vec![directory],
+            Adapter::Several(adapters) => adapters.iter().map(|adapter| adapter.path.as_path()).collect(),
+        }
+    }
+
+    /// The same with each directory's path changed.
+    pub(crate) fn map_paths(self, change: impl Fn(PathBuf) -> PathBuf) -> Adapter {
+        match self {
+            Adapter::New(config) => Adapter::New(config),
+            Adapter::Saved(directory) => Adapter::Saved(change(directory)),
+            Adapter::Several(adapters) => {
+                let changed = |adapter: WeightedAdapter| WeightedAdapter { path: change(adapter.path), ..adapter };
+                Adapter::Several(adapters.into_iter().map(changed).collect())
+            }
+        }
+    }
 }
 
 /// Whether a directory is PEFT's: it has a configuration of updates and none of a model.

@@ -1,12 +1,14 @@
 //! PEFT's directories: `adapter_config.json` and `adapter_model.safetensors`, read and written.
 //!
 //! Source: PEFT 0.21, `get_peft_model_state_dict`. Tensors have the path of their module after `base_model.model.`;
-//! `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored. The embeddings of virtual tokens are
-//! one tensor, `prompt_embeddings`.
+//! `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored, DoRA's `lora_magnitude_vector` `[N]`;
+//! IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. The embeddings of virtual tokens are one tensor,
+//! `prompt_embeddings`.
 
 use super::modules::{LinearModule, names_module};
 use super::peft_config;
 use super::plan::{AdapterPlan, LoraUpdate, PromptTables};
+use super::scaling::{has_own_inputs, shared_inputs};
 use super::{AdapterConfig, LoraConfig, weights_path};
 use crate::config::json::{parse_object, to_text};
 use crate::file::{printable, read_text, write_atomic};
@@ -20,6 +22,7 @@ use bmtrain_dist::param::Param;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The configuration of a PEFT directory.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
@@ -28,6 +31,10 @@ pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
 /// The embeddings of virtual tokens, before the encoder and then before the decoder where both have them.
 const PROMPT_EMBEDDINGS: &str = "prompt_embeddings";
+/// What follows the path of a module in the name of its lengths of rows.
+const MAGNITUDE: &str = ".lora_magnitude_vector";
+/// What follows it in the name of its learned factors.
+const FACTORS: &str = ".ia3_l";
 /// What precedes the path of a module.
 const PREFIX: &str = "base_model.model.";
 /// The largest configuration that is read. Real ones have about 1 KiB.
@@ -55,6 +62,10 @@ pub(super) struct PeftDirectory {
     alphas: Vec<(String, f32)>,
     /// `lora_A`, `lora_B` and their shapes, by the path of the module.
     updates: BTreeMap<String, [TensorEntry; 2]>,
+    /// `lora_magnitude_vector`, likewise.
+    magnitudes: BTreeMap<String, TensorEntry>,
+    /// `ia3_l`, likewise.
+    factors: BTreeMap<String, TensorEntry>,
     /// Names of all tensors, without the prefix.
     names: BTreeSet<String>,
 }
@@ -67,11 +78,19 @@ impl PeftDirectory {
         let (config, alphas) = peft_config::read(&fields, &place)?;
         let base_model = fields.get("base_model_name_or_path").and_then(Value::as_str).map(str::to_owned);
         let weights = SafetensorsFile::open(&weights_path(directory))?;
-        if let AdapterConfig::Prompt(_) = &config {
-            let (path, updates, names) = (directory.to_owned(), BTreeMap::new(), BTreeSet::new());
-            return Ok(PeftDirectory { path, config, base_model, alphas, updates, names });
+        let mut peft = PeftDirectory {
+            path: directory.to_owned(),
+            config,
+            base_model,
+            alphas,
+            updates: BTreeMap::new(),
+            magnitudes: BTreeMap::new(),
+            factors: BTreeMap::new(),
+            names: BTreeSet::new(),
+        };
+        if let AdapterConfig::Prompt(_) = &peft.config {
+            return Ok(peft);
         }
-        let mut names = BTreeSet::new();
         let mut halves: BTreeMap<String, [Option<TensorEntry>; 2]> = BTreeMap::new();
         for entry in weights.tensors() {
             let refused = |reason: &str| Error::model(tensor(&weights, &entry.name), reason, SAVE_AGAIN);
@@ -84,12 +103,19 @@ impl PeftDirectory {
                     let module = name[..name.len() - ".lora_A.weight".len()].to_owned();
                     halves.entry(module).or_default()[half] = Some(entry.clone());
                 }
-                None if name.contains(".lora_") => return Err(refused("only the matrices of LoRA itself are read")),
-                None => {}
+                None => {
+                    let of = |end: &str| name.strip_suffix(end).map(str::to_owned);
+                    if let Some(module) = of(MAGNITUDE) {
+                        peft.magnitudes.insert(module, entry.clone());
+                    } else if let Some(module) = of(FACTORS) {
+                        peft.factors.insert(module, entry.clone());
+                    } else if name.contains(".lora_") {
+                        return Err(refused("only the matrices of LoRA and DoRA's magnitudes are read"));
+                    }
+                }
             }
-            names.insert(name.to_owned());
+            peft.names.insert(name.to_owned());
         }
-        let mut updates = BTreeMap::new();
         for (module, halves) in halves {
             let wrong =
                 |reason: &str| Error::model(format!("{}, module {module}", weights.place()), reason, SAVE_AGAIN);
@@ -98,12 +124,36 @@ impl PeftDirectory {
                 (&[rank, _], &[_, columns]) if rank == columns && rank > 0 => {}
                 _ => return Err(wrong(&format!("lora_A {:?} and lora_B {:?} do not fit", a.shape, b.shape))),
             }
-            updates.insert(module, [a, b]);
+            peft.updates.insert(module, [a, b]);
         }
-        if updates.is_empty() {
-            return Err(Error::model(weights.place(), "there is no lora_A in it", SAVE_AGAIN));
+        let missing = match &peft.config {
+            AdapterConfig::Lora(_) => Some("lora_A").filter(|_| peft.updates.is_empty()),
+            AdapterConfig::Ia3(_) => Some("ia3_l").filter(|_| peft.factors.is_empty()),
+            AdapterConfig::Prompt(_) => None,
+        };
+        if let Some(missing) = missing {
+            return Err(Error::model(weights.place(), format!("there is no {missing} in it"), SAVE_AGAIN));
         }
-        Ok(PeftDirectory { path: directory.to_owned(), config, base_model, alphas, updates, names })
+        peft.check_magnitudes()?;
+        Ok(peft)
+    }
+
+    /// Each update has a magnitude if the configuration states DoRA, and none has one if not.
+    fn check_magnitudes(&self) -> Result<()> {
+        let has_magnitudes = matches!(&self.config, AdapterConfig::Lora(config) if config.dora);
+        for (module, [_, b]) in &self.updates {
+            let shape = self.magnitudes.get(module).map(|entry| entry.shape.as_slice());
+            let reason = match (has_magnitudes, shape) {
+                (true, Some(shape)) if Some(shape) == b.shape.get(..1) => continue,
+                (false, None) => continue,
+                (true, Some(shape)) => format!("lora_magnitude_vector {shape:?} does not fit lora_B {:?}", b.shape),
+                (true, None) => "lora_magnitude_vector is missing, and use_dora is set".to_owned(),
+                (false, Some(_)) => "there is a lora_magnitude_vector, and use_dora is not set".to_owned(),
+            };
+            let place = format!("{}, module {module}", weights_path(&self.path).display());
+            return Err(Error::model(place, reason, SAVE_AGAIN));
+        }
+        Ok(())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -127,7 +177,7 @@ impl PeftDirectory {
     ) -> Result<Vec<(&'m LinearModule, usize, f32)>> {
         let mut chosen = Vec::new();
         for module in modules {
-            let Some((path, [a, b])) = self.update_of(&module.path, names.base_prefix) else { continue };
+            let Some((path, [a, b])) = of_module(&self.updates, &module.path, names.base_prefix) else { continue };
             let wrong = |reason: String| {
                 Error::model(format!("{}, module {path}", weights_path(&self.path).display()), reason, SAVE_AGAIN)
             };
@@ -145,23 +195,61 @@ impl PeftDirectory {
             let config = LoraConfig { alpha, ..config.clone() };
             chosen.push((module, rank, config.scale(rank)));
         }
-        if chosen.len() != self.updates.len() {
+        self.check_used(chosen.len(), self.updates.keys(), modules, names)?;
+        Ok(chosen)
+    }
+
+    /// The model's modules that have factors, each with whether these are of its inputs, in the model's order.
+    pub(super) fn chosen_factors<'m>(
+        &self,
+        modules: &'m [LinearModule],
+        names: &NameTable,
+    ) -> Result<Vec<(&'m LinearModule, bool)>> {
+        let mut chosen = Vec::new();
+        for module in modules {
+            let Some((path, entry)) = of_module(&self.factors, &module.path, names.base_prefix) else { continue };
+            let wrong = |reason: String| {
+                Error::model(format!("{}, module {path}", weights_path(&self.path).display()), reason, SAVE_AGAIN)
+            };
+            if module.is_vocabulary() {
+                return Err(wrong("the output projection has no learned factors here".to_owned()));
+            }
+            let (rows, inputs) = (module.part.rows.len(), module.layer.inputs);
+            match entry.shape.as_slice() {
+                &[outputs, 1] if outputs == rows => chosen.push((module, false)),
+                &[1, columns] if columns == inputs && !has_own_inputs(module) => {
+                    return Err(wrong(shared_inputs(module)));
+                }
+                &[1, columns] if columns == inputs => chosen.push((module, true)),
+                shape => {
+                    let reason = format!("ia3_l {shape:?} is not for a weight of {rows} rows and {inputs} columns");
+                    return Err(wrong(reason));
+                }
+            }
+        }
+        self.check_used(chosen.len(), self.factors.keys(), modules, names)?;
+        Ok(chosen)
+    }
+
+    /// Refuse a directory that has `paths` of modules beyond the `used` ones.
+    fn check_used<'p>(
+        &self,
+        used: usize,
+        mut paths: impl ExactSizeIterator<Item = &'p String>,
+        modules: &[LinearModule],
+        names: &NameTable,
+    ) -> Result<()> {
+        if used != paths.len() {
             let known = |path: &&String| {
                 modules
                     .iter()
                     .any(|module| module.path == **path || module.path.strip_prefix(names.base_prefix) == Some(path))
             };
-            let unknown = self.updates.keys().find(|path| !known(path)).map_or("", String::as_str);
+            let unknown = paths.find(|path| !known(path)).map_or("", String::as_str);
             let reason = format!("the model has no linear layer {}", printable(unknown, 120));
             return Err(Error::model(weights_path(&self.path).display().to_string(), reason, SAVE_AGAIN));
         }
-        Ok(chosen)
-    }
-
-    /// The update of a module, under its path with the base model's prefix or without.
-    fn update_of(&self, path: &str, base_prefix: &str) -> Option<(&String, &[TensorEntry; 2])> {
-        let bare = path.strip_prefix(base_prefix);
-        [Some(path), bare].into_iter().flatten().find_map(|path| self.updates.get_key_value(path))
+        Ok(())
     }
 
     /// The name that the file has for this tensor: with the base model's prefix or without.
@@ -173,6 +261,12 @@ impl PeftDirectory {
     }
 }
 
+/// What a directory has of a module, under its path with the base model's prefix or without.
+fn of_module<'t, T>(all: &'t BTreeMap<String, T>, path: &str, base_prefix: &str) -> Option<(&'t String, &'t T)> {
+    let bare = path.strip_prefix(base_prefix);
+    [Some(path), bare].into_iter().flatten().find_map(|path| all.get_key_value(path))
+}
+
 fn tensor(weights: &SafetensorsFile, name: &str) -> String {
     format!("{}, tensor {}", weights.place(), printable(name, 200))
 }
@@ -181,8 +275,8 @@ fn tensor(weights: &SafetensorsFile, name: &str) -> String {
 #[derive(Debug)]
 pub struct SavedValues<'p> {
     plan: &'p AdapterPlan,
-    saved: &'p PeftDirectory,
-    weights: SafetensorsFile,
+    /// Directories with their weights.
+    sources: Vec<(&'p PeftDirectory, SafetensorsFile)>,
 }
 
 impl SavedValues<'_> {
@@ -191,7 +285,8 @@ impl SavedValues<'_> {
     /// # Errors
     /// A tensor of another shape than the parameter's; what the disk refuses.
     pub fn get(&self, name: &str) -> Result<Option<Vec<f32>>> {
-        let SavedValues { plan, saved, weights } = self;
+        let SavedValues { plan, sources } = self;
+        let Some((saved, weights)) = sources.get(plan.source_of(name)) else { return Ok(None) };
         if let Some(PromptTables { names, tokens, size }) = &plan.prompt {
             let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
             let shape = [names.len() * tokens, *size];
@@ -228,9 +323,19 @@ impl AdapterPlan {
     /// # Errors
     /// A file that cannot be read.
     pub fn saved_values(&self) -> Result<Option<SavedValues<'_>>> {
-        let Some(saved) = self.saved.as_deref() else { return Ok(None) };
-        let weights = SafetensorsFile::open(&weights_path(saved.path()))?;
-        Ok(Some(SavedValues { plan: self, saved, weights }))
+        if self.saved.is_empty() {
+            return Ok(None);
+        }
+        let opened = |saved: &'_ Arc<PeftDirectory>| SafetensorsFile::open(&weights_path(saved.path()));
+        let sources = self.saved.iter().map(|saved| Ok((&**saved, opened(saved)?)));
+        Ok(Some(SavedValues { plan: self, sources: sources.collect::<Result<_>>()? }))
+    }
+
+    /// Which of the directories has this parameter.
+    fn source_of(&self, name: &str) -> usize {
+        let of_update = self.updates.iter().find(|update| update.parameters().any(|other| other == name));
+        let of_trained = || self.trained.iter().find(|param| param.name == name).map(|param| param.source);
+        of_update.map(|update| update.source).or_else(of_trained).unwrap_or(0)
     }
 
     /// Load the values of the PEFT directory, if there is one, into the model's parameters that this rank holds. New
@@ -250,7 +355,8 @@ impl AdapterPlan {
 
     /// Our names of the written parameters, in the order in which [`AdapterPlan::write`] asks for their values.
     pub fn written(&self) -> impl Iterator<Item = &str> {
-        let updates = self.updates.iter().flat_map(|update| [update.a.as_str(), update.b.as_str()]);
+        let updates = self.updates.iter().flat_map(LoraUpdate::parameters);
+        let updates = updates.chain(self.factors.iter().map(|factors| factors.factors.as_str()));
         let whole = self.trained.iter().map(|param| param.name.as_str());
         updates.chain(whole).chain(self.prompt.iter().flat_map(|prompt| prompt.names.iter().map(String::as_str)))
     }
@@ -268,9 +374,16 @@ impl AdapterPlan {
                 // Its rows are in the order of the module's.
                 return vec![TensorPart { name: of_module(update, "lora_B"), ..update.part.with_columns(update.rank) }];
             }
+            if Some(name) == update.magnitude.as_deref() {
+                let (name, shape) = (format!("{PREFIX}{}{MAGNITUDE}", update.module), vec![update.part.rows.len()]);
+                return vec![TensorPart { name, shape, ..update.part.with_columns(1) }];
+            }
+        }
+        let prefixed = |part: &TensorPart| TensorPart { name: format!("{PREFIX}{}", part.name), ..part.clone() };
+        if let Some(factors) = self.factors.iter().find(|factors| factors.factors == name) {
+            return vec![prefixed(&factors.tensor())];
         }
         let trained = self.trained.iter().find(|param| param.name == name);
-        let prefixed = |part: &TensorPart| TensorPart { name: format!("{PREFIX}{}", part.name), ..part.clone() };
         trained.into_iter().flat_map(|param| param.parts.iter().map(prefixed)).collect()
     }
 
@@ -280,6 +393,10 @@ impl AdapterPlan {
     /// # Errors
     /// Values that the dtype cannot hold; what the disk refuses; errors of `fill`.
     pub fn write(&self, directory: &Path, details: &PeftDetails<'_>, fill: Fill<'_>) -> Result<()> {
+        if self.saved.len() > 1 {
+            let reason = "several adapters at once are not written as one";
+            return Err(Error::argument("adapter", reason, "merge them into the model: convert --merge"));
+        }
         let dtype = stored(details.dtype)?;
         let parts: Vec<(&str, Vec<TensorPart>)> = self.written().map(|name| (name, self.parts(name))).collect();
         let entry = |part: &TensorPart| TensorEntry::new(part.name.clone(), dtype, part.shape.clone());

@@ -1,10 +1,10 @@
 //! `adapter_config.json` of a PEFT directory, read and written.
 //!
-//! Source: PEFT 0.21, `LoraConfig`, `PromptTuningConfig`.
+//! Source: PEFT 0.21, `LoraConfig`, `IA3Config`, `PromptTuningConfig`.
 
 use super::peft::{PeftDetails, SAVE_AGAIN};
 use super::plan::{AdapterPlan, LoraUpdate};
-use super::{AdapterConfig, LoraConfig, PromptConfig};
+use super::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
 use crate::config::json::number;
 use crate::file::printable;
 use crate::model::TextHead;
@@ -12,8 +12,7 @@ use crate::{Error, Result};
 use serde_json::{Map, Value, json};
 
 /// Parts of LoRA that are not available, with the values that leave them out.
-const NOT_AVAILABLE: [&str; 12] = [
-    "use_dora",
+const NOT_AVAILABLE: [&str; 11] = [
     "use_qalora",
     "use_bdlora",
     "lora_bias",
@@ -30,7 +29,7 @@ const NOT_AVAILABLE: [&str; 12] = [
 /// The settings of a configuration, and alphas of some modules by names as in its targets.
 ///
 /// # Errors
-/// Another method than LoRA and prompt tuning, or a part of LoRA that is not available; malformed values.
+/// Another method than LoRA, DoRA, IA³ and prompt tuning, or a part of LoRA that is not available; malformed values.
 pub(super) fn read(fields: &Map<String, Value>, place: &str) -> Result<(AdapterConfig, Vec<(String, f32)>)> {
     match fields.get("peft_type").and_then(Value::as_str).unwrap_or_default() {
         "PROMPT_TUNING" => Ok((AdapterConfig::Prompt(read_prompt(fields, place)?), Vec::new())),
@@ -38,10 +37,15 @@ pub(super) fn read(fields: &Map<String, Value>, place: &str) -> Result<(AdapterC
             let (config, alphas) = read_lora(fields, place)?;
             Ok((AdapterConfig::Lora(config), alphas))
         }
+        "IA3" => {
+            let [targets, feed_forward, trained] =
+                ["target_modules", "feedforward_modules", "modules_to_save"].map(|field| texts(fields, field));
+            Ok((AdapterConfig::Ia3(Ia3Config { targets, feed_forward, trained }), Vec::new()))
+        }
         method => {
             let reason = format!("the method \"{}\" is not read", printable(method, 60));
             let place = format!("{place}, field peft_type");
-            Err(Error::model(place, reason, "use an adapter of LoRA or of prompt tuning"))
+            Err(Error::model(place, reason, "use an adapter of LoRA, of IA3 or of prompt tuning"))
         }
     }
 }
@@ -94,18 +98,14 @@ fn read_lora(fields: &Map<String, Value>, place: &str) -> Result<(LoraConfig, Ve
             .collect::<Result<_>>()?,
         Some(_) => return Err(wrong("alpha_pattern", "it is not an object", SAVE_AGAIN)),
     };
-    let texts = |field: &str| match fields.get(field) {
-        Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
-        Some(Value::String(name)) => vec![name.clone()],
-        _ => Vec::new(),
-    };
     let config = LoraConfig {
         rank,
         alpha: number("lora_alpha", 8.0)?,
         rank_stabilized: fields.get("use_rslora").and_then(Value::as_bool).unwrap_or(false),
+        dora: fields.get("use_dora").and_then(Value::as_bool).unwrap_or(false),
         dropout: number("lora_dropout", 0.0)?,
-        targets: texts("target_modules"),
-        trained: texts("modules_to_save"),
+        targets: texts(fields, "target_modules"),
+        trained: texts(fields, "modules_to_save"),
     };
     if !(0.0..1.0).contains(&config.dropout) {
         return Err(wrong("lora_dropout", "it is not in [0, 1)", SAVE_AGAIN));
@@ -113,11 +113,21 @@ fn read_lora(fields: &Map<String, Value>, place: &str) -> Result<(LoraConfig, Ve
     Ok((config, alphas))
 }
 
+/// A list of names, or one.
+fn texts(fields: &Map<String, Value>, field: &str) -> Vec<String> {
+    match fields.get(field) {
+        Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        Some(Value::String(name)) => vec![name.clone()],
+        _ => Vec::new(),
+    }
+}
+
 impl AdapterPlan {
     /// The fields of the configuration.
     pub(super) fn config_fields(&self, details: &PeftDetails<'_>) -> Map<String, Value> {
         let own = match &self.config {
             AdapterConfig::Lora(config) => self.lora_fields(config),
+            AdapterConfig::Ia3(_) => self.ia3_fields(),
             AdapterConfig::Prompt(config) => self.prompt_fields(config, details),
         };
         let common = json!({
@@ -146,8 +156,26 @@ impl AdapterPlan {
         })
     }
 
+    fn ia3_fields(&self) -> Value {
+        json!({
+            "peft_type": "IA3",
+            "target_modules": self.target_modules,
+            "exclude_modules": null,
+            "feedforward_modules": self.feed_forward_modules,
+            // As in `lora_fields`.
+            "fan_in_fan_out": self.factors.iter().all(|factors| factors.part.transposed),
+            "modules_to_save": self.saved_modules(),
+            "init_ia3_weights": true,
+        })
+    }
+
+    /// `modules_to_save`, if there are any.
+    fn saved_modules(&self) -> Option<&Vec<String>> {
+        Some(&self.modules_to_save).filter(|modules| !modules.is_empty())
+    }
+
     fn lora_fields(&self, config: &LoraConfig) -> Value {
-        let LoraConfig { rank, alpha, rank_stabilized, dropout, .. } = *config;
+        let LoraConfig { rank, alpha, rank_stabilized, dora, dropout, .. } = *config;
         let ranks = self.updates.iter().filter(|update| update.rank != rank);
         let rank_pattern: Map<String, Value> =
             ranks.map(|update| (update.module.clone(), json!(update.rank))).collect();
@@ -158,21 +186,20 @@ impl AdapterPlan {
         let alphas = alphas.filter(|(update, _)| update.scale != config.scale(update.rank));
         let alpha_pattern: Map<String, Value> =
             alphas.map(|(update, alpha)| (update.module.clone(), number(alpha))).collect();
-        let modules = Some(&self.modules_to_save).filter(|modules| !modules.is_empty());
         json!({
             "peft_type": "LORA",
             "r": rank,
             "lora_alpha": number(alpha),
             "lora_dropout": number(dropout),
             "use_rslora": rank_stabilized,
-            "use_dora": false,
+            "use_dora": dora,
             "lora_bias": false,
             "bias": "none",
             // Their linear layer of GPT-2 stores [in, out].
             "fan_in_fan_out": self.updates.iter().all(|update| update.part.transposed),
             "target_modules": self.target_modules,
             "exclude_modules": null,
-            "modules_to_save": modules,
+            "modules_to_save": self.saved_modules(),
             "init_lora_weights": true,
             "layers_to_transform": null,
             "layers_pattern": null,

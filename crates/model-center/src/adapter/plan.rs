@@ -2,6 +2,7 @@
 
 use super::modules::{LinearModule, linear_modules, names_ancestor, names_module};
 use super::peft::PeftDirectory;
+use super::scaling::{self, LearnedFactors};
 use super::{Adapter, AdapterConfig, LoraConfig, PromptConfig};
 use crate::formats::names::ParamShape;
 use crate::formats::{NameTable, TensorPart};
@@ -10,7 +11,7 @@ use crate::model::prompt::PROMPT_NAMES;
 use crate::recipe::suggest::closest;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
-use bmtrain_dist::nn::{Adapters, LowRankOptions, PromptOptions};
+use bmtrain_dist::nn::{Adapters, LowRankOptions, PromptOptions, ScalingOptions};
 use bmtrain_dist::param::NamePatterns;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,6 +39,10 @@ pub struct LoraUpdate {
     pub a: String,
     /// Our name of `b`, `[rows, R]`.
     pub b: String,
+    /// Our name of the lengths of the updated rows, `[rows]`, if they are trained: DoRA.
+    pub magnitude: Option<String>,
+    /// Which of the plan's directories has it.
+    pub(super) source: usize,
 }
 
 /// A parameter of the model that is trained as a whole, with Hugging Face's tensors of it.
@@ -46,6 +51,8 @@ pub(super) struct TrainedParam {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) parts: Vec<TensorPart>,
+    /// Which of the plan's directories has it.
+    pub(super) source: usize,
 }
 
 /// The virtual tokens of a model.
@@ -63,17 +70,23 @@ pub(super) struct PromptTables {
 pub struct AdapterPlan {
     pub(super) config: AdapterConfig,
     pub(super) updates: Vec<LoraUpdate>,
+    pub(super) factors: Vec<LearnedFactors>,
     pub(super) trained: Vec<TrainedParam>,
     pub(super) prompt: Option<PromptTables>,
     /// What PEFT's `target_modules` has to be for the same layers.
     pub(super) target_modules: Vec<String>,
+    /// What `feedforward_modules` has to be.
+    pub(super) feed_forward_modules: Vec<String>,
     /// What `modules_to_save` has to be.
     pub(super) modules_to_save: Vec<String>,
     pub(super) base_prefix: &'static str,
     pub(super) head: Option<TextHead>,
     /// Whether it is an encoder-decoder with a language-modelling head.
     pub(super) generates_targets: bool,
-    pub(super) saved: Option<Arc<PeftDirectory>>,
+    /// The directories that it is of; none for new updates.
+    pub(super) saved: Vec<Arc<PeftDirectory>>,
+    /// What each of several directories has.
+    pub(super) described: Vec<String>,
 }
 
 impl AdapterPlan {
@@ -89,47 +102,68 @@ impl AdapterPlan {
         (head, generates_targets): (Option<TextHead>, bool),
     ) -> Result<AdapterPlan> {
         let (config, saved) = match adapter {
-            Adapter::New(config) => (config.clone(), None),
+            Adapter::New(config) => (config.clone(), Vec::new()),
             Adapter::Saved(directory) => {
                 let saved = Arc::new(PeftDirectory::open(directory)?);
-                (saved.config().clone(), Some(saved))
+                (saved.config().clone(), vec![saved])
+            }
+            Adapter::Several(adapters) => {
+                return AdapterPlan::combined(adapters, parameters, names, (head, generates_targets));
             }
         };
         let mut plan = AdapterPlan {
             updates: Vec::new(),
+            factors: Vec::new(),
             trained: Vec::new(),
             prompt: None,
             target_modules: Vec::new(),
+            feed_forward_modules: Vec::new(),
             modules_to_save: Vec::new(),
             base_prefix: names.base_prefix,
             head,
             generates_targets,
             saved,
+            described: Vec::new(),
             config,
         };
         match plan.config.clone() {
             AdapterConfig::Lora(config) => {
                 let modules = linear_modules(parameters, names)?;
-                let chosen = match &plan.saved {
+                let chosen = match plan.saved.first() {
                     Some(saved) => saved.chosen(&config, &modules, names)?,
                     None => {
                         let (rank, scale) = (config.rank, config.scale(config.rank));
                         chosen(&config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect()
                     }
                 };
-                let layers: Vec<&LinearModule> = chosen.iter().map(|(module, ..)| *module).collect();
-                plan.target_modules = target_modules(&layers, &modules);
-                plan.updates = chosen.iter().map(|&(module, rank, scale)| update(module, rank, scale)).collect();
-                plan.add_trained(&config, parameters, names)?;
+                let layers: Vec<(&LinearModule, bool)> = chosen.iter().map(|(module, ..)| (*module, false)).collect();
+                plan.target_modules = target_modules(&layers, &modules, false);
+                let update = |&(module, rank, scale): &(&_, _, _)| update(module, rank, scale, config.dora);
+                plan.updates = chosen.iter().map(update).collect();
+                plan.add_trained(&config.trained, parameters, names)?;
+            }
+            AdapterConfig::Ia3(config) => {
+                let modules = linear_modules(parameters, names)?;
+                let chosen = match plan.saved.first() {
+                    Some(saved) => saved.chosen_factors(&modules, names)?,
+                    None => scaling::chosen(&config, &modules)?,
+                };
+                plan.target_modules =
+                    [false, true].map(|of_inputs| target_modules(&chosen, &modules, of_inputs)).concat();
+                plan.target_modules.sort();
+                plan.feed_forward_modules = target_modules(&chosen, &modules, true);
+                plan.factors =
+                    chosen.iter().map(|(module, of_inputs)| LearnedFactors::new(module, *of_inputs)).collect();
+                plan.add_trained(&config.trained, parameters, names)?;
             }
             AdapterConfig::Prompt(config) => plan.prompt = Some(plan.prompt_tables(&config, parameters)?),
         }
         Ok(plan)
     }
 
-    /// Whether new low-rank updates are all that is trained: without them the model is what training begins with.
-    pub(crate) fn is_new_low_rank_alone(&self) -> bool {
-        self.prompt.is_none() && self.trained.is_empty() && self.saved.is_none()
+    /// Whether new updates of layers are all that is trained: without them the model is what training begins with.
+    pub(crate) fn is_new_updates_alone(&self) -> bool {
+        self.prompt.is_none() && self.trained.is_empty() && self.saved.is_empty()
     }
 
     /// Whether virtual tokens are trained.
@@ -156,15 +190,15 @@ impl AdapterPlan {
     }
 
     /// Choose the parameters that are trained as a whole.
-    fn add_trained(&mut self, config: &LoraConfig, parameters: &Parameters, names: &NameTable) -> Result<()> {
+    fn add_trained(&mut self, trained: &[String], parameters: &Parameters, names: &NameTable) -> Result<()> {
         let has_new_head = matches!(
             self.head,
             Some(TextHead::Classification { .. } | TextHead::TokenClassification { .. } | TextHead::QuestionAnswering)
         );
         // A PEFT directory names the modules of its head itself.
-        let is_new = self.saved.is_none();
+        let is_new = self.saved.is_empty();
         let heads = HEADS.iter().filter(|_| has_new_head && is_new).map(|name| (*name).to_owned());
-        let wanted: Vec<String> = config.trained.iter().cloned().chain(heads).collect();
+        let wanted: Vec<String> = trained.iter().cloned().chain(heads).collect();
         let mut used = vec![false; wanted.len()];
         for param in parameters.declared() {
             let shape = param.spec().shape.dims().to_vec();
@@ -177,10 +211,10 @@ impl AdapterPlan {
                 (*used, is_trained) = (*used || fits, is_trained || fits);
             }
             if is_trained {
-                self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts });
+                self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts, source: 0 });
             }
         }
-        if let Some((name, _)) = config.trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
+        if let Some((name, _)) = trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
             let reason = format!("no module of the model is named \"{name}\"");
             return Err(Error::argument("adapter.trained", reason, "give the name of a module, such as \"lm_head\""));
         }
@@ -196,6 +230,7 @@ impl AdapterPlan {
         let mut low_rank: HashMap<String, Vec<LowRankOptions>> = HashMap::new();
         let (dropout, prompt) = match &self.config {
             AdapterConfig::Lora(config) => (config.dropout, None),
+            AdapterConfig::Ia3(_) => (0.0, None),
             AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
                 (0.0, Some(PromptOptions { tokens: *tokens, decoder: *decoder }))
             }
@@ -203,34 +238,45 @@ impl AdapterPlan {
         for update in &self.updates {
             let layer = update.weight.strip_suffix(".weight").unwrap_or(&update.weight);
             low_rank.entry(layer.to_owned()).or_default().push(LowRankOptions {
-                name: update.name().to_owned(),
+                name: update.place(),
                 rows: update.part.rows.clone(),
                 rank: update.rank,
                 scale: update.scale,
                 dropout,
+                magnitude: update.magnitude.is_some(),
             });
         }
+        let mut scaling: HashMap<String, Vec<ScalingOptions>> = HashMap::new();
+        for factors in &self.factors {
+            scaling.entry(factors.layer.clone()).or_default().push(factors.options());
+        }
         let trained = NamePatterns::new(self.trained.iter().map(|param| param.name.as_str()));
-        Adapters { low_rank, prompt, trained }
+        Adapters { low_rank, scaling, prompt, trained }
     }
 
     /// Names and full shapes of the written parameters, in the order of [`AdapterPlan::written`].
     pub(crate) fn shapes(&self) -> Vec<ParamShape> {
         let of_update = |update: &LoraUpdate| {
             let (columns, rows, rank) = (update.part.columns(), update.part.rows.len(), update.rank);
-            [ParamShape::new(update.a.clone(), [rank, columns]), ParamShape::new(update.b.clone(), [rows, rank])]
+            let mut shapes = vec![
+                ParamShape::new(update.a.clone(), [rank, columns]),
+                ParamShape::new(update.b.clone(), [rows, rank]),
+            ];
+            shapes.extend(update.magnitude.as_ref().map(|name| ParamShape::new(name.clone(), [rows])));
+            shapes
         };
+        let factors = self.factors.iter().map(|factors| ParamShape::new(factors.factors.clone(), [factors.count()]));
         let whole = self.trained.iter().map(|param| ParamShape::new(param.name.clone(), param.shape.clone()));
         let prompt = self.prompt.iter().flat_map(|PromptTables { names, tokens, size }| {
             names.iter().map(|name| ParamShape::new(name.clone(), [*tokens, *size]))
         });
-        self.updates.iter().flat_map(of_update).chain(whole).chain(prompt).collect()
+        self.updates.iter().flat_map(of_update).chain(factors).chain(whole).chain(prompt).collect()
     }
 
     /// The text that new virtual tokens begin with.
     pub(crate) fn first_text(&self) -> Option<&str> {
         match &self.config {
-            AdapterConfig::Prompt(config) if self.saved.is_none() => config.text.as_deref(),
+            AdapterConfig::Prompt(config) if self.saved.is_empty() => config.text.as_deref(),
             _ => None,
         }
     }
@@ -271,6 +317,11 @@ impl AdapterPlan {
         &self.updates
     }
 
+    /// The learned factors, in the order of the model's layers.
+    pub fn factors(&self) -> &[LearnedFactors] {
+        &self.factors
+    }
+
     /// Our names of the model's parameters that are trained as a whole.
     pub fn trained(&self) -> impl Iterator<Item = &str> {
         self.trained.iter().map(|param| param.name.as_str())
@@ -278,31 +329,40 @@ impl AdapterPlan {
 
     /// Values of the updates and of what is trained as a whole: what checkpoints and PEFT directories have.
     pub fn values(&self) -> usize {
-        let of_update = |update: &LoraUpdate| update.rank * (update.part.columns() + update.part.rows.len());
+        let of_update = |update: &LoraUpdate| {
+            let rows = update.part.rows.len();
+            update.rank * (update.part.columns() + rows) + update.magnitude.as_ref().map_or(0, |_| rows)
+        };
+        let factors = self.factors.iter().map(LearnedFactors::count);
         let whole = self.trained.iter().map(|param| param.shape.iter().product::<usize>());
         let prompt = self.prompt.iter().map(|prompt| prompt.names.len() * prompt.tokens * prompt.size);
-        self.updates.iter().map(of_update).chain(whole).chain(prompt).sum()
+        self.updates.iter().map(of_update).chain(factors).chain(whole).chain(prompt).sum()
     }
 
     /// Updated layers and trained modules, in a line.
     pub fn describe(&self) -> String {
-        let config = match &self.config {
-            AdapterConfig::Lora(config) => config,
+        if !self.described.is_empty() {
+            return self.described.join("; ");
+        }
+        let method = match &self.config {
+            AdapterConfig::Lora(config) => {
+                format!("{} of rank {}", if config.dora { "DoRA" } else { "LoRA" }, config.rank)
+            }
+            AdapterConfig::Ia3(_) => "IA3".to_owned(),
             AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
                 let decoder = if *decoder { " and as many before the decoder's" } else { "" };
                 return format!("{tokens} virtual tokens before a sequence{decoder}");
             }
         };
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for update in &self.updates {
-            *counts.entry(update.name()).or_default() += 1;
-        }
+        let names = self.updates.iter().map(LoraUpdate::name).chain(self.factors.iter().map(LearnedFactors::name));
+        names.for_each(|name| *counts.entry(name).or_default() += 1);
         let layers: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let trained = match self.modules_to_save.as_slice() {
             [] => String::new(),
             modules => format!("; trained as a whole: {}", modules.join(", ")),
         };
-        format!("LoRA of rank {} on {}{trained}", config.rank, layers.join(", "))
+        format!("{method} on {}{trained}", layers.join(", "))
     }
 }
 
@@ -311,10 +371,30 @@ impl LoraUpdate {
     fn name(&self) -> &str {
         super::modules::last_name(&self.module)
     }
+
+    /// Its name among the updates of its layer.
+    fn place(&self) -> String {
+        match self.source {
+            0 => self.name().to_owned(),
+            source => format!("{}.{source}", self.name()),
+        }
+    }
+
+    /// Make it one of another directory of several, beside the updates of the first.
+    pub(super) fn number(&mut self, source: usize) {
+        self.source = source;
+        let layer = self.weight.strip_suffix(".weight").unwrap_or(&self.weight);
+        (self.a, self.b) = (matrix(layer, &self.place(), "a"), matrix(layer, &self.place(), "b"));
+    }
+
+    /// Our names of its parameters.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.a), Some(&self.b), self.magnitude.as_ref()].into_iter().flatten().map(String::as_str)
+    }
 }
 
-fn update(module: &LinearModule, rank: usize, scale: f32) -> LoraUpdate {
-    let matrix = |side: &str| format!("{}.lora.{}.{side}", module.layer.name, module.last_name());
+fn update(module: &LinearModule, rank: usize, scale: f32, dora: bool) -> LoraUpdate {
+    let matrix = |side: &str| matrix(&module.layer.name, module.last_name(), side);
     LoraUpdate {
         module: module.path.clone(),
         weight: module.layer.weight(),
@@ -323,11 +403,18 @@ fn update(module: &LinearModule, rank: usize, scale: f32) -> LoraUpdate {
         scale,
         a: matrix("a"),
         b: matrix("b"),
+        magnitude: dora.then(|| matrix("magnitude")),
+        source: 0,
     }
 }
 
-/// The modules that a configuration names.
-fn chosen<'m>(config: &LoraConfig, modules: &'m [LinearModule]) -> Result<Vec<&'m LinearModule>> {
+/// Our name of a parameter of an update.
+fn matrix(layer: &str, update: &str, side: &str) -> String {
+    format!("{layer}.lora.{update}.{side}")
+}
+
+/// Refuse targets that are names of no layer, or of the output projection.
+pub(super) fn check_targets(targets: &[String], modules: &[LinearModule]) -> Result<()> {
     let wrong = |reason: String, fix: String| Error::argument("adapter.targets", reason, fix);
     let known = || {
         let mut names: Vec<&str> =
@@ -336,12 +423,10 @@ fn chosen<'m>(config: &LoraConfig, modules: &'m [LinearModule]) -> Result<Vec<&'
         names.dedup();
         names
     };
-    let all = config.is_all_linear();
-    for target in config.targets.iter().filter(|target| *target != super::config::ALL_LINEAR) {
+    for target in targets.iter().filter(|target| *target != super::config::ALL_LINEAR) {
         let named = || modules.iter().filter(|module| names_module(std::slice::from_ref(target), &module.path));
         if let Some(module) = named().find(|module| module.is_vocabulary()) {
-            let reason =
-                format!("\"{target}\" is {}, the output projection, which has no low-rank update", module.path);
+            let reason = format!("\"{target}\" is {}, the output projection, which has no update", module.path);
             return Err(wrong(reason, "remove it, or train it as a whole with adapter.trained".to_owned()));
         }
         if named().next().is_none() {
@@ -356,21 +441,31 @@ fn chosen<'m>(config: &LoraConfig, modules: &'m [LinearModule]) -> Result<Vec<&'
             ));
         }
     }
+    Ok(())
+}
+
+/// The modules that a configuration names.
+fn chosen<'m>(config: &LoraConfig, modules: &'m [LinearModule]) -> Result<Vec<&'m LinearModule>> {
+    check_targets(&config.targets, modules)?;
+    let all = config.is_all_linear();
     let is_chosen = |module: &&LinearModule| {
         (all && module.layer.is_in_block) || (!module.is_vocabulary() && names_module(&config.targets, &module.path))
     };
     let chosen: Vec<&LinearModule> = modules.iter().filter(is_chosen).collect();
     if chosen.is_empty() {
-        return Err(wrong("no layer is updated".to_owned(), "set adapter.targets = [\"all-linear\"]".to_owned()));
+        let fix = "set adapter.targets = [\"all-linear\"]";
+        return Err(Error::argument("adapter.targets", "no layer is updated", fix));
     }
     Ok(chosen)
 }
 
-/// PEFT's names for the chosen modules: the last name where all that have it are chosen, else whole paths.
-fn target_modules(chosen: &[&LinearModule], all: &[LinearModule]) -> Vec<String> {
-    let is_chosen = |path: &str| chosen.iter().any(|module| module.path == path);
+/// PEFT's names for the chosen modules of one kind: the last name where all that have it are chosen and of this kind,
+/// else whole paths.
+fn target_modules(chosen: &[(&LinearModule, bool)], all: &[LinearModule], kind: bool) -> Vec<String> {
+    let of_kind = || chosen.iter().filter(|(_, other)| *other == kind).map(|(module, _)| *module);
+    let is_chosen = |path: &str| of_kind().any(|module| module.path == path);
     let mut names: Vec<String> = Vec::new();
-    for module in chosen {
+    for module in of_kind() {
         let name = module.last_name();
         let is_whole = all.iter().filter(|other| other.last_name() == name).all(|other| is_chosen(&other.path));
         names.push(if is_whole { name.to_owned() } else { module.path.clone() });

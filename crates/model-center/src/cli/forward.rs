@@ -110,7 +110,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         (ranks, ..) => ranks::launch(ranks, options.model_ranks())?,
     };
     let threads = crate::cli::device::threads(options.threads)?;
-    let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+    let (model, adapter) = opened::adapted(&options.model, &options.source)?;
     let directory = Pretrained::resolve(&model, options.source.revision.as_deref(), &model_places())?;
     let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;
     if options.grads && inputs.batch.labels.is_none() {

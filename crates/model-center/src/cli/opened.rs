@@ -46,10 +46,14 @@ pub struct ModelSource {
     /// of heads for other tasks need no pattern.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
-    /// PEFT directory of an adapter that the model is opened with. A PEFT directory may also be given in place of the
-    /// model, which its adapter_config.json names.
+    /// PEFT directory of an adapter that the model is opened with. Of LoRA there may be several, whose updates are added
+    /// up: repeat the option. A PEFT directory may also be given in place of the model, which its adapter_config.json
+    /// names.
     #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
+    pub adapter: Vec<PathBuf>,
+    /// Factor of the updates of an adapter of LoRA, one for each --adapter in their order; by default 1.
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    pub adapter_weight: Vec<f32>,
 }
 
 /// Dtypes of stored weights.
@@ -132,14 +136,15 @@ pub fn note_opened(opened: &OpenedModel, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The model to open and the adapter to open it with. A PEFT directory in place of a model is the adapter of the model
+/// The model to open and the adapters to open it with. A PEFT directory in place of a model is the adapter of the model
 /// that it names.
 ///
 /// # Errors
-/// A PEFT directory that cannot be read or names no model.
-pub fn adapted(model: &str, adapter: Option<&Path>) -> Result<(String, Option<Adapter>)> {
-    if let Some(adapter) = adapter {
-        return Ok((model.to_owned(), Some(Adapter::Saved(adapter.to_owned()))));
+/// A PEFT directory that cannot be read or names no model; other than one weight for each adapter.
+pub fn adapted(model: &str, source: &ModelSource) -> Result<(String, Option<Adapter>)> {
+    let given = Adapter::of_directories(&source.adapter, &source.adapter_weight, "--adapter-weight")?;
+    if given.is_some() {
+        return Ok((model.to_owned(), given));
     }
     let directory = Path::new(model);
     if !is_adapter_directory(directory) {

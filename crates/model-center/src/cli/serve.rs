@@ -175,7 +175,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let server = ModelServer::bind(options.server()?).map_err(with_flags)?;
     let threads = device::threads(options.threads)?;
-    let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+    let (model, adapter) = opened::adapted(&options.model, &options.source)?;
     let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
     let (served, head) = prepare(options, (&directory, adapter.as_ref()), registry)?;
     let stop = StopFlag::default();

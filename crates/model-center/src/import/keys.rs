@@ -23,6 +23,7 @@ pub(crate) const ATTENTION_DROPOUT: &str = "model.attention_dropout";
 
 pub(crate) const ADAPTER: &str = "adapter.method";
 pub(crate) const ADAPTER_PATH: &str = "adapter.path";
+pub(crate) const DORA: &str = "adapter.dora";
 pub(crate) const RANK: &str = "adapter.rank";
 pub(crate) const ALPHA: &str = "adapter.alpha";
 pub(crate) const RANK_STABILIZED: &str = "adapter.rank_stabilized";

@@ -83,7 +83,7 @@ impl FeedForward {
     pub fn forward(&self, x: &Var, tokens: Option<&TokenShard>, cx: &mut Ctx) -> Result<Var> {
         let FeedForwardConfig { activation, gated, dropout, length_scale, .. } = self.config;
         let dropout = cx.dropout("ffn_hidden", dropout)?;
-        let is_adapted = [&self.w_in, &self.w_out].iter().any(|layer| !layer.low_rank().is_empty());
+        let is_adapted = [&self.w_in, &self.w_out].iter().any(|layer| layer.is_adapted());
         if length_scale || dropout.is_some() || is_adapted {
             let x = length_scaled(x, length_scale, cx)?; // [.., D]
             let hidden = match gated {

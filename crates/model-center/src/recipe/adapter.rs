@@ -3,7 +3,7 @@
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
 use super::settings::{ModelInit, SaveWhich, Settings};
-use crate::adapter::{Adapter, AdapterConfig, LoraConfig, PromptConfig};
+use crate::adapter::{Adapter, AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
 use crate::model::WeightForm;
 use bmtrain_core::DeviceChoice;
 
@@ -13,18 +13,25 @@ const DIRECTORY: Expected = Expected { what: "the path of a PEFT directory", exa
 const TEXT: Expected = Expected { what: "a text", example: "Classify the sentence:" };
 /// The most virtual tokens.
 const MOST_TOKENS: u64 = 1 << 16;
-/// The keys of LoRA.
-const OF_LORA: [&str; 6] = [
-    "adapter.rank",
-    "adapter.alpha",
-    "adapter.rank_stabilized",
-    "adapter.dropout",
-    "adapter.targets",
-    "adapter.trained",
-];
+const LORA: &str = "it is for adapter.method = \"lora\"";
+const LAYERS: &str = "it is for adapter.method = \"lora\" and \"ia3\"";
+const IA3: &str = "it is for adapter.method = \"ia3\"";
+const PROMPT: &str = "it is for adapter.method = \"prompt\"";
 
-/// The keys of prompt tuning.
-const OF_PROMPT: [&str; 3] = ["adapter.virtual_tokens", "adapter.prompt_text", "adapter.prompt_stacks"];
+/// The keys of some methods, with why others do not take them.
+const KEYS: [(&str, &[Method], &str); 11] = [
+    ("adapter.rank", &[Method::Lora], LORA),
+    ("adapter.alpha", &[Method::Lora], LORA),
+    ("adapter.rank_stabilized", &[Method::Lora], LORA),
+    ("adapter.dora", &[Method::Lora], LORA),
+    ("adapter.dropout", &[Method::Lora], LORA),
+    ("adapter.targets", &[Method::Lora, Method::Ia3], LAYERS),
+    ("adapter.feed_forward", &[Method::Ia3], IA3),
+    ("adapter.trained", &[Method::Lora, Method::Ia3], LAYERS),
+    ("adapter.virtual_tokens", &[Method::Prompt], PROMPT),
+    ("adapter.prompt_text", &[Method::Prompt], PROMPT),
+    ("adapter.prompt_stacks", &[Method::Prompt], PROMPT),
+];
 
 const NO_ADAPTER: &str = "adapter.method = \"none\" trains the model itself";
 
@@ -33,65 +40,66 @@ const NO_ADAPTER: &str = "adapter.method = \"none\" trains the model itself";
 enum Method {
     None,
     Lora,
+    Ia3,
     Prompt,
 }
 
 /// What is trained, and how the frozen model is held.
 pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
     let defaults = LoraConfig::default();
-    let methods = [("none", Method::None), ("lora", Method::Lora), ("prompt", Method::Prompt)];
+    let methods = [("none", Method::None), ("lora", Method::Lora), ("ia3", Method::Ia3), ("prompt", Method::Prompt)];
     let method = r.choice("adapter.method", &methods, Method::None);
     let forms =
         [("none", WeightForm::Dequantised), ("nf4", WeightForm::Nf4), ("as-stored", WeightForm::LayersAsStored)];
     let form = r.choice("adapter.quantize", &forms, WeightForm::Dequantised);
     let path = r.optional_path("adapter.path", "not set: a new adapter", DIRECTORY);
-    let lora = LoraConfig {
+    let mut lora = LoraConfig {
         rank: r.integer("adapter.rank", defaults.rank as u64, 1..=MOST_RANK) as usize,
         alpha: r.single("adapter.alpha", f64::from(defaults.alpha), Range::Above(0.0)),
         rank_stabilized: r.flag("adapter.rank_stabilized", defaults.rank_stabilized),
+        dora: r.flag("adapter.dora", defaults.dora),
         dropout: r.single("adapter.dropout", f64::from(defaults.dropout), Range::Below(0.0, 1.0)),
-        targets: r
-            .optional_texts(
-                "adapter.targets",
-                "not set: [\"all-linear\"], the linear layers of all blocks",
-                "[\"q_proj\", \"v_proj\"]",
-            )
-            .unwrap_or(defaults.targets),
-        trained: r
-            .optional_texts("adapter.trained", "not set: a new head alone", "[\"lm_head\"]")
-            .unwrap_or(defaults.trained),
+        targets: Vec::new(),
+        trained: Vec::new(),
     };
+    let unset = match method {
+        Method::Ia3 => "not set: keys, values and second layers of feed-forwards",
+        Method::None | Method::Lora | Method::Prompt => "not set: [\"all-linear\"], the linear layers of all blocks",
+    };
+    let targets = r.optional_texts("adapter.targets", unset, "[\"q_proj\", \"v_proj\"]");
+    let unset = "not set: second layers of feed-forwards";
+    let feed_forward = r.optional_texts("adapter.feed_forward", unset, "[\"down_proj\"]").unwrap_or_default();
+    let trained = r.optional_texts("adapter.trained", "not set: a new head alone", "[\"lm_head\"]").unwrap_or_default();
     let tokens = r.integer("adapter.virtual_tokens", PromptConfig::default().tokens as u64, 1..=MOST_TOKENS);
     let prompt = PromptConfig {
         tokens: tokens as usize,
         text: r.optional_text("adapter.prompt_text", "not set: random embeddings", TEXT),
         decoder: r.choice("adapter.prompt_stacks", &[("first", false), ("both", true)], false),
     };
-    let of_others: &[&str] = match method {
-        Method::None => &["adapter.path"],
-        Method::Lora => &OF_PROMPT,
-        Method::Prompt => &OF_LORA,
-    };
-    let (why, fix) = match method {
-        Method::None => (NO_ADAPTER, "remove it, or set adapter.method = \"lora\""),
-        Method::Lora => ("it is for adapter.method = \"prompt\"", "remove it"),
-        Method::Prompt => ("it is for adapter.method = \"lora\"", "remove it"),
-    };
     if method == Method::None {
-        r.without_effect("adapter.quantize", "adapter.method", why, fix);
+        let fix = "remove it, or set adapter.method = \"lora\"";
+        let keys = ["adapter.quantize", "adapter.path"].into_iter().chain(KEYS.map(|(key, ..)| key));
+        keys.for_each(|key| r.without_effect(key, "adapter.method", NO_ADAPTER, fix));
+        return (None, WeightForm::Dequantised);
     }
-    for key in OF_LORA.into_iter().chain(OF_PROMPT).chain(["adapter.path"]) {
-        if method == Method::None || of_others.contains(&key) {
-            r.without_effect(key, "adapter.method", why, fix);
-        } else if path.is_some() && key != "adapter.path" {
+    for (key, methods, why) in KEYS {
+        if !methods.contains(&method) {
+            r.without_effect(key, "adapter.method", why, "remove it");
+        } else if path.is_some() {
             let why = "adapter.path has the adapter and its settings";
             r.without_effect(key, "adapter.path", why, "remove one of the two");
         }
     }
     let adapter = match (method, path) {
-        (Method::None, _) => return (None, WeightForm::Dequantised),
         (_, Some(path)) => Adapter::Saved(path),
-        (Method::Lora, None) => Adapter::New(AdapterConfig::Lora(lora)),
+        (Method::Ia3, None) => {
+            let targets = targets.unwrap_or_default();
+            Adapter::New(AdapterConfig::Ia3(Ia3Config { targets, feed_forward, trained }))
+        }
+        (Method::None | Method::Lora, None) => {
+            (lora.targets, lora.trained) = (targets.unwrap_or(defaults.targets), trained);
+            Adapter::New(AdapterConfig::Lora(lora))
+        }
         (Method::Prompt, None) => Adapter::New(AdapterConfig::Prompt(prompt)),
     };
     (Some(adapter), form)

@@ -87,6 +87,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("lora_rank", "adapter.rank"),
     ("lora_alpha", "adapter.alpha"),
     ("lora_dropout", "adapter.dropout"),
+    ("use_dora", "adapter.dora"),
+    ("peft_use_dora", "adapter.dora"),
+    ("feedforward_modules", "adapter.feed_forward"),
     ("use_rslora", "adapter.rank_stabilized"),
     ("target_modules", "adapter.targets"),
     ("lora_target", "adapter.targets"),
@@ -255,7 +258,6 @@ pub(super) struct Missing {
 }
 
 const MISSING: &[Missing] = &[
-    Missing { what: "DoRA is", instead: "adapter.method = \"lora\"", tasks: &[], keys: &["dora", "use_dora"] },
     Missing {
         what: "quantisation to 8 bits is",
         instead: "adapter.quantize = \"nf4\" quantises a frozen model to 4 bits, and \"as-stored\" keeps a GGUF file's \

@@ -77,8 +77,9 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("model.init_seed", "Seed of the initial values of parameters that the directory does not hold."),
     second(
         "adapter.method",
-        "`lora` freezes the model and trains low-rank updates of its linear layers, `prompt` the embeddings of virtual \
-         tokens before every sequence: all that checkpoints and the saved directory have, `docs/adapters.md`.",
+        "`lora` freezes the model and trains low-rank updates of its linear layers, `ia3` factors of keys, values and \
+         feed-forwards, `prompt` the embeddings of virtual tokens before every sequence: all that checkpoints and the \
+         saved directory have, `docs/adapters.md`.",
     ),
     second(
         "adapter.quantize",
@@ -89,11 +90,16 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("adapter.rank", "Rank of an update."),
     second("adapter.alpha", "An update is multiplied by `adapter.alpha` / `adapter.rank`."),
     second("adapter.rank_stabilized", "Divide by the root of the rank instead."),
+    second("adapter.dora", "Train the lengths of the rows of updated weights, too: DoRA."),
     second("adapter.dropout", "Dropout of what enters an update."),
     second(
         "adapter.targets",
         "The layers that are updated, by Hugging Face's names of modules, whole or from any dot on; `*` stands for any \
          text.",
+    ),
+    second(
+        "adapter.feed_forward",
+        "IA³: the layers among `adapter.targets` whose inputs are multiplied, not the outputs.",
     ),
     second("adapter.virtual_tokens", "Number of virtual tokens."),
     second(

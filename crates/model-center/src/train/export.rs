@@ -252,10 +252,7 @@ pub fn export(
 
 /// An adapter whose directory is found from wherever the program runs.
 fn from_anywhere(adapter: Adapter) -> Adapter {
-    match adapter {
-        Adapter::Saved(directory) => Adapter::Saved(directory.canonicalize().unwrap_or(directory)),
-        new @ Adapter::New(_) => new,
-    }
+    adapter.map_paths(|directory| directory.canonicalize().unwrap_or(directory))
 }
 
 /// Whether the checkpoint has exactly the parameters of the model.

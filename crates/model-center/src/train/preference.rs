@@ -64,7 +64,7 @@ impl Preference {
                 let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\"";
                 return Err(Error::recipe("adapter.method", reason, fix));
             }
-            Some(plan) if plan.is_new_low_rank_alone() => Reference::WithoutUpdates,
+            Some(plan) if plan.is_new_updates_alone() => Reference::WithoutUpdates,
             _ => Reference::Pending,
         };
         Ok(Preference { loss, reference })

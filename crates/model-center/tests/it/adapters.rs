@@ -1,11 +1,13 @@
-//! LoRA and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit
+//! LoRA, DoRA, IA³ and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit
 //! floats.
 
 use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch, inputs, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
-use model_center::adapter::{ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails};
+use model_center::adapter::{
+    ADAPTER_WEIGHTS, Adapter, AdapterConfig, Ia3Config, LoraConfig, PeftDetails, WeightedAdapter,
+};
 use model_center::data::{Batch, Labels, VerbalizerBatch};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
@@ -30,7 +32,7 @@ const fn golden(name: &'static str, model: (&'static str, &'static str), head: T
     Golden { name, model, head, defined }
 }
 
-static GOLDENS: [Golden; 9] = [
+static GOLDENS: [Golden; 18] = [
     golden("llama", ("llama_a", "lm"), TextHead::CausalLm),
     golden("gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     golden("bloom", ("bloom_a", "lm"), TextHead::CausalLm),
@@ -40,6 +42,15 @@ static GOLDENS: [Golden; 9] = [
     golden("prompt_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     of_t5("prompt_t5"),
     of_t5("prompt_t5_both"),
+    golden("dora_llama", ("llama_a", "lm"), TextHead::CausalLm),
+    golden("dora_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
+    golden("dora_bloom", ("bloom_a", "lm"), TextHead::CausalLm),
+    golden("dora_bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
+    golden("ia3_llama", ("llama_a", "lm"), TextHead::CausalLm),
+    golden("ia3_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
+    golden("ia3_bloom", ("bloom_a", "lm"), TextHead::CausalLm),
+    golden("ia3_bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
+    of_t5("ia3_t5"),
 ];
 
 const fn of_t5(name: &'static str) -> Golden {
@@ -47,8 +58,8 @@ const fn of_t5(name: &'static str) -> Golden {
     Golden { name, model: ("t5_b", "lm"), head: TextHead::CausalLm, defined }
 }
 
-/// The goldens of LoRA.
-fn of_lora() -> impl Iterator<Item = &'static Golden> {
+/// The goldens of methods that can be merged.
+fn of_layers() -> impl Iterator<Item = &'static Golden> {
     GOLDENS.iter().filter(|golden| !golden.name.starts_with("prompt"))
 }
 
@@ -170,7 +181,8 @@ fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits()
         let weights = |directory: &Path| tensors(&directory.join(ADAPTER_WEIGHTS));
         assert_eq!(weights(out.path()), weights(&golden.directory()), "{}", golden.name);
         let (ours, theirs) = (config(out.path()), config(&golden.directory()));
-        let of_lora = ["peft_type", "task_type", "r", "use_rslora", "fan_in_fan_out", "modules_to_save", "bias"];
+        let of_lora =
+            ["peft_type", "task_type", "r", "use_rslora", "use_dora", "fan_in_fan_out", "modules_to_save", "bias"];
         let of_prompt = ["num_virtual_tokens", "num_transformer_submodules", "token_dim", "prompt_tuning_init"];
         for field in of_lora.into_iter().chain(of_prompt) {
             let (ours, theirs) = (&ours[field], &theirs[field]);
@@ -178,14 +190,15 @@ fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits()
         }
         let again = golden.open(&device, Adapter::Saved(out.path().to_owned()), Recompute::Keep);
         assert_eq!(golden.logits(&again, &device), golden.logits(&opened, &device), "{}", golden.name);
-        assert_eq!(again.adapter.unwrap().updates(), plan.updates(), "{}", golden.name);
+        let again = again.adapter.unwrap();
+        assert_eq!((again.updates(), again.factors()), (plan.updates(), plan.factors()), "{}", golden.name);
     }
 }
 
 #[test]
 fn a_merged_model_computes_what_model_and_adapter_do() {
     let device = Device::cpu(1).unwrap();
-    for golden in of_lora() {
+    for golden in of_layers() {
         let opened = golden.open_saved(&device);
         let out = tempfile::tempdir().unwrap();
         let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
@@ -207,16 +220,21 @@ fn a_merged_model_computes_what_model_and_adapter_do() {
 #[test]
 fn new_updates_change_nothing_until_they_are_trained() {
     let device = Device::cpu(1).unwrap();
-    for golden in of_lora() {
-        let config = LoraConfig { rank: 2, ..LoraConfig::default() };
-        let opened = golden.open(&device, Adapter::New(AdapterConfig::Lora(config)), Recompute::Keep);
+    let lora = LoraConfig { rank: 2, ..LoraConfig::default() };
+    let configs = [
+        AdapterConfig::Lora(lora.clone()),
+        AdapterConfig::Lora(LoraConfig { dora: true, ..lora }),
+        AdapterConfig::Ia3(Ia3Config::default()),
+    ];
+    for (golden, config) in of_layers().flat_map(|golden| configs.iter().map(move |config| (golden, config))) {
+        let opened = golden.open(&device, Adapter::New(config.clone()), Recompute::Keep);
         let options = OpenOptions { head: Some(golden.head), ..OpenOptions::new(&device) };
         let base = Registry::default().open(&directory(golden.model.0, golden.model.1), &options).unwrap();
         let (with, without) = (golden.logits(&opened, &device), golden.logits(&base, &device));
         let scale = without.iter().fold(0f32, |most, value| most.max(value.abs()));
         let moved = with.iter().zip(&without).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Layers that a fused op computed round at other places.
-        assert!(moved <= 1e-5 * scale, "{}: {moved} of {scale}", golden.name);
+        assert!(moved <= 1e-5 * scale, "{} {config:?}: {moved} of {scale}", golden.name);
         let plan = opened.adapter.unwrap();
         let trained = opened.model.parameters().iter().filter(|param| param.is_trainable());
         assert_eq!(trained.map(|param| param.spec().shape.elements()).sum::<usize>(), plan.values());
@@ -271,4 +289,93 @@ fn names_of_no_layer_are_refused_with_what_was_meant() {
     assert!(error.contains("train it as a whole with adapter.trained"), "{error}");
     let error = refused(&["all-linear"], &["lm_haed"]);
     assert!(error.contains("no module of the model is named \"lm_haed\""), "{error}");
+}
+
+/// The layers that have factors where none are named, under PEFT's names; a name of one that has none.
+#[test]
+fn factors_of_no_named_layer_are_those_of_keys_values_and_feed_forwards() {
+    let device = Device::cpu(1).unwrap();
+    let new = |config| Adapter::New(AdapterConfig::Ia3(config));
+    for golden in GOLDENS.iter().filter(|golden| golden.name.starts_with("ia3") && golden.name != "ia3_bert") {
+        let opened = golden.open(&device, new(Ia3Config::default()), Recompute::Keep);
+        let saved = golden.open_saved(&device);
+        let [ours, theirs] = [&opened, &saved].map(|opened| opened.adapter.as_ref().unwrap().factors());
+        assert_eq!(ours, theirs, "{}", golden.name);
+    }
+    let named = |targets: &[&str], feed_forward: &[&str]| {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let config = Ia3Config { targets: texts(targets), feed_forward: texts(feed_forward), ..Ia3Config::default() };
+        let options = OpenOptions { adapter: Some(new(config)), ..OpenOptions::new(&device) };
+        Registry::default().open(&directory("llama_a", "lm"), &options)
+    };
+    let opened = named(&["q_proj", "o_proj", "gate_proj"], &["o_proj"]).unwrap();
+    let of_inputs = opened.adapter.as_ref().unwrap().factors().iter().filter(|factors| factors.of_inputs);
+    assert!(of_inputs.clone().count() > 0 && of_inputs.into_iter().all(|factors| factors.module.ends_with("o_proj")));
+    // Of a fused layer all modules have the same inputs.
+    let error = named(&["gate_proj"], &["gate_proj"]).err().unwrap().to_string();
+    assert!(error.contains("mlp.gate_proj is computed together with other modules"), "{error}");
+    let error = named(&["q_proj"], &["down_proj"]).err().unwrap().to_string();
+    assert!(error.contains("\"down_proj\" is none of the layers that have factors"), "{error}");
+    let error = named(&["k_porj"], &[]).err().unwrap().to_string();
+    assert!(error.contains("did you mean \"k_proj\"?"), "{error}");
+}
+
+/// Magnitudes have to be there for every module, and only with `use_dora`.
+#[test]
+fn magnitudes_that_do_not_fit_the_configuration_are_refused() {
+    let device = Device::cpu(1).unwrap();
+    for (from, to, reason) in [
+        ("dora_llama", "llama", "lora_magnitude_vector is missing, and use_dora is set"),
+        ("llama", "dora_llama", "there is a lora_magnitude_vector, and use_dora is not set"),
+    ] {
+        let out = tempfile::tempdir().unwrap();
+        let copy = |from: &str, name: &str| {
+            std::fs::copy(directory("adapters", from).join(name), out.path().join(name)).unwrap();
+        };
+        copy(from, "adapter_config.json");
+        copy(to, ADAPTER_WEIGHTS);
+        let adapter = Some(Adapter::Saved(out.path().to_owned()));
+        let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
+        let error = Registry::default().open(&directory("llama_a", "lm"), &options).err().unwrap().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+/// Two adapters of other ranks, alphas and layers: PEFT's logits, those of the merged model, and what cannot be combined.
+#[test]
+fn several_adapters_add_up_with_their_weights() {
+    let device = Device::cpu(1).unwrap();
+    let llama = &GOLDENS[0];
+    let several = |adapters: &[(&str, f32)]| {
+        let weighted =
+            |(name, weight): &(&str, f32)| WeightedAdapter { path: directory("adapters", name), weight: *weight };
+        let adapter = Some(Adapter::Several(adapters.iter().map(weighted).collect()));
+        let options = OpenOptions { adapter, head: Some(llama.head), ..OpenOptions::new(&device) };
+        Registry::default().open(&directory(llama.model.0, llama.model.1), &options)
+    };
+    let opened = several(&[("llama", 0.75), ("combined_llama", -0.5)]).unwrap();
+    assert!(opened.initialized.is_empty(), "{:?}", opened.initialized);
+    let plan = opened.adapter.as_ref().unwrap();
+    assert!(plan.describe().starts_with("0.75 x LoRA of rank 4 on "), "{}", plan.describe());
+    let wide = |values: &[f32]| values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>();
+    let narrow =
+        |values: &[f32]| -> Vec<f32> { llama.defined_at(&wide(values)).iter().map(|value| *value as f32).collect() };
+    let file = SafetensorsFile::open(&directory("adapters", "combined_llama").join("golden.safetensors")).unwrap();
+    let logits = llama.logits(&opened, &device);
+    check("two adapters", &narrow(&logits), &llama.defined_at(&f64s(&file, "logits")));
+    let out = tempfile::tempdir().unwrap();
+    let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
+    plan.save_merged(&*opened.model, out.path(), &options).unwrap();
+    let merged = Registry::default().open(out.path(), &OpenOptions::new(&device)).unwrap();
+    check("merged", &narrow(&llama.logits(&merged, &device)), &llama.defined_at(&wide(&logits)));
+    // A weight of one and a weight of zero are the adapter alone.
+    let [alone, one] = [llama.open_saved(&device), several(&[("llama", 1.0), ("combined_llama", 0.0)]).unwrap()];
+    let [alone, one] = [&alone, &one].map(|opened| llama.logits(opened, &device));
+    check("one of two", &narrow(&one), &llama.defined_at(&wide(&alone)));
+    let error = plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap_err().to_string();
+    assert!(error.contains("not written as one"), "{error}");
+    for other in ["dora_llama", "ia3_llama", "prompt_llama"] {
+        let error = several(&[("llama", 1.0), (other, 1.0)]).err().unwrap().to_string();
+        assert!(error.contains("where all of them are LoRA's"), "{error}");
+    }
 }

@@ -41,6 +41,10 @@ struct Models {
 
 impl Models {
     fn new(config: &str, targets: &[&str]) -> Self {
+        Models::with(config, targets, false)
+    }
+
+    fn with(config: &str, targets: &[&str], dora: bool) -> Self {
         let (models, device) = (Models { place: tempfile::tempdir().unwrap() }, Device::cpu(1).unwrap());
         std::fs::create_dir_all(models.own()).unwrap();
         std::fs::create_dir_all(models.dequantised()).unwrap();
@@ -60,7 +64,7 @@ impl Models {
         random.model.save(&models.own(), &save).unwrap();
         dequantise_directory(&models.own(), &models.dequantised());
         let targets = targets.iter().map(|target| (*target).to_owned()).collect();
-        let config = LoraConfig { rank: 4, alpha: 8.0, targets, ..LoraConfig::default() };
+        let config = LoraConfig { rank: 4, alpha: 8.0, targets, dora, ..LoraConfig::default() };
         let adapter = Adapter::New(AdapterConfig::Lora(config));
         let options = OpenOptions { adapter: Some(adapter), ..OpenOptions::new(&device) };
         let opened = Registry::default().open(&models.own(), &options).unwrap();
@@ -69,7 +73,10 @@ impl Models {
         let mut fill = |name: &str, values: &mut Vec<f32>| {
             seed += 1;
             let shape = parameters.get(name).unwrap().spec().shape;
-            values.extend(Tensor::randn(&device, shape, seed)?.to_vec::<f32>()?.iter().map(|value| value * 0.1));
+            // Lengths of rows are about what random weights have.
+            let about = if name.ends_with(".magnitude") { 0.9 } else { 0.0 };
+            values
+                .extend(Tensor::randn(&device, shape, seed)?.to_vec::<f32>()?.iter().map(|value| value * 0.1 + about));
             Ok(())
         };
         opened.adapter.as_ref().unwrap().write(&models.adapter(), &DETAILS, &mut fill).unwrap();
@@ -227,14 +234,16 @@ fn codes_and_scales_equal_those_of_bitsandbytes() {
 #[test]
 fn logits_losses_and_gradients_equal_those_beside_the_dequantised_model_bit_for_bit() {
     let device = Device::cpu(2).unwrap();
-    for (name, config, targets) in [
-        ("llama", LLAMA, &["all-linear"][..]),
-        ("llama, attention alone", LLAMA, &["q_proj", "v_proj"]),
-        ("gpt2", GPT2, &["all-linear"]),
-        ("gpt2, attention alone", GPT2, &["c_attn"]),
-        ("bloom", BLOOM, &["all-linear"]),
+    for (name, config, targets, dora) in [
+        ("llama", LLAMA, &["all-linear"][..], false),
+        ("llama, attention alone", LLAMA, &["q_proj", "v_proj"], false),
+        ("gpt2", GPT2, &["all-linear"], false),
+        ("gpt2, attention alone", GPT2, &["c_attn"], false),
+        ("bloom", BLOOM, &["all-linear"], false),
+        ("llama, DoRA", LLAMA, &["q_proj", "down_proj"], true),
+        ("bloom, DoRA", BLOOM, &["all-linear"], true),
     ] {
-        let models = Models::new(config, targets);
+        let models = Models::with(config, targets, dora);
         for recompute in [Recompute::Keep, Recompute::Checkpoint] {
             let what = format!("{name}, {recompute:?}");
             let [blocks, wide] = models.pair(|options| OpenOptions { recompute, ..options }, &device);
@@ -264,7 +273,12 @@ fn quantisation_moves_logits_and_is_the_same_again() {
 
 #[test]
 fn ranks_train_beside_blocks_as_one_rank_does() {
-    let models = Models::new(LLAMA, &["all-linear"]);
+    for dora in [false, true] {
+        ranks_train_as_one(&Models::with(LLAMA, &["all-linear"], dora));
+    }
+}
+
+fn ranks_train_as_one(models: &Models) {
     let run = |groups: &RankGroups, level: ZeroLevel, sequence: bool| {
         let device = Device::cpu(1).unwrap();
         let sharding = Sharding { ranks: Arc::clone(groups.data()), level, ..Sharding::solo() };

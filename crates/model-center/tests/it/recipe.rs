@@ -93,7 +93,8 @@ init_seed = 1234                # default: follows train.seed
 [adapter]
 method = "none"                 # default
 # no effect, adapter.method = "none" trains the model itself: quantize, path, rank, alpha,
-#   rank_stabilized, dropout, targets, trained, virtual_tokens, prompt_text, prompt_stacks
+#   rank_stabilized, dora, dropout, targets, feed_forward, trained, virtual_tokens, prompt_text,
+#   prompt_stacks
 
 [data]
 task = "RTE"                    # r.toml:4

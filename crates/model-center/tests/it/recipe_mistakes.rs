@@ -363,6 +363,7 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("deepspeed={stage=3}", "this is transformers' name; here it is parallel.zero; tables"),
         ("train.lora=true", "this is another trainer's name; here it is adapter.method = \"lora\""),
         ("train.lora_r=8", "this is another trainer's name; here it is adapter.rank"),
+        ("train.use_dora=true", "here it is adapter.dora"),
         ("lora={r=8}", "here it is adapter.method = \"lora\"; tables"),
         ("qlora={r=8}", "here it is adapter.quantize = \"nf4\"; tables"),
         ("model.load_in_4bit=true", "this is another trainer's name; here it is adapter.quantize = \"nf4\""),
@@ -372,7 +373,6 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         assert!(text.contains(fix), "{set}: {text}");
     }
     for (set, reason, fix) in [
-        ("train.use_dora=true", "`train.use_dora`: DoRA is not available", "what is: adapter.method"),
         (
             "model.load_in_8bit=true",
             "`model.load_in_8bit`: quantisation to 8 bits is not",

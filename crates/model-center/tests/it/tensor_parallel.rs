@@ -168,6 +168,25 @@ fn low_rank_updates_on_several_ranks_are_those_of_one() {
     on_mesh(&Job { recompute, level: ZeroLevel::Three, ..job.clone() }, 2, 1).check_losses_and_norms(&alone);
 }
 
+/// Lengths of rows that ranks have parts of, and factors of split and of replicated outputs and inputs.
+#[test]
+fn magnitudes_and_factors_on_several_ranks_are_those_of_one() {
+    let t5: runs::Build = family!(t5::T5, T5Config);
+    let t5 = Job { golden: ("t5_a", "lm"), fields: json!({"d_ff": 28}), head: TIED, build: t5, ..Job::default() };
+    let of = |job: Job| [Job { low_rank: Some(2), magnitude: true, ..job.clone() }, Job { factors: true, ..job }];
+    for (job, tensor) in [(gpt2_job(), 2), (qwen3_job(), 4), (bert_job(), 2), (t5, 2)] {
+        of(job).iter().for_each(|job| check_parity(job, tensor));
+    }
+    for job in of(qwen3_job()) {
+        let alone = on_mesh(&job, 1, 1);
+        for (level, sequence) in [(ZeroLevel::Two, false), (ZeroLevel::Three, true)] {
+            on_mesh(&Job { level, sequence, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+        }
+        let recompute = bmtrain_dist::block::Recompute::Checkpoint;
+        on_mesh(&Job { recompute, level: ZeroLevel::Three, ..job.clone() }, 2, 1).check_losses_and_norms(&alone);
+    }
+}
+
 #[test]
 fn logits_of_label_words_come_from_the_ranks_that_have_them() {
     // 97 tokens, 56 on the first of two ranks: tokens of both, and one twice.

@@ -16,6 +16,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     mixed(cases);
     frozen(cases);
     low_rank(cases);
+    scaling(cases);
     for activation in Activation::ALL {
         cases.push(feed_forward(activation, true, &[2, 3], [5, 9, 4]));
     }
@@ -88,6 +89,50 @@ fn low_rank(cases: &mut Vec<Case>) {
     cases.push(only_y.constant("t", [4, 2]).constant("b", [3, 2]));
     let large = Case::one("add_low_rank/large", of_scaled(64, 0.25)).variable("y", [150, 192]);
     cases.push(large.variable("t", [150, 16]).leaf("b", [96, 16]).large());
+}
+
+/// Columns times factors, in one band of rows and in several, in place and not; lengths of updated rows.
+fn scaling(cases: &mut Vec<Case>) {
+    let scale = |cx: &Ctx, v: &[Var]| ops::scale_columns(cx, v[0].clone(), &v[1], v.get(2));
+    let plain = Case::one("scale_columns/2x3x7", scale).variable("x", [2, 3, 7]);
+    cases.push(plain.leaf("factors", [7]));
+    let biased = Case::one("scale_columns/bias", scale).variable("x", [5, 9]);
+    cases.push(biased.leaf("factors", [9]).leaf("bias", [9]));
+    let in_place = Case::one("scale_columns/in place", |cx, v| {
+        ops::scale_columns(cx, ops::scale(cx, &v[0], 0.5)?, &v[1], Some(&v[2]))
+    });
+    cases.push(in_place.variable("x", [4, 6]).constant("factors", [6]).leaf("bias", [6]));
+    let frozen_x = Case::one("scale_columns/frozen x", scale).constant("x", [4, 6]);
+    cases.push(frozen_x.leaf("factors", [6]));
+    let f32 = Case::one("scale_columns/f32 factors", scale).variable("x", [6, 20]);
+    cases.push(f32.leaf("factors", [20]).of(DType::F32).dtypes(&[DType::BF16, DType::F16]));
+    let bands = Case::one("scale_columns/several bands", scale).variable("x", [300, 1100]);
+    cases.push(bands.leaf("factors", [1100]).leaf("bias", [1100]).large());
+    let divide = Case::one("divide_by_norms", |cx, v| {
+        let norms = ops::row_norms(cx, v[1].value())?;
+        ops::divide_by_norms(cx, &v[0], &norms)
+    });
+    cases.push(divide.variable("values", [7]).constant("rows", [7, 12]));
+    for (rows, columns, rank) in [(5, 7, 2), (300, 1100, 3)] {
+        let (first, factor) = (2, 0.5);
+        let case = Case::kernel(format!("updated_row_norms/{rows}x{columns}"), move |device, t| {
+            let update = ops::RowUpdate { a: &t[1], b: &t[2], factor };
+            let cx = Ctx::inference(device);
+            let norms = ops::updated_row_norms(&cx, &t[0], first..first + rows, Some(update))?;
+            Ok(vec![norms, ops::row_norms(&cx, &t[0])?])
+        });
+        let case = case.constant("weight", [rows + 4, columns]).constant("a", [rank, columns]);
+        let case = case.constant("b", [rows, rank]).expecting(move |t| {
+            let updated = |row: usize, column: usize| {
+                let update = (0..rank).map(|r| t[2][row * rank + r] * t[1][r * columns + column]).sum::<f64>();
+                t[0][(first + row) * columns + column] + f64::from(factor) * update
+            };
+            let updated = (0..rows).map(|row| (0..columns).map(|k| updated(row, k).powi(2)).sum::<f64>().sqrt());
+            let plain = t[0].chunks(columns).map(|row| row.iter().map(|value| value * value).sum::<f64>().sqrt());
+            vec![updated.collect(), plain.collect()]
+        });
+        cases.push(if rows > 100 { case.large() } else { case });
+    }
 }
 
 /// Only some gradients are wanted.

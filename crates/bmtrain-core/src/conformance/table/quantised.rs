@@ -26,6 +26,15 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
             }));
         }
         cases.push(input_gradient(format));
+        let case = Case::one(format!("quantised_row_norms/{format}"), move |cx, v| {
+            let norms = ops::updated_row_norms(cx, &matrix(cx.device(), format)?, 1..ROWS, None)?;
+            ops::divide_by_norms(cx, &v[0], &norms)
+        });
+        cases.push(case.constant("values", [ROWS - 1]).expecting(move |t| {
+            let weight = values(format);
+            let norms = weight.chunks(columns).map(|row| row.iter().map(|value| value * value).sum::<f64>().sqrt());
+            vec![t[0].iter().zip(norms.skip(1)).map(|(value, norm)| value / norm).collect()]
+        }));
         let case = Case::one(format!("quantised_rows/{format}"), move |cx, v| {
             ops::embedding(cx, v[0].value(), &Var::constant(matrix(cx.device(), format)?), None)
         });

@@ -49,7 +49,7 @@ impl EvaluationSetup {
         check_options(options)?;
         let launch = ranks::launch(options.ranks, options.model_ranks())?;
         let threads = device::threads(options.threads)?;
-        let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+        let (model, adapter) = opened::adapted(&options.model, &options.source)?;
         let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let mut setup = EvaluationSetup {

@@ -78,7 +78,7 @@ fn setup(
     (rows, world): (&[PromptRow], usize),
 ) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
-    let (model, adapter) = opened::adapted(&options.model, options.source.adapter.as_deref())?;
+    let (model, adapter) = opened::adapted(&options.model, &options.source)?;
     let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
     let open = |device: &_| open_options(options, adapter.as_ref(), device);
     let opened = GenerationSetup::check_model(&directory, registry, open)?;
@@ -111,12 +111,9 @@ fn setup(
 /// Puts prompts into the text that inputs were part of in training, unless --template is given; reports what is done,
 /// or that it differs.
 fn follow_formats(setup: &mut GenerationSetup, is_quiet: bool) -> Result<()> {
-    // An adapter was trained with formats of its own.
-    let trained = match &setup.adapter {
-        Some(Adapter::Saved(directory)) => directory,
-        _ => &setup.directory,
-    };
-    let formats = read_formats(trained)?;
+    // An adapter was trained with formats of its own; of several the first's are taken.
+    let of_adapter = setup.adapter.iter().flat_map(Adapter::directories).next();
+    let formats = read_formats(of_adapter.unwrap_or(&setup.directory))?;
     let say = |text: String| {
         if !is_quiet {
             terminal::note(&printable(&text, 1000));

@@ -39,6 +39,7 @@ const LORA: lora::Names = lora::Names {
     alpha: "lora_alpha",
     dropout: "lora_dropout",
     rank_stabilized: "peft_use_rslora",
+    dora: "peft_use_dora",
     modules: "lora_modules_to_save",
     targets: &["lora_target_modules", "lora_target_linear"],
 };

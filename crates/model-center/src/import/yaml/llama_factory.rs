@@ -39,6 +39,7 @@ const LORA: lora::Names = lora::Names {
     alpha: "lora_alpha",
     dropout: "lora_dropout",
     rank_stabilized: "use_rslora",
+    dora: "use_dora",
     modules: "additional_target",
     targets: &["lora_target"],
 };

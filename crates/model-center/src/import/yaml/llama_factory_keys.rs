@@ -69,7 +69,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("lora_target"),
     read("additional_target"),
     read("use_rslora"),
-    refused("use_dora", "DoRA is not available"),
+    read("use_dora"),
     refused("pissa_init", "updates begin as in LoRA: a uniform, b zero"),
     unused("pissa_iter", "it is for pissa_init"),
     unused("pissa_convert", "it is for pissa_init"),

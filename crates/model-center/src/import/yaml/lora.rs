@@ -16,6 +16,7 @@ pub(super) struct Names {
     pub(super) alpha: &'static str,
     pub(super) dropout: &'static str,
     pub(super) rank_stabilized: &'static str,
+    pub(super) dora: &'static str,
     /// Modules that are trained as a whole.
     pub(super) modules: &'static str,
     /// Keys of the layers that have updates.
@@ -24,7 +25,7 @@ pub(super) struct Names {
 
 impl Names {
     fn all(&self) -> Vec<&'static str> {
-        let own = [self.rank, self.alpha, self.dropout, self.rank_stabilized, self.modules];
+        let own = [self.rank, self.alpha, self.dropout, self.rank_stabilized, self.dora, self.modules];
         own.into_iter().chain(self.targets.iter().copied()).collect()
     }
 
@@ -59,6 +60,9 @@ pub(super) fn translate(
     }
     if s.flag(names.rank_stabilized)? {
         sheet.flag(keys::RANK_STABILIZED, true, s.shown(names.rank_stabilized));
+    }
+    if s.flag(names.dora)? {
+        sheet.flag(keys::DORA, true, s.shown(names.dora));
     }
     if let Some(modules) = s.texts(names.modules)? {
         sheet.list(keys::ADAPTER_TRAINED, &modules, s.shown(names.modules));

@@ -7,7 +7,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
-use bmtrain_dist::nn::{Adapters, LowRankOptions};
+use bmtrain_dist::nn::{Adapters, LowRankOptions, ScaledSide, ScalingOptions};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -47,6 +47,11 @@ pub struct Job {
     /// Rank of low-rank updates of first and last parts of all linear layers in blocks, with dropout; else all is
     /// trained.
     pub low_rank: Option<usize>,
+    /// Whether these have magnitudes.
+    pub magnitude: bool,
+    /// Whether all that is trained are factors of last parts of the outputs of these layers, and of inputs of the second
+    /// layers of feed-forwards.
+    pub factors: bool,
     /// Label words that the model predicts at the last position of each sequence, instead of the golden labels.
     pub label_words: Option<[i64; 3]>,
     /// Factor of the loss in the backward pass.
@@ -73,6 +78,8 @@ impl Default for Job {
             vocabulary_multiple: 8,
             sequence: false,
             low_rank: None,
+            magnitude: false,
+            factors: false,
             label_words: None,
             weight: 1.0,
             steps: 20,
@@ -82,23 +89,33 @@ impl Default for Job {
 
 impl Job {
     pub fn model(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
-        let Some(rank) = self.low_rank else { return self.built(device, builder) };
+        let rank = match (self.low_rank, self.factors) {
+            (None, false) => return self.built(device, builder),
+            (rank, _) => rank,
+        };
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let sketch = self.built(&nowhere, BuilderOptions { init: InitMode::Deferred, ..Default::default() })?;
-        let mut low_rank = HashMap::new();
+        let (mut low_rank, mut scaling) = (HashMap::new(), HashMap::new());
         for layer in sketch.parameters().linear_layers().iter().filter(|layer| layer.is_in_block) {
             let (rows, parts) = (layer.rows(), &layer.outputs);
             let ends = [0..parts[0].size, rows - parts[parts.len() - 1].size..rows];
+            if self.factors {
+                let outputs = ScaledSide::Outputs(ends[1].clone());
+                let side = if layer.name.ends_with("w_out") { ScaledSide::Inputs } else { outputs };
+                scaling.insert(layer.name.clone(), vec![ScalingOptions { name: "last".to_owned(), side }]);
+            }
+            let Some(rank) = rank else { continue };
             let update = |(rows, name): (_, &str)| LowRankOptions {
                 name: name.to_owned(),
                 rows,
                 rank,
                 scale: 2.0,
                 dropout: self.dropout,
+                magnitude: self.magnitude,
             };
             low_rank.insert(layer.name.clone(), ends.into_iter().zip(["first", "last"]).map(update).collect());
         }
-        let adapters = Some(Arc::new(Adapters { low_rank, ..Adapters::default() }));
+        let adapters = Some(Arc::new(Adapters { low_rank, scaling, ..Adapters::default() }));
         self.built(device, BuilderOptions { adapters, ..builder })
     }
 

@@ -1,0 +1,130 @@
+//! Learned factors of a linear layer's outputs or inputs: IA³, as options of a builder beside low-rank updates.
+
+use super::linear::TensorSplit;
+use super::low_rank::LinearLayer;
+use crate::error::{Error, Result};
+use crate::param::{Builder, Init, Param, Split};
+use bmtrain_core::{Ctx, DType, Segment, Tensor, Var, ops};
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Factors of a linear layer, `<layer>.ia3.<name>`: an f32 parameter, whatever the model's dtype, that begins with ones.
+/// Source: Liu et al., 2022.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalingOptions {
+    /// Its name among the factors of the layer.
+    pub name: String,
+    /// What is multiplied.
+    pub side: ScaledSide,
+}
+
+/// What learned factors multiply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScaledSide {
+    /// These outputs, with their bias: all of them, or whole parts of a fused layer.
+    Outputs(Range<usize>),
+    /// All inputs.
+    Inputs,
+}
+
+/// The learned factors of a layer.
+#[derive(Debug, Clone)]
+pub(super) struct Scaling {
+    /// With the first of this rank's outputs that each multiplies.
+    outputs: Vec<(usize, Param)>,
+    inputs: Option<Param>,
+    left_out: Rc<Cell<bool>>,
+}
+
+impl Scaling {
+    /// Declare the factors of a layer that the builder's options have; `weight` is its weight.
+    pub(super) fn of_layer(builder: &Builder, layer: &LinearLayer, weight: &Param) -> Result<Self> {
+        let mut scaling = Scaling { outputs: Vec::new(), inputs: None, left_out: builder.updates_left_out() };
+        let adapters = builder.options().adapters.as_ref();
+        let Some(all) = adapters.and_then(|adapters| adapters.scaling.get(&layer.name)) else { return Ok(scaling) };
+        let mut ends = Vec::new();
+        for ScalingOptions { name, side } in all {
+            let wrong = |reason: String| Error::parameter(layer.weight(), format!("the factors \"{name}\" {reason}"));
+            if layer.split == TensorSplit::Vocabulary {
+                return Err(wrong("are of an output projection over the vocabulary, which has none".to_owned()));
+            }
+            let place = builder.adapter().at("ia3").in_f32(true);
+            match side {
+                ScaledSide::Inputs => {
+                    let split = match layer.split {
+                        TensorSplit::Rows => Split::even(0, layer.inputs),
+                        TensorSplit::None | TensorSplit::Columns | TensorSplit::Vocabulary => Split::Replicated,
+                    };
+                    if scaling.inputs.is_some() {
+                        return Err(wrong("are of inputs that have factors".to_owned()));
+                    }
+                    scaling.inputs = Some(place.param(name, [layer.inputs], Init::ONES, split, true)?);
+                }
+                ScaledSide::Outputs(rows) => {
+                    let Some(parts) = layer.parts(rows) else {
+                        let sizes: Vec<usize> = layer.outputs.iter().map(|part| part.size).collect();
+                        return Err(wrong(format!("have rows {rows:?}, which are not whole parts of {sizes:?}")));
+                    };
+                    let is_split = layer.split == TensorSplit::Columns;
+                    let split = match is_split {
+                        true => Split::Axis { axis: 0, parts: layer.outputs[parts.clone()].to_vec() },
+                        false => Split::Replicated,
+                    };
+                    let before = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
+                    let first = if is_split { before } else { rows.start };
+                    if ends.iter().any(|other: &Range<usize>| other.start < rows.end && rows.start < other.end) {
+                        return Err(wrong(format!("have rows {rows:?}, of which some have factors")));
+                    }
+                    ends.push(rows.clone());
+                    scaling.outputs.push((first, place.param(name, [rows.len()], Init::ONES, split, true)?));
+                }
+            }
+        }
+        Ok(scaling)
+    }
+
+    /// Whether there are factors at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outputs.is_empty() && self.inputs.is_none()
+    }
+
+    /// The inputs times their factors, if they have any.
+    pub(super) fn of_inputs(&self, x: &Var, cx: &Ctx) -> Result<Option<Var>> {
+        let Some(factors) = self.inputs.as_ref().filter(|_| !self.left_out.get()) else { return Ok(None) };
+        Ok(Some(ops::scale_columns(cx, x.clone(), &factors.var(cx)?, None)?)) // [.., inputs]
+    }
+
+    /// The outputs times their factors.
+    pub(super) fn of_outputs(&self, y: Var, cx: &Ctx) -> Result<Var> {
+        if self.outputs.is_empty() || self.left_out.get() {
+            return Ok(y);
+        }
+        let factors = self.outputs.iter().map(|(first, factors)| Ok((*first, factors.var(cx)?)));
+        let factors = of_columns(factors.collect::<Result<_>>()?, y.shape().last(), cx)?; // [outputs]
+        Ok(ops::scale_columns(cx, y, &factors, None)?)
+    }
+}
+
+/// Factors of `width` columns, f32, from those of some columns, each with the number of its first one: ones elsewhere.
+pub(super) fn of_columns(mut some: Vec<(usize, Var)>, width: usize, cx: &Ctx) -> Result<Var> {
+    some.sort_by_key(|(first, _)| *first);
+    let ones = |count: usize| -> Result<Var> {
+        Ok(Var::constant(Tensor::full_in(cx.device(), [count], DType::F32, 1.0, Segment::Activations)?))
+    };
+    let (mut parts, mut at) = (Vec::new(), 0);
+    for (first, factors) in some {
+        if first > at {
+            parts.push(ones(first - at)?);
+        }
+        at = first + factors.shape().elements();
+        parts.push(factors);
+    }
+    if width > at {
+        parts.push(ones(width - at)?);
+    }
+    match parts.as_slice() {
+        [all] => Ok(all.clone()),
+        _ => Ok(ops::concat_last(cx, &parts.iter().collect::<Vec<_>>())?), // [width]
+    }
+}
