@@ -16,7 +16,9 @@
 // for calls that return memory or take page-locked memory to wait for all work, as a real driver's do: where work waits
 // for another rank, whose calls a real driver may hold up meanwhile, they fail.
 #include "cuda_emulator.h"
+#include "fake_declared.h"
 #include "fake_device.h"
+#include "sanitizer.h"
 
 #include <algorithm>
 #include <chrono>
@@ -93,7 +95,10 @@ Status run_kernel(const std::function<void()>& thread, const emulator::Extent& e
     if (from_environment("EMULATED_CUDA_IDLE", 0) != 0) {
         return success;
     }
-    const std::string failure = emulator::run(thread, extent, device().random());
+    // Declared views are of one kernel, and so is what the race checker knows of the threads of a block.
+    const bool alone = runs_declared() || sanitizer::checks_threads;
+    const auto between = alone ? std::function<void()>() : std::function<void()>(run_between_blocks);
+    const std::string failure = emulator::run(thread, extent, device().random(), between);
     if (!failure.empty()) {
         std::fprintf(stderr, "emulated driver: %s: %s\n", name.c_str(), failure.c_str());
         return launch_failed;
