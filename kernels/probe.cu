@@ -1,6 +1,7 @@
-// The instructions that the headers write as inline assembly, one after the other on given words: products of fragments,
-// loads of fragments, asynchronous copies, conversions, the power of two, accesses of 16 bytes. The host compares every
-// word with its own arithmetic, so that an instruction that does something else on some device is known by its name.
+// The instructions that the headers write as inline assembly, one after the other on given numbers: products of
+// fragments, loads of fragments, asynchronous copies, conversions, the power of two, accesses of 16 bytes. The host
+// compares every result with its own arithmetic, so that an instruction that does something else on some device is known
+// by its name.
 //
 //     probe_fragments  c += a b, for a fragment of each, by lane as in mma.cuh
 //     probe_tile       four matrices, copied to shared memory and read as fragments, then turned; then the tile after a
@@ -21,15 +22,15 @@ struct FragmentsArguments {
 struct TileArguments {
     // 32 rows of 16 bytes.
     const uint4* rows;
-    // [4, 32] words of the fragments, of the turned ones, and of the tile after the second copy.
-    unsigned* words;
+    // [4, 32] registers of the fragments, of the turned ones, and of the tile after the second copy.
+    unsigned* registers;
 };
 
 struct NumbersArguments {
     // [32]
     const float* values;
     // [6, 32]
-    unsigned* words;
+    unsigned* registers;
 };
 
 template <class Number>
@@ -71,8 +72,8 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads) probe_tile(const Tile
     load_matrices_turned(turned, &tile[lane]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        args.words[i * kWarpThreads + lane] = words[i];
-        args.words[(4 + i) * kWarpThreads + lane] = turned[i];
+        args.registers[i * kWarpThreads + lane] = words[i];
+        args.registers[(4 + i) * kWarpThreads + lane] = turned[i];
     }
     __syncthreads();
     copy_later(&tile[lane], args.rows + lane, lane % 2 == 0);
@@ -80,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads) probe_tile(const Tile
     wait_copies<0>();
     __syncthreads();
     // 512 bytes after the fragments and the turned ones.
-    store_16(args.words + 8 * kWarpThreads + 4 * lane, tile[lane]);
+    store_16(args.registers + 8 * kWarpThreads + 4 * lane, tile[lane]);
 }
 BMTRAIN_KERNEL(probe_tile)
 
@@ -97,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads) probe_numbers(const N
     };
 #pragma unroll
     for (int i = 0; i < 6; ++i) {
-        args.words[i * kWarpThreads + lane] = words[i];
+        args.registers[i * kWarpThreads + lane] = words[i];
     }
 }
 BMTRAIN_KERNEL(probe_numbers)

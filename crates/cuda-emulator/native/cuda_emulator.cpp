@@ -473,7 +473,7 @@ std::map<std::string, Kernel>& kernels() {
     return known;
 }
 
-bool draw() {
+bool coin() {
     return block->random != nullptr && ((*block->random)() >> 32) % 2 == 0;
 }
 

@@ -28,7 +28,11 @@ Stream* find_stream(void* handle) {
 
 // Whether the stream has work whose time has come.
 bool can_run(const Stream& stream) {
-    return !stream.busy && !stream.tasks.empty() && (!stream.tasks.front().after || stream.tasks.front().after->reached);
+    if (stream.busy || stream.tasks.empty()) {
+        return false;
+    }
+    const auto& after = stream.tasks.front().after;
+    return !after || after->reached;
 }
 
 // What must hold before any call on a stream.

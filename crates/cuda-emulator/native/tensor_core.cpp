@@ -173,7 +173,7 @@ void copy_later(void* to, const void* from, bool there) {
         if (mine.count == most_copies) {
             stop("a thread has given too many copies without waiting");
         }
-        now = draw();
+        now = coin();
         mine.given[mine.count++] = {now ? nullptr : to, from, there};
     }
     if (now) {

@@ -106,7 +106,8 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
         report.row(&name, format!("{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's"));
         runs.push(json!({
             "model": name, "dtype": dtype.to_string(), "steps": STEPS, "passed": agrees && learns, "apart": apart,
-            "apart_by_step": tiny::distances(&got, &expected), "tolerance": most, "losses": got.losses, "cpu_losses": expected.losses,
+            "apart_by_step": tiny::distances(&got, &expected), "tolerance": most, "losses": got.losses,
+            "cpu_losses": expected.losses,
         }));
     }
     report.part("training", json!({ "runs": runs }));

@@ -222,7 +222,8 @@ fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Rep
 
 fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
     json!({
-        "model": timed.name, "dtype": "bf16", "dropout": timed.shape.dropout_p, "length": timed.length, "rows": measured.plan.rows,
+        "model": timed.name, "dtype": "bf16", "dropout": timed.shape.dropout_p, "length": timed.length,
+        "rows": measured.plan.rows,
         "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
         "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.flops_per_token(),
         "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,

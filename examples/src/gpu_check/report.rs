@@ -122,7 +122,7 @@ impl Report {
     }
 
     /// Write everything that was found so far, where a file was named. `running` is the part that is begun next: if the
-    /// program dies or is killed in it, that is what the file says.
+    /// program dies or is killed in it, the file names it.
     ///
     /// # Errors
     /// The file cannot be written.

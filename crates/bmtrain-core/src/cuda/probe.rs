@@ -32,19 +32,19 @@ pub struct Probed {
 }
 
 impl Probed {
-    /// Every word of `got` against the host's, and what a word is: `at(index)`.
+    /// Every register of `got` against the host's, and which one it is: `at(index)`.
     fn new(instruction: &'static str, got: &[u32], expected: &[u32], at: impl Fn(usize) -> String) -> Self {
         let differs = (0..expected.len()).find(|i| got.get(*i) != Some(&expected[*i]));
         let wrong = differs.map(|i| {
-            let word = got.get(i).map_or_else(|| "nothing".into(), |word| format!("{word:#010x}"));
-            format!("{}: {word}, not {:#010x}", at(i), expected[i])
+            let found = got.get(i).map_or_else(|| "nothing".into(), |bits| format!("{bits:#010x}"));
+            format!("{}: {found}, not {:#010x}", at(i), expected[i])
         });
         Probed { instruction, wrong }
     }
 }
 
 impl CudaBackend {
-    /// Compare each instruction with the host's arithmetic, some hundred words each.
+    /// Compare each instruction with the host's arithmetic, some registers of a warp each.
     ///
     /// # Errors
     /// The kernels cannot be compiled or launched, or the device fails. An instruction that computes something else is
@@ -102,7 +102,7 @@ impl CudaBackend {
             let (row, column) = result(register, lane);
             (0..16).fold(c(row, column), |sum, k| sum + a(row, k) * b(k, column)).to_bits()
         });
-        let [left, right, before] = [left, right, before].map(|words| upload(device, &words));
+        let [left, right, before] = [left, right, before].map(|registers| upload(device, &registers));
         let (left, right, before, mut sums) = (left?, right?, before?, upload(device, &[0; 4 * WARP])?);
         let arguments = arguments!(FragmentsArguments {
             a: u64 = left.view()?.address(),
@@ -110,9 +110,9 @@ impl CudaBackend {
             c: u64 = before.view()?.address(),
             sums: u64 = sums.view_mut()?.address(),
         });
-        // SAFETY: laid out as in probe.cu, with as many words as one warp reads and writes.
+        // SAFETY: laid out as in probe.cu, with as many registers as one warp reads and writes.
         unsafe { self.warp(name, arguments) }?;
-        Ok(Probed::new(instruction, &words(&sums)?, &expected, |i| {
+        Ok(Probed::new(instruction, &read(&sums)?, &expected, |i| {
             format!("register {} of lane {}", i / WARP, i % WARP)
         }))
     }
@@ -140,21 +140,23 @@ impl CudaBackend {
             })
             .collect();
         let halved: Vec<u32> =
-            rows.iter().enumerate().map(|(i, word)| if i / 4 % 2 == 0 { *word } else { 0 }).collect();
+            rows.iter().enumerate().map(|(i, bits)| if i / 4 % 2 == 0 { *bits } else { 0 }).collect();
         let (source, mut written) = (upload(device, &rows)?, upload(device, &[0; 12 * WARP])?);
         let arguments = arguments!(TileArguments {
             rows: u64 = source.view()?.address(),
-            words: u64 = written.view_mut()?.address(),
+            registers: u64 = written.view_mut()?.address(),
         });
         // SAFETY: as in `fragments`.
         unsafe { self.warp(TILE, arguments) }?;
-        let got = words(&written)?;
+        let got = read(&written)?;
         let (got_plain, got_turned, got_tile) = (&got[..4 * WARP], &got[4 * WARP..8 * WARP], &got[8 * WARP..]);
         let fragment = |i: usize| format!("matrix {} in lane {}", i / WARP, i % WARP);
-        let of_rows = |words: &[u32], odd: usize| -> Vec<u32> {
-            words.iter().enumerate().filter(|(i, _)| i / 4 % 2 == odd).map(|(_, word)| *word).collect()
+        let of_rows = |registers: &[u32], odd: usize| -> Vec<u32> {
+            registers.iter().enumerate().filter(|(i, _)| i / 4 % 2 == odd).map(|(_, bits)| *bits).collect()
         };
-        let place = |odd: usize| move |i: usize| format!("word {} of row {}", i % 4, 2 * (i / 4) + odd);
+        let place = |odd: usize| {
+            move |i: usize| format!("bytes {} to {} of row {}", 4 * (i % 4), 4 * (i % 4) + 3, 2 * (i / 4) + odd)
+        };
         Ok([
             Probed::new("ldmatrix.x4", got_plain, &plain, fragment),
             Probed::new("ldmatrix.x4.trans", got_turned, &turned, fragment),
@@ -170,11 +172,11 @@ impl CudaBackend {
         let (source, mut written) = (upload(device, &values.map(f32::to_bits))?, upload(device, &[0; 6 * WARP])?);
         let arguments = arguments!(NumbersArguments {
             values: u64 = source.view()?.address(),
-            words: u64 = written.view_mut()?.address(),
+            registers: u64 = written.view_mut()?.address(),
         });
         // SAFETY: as in `fragments`.
         unsafe { self.warp(NUMBERS, arguments) }?;
-        let got = words(&written)?;
+        let got = read(&written)?;
         let next = |lane: usize| values[(lane + 1) % WARP];
         let lanes = |of: &dyn Fn(usize) -> u32| (0..WARP).map(of).collect::<Vec<_>>();
         let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
@@ -244,11 +246,11 @@ fn awkward() -> [f32; WARP] {
     ]
 }
 
-fn upload(device: &Device, words: &[u32]) -> Result<Tensor> {
-    let words: Vec<i32> = words.iter().map(|word| word.cast_signed()).collect();
-    Tensor::from_slice_in(device, [words.len()], &words, Segment::Data)
+fn upload(device: &Device, registers: &[u32]) -> Result<Tensor> {
+    let registers: Vec<i32> = registers.iter().map(|bits| bits.cast_signed()).collect();
+    Tensor::from_slice_in(device, [registers.len()], &registers, Segment::Data)
 }
 
-fn words(tensor: &Tensor) -> Result<Vec<u32>> {
+fn read(tensor: &Tensor) -> Result<Vec<u32>> {
     Ok(tensor.to_vec::<i32>()?.into_iter().map(i32::cast_unsigned).collect())
 }

@@ -3,8 +3,8 @@
 //! Each lane has a block that its launches use one after the other, in the order of the lane. It grows to what the
 //! largest of them asked for; steady state allocates nothing. A block that has become too small is kept until the
 //! device is closed: the driver's `cuMemFree` waits for all work of the device, and where ranks are threads of one
-//! process, an exchange of this device may wait for another rank, which waits for a lock of the driver. Blocks at least
-//! double, so all that were outgrown are less than the block in use.
+//! process, a collective of this device may wait for another rank, which waits for a lock of the driver. Blocks at
+//! least double, so all that were outgrown are less than the block in use.
 //!
 //! What one launch queues between taking the block and its last use of it must not be mixed with what another thread
 //! gives to the same lane, and the block must not be returned in between by one that needs a larger one. So it is

@@ -106,12 +106,12 @@ fn patient() -> NcclOptions {
     NcclOptions { deadline: Duration::from_secs(60), ..NcclOptions::default() }
 }
 
-/// Rank 0 has given an exchange to its lane, and rank 1 not yet, while a launch of rank 0 needs more scratch memory than
-/// there is: returning what there was would wait for the exchange.
+/// Rank 0 has given an all-gather to its lane, and rank 1 not yet, while a launch of rank 0 needs more scratch memory
+/// than there is: returning what there was would wait for the all-gather.
 #[test]
-fn scratch_memory_grows_while_an_exchange_waits_for_another_rank() {
+fn scratch_memory_grows_while_an_all_gather_waits_for_another_rank() {
     let settings = [("EMULATED_CUDA_DRAINS", "1")];
-    processes("scratch_memory_grows_while_an_exchange_waits_for_another_rank", 2, &settings, &[], |start| {
+    processes("scratch_memory_grows_while_an_all_gather_waits_for_another_rank", 2, &settings, &[], |start| {
         let rank = start.join();
         // Factors of one type and a result of another: the product is made in f32 in scratch memory.
         let product = |size: usize| {
@@ -123,9 +123,9 @@ fn scratch_memory_grows_while_an_exchange_waits_for_another_rank() {
         };
         let (first, flag) = (product(8), start.place.with_extension("given"));
         rank.device.sync().unwrap();
-        let exchange = || rank.launch(Op::AllGather, DType::F32, &[start.rank as u8; 64]).unwrap();
+        let all_gather = || rank.launch(Op::AllGather, DType::F32, &[start.rank as u8; 64]).unwrap();
         let (gathered, second) = if start.rank == 0 {
-            let gathered = exchange();
+            let gathered = all_gather();
             // More than the 4 MiB that are taken at first.
             let second = product(1100);
             std::fs::write(&flag, "").unwrap();
@@ -136,7 +136,7 @@ fn scratch_memory_grows_while_an_exchange_waits_for_another_rank() {
                 assert!(begin.elapsed() < LIMIT);
                 std::thread::sleep(Duration::from_millis(10));
             }
-            (exchange(), product(1100))
+            (all_gather(), product(1100))
         };
         rank.device.sync().unwrap();
         let mut bytes = vec![0; 128];

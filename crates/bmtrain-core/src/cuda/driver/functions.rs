@@ -23,7 +23,7 @@ macro_rules! table {
         { $($name:ident = $symbol:literal ($($argument:ty),*);)* }
         optional { $($other:ident = $other_symbol:literal ($($other_argument:ty),*);)* }
     ) => {
-        /// Functions of the driver; those of older drivers, and those that not every driver has.
+        /// Functions of the driver; the last ones not of every driver.
         #[derive(Debug)]
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Status,)*
