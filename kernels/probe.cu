@@ -1,7 +1,7 @@
 // The instructions that the headers write as inline assembly, one after the other on given numbers: products of
 // fragments, loads of fragments, asynchronous copies, conversions, the power of two, accesses of 16 bytes. The host
-// compares every result with its own arithmetic, so that an instruction that does something else on some device is known
-// by its name.
+// compares every result with its own arithmetic, so that an instruction that does something else on some device is
+// known by its name.
 //
 //     probe_fragments  c += a b, for a fragment of each, by lane as in mma.cuh
 //     probe_tile       four matrices, copied to shared memory and read as fragments, then turned; then the tile after a
