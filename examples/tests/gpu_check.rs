@@ -39,7 +39,7 @@ fn assert_every_line_is_marked_emulated(output: &Output) {
 fn rows_are_compared_and_everything_marks_the_device_as_emulated() {
     let test = "rows_are_compared_and_everything_marks_the_device_as_emulated";
     with_driver(test, Driver::Emulated, &[], || {
-        let (output, found) = emulated(&["--only", "environment,conformance,kernels", "--rows", "softmax/"]);
+        let (output, found) = emulated(&["--only", "environment,intrinsics,conformance,kernels", "--rows", "softmax/"]);
         assert!(output.status.success(), "{output:?}");
         assert_every_line_is_marked_emulated(&output);
         let table = text(&output.stdout);
@@ -52,6 +52,9 @@ fn rows_are_compared_and_everything_marks_the_device_as_emulated() {
         assert!(conformance["passed"].as_u64().unwrap() > 0, "{conformance}");
         assert_eq!(conformance["failed"], 0);
         assert_eq!(found["parts"].get("kernels"), None, "nothing is measured");
+        assert!(found["running"].is_null(), "{found}");
+        let probed = found["parts"]["intrinsics"]["instructions"].as_array().unwrap();
+        assert!(probed.len() == 12 && probed.iter().all(|one| one["wrong"].is_null()), "{probed:?}");
         assert!(found["parts"]["environment"]["device"]["name"].as_str().unwrap().contains("emulated"));
     });
 }
@@ -89,6 +92,20 @@ fn a_row_that_fails_alone_stops_nothing() {
 }
 
 #[test]
+fn a_part_beyond_its_limit_ends_the_program_and_the_parts_before_it_are_kept() {
+    let test = "a_part_beyond_its_limit_ends_the_program_and_the_parts_before_it_are_kept";
+    // Every launch takes a second.
+    with_driver(test, Driver::Emulated, &[("EMULATED_CUDA_DAWDLE", "1000000")], || {
+        let (output, found) =
+            emulated(&["--only", "environment,conformance", "--rows", "softmax/", "--part-limit", "1"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains("conformance took longer than 1 s"), "{output:?}");
+        assert_eq!((&found["running"], &found["passed"]), (&"conformance".into(), &false.into()));
+        assert!(found["parts"]["environment"].is_object() && found["parts"].get("conformance").is_none(), "{found}");
+    });
+}
+
+#[test]
 fn rows_of_no_name_are_a_failure() {
     let test = "rows_of_no_name_are_a_failure";
     with_driver(test, Driver::Emulated, &[], || {
@@ -115,7 +132,7 @@ fn without_a_complete_driver_one_line_reports_what_is_missing() {
 #[test]
 fn the_parts_are_listed_and_others_refused() {
     let output = gpu_check(&["--list"]).output().unwrap();
-    assert!(output.status.success() && text(&output.stdout).lines().count() == 6, "{output:?}");
+    assert!(output.status.success() && text(&output.stdout).lines().count() == 7, "{output:?}");
     let output = gpu_check(&["--only", "speed"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("conformance"), "{output:?}");

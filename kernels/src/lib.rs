@@ -85,6 +85,9 @@ pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_s
 pub const OPTIMIZER: Source =
     Source { file: "optimizer.cu", headers: &[EXACT, STEPS], code: include_str!("../optimizer.cu") };
 
+/// Instructions of inline assembly by themselves.
+pub const PROBE: Source = Source { file: "probe.cu", headers: &[TENSOR_CORE_WORDS], code: include_str!("../probe.cu") };
+
 /// Dropout and initial values.
 pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
 
@@ -132,6 +135,7 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),
     Unit::plain("optimizer", &OPTIMIZER),
+    Unit::plain("probe", &PROBE),
     Unit::plain("random", &RANDOM),
     Unit::plain("reduce", &REDUCE),
     Unit::plain("rotary", &ROTARY),

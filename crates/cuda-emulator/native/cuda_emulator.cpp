@@ -92,6 +92,8 @@ struct Block {
     char begun;
     char ended;
     std::string* failure;
+    // None for the order of the numbers.
+    std::mt19937_64* random;
 };
 
 Block* block = nullptr;
@@ -282,6 +284,15 @@ void free_memory() {
     delete block->places;
 }
 
+// Numbers of blocks in a random order; empty for none, and for more than would be worth the memory.
+std::vector<unsigned> order_of_blocks(std::mt19937_64& random, std::uint64_t blocks) {
+    constexpr std::uint64_t most = 1 << 20;
+    std::vector<unsigned> order(blocks <= most ? blocks : 0);
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), random);
+    return order;
+}
+
 // One block from its first thread to its last.
 void run_block(std::mt19937_64& random, const Extent& extent, bool shuffled) {
     renew_shared(extent.shared_bytes);
@@ -462,7 +473,13 @@ std::map<std::string, Kernel>& kernels() {
     return known;
 }
 
-std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed) {
+bool coin() {
+    return block->random != nullptr && ((*block->random)() >> 32) % 2 == 0;
+}
+
+std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed,
+                const std::function<void()>& between) {
+    Block* const outer = block;
     Block running = {};
     running.grid = extent.grid;
     running.extent = extent.block;
@@ -480,22 +497,30 @@ std::string run(const std::function<void()>& thread, const Extent& extent, std::
     slots.reserve(sanitizer::checks_threads ? watched : running.count);
     running.places = new Places;
     std::mt19937_64 random(seed);
+    running.random = seed != 0 ? &random : nullptr;
     sanitizer::release(&running.begun);
-    for (unsigned z = 0; z < extent.grid.z && failure.empty(); ++z) {
-        for (unsigned y = 0; y < extent.grid.y && failure.empty(); ++y) {
-            for (unsigned x = extent.first_block; x < extent.grid.x && failure.empty(); ++x) {
-                running.index = {x, y, z};
-                run_block(random, extent, seed != 0);
-                running.serial += 1;
-            }
+    const std::uint64_t in_row = extent.grid.x - extent.first_block;
+    const std::uint64_t blocks = in_row * extent.grid.y * extent.grid.z;
+    const std::vector<unsigned> turns = order_of_blocks(random, seed != 0 ? blocks : 0);
+    for (std::uint64_t turn = 0; turn < blocks && failure.empty(); ++turn) {
+        if (turn > 0 && between) {
+            block = nullptr;
+            between();
+            block = &running;
         }
+        const std::uint64_t number = turns.empty() ? turn : turns[turn];
+        const std::uint64_t row = number / in_row;
+        running.index = {extent.first_block + static_cast<unsigned>(number % in_row),
+                         static_cast<unsigned>(row % extent.grid.y), static_cast<unsigned>(row / extent.grid.y)};
+        run_block(random, extent, seed != 0);
+        running.serial += 1;
     }
     sanitizer::acquire(&running.ended);
     if (!failure.empty()) {
         slots.drop();
     }
     free_memory();
-    block = nullptr;
+    block = outer;
     return failure;
 }
 

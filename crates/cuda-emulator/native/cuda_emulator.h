@@ -113,9 +113,14 @@ struct Extent {
     unsigned first_block = 0;
 };
 
-// Runs every thread of every block, in the order of their numbers for seed 0. Returns an empty text, or what went wrong
-// and where.
-std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed);
+// Runs every thread of every block, in the order of their numbers for seed 0 and else in a random one. Returns an empty
+// text, or what went wrong and where. `between` is called before each block but the first: another kernel may run
+// there.
+std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed,
+                const std::function<void()>& between = {});
+
+// One of two, at random; no for seed 0. For what a device may do now or later.
+bool coin();
 
 // ---- 16-bit numbers, bit for bit as the device converts them
 

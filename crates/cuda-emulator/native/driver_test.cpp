@@ -3,6 +3,7 @@
 #include "cuda_emulator.h"
 #include "fake_device.h"
 
+#include <algorithm>
 #include <cstdio>
 
 using fake::Address;
@@ -107,6 +108,41 @@ void check_declared() {
     expect(cuStreamSynchronize(stream) == fake::launch_failed, "a write to what is only read is reported");
 }
 
+struct FillArguments {
+    float* to;
+    float value;
+};
+
+// One element a block.
+void fill_blocks(const FillArguments a) {
+    a.to[blockIdx.x] = a.value;
+}
+BMTRAIN_KERNEL(fill_blocks)
+
+// Two streams that nothing orders write to the same memory: blocks of one kernel run between blocks of the other.
+void check_kernels_side_by_side() {
+    constexpr unsigned count = 256;
+    const Address to = take(count * sizeof(float));
+    void* other = nullptr;
+    void* function = nullptr;
+    expect(cuStreamCreate(&other, 1) == fake::success, "another stream");
+    expect(cuModuleGetFunction(&function, nullptr, "fill_blocks") == fake::success, "a kernel is found");
+    unsigned mixed = 0;
+    for (int round = 0; round < 16; ++round) {
+        void* streams[] = {stream, other};
+        for (int i = 0; i < 2; ++i) {
+            FillArguments arguments = {reinterpret_cast<float*>(to), static_cast<float>(i)};
+            void* slots[] = {&arguments};
+            cuLaunchKernel(function, count, 1, 1, 1, 1, 1, 0, streams[i], slots, nullptr);
+        }
+        expect(cuStreamSynchronize(stream) == fake::success && cuStreamSynchronize(other) == fake::success, "both run");
+        const float* const values = reinterpret_cast<const float*>(to);
+        const bool same = std::all_of(values, values + count, [&](float value) { return value == values[0]; });
+        mixed += same ? 0 : 1;
+    }
+    expect(mixed > 0, "a kernel runs between the blocks of another");
+}
+
 void check_freed_under_queued_work() {
     const Address from = take(4096), to = take(4096);
     expect(launch(from, to) == fake::success, "a launch is queued");
@@ -121,7 +157,9 @@ int main() {
     cuInit(0);
     cuCtxSetCurrent(&context);
     expect(cuStreamCreate(&stream, 1) == fake::success, "a stream");
+    fake::device().random.seed(5);
     check_freed();
+    check_kernels_side_by_side();
     check_declared();
     // A failure stays: the next one is looked at on a device that forgot it.
     fake::device().failure = fake::success;

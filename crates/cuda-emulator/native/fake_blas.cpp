@@ -2,6 +2,9 @@
 // driver's streams and run as late as kernels do. The reason for a refusal is printed to the standard error, which the
 // real library does not.
 //
+// Environment: EMULATED_BLAS_UNKNOWN, the number of an epilogue for which there is no algorithm; EMULATED_BLAS_REFUSED,
+// of one that has an algorithm and is refused all the same when a product is queued.
+//
 // Descriptors that were destroyed or never made are found. An algorithm is good for the product it was asked for, with
 // pointers aligned as the preference declared; it needs a workspace where it may have one, and spoils what is in it.
 #include "fake_blas.h"
@@ -10,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -75,14 +79,22 @@ Status refuse(const Answer& answer) {
     return answer.status == success ? success : refuse(answer.status, answer.reason);
 }
 
-// What tests ask for: how often an algorithm was looked for, and how many products were queued with an epilogue.
+// What tests ask for: how often an algorithm was looked for, how often a product that has one was refused, and how many
+// products were queued with an epilogue.
 struct Counts {
     std::mutex mutex;
     std::uint64_t queries = 0;
+    std::uint64_t refusals = 0;
     std::map<unsigned, std::uint64_t> products;
 };
 
 Counts counts;
+
+// Whether an environment variable names this epilogue.
+bool named(const char* variable, unsigned epilogue) {
+    const char* const text = std::getenv(variable);
+    return text != nullptr && std::strtoul(text, nullptr, 10) == epilogue;
+}
 
 // Copies an attribute whose size must match its field.
 template <class Value>
@@ -179,6 +191,11 @@ extern "C" {
 std::uint64_t emulated_blas_queries() {
     std::lock_guard<std::mutex> lock(counts.mutex);
     return counts.queries;
+}
+
+std::uint64_t emulated_blas_refusals() {
+    std::lock_guard<std::mutex> lock(counts.mutex);
+    return counts.refusals;
 }
 
 std::uint64_t emulated_blas_products(unsigned epilogue) {
@@ -337,6 +354,9 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
     if (Status status = refuse(describe(product, how, a, b, c, d))) {
         return status;
     }
+    if (named("EMULATED_BLAS_UNKNOWN", product.how.epilogue)) {
+        return success;
+    }
     HeuristicResult& result = results[0];
     result = {};
     result.algorithm.mark = algorithm_mark;
@@ -384,6 +404,11 @@ Status cublasLtMatmul(void* handle, void* how, const float* alpha, std::uint64_t
     }
     if (Status status = refuse(check_pointers(p, algorithm == nullptr ? any_alignment : algorithm->alignment))) {
         return status;
+    }
+    if (named("EMULATED_BLAS_REFUSED", p.how.epilogue)) {
+        std::lock_guard<std::mutex> lock(counts.mutex);
+        ++counts.refusals;
+        return refuse(not_supported, "this epilogue is refused");
     }
     {
         std::lock_guard<std::mutex> lock(counts.mutex);

@@ -36,6 +36,8 @@ constexpr std::int64_t mask_ld_multiple = 128;
 constexpr std::int64_t copy_ld_multiple = 8;
 constexpr std::uint64_t aux_alignment = 16;
 constexpr std::uint64_t workspace_alignment = 256;
+// Of a bias or of sums: kernels of the library move 16 bytes at a time, and fault at another address.
+constexpr std::uint64_t vector_alignment = 16;
 
 Answer invalid(const std::string& reason) {
     return {invalid_value, reason};
@@ -267,8 +269,8 @@ Answer check_pointers(const Product& p, const unsigned (&alignment)[4]) {
                            " bytes that the algorithm was chosen for");
         }
     }
-    if ((p.how.epilogue & ep_any_bias) != 0 && p.how.bias % bytes_of(p.d_layout.type) != 0) {
-        return invalid("the bias is not aligned to its elements");
+    if ((p.how.epilogue & ep_any_bias) != 0 && p.how.bias % vector_alignment != 0) {
+        return invalid("the bias is not aligned to " + text(vector_alignment) + " bytes");
     }
     if ((p.how.epilogue & ep_aux) != 0 && p.how.aux % aux_alignment != 0) {
         return invalid("the auxiliary matrix is not aligned to " + text(aux_alignment) + " bytes");

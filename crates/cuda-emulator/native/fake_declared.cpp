@@ -11,6 +11,8 @@ namespace {
 
 thread_local std::shared_ptr<std::vector<DeclaredRange>> declaration;
 
+bool running = false;
+
 bool overlap(const DeclaredRange& a, const DeclaredRange& b) {
     return a.start < b.start + b.bytes && b.start < a.start + a.bytes;
 }
@@ -49,6 +51,10 @@ std::shared_ptr<const std::vector<DeclaredRange>> declared_now() {
     return declaration;
 }
 
+bool runs_declared() {
+    return running;
+}
+
 Status run_declared(const std::vector<DeclaredRange>& ranges, const std::function<Status()>& work) {
     for (const DeclaredRange& range : ranges) {
         if (Status status = check_ranges({range.start}, range.bytes, illegal_address)) {
@@ -65,7 +71,9 @@ Status run_declared(const std::vector<DeclaredRange>& ranges, const std::functio
     for (const DeclaredRange& range : ranges) {
         sanitizer::allow(reinterpret_cast<void*>(range.start), range.bytes);
     }
+    running = true;
     const Status status = work();
+    running = false;
     for (const DeclaredRange& range : ranges) {
         const auto [start, bytes] = around(range);
         sanitizer::allow(reinterpret_cast<void*>(start), bytes);

@@ -19,6 +19,9 @@ struct DeclaredRange {
 // What this thread has declared; none outside of a declaration.
 std::shared_ptr<const std::vector<DeclaredRange>> declared_now();
 
+// Whether work with declared ranges is running.
+bool runs_declared();
+
 // Runs work that may touch these ranges.
 Status run_declared(const std::vector<DeclaredRange>& ranges, const std::function<Status()>& work);
 

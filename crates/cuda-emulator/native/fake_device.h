@@ -2,8 +2,8 @@
 //
 // It is as late and as strict as a real one may be:
 //   - Work given to a stream waits in a queue. It runs when the host waits for some stream, streams taking turns in a
-//     random order that respects only the events they were told to wait for. Code that forgets a wait sees other
-//     numbers in some run.
+//     random order that respects only the events they were told to wait for, also between the blocks of a kernel. Code
+//     that forgets a wait sees other numbers in some run.
 //   - Page-locked host memory and the host's side of a download are read and written when the copy runs.
 //   - Ranges are checked when work is given and again when it runs, so that memory freed under queued work is an error;
 //     a real driver would wait instead.
@@ -87,6 +87,8 @@ struct Task {
 
 struct Stream {
     std::deque<Task> tasks;
+    // Its first task is running.
+    bool busy = false;
 };
 
 // More than a test should need; requests beyond it show what running out looks like.
@@ -142,6 +144,9 @@ Status run_stream(void* stream);
 
 // Runs the streams in random order until nothing can run now.
 void run_ready();
+
+// Between two blocks of a kernel: runs a task of another stream, now and then.
+void run_between_blocks();
 
 // Runs the streams in random order until a point in one of them.
 Status run_to(const std::shared_ptr<Occurrence>& occurrence);

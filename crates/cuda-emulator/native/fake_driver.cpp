@@ -12,9 +12,13 @@
 // other; EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
 // EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is
 // never launched; EMULATED_CUDA_IDLE, 1 for a device that runs no
-// kernel and leaves their results what they were: it is for tests that ask what is launched.
+// kernel and leaves their results what they were: it is for tests that ask what is launched; EMULATED_CUDA_DRAINS, 1
+// for calls that return memory or take page-locked memory to wait for all work, as a real driver's do: where work waits
+// for another rank, whose calls a real driver may hold up meanwhile, they fail.
 #include "cuda_emulator.h"
+#include "fake_declared.h"
 #include "fake_device.h"
+#include "sanitizer.h"
 
 #include <algorithm>
 #include <chrono>
@@ -44,6 +48,21 @@ std::map<const void*, std::size_t> shared_allowed;
 unsigned long long from_environment(const char* name, unsigned long long otherwise) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// Waits for all work, where the environment asks for it.
+Status drain(const char* call) {
+    if (from_environment("EMULATED_CUDA_DRAINS", 0) == 0) {
+        return success;
+    }
+    run_ready();
+    for (const auto& stream : device().streams) {
+        if (!stream->tasks.empty()) {
+            std::fprintf(stderr, "emulated CUDA: %s waits for work that waits for another rank\n", call);
+            return launch_failed;
+        }
+    }
+    return device().failure;
 }
 
 // The arguments of a kernel as integers that may be addresses.
@@ -76,7 +95,10 @@ Status run_kernel(const std::function<void()>& thread, const emulator::Extent& e
     if (from_environment("EMULATED_CUDA_IDLE", 0) != 0) {
         return success;
     }
-    const std::string failure = emulator::run(thread, extent, device().random());
+    // Declared views are of one kernel, and so is what the race checker knows of the threads of a block.
+    const bool alone = runs_declared() || sanitizer::checks_threads;
+    const auto between = alone ? std::function<void()>() : std::function<void()>(run_between_blocks);
+    const std::string failure = emulator::run(thread, extent, device().random(), between);
     if (!failure.empty()) {
         std::fprintf(stderr, "emulated driver: %s: %s\n", name.c_str(), failure.c_str());
         return launch_failed;
@@ -207,11 +229,17 @@ Status cuMemAlloc_v2(Address* address, std::size_t bytes) {
 
 Status cuMemFree_v2(Address address) {
     Lock lock(device().mutex);
+    if (Status status = drain("cuMemFree")) {
+        return status;
+    }
     return release(address) ? success : invalid_value;
 }
 
 Status cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
     Lock lock(device().mutex);
+    if (Status status = drain("cuMemHostAlloc")) {
+        return status;
+    }
     *memory = std::malloc(bytes);
     forget_freed(reinterpret_cast<Address>(*memory), bytes);
     return *memory == nullptr ? out_of_memory : success;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 namespace {
 
@@ -69,6 +70,27 @@ void check_sums() {
         }
         expect(right, "a barrier separates writing from reading", message);
     }
+}
+
+// Which turn each of 16 blocks had.
+void take_turns() {
+    static float next = 0.0f;
+    results[0][blockIdx.x] = next;
+    next = blockIdx.x == 0 && gridDim.x == 1 ? 0.0f : next + 1.0f;
+}
+
+void check_blocks() {
+    bool orders[2] = {false, false};
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+        emulator::run(take_turns, {{1, 1, 1}, {1, 1, 1}}, seed);
+        unsigned between = 0;
+        const std::string message = emulator::run(take_turns, {{16, 1, 1}, {1, 1, 1}}, seed, [&] { between += 1; });
+        const bool ascends = std::is_sorted(results[0], results[0] + 16);
+        orders[ascends ? 0 : 1] = true;
+        expect(between == 15 && message.empty() && (seed > 0 || ascends), "each block runs once", message);
+        expect(std::is_permutation(results[0], results[0] + 16, results[1]), "blocks take turns", message);
+    }
+    expect(orders[0] && orders[1], "blocks run in order for seed 0, and else in any", "");
 }
 
 void check_race() {
@@ -286,6 +308,8 @@ int main() {
     check_shared_memory();
     check_indices();
     check_sums();
+    std::iota(results[1], results[1] + 16, 0.0f);
+    check_blocks();
     check_race();
     check_reuse();
     check_shuffles();

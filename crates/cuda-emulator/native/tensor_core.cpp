@@ -74,6 +74,18 @@ Copies& copies() {
     return mine;
 }
 
+// What was carried out before has no place any more.
+void carry_out(const Copy& copy) {
+    if (copy.to == nullptr) {
+        return;
+    }
+    if (copy.there) {
+        std::memcpy(copy.to, copy.from, 16);
+    } else {
+        std::memset(copy.to, 0, 16);
+    }
+}
+
 bool aligned(const void* place) {
     return reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
 }
@@ -151,15 +163,22 @@ unsigned long long bank_conflicts() {
 }
 
 void copy_later(void* to, const void* from, bool there) {
-    const sanitizer::Unseen unseen;
-    Copies& mine = copies();
-    if (!aligned(to) || !aligned(from)) {
-        stop("a copy to shared memory is not aligned to 16 bytes");
+    bool now = false;
+    {
+        const sanitizer::Unseen unseen;
+        Copies& mine = copies();
+        if (!aligned(to) || !aligned(from)) {
+            stop("a copy to shared memory is not aligned to 16 bytes");
+        }
+        if (mine.count == most_copies) {
+            stop("a thread has given too many copies without waiting");
+        }
+        now = coin();
+        mine.given[mine.count++] = {now ? nullptr : to, from, there};
     }
-    if (mine.count == most_copies) {
-        stop("a thread has given too many copies without waiting");
+    if (now) {
+        carry_out({to, from, there});
     }
-    mine.given[mine.count++] = {to, from, there};
 }
 
 void end_copies() {
@@ -178,12 +197,7 @@ void wait_copies(unsigned left) {
     }
     const Counter finished = mine.groups - left, end = mine.ends[finished - 1];
     for (Counter i = 0; i < end; ++i) {
-        const Copy& copy = mine.given[i];
-        if (copy.there) {
-            std::memcpy(copy.to, copy.from, 16);
-        } else {
-            std::memset(copy.to, 0, 16);
-        }
+        carry_out(mine.given[i]);
     }
     for (Counter i = end; i < mine.count; ++i) {
         mine.given[i - end] = mine.given[i];

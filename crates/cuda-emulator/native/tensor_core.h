@@ -1,8 +1,9 @@
 // What kernels with tensor cores need of the emulator: the functions that mma.cuh stands for on a device.
 //
 // Fragments and matrices are collective calls: all 32 lanes of a warp meet, as at a shuffle, and the line of the call
-// tells different calls apart. Copies to shared memory are carried out when their thread waits for them and no earlier,
-// so that a missing wait, or one that waits for too few, shows.
+// tells different calls apart. A copy to shared memory is carried out when it is given or when its thread waits
+// for it, at random: a missing wait, or one that waits for too few, shows by copies that come late, and a copy to what
+// others still read by copies that come early.
 #pragma once
 
 namespace emulator {

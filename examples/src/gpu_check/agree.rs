@@ -5,6 +5,7 @@ use super::report::Report;
 use super::tiny::{self, Job, Layout, Offload};
 use bmtrain_core::comm::Solo;
 use bmtrain_core::conformance::{self, Case, Outcome, compare};
+use bmtrain_core::cuda::Probed;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::{Error, Result};
@@ -66,6 +67,19 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
     Ok(())
 }
 
+/// Every instruction that the kernels write as inline assembly.
+pub fn intrinsics(place: &Place, report: &mut Report) -> Result<()> {
+    let probed = place.backend.probe()?;
+    let wrong: Vec<_> = probed.iter().filter_map(|one| Some((one.instruction, one.wrong.as_ref()?))).collect();
+    for (instruction, what) in &wrong {
+        report.fail(format!("intrinsics: {instruction}: {what}"));
+    }
+    report.row("intrinsics", format!("{} of {} as the host computes them", probed.len() - wrong.len(), probed.len()));
+    let entry = |one: &Probed| json!({ "instruction": one.instruction, "wrong": one.wrong });
+    report.part("intrinsics", json!({ "instructions": probed.iter().map(entry).collect::<Vec<_>>() }));
+    Ok(())
+}
+
 /// Steps of a tiny model's training.
 const STEPS: u32 = 20;
 
@@ -84,12 +98,16 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
         let learns = tiny::learns(std::slice::from_ref(&got));
         if !agrees || !learns {
             let why = if agrees { "nothing is learned" } else { "the losses are not the CPU's" };
-            report.fail(format!("{name}: {why}: {:?}, on the CPU {:?}", got.losses, expected.losses));
+            let steps = tiny::distances(&got, &expected);
+            let apart: Vec<String> = steps.iter().map(|apart| format!("{apart:.0e}")).collect();
+            let (apart, losses) = (apart.join(" "), &got.losses);
+            report.fail(format!("{name}: {why}: by step {apart} apart; {losses:?}, on the CPU {:?}", expected.losses));
         }
         report.row(&name, format!("{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's"));
         runs.push(json!({
             "model": name, "dtype": dtype.to_string(), "steps": STEPS, "passed": agrees && learns, "apart": apart,
-            "tolerance": most, "losses": got.losses, "cpu_losses": expected.losses,
+            "apart_by_step": tiny::distances(&got, &expected), "tolerance": most, "losses": got.losses,
+            "cpu_losses": expected.losses,
         }));
     }
     report.part("training", json!({ "runs": runs }));

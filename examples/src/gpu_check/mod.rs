@@ -8,6 +8,7 @@ mod models;
 mod overlap;
 mod report;
 pub mod tiny;
+mod watchdog;
 
 use crate::step::shape;
 use crate::terminal;
@@ -25,6 +26,7 @@ use report::Report;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use watchdog::Watchdog;
 
 /// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training,
 /// copies overlapped with compute, the speed of kernels and of whole models. Prints a table; the exit status is 0 only
@@ -34,7 +36,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "gpu-check", version)]
 pub struct Options {
-    /// Only these parts, of: environment, conformance, training, overlap, kernels, models.
+    /// Only these parts, of: environment, intrinsics, conformance, training, overlap, kernels, models.
     #[arg(long, value_name = "PART,..", value_delimiter = ',', value_enum)]
     pub only: Vec<Part>,
     /// Print the parts with what each does, and end.
@@ -52,9 +54,12 @@ pub struct Options {
     /// Timed steps of each model, after three that are not.
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
-    /// Write everything that was found as JSON.
+    /// Write everything that was found as JSON, after every part: a run that is killed leaves what came before.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// End the program when a part takes longer than this many seconds; the JSON has the parts before it.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub part_limit: Option<u32>,
     /// A missed target is a failure too.
     #[arg(long)]
     pub targets: bool,
@@ -68,6 +73,8 @@ pub struct Options {
 pub enum Part {
     /// The device, the driver and the libraries.
     Environment,
+    /// Each instruction that the kernels write as inline assembly against the host's arithmetic.
+    Intrinsics,
     /// Every row of the conformance table against the CPU, in every dtype.
     Conformance,
     /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU.
@@ -81,8 +88,15 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: &[Part] =
-        &[Part::Environment, Part::Conformance, Part::Training, Part::Overlap, Part::Kernels, Part::Models];
+    const ALL: &[Part] = &[
+        Part::Environment,
+        Part::Intrinsics,
+        Part::Conformance,
+        Part::Training,
+        Part::Overlap,
+        Part::Kernels,
+        Part::Models,
+    ];
 
     /// Whether it is about time.
     fn measures(self) -> bool {
@@ -184,7 +198,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
             return Ok(ExitStatus::Internal);
         }
     };
-    let mut report = Report::new(environment.is_emulated());
+    let mut report = Report::new(environment.is_emulated(), options.json.clone());
     let place = Place {
         backend: Arc::new(CudaBackend::open(options.device, &cuda)?),
         // An emulated driver does not report it.
@@ -192,17 +206,15 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         threads,
         scale: if report.emulated { Scale::emulated() } else { Scale::real() },
     };
-    check(options, &environment, &place, &mut report);
-    if let Some(path) = &options.json {
-        report.write(path)?;
-    }
+    check(options, &environment, &place, &mut report)?;
+    report.write(None)?;
     terminal::print(&report.table())?;
     let passed = report.is_clean() && (!options.targets || report.reaches_targets());
     Ok(if passed { ExitStatus::Done } else { ExitStatus::Internal })
 }
 
 /// All parts that are wanted. One that ends in an error does not keep the others from being run.
-fn check(options: &Options, environment: &Environment, place: &Place, report: &mut Report) {
+fn check(options: &Options, environment: &Environment, place: &Place, report: &mut Report) -> Result<()> {
     let budget = Duration::from_secs_f64(options.seconds);
     let mut ceilings = None;
     for &part in Part::ALL {
@@ -218,6 +230,8 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
             continue;
         }
         report.say(&format!("== {}", part.name()));
+        report.write(Some(&part.name()))?;
+        let _watched = options.part_limit.map(|seconds| Watchdog::start(part, Duration::from_secs(seconds.into())));
         let mut ceilings = |report: &mut Report| match ceilings {
             Some(known) => Ok(known),
             None => Ceilings::measure(place, budget, report).inspect(|measured| ceilings = Some(*measured)),
@@ -227,6 +241,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
                 environment.tell(report);
                 Ok(())
             }
+            Part::Intrinsics => agree::intrinsics(place, report),
             Part::Conformance => agree::conformance(place, &options.rows, report),
             Part::Training => agree::training(place, report),
             Part::Overlap => overlap::overlap(place, report),
@@ -238,4 +253,5 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
             place.note_loss(&part.name(), report);
         }
     }
+    Ok(())
 }

@@ -43,9 +43,13 @@ impl Timed {
 
 /// The models of a real device.
 pub fn real() -> Vec<Timed> {
+    /// What llm.c reports for one H100: without dropout, in bf16, batches of 524,288 tokens.
+    const LLM_C: f64 = 463.0;
     let timed = |name, size: Size, length, target| Timed { name, shape: size.shape(), length, target };
+    let plain = timed("GPT-2 124M without dropout", Size::Gpt2, 1024, Some(Target::Speed(LLM_C)));
     vec![
-        timed("GPT-2 124M", Size::Gpt2, 1024, Some(Target::Speed(500.0))),
+        Timed { shape: Shape { dropout_p: 0.0, ..plain.shape }, ..plain },
+        timed("GPT-2 124M", Size::Gpt2, 1024, None),
         timed("GPT-2 1.5B", Size::Gpt2Xl, 1024, Some(Target::Share(0.5))),
         timed("BERT-large", Size::BertLarge, 512, None),
     ]
@@ -53,7 +57,8 @@ pub fn real() -> Vec<Timed> {
 
 /// An emulated device's, which describe no real device.
 pub fn emulated() -> Vec<Timed> {
-    let tiny = |family| Shape { family, num_layers: 2, dim_model: 64, num_heads: 2, dim_ff: 96, vocab_size: 50 };
+    let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, 50);
+    let tiny = |family| Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.1 };
     let timed = |name, family| Timed { name, shape: tiny(family), length: 8, target: None };
     vec![timed("tiny GPT-2", Family::Gpt2), timed("tiny BERT", Family::Bert)]
 }
@@ -83,7 +88,11 @@ pub fn models(place: &Place, ceilings: Ceilings, steps: u32, report: &mut Report
             break;
         }
     }
-    report.part("models", json!({ "models": all }));
+    let products: Vec<Value> = place.backend.products().into_iter().map(|(way, n)| json!([way, n])).collect();
+    for (way, count) in place.backend.products().into_iter().filter(|(_, count)| *count > 0) {
+        report.row(format!("  products {way}"), count.to_string());
+    }
+    report.part("models", json!({ "models": all, "products": products }));
     Ok(())
 }
 
@@ -213,7 +222,8 @@ fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Rep
 
 fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
     json!({
-        "model": timed.name, "dtype": "bf16", "length": timed.length, "rows": measured.plan.rows,
+        "model": timed.name, "dtype": "bf16", "dropout": timed.shape.dropout_p, "length": timed.length,
+        "rows": measured.plan.rows,
         "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
         "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.flops_per_token(),
         "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,

@@ -1,10 +1,11 @@
 //! What the program found: lines as they come, a table at the end, and everything as JSON.
 
 use crate::terminal;
-use model_center::{Error, Result};
+use model_center::Result;
+use model_center::file::write_atomic;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One line of the table.
@@ -27,12 +28,15 @@ pub struct Report {
     failures: Vec<String>,
     /// Why the device answers nothing any more.
     lost: Option<String>,
+    /// Where the JSON is kept up to date.
+    path: Option<PathBuf>,
 }
 
 impl Report {
-    /// Nothing yet.
-    pub fn new(emulated: bool) -> Self {
-        Report { emulated, rows: Vec::new(), parts: Map::new(), targets: Vec::new(), failures: Vec::new(), lost: None }
+    /// Nothing yet. The JSON is written to `path` with every part.
+    pub fn new(emulated: bool, path: Option<PathBuf>) -> Self {
+        let (rows, parts, targets, failures) = (Vec::new(), Map::new(), Vec::new(), Vec::new());
+        Report { emulated, rows, parts, targets, failures, lost: None, path }
     }
 
     /// A line of progress.
@@ -117,20 +121,25 @@ impl Report {
         text
     }
 
-    /// Write everything.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    /// Write everything that was found so far, where a file was named. `running` is the part that is begun next: if the
+    /// program dies or is killed in it, the file names it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, running: Option<&str>) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
         let whole = json!({
             "emulated": self.emulated,
             "date": date(SystemTime::now()),
             "program": env!("CARGO_PKG_VERSION"),
-            "passed": self.is_clean(),
+            "running": running,
+            "passed": self.is_clean() && running.is_none(),
             "failures": self.failures,
             "device_lost": self.lost,
             "targets": self.targets,
             "parts": self.parts,
         });
-        let fix = "name a file in a directory that can be written to";
-        std::fs::write(path, format!("{whole:#}\n")).map_err(|error| Error::file("write", path, error, fix))
+        write_atomic(path, format!("{whole:#}\n").as_bytes())
     }
 
     /// A line, with a prefix where nothing in it is of a real device.
@@ -178,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_emulated_device_is_named_in_every_line_and_reaches_no_target() {
-        let mut report = Report::new(true);
+        let mut report = Report::new(true, None);
         report.row("a", "1");
         report.held("b", "2", ("at least 1", true));
         assert!(report.table().lines().all(|line| line.starts_with("emulated: ")), "{}", report.table());
@@ -194,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_missed_is_short_and_no_failure() {
-        let mut report = Report::new(false);
+        let mut report = Report::new(false, None);
         report.held("b", "2", ("at least 1", true));
         assert!(report.reaches_targets() && report.table().contains("at least 1: ok"));
         report.held("c", "2", ("at least 3", false));

@@ -162,15 +162,21 @@ pub fn tolerance(dtype: DType) -> f32 {
     if dtype == DType::F32 { 1e-5 } else { 5e-3 }
 }
 
-/// The largest distance of two runs' losses, relative to the first loss; not a number where one of them is none,
-/// infinite where they have not the same number of steps.
+/// The distances of two runs' losses, step by step, relative to the first loss: a drift grows slowly, a wrong kernel
+/// shows in one step.
+pub fn distances(got: &Seen, expected: &Seen) -> Vec<f32> {
+    got.losses.iter().zip(&expected.losses).map(|(a, b)| (a - b).abs() / expected.losses[0]).collect()
+}
+
+/// The largest of the distances; not a number where one of them is none, infinite where the runs have not the same
+/// number of steps.
 pub fn distance(got: &Seen, expected: &Seen) -> f32 {
     if got.losses.len() != expected.losses.len() || expected.losses.is_empty() {
         return f32::INFINITY;
     }
-    let apart = got.losses.iter().zip(&expected.losses).map(|(a, b)| (a - b).abs() / expected.losses[0]);
     // Unlike `f32::max` this keeps what is not a number.
-    apart.fold(0.0, |worst, apart| if worst.is_nan() || apart <= worst { worst } else { apart })
+    let worse = |worst: f32, apart: f32| if worst.is_nan() || apart <= worst { worst } else { apart };
+    distances(got, expected).into_iter().fold(0.0, worse)
 }
 
 /// Whether the ranks' losses together have fallen by a tenth.
@@ -192,9 +198,10 @@ fn model(job: Job, device: &Device, groups: &Groups) -> Result<Box<dyn TextModel
     let inputs = if offload_parameters { InputStore::Host } else { InputStore::Device };
     let blocks = BlockOptions { inputs, ..BlockOptions::from(Recompute::Checkpoint) };
     // Heads of 32, which tensor cores work on in 16-bit types.
-    let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (job.layers(), 64, 2, 96, VOCABULARY);
+    let (num_layers, dim_model, num_heads, dim_ff) = (job.layers(), 64, 2, 96);
     let family = if job.gpt2 { Family::Gpt2 } else { Family::Bert };
-    Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size }.build(device, blocks, builder)
+    Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size: VOCABULARY, dropout_p: 0.1 }
+        .build(device, blocks, builder)
 }
 
 /// Rows of a batch, all but the first padded. Every step has the same tokens: fresh random tokens are nothing

@@ -40,6 +40,8 @@ pub struct Shape {
     pub dim_ff: usize,
     /// Vocabulary size, V.
     pub vocab_size: usize,
+    /// Probability of dropout, everywhere where Hugging Face's models have one; theirs is 0.1.
+    pub dropout_p: f32,
 }
 
 impl Shape {
@@ -72,12 +74,12 @@ impl Shape {
 
     fn bert(self) -> BertConfig {
         let text = self.text(BertConfig::default().text);
-        BertConfig { text, classifier_dropout_p: 0.1, ..BertConfig::default() }
+        BertConfig { text, classifier_dropout_p: self.dropout_p, ..BertConfig::default() }
     }
 
-    /// The sizes, and dropout as Hugging Face's configurations have it.
+    /// The sizes and dropout.
     fn text(self, family: TextConfig) -> TextConfig {
-        let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, .. } = self;
+        let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p, .. } = self;
         TextConfig {
             vocab_size,
             dim_model,
@@ -85,9 +87,9 @@ impl Shape {
             dim_head: dim_model / num_heads,
             dim_ff,
             num_layers,
-            dropout_p: 0.1,
-            embedding_dropout_p: 0.1,
-            attention_dropout_p: 0.1,
+            dropout_p,
+            embedding_dropout_p: dropout_p,
+            attention_dropout_p: dropout_p,
             ..family
         }
     }

@@ -41,7 +41,7 @@ impl Size {
             Size::Gpt2 | Size::Gpt2Xl | Size::TinyGpt2 => (Family::Gpt2, 50257),
             Size::T5Base | Size::TinyT5 => (Family::T5, 32128),
         };
-        Shape { family, num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size }
+        Shape { family, num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size, dropout_p: 0.1 }
     }
 }
 

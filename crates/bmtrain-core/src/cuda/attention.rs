@@ -302,7 +302,7 @@ impl<'l, 'a> BiasSums<'l, 'a> {
         };
         if shared && groups.groups > 1 {
             let count = groups.groups * groups.len;
-            let sums = launch.scratch.take(launch.stream, count * size_of::<f32>())?;
+            let sums = launch.scratch.take(count * size_of::<f32>())?;
             let address = sums.address();
             if count > 0 {
                 // SAFETY: scratch memory of that length, which no other launch of this lane uses before these have run.

@@ -90,7 +90,7 @@ pub(super) fn backward(launch: &Launch<'_>, a: EmbeddingBackward<'_>) -> Result<
     let order = (rows * size_of::<u32>()).next_multiple_of(16);
     let counts = division.blocks * DIGITS * size_of::<u32>();
     let partials = division.pieces * 2 * a.columns * size_of::<f32>();
-    let scratch = launch.scratch.take(launch.stream, 2 * order + counts + partials)?;
+    let scratch = launch.scratch.take(2 * order + counts + partials)?;
     let at = |bytes: usize| scratch.address() + bytes as u64;
     let sorted = sort(launch, &a, division, [at(0), at(order)], at(2 * order))?;
     if a.columns == 0 {

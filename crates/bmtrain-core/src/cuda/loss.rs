@@ -113,7 +113,7 @@ pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<
     // By the size alone, so that every device adds in the same order.
     let range = len.div_ceil(MOST_BLOCKS).max(RANGE).next_multiple_of(PACK);
     let blocks = len.div_ceil(range);
-    let scratch = launch.scratch.take(launch.stream, blocks.max(1) * size_of::<f64>())?;
+    let scratch = launch.scratch.take(blocks.max(1) * size_of::<f64>())?;
     let partials = scratch.address();
     let arguments = arguments!(SquaredErrorForwardArguments {
         x: In = In::of(&a.x),

@@ -1,6 +1,6 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
-//! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is
+//! `driver` owns the driver's objects, `libraries` finds what else of NVIDIA's is
 //! needed, `order` makes lanes of streams and marks of events, `staging` carries uploads, `span` lets a
 //! communicator queue its calls, `scratch` is memory of launches, `fault` what kernels report, `compile`, `images` and
 //! `modules` bring compiled kernels to the device, `launch` is what a launch is made of, `blas` gives matrix products
@@ -25,13 +25,13 @@ mod host_work;
 mod images;
 mod launch;
 mod libraries;
-mod library;
 mod loss;
 mod modules;
 mod norm;
 mod optimizer;
 mod order;
 mod pinned_blocks;
+mod probe;
 mod random;
 mod reduce;
 mod rotary;
@@ -58,6 +58,7 @@ use launch::Launch;
 pub use libraries::nccl_paths;
 use modules::Modules;
 use order::Lanes;
+pub use probe::Probed;
 use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
@@ -160,6 +161,11 @@ impl CudaBackend {
     /// device by. Parts of a device that is divided (MIG) are in one place.
     pub fn pci_bus_id(&self) -> &str {
         self.context.pci_bus_id()
+    }
+
+    /// How many matrix products were made in each way since the device was opened: what cuBLASLt does alone is fastest.
+    pub fn products(&self) -> Vec<(&'static str, u64)> {
+        self.blas.made()
     }
 
     /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was

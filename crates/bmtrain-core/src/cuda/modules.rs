@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Bytes of shared memory that a launch of every kernel may choose without asking.
+const GRANTED: u32 = 48 << 10;
+
 /// Where a kernel is found, and under which name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Name {
@@ -34,7 +37,8 @@ pub(super) struct Modules {
 
 #[derive(Debug, Default)]
 struct Loaded {
-    functions: HashMap<Name, Function>,
+    /// With the bytes of shared memory that their launches may choose.
+    functions: HashMap<Name, (Function, u32)>,
     // Outlives every use of the functions: dropped with the backend.
     modules: HashMap<&'static str, Module>,
 }
@@ -46,13 +50,15 @@ impl Modules {
 
     /// A kernel that takes a structure of `bytes` bytes and may choose up to `shared` bytes of shared memory.
     pub(super) fn function(&self, name: Name, bytes: usize, shared: u32) -> Result<Function> {
-        /// What every kernel may choose without asking.
-        const GRANTED: u32 = 48 << 10;
         /// From here on shared memory decides how many blocks a multiprocessor holds.
         const MUCH: u32 = 16 << 10;
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { functions, modules } = &mut *loaded;
-        if let Some(function) = functions.get(&name) {
+        if let Some((function, granted)) = functions.get_mut(&name) {
+            if shared > *granted {
+                function.allow_shared(&self.context, shared)?;
+                *granted = shared;
+            }
             return Ok(*function);
         }
         if !modules.contains_key(name.unit) {
@@ -79,7 +85,7 @@ impl Modules {
             // Fewer blocks at once, and nothing else.
             tracing::debug!(%error, kernel = ?name.kernel, "the driver divides on-chip memory as it likes");
         }
-        functions.insert(name, function);
+        functions.insert(name, (function, shared.max(GRANTED)));
         Ok(function)
     }
 }

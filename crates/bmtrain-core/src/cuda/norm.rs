@@ -71,7 +71,7 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     let stride = 2 * a.columns;
     let wanted = a.dweight.is_some() || a.dbias.is_some();
     let partial_bytes = groups * stride * size_of::<f32>();
-    let scratch = wanted.then(|| launch.scratch.take(launch.stream, partial_bytes)).transpose()?;
+    let scratch = wanted.then(|| launch.scratch.take(partial_bytes)).transpose()?;
     let partials = scratch.as_ref().map_or(0, Taken::address);
     let (dropout, branch) = a.branch.as_ref().map(|(dropout, dest)| (dropout, dest)).unzip();
     let written = [a.dx.as_ref(), branch].map(|dest| dest.map(|dest| dest.view.as_view()));

@@ -60,7 +60,7 @@ impl Cut {
 pub(super) fn column_sum(launch: &Launch<'_>, a: ColumnSum<'_>) -> Result<()> {
     const NAME: &str = ColumnSum::NAME;
     let Cut { width, tiles, at_once, groups } = Cut::of(a.rows, a.columns);
-    let scratch = launch.scratch.take(launch.stream, groups * a.columns * size_of::<f32>())?;
+    let scratch = launch.scratch.take(groups * a.columns * size_of::<f32>())?;
     let partials = scratch.address();
     let arguments = arguments!(ColumnPartsArguments {
         x: In = In::of(&a.x),
@@ -164,7 +164,7 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     };
     // The total does not depend on how many parts there are.
     let blocks = launch.blocks(items);
-    let scratch = launch.scratch.take(launch.stream, blocks as usize * words * size_of::<i64>())?;
+    let scratch = launch.scratch.take(blocks as usize * words * size_of::<i64>())?;
     let parts = scratch.address();
     let count = long(NAME, "elements", elements)?;
     let arguments = arguments!(NormPartsArguments {

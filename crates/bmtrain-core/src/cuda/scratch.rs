@@ -1,7 +1,10 @@
 //! Device memory that a launch needs besides its arguments: partial sums, the workspace of matrix products.
 //!
 //! Each lane has a block that its launches use one after the other, in the order of the lane. It grows to what the
-//! largest of them asked for; steady state allocates nothing.
+//! largest of them asked for; steady state allocates nothing. A block that has become too small is kept until the
+//! device is closed: the driver's `cuMemFree` waits for all work of the device, and where ranks are threads of one
+//! process, a collective of this device may wait for another rank, which waits for a lock of the driver. Blocks at
+//! least double, so all that were outgrown are less than the block in use.
 //!
 //! What one launch queues between taking the block and its last use of it must not be mixed with what another thread
 //! gives to the same lane, and the block must not be returned in between by one that needs a larger one. So it is
@@ -9,11 +12,11 @@
 //! driver.
 #![allow(unsafe_code)]
 
-use super::driver::{Context, Stream};
+use super::driver::Context;
 use crate::error::Result;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The least that is taken. Growing returns memory to the driver, which drains the device, so blocks at least double.
+/// The least that is taken.
 const LEAST: usize = 4 << 20;
 
 /// The block of a lane, until all work that uses it is queued.
@@ -40,6 +43,8 @@ pub(super) struct Scratch {
 struct Block {
     address: u64,
     bytes: usize,
+    /// Smaller blocks from before, which queued work may still use: addresses, and bytes of all.
+    outgrown: (Vec<u64>, usize),
 }
 
 impl Scratch {
@@ -48,26 +53,26 @@ impl Scratch {
         Scratch { context: Arc::clone(context), block: Mutex::default() }
     }
 
-    /// At least `bytes` bytes, for work that is queued on `stream` while they are held. What an earlier launch left
+    /// At least `bytes` bytes, for work that is queued on the lane while they are held. What an earlier launch left
     /// there is overwritten by the next. A launch takes them once: a second time it would wait for itself.
-    pub(super) fn take(&self, stream: &Stream, bytes: usize) -> Result<Taken<'_>> {
+    pub(super) fn take(&self, bytes: usize) -> Result<Taken<'_>> {
         let mut block = self.lock();
         if block.bytes < bytes {
             let wanted = bytes.max(2 * block.bytes).max(LEAST);
+            let address = self.context.allocate(wanted)?;
             if block.bytes > 0 {
-                // Queued work may still use the old block. Growing is rare.
-                stream.synchronize()?;
-                let Block { address, .. } = std::mem::take(&mut *block);
-                // SAFETY: taken below, returned once, and the lane that alone uses it is idle.
-                unsafe { self.context.release(address) }?;
+                let (small, bytes) = (block.address, block.bytes);
+                block.outgrown.0.push(small);
+                block.outgrown.1 += bytes;
             }
-            *block = Block { address: self.context.allocate(wanted)?, bytes: wanted };
+            (block.address, block.bytes) = (address, wanted);
         }
         Ok(Taken { block })
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.lock().bytes
+        let block = self.lock();
+        block.bytes + block.outgrown.1
     }
 
     fn lock(&self) -> MutexGuard<'_, Block> {
@@ -77,13 +82,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let Block { address, bytes } = std::mem::take(&mut *self.lock());
-        if bytes == 0 {
-            return;
-        }
-        // SAFETY: taken in `take`, returned once. `cuMemFree` waits for the device, so that nothing queued uses it.
-        if let Err(error) = unsafe { self.context.release(address) } {
-            tracing::warn!(%error, bytes, "scratch memory could not be returned to the device");
+        let Block { address, bytes, outgrown } = std::mem::take(&mut *self.lock());
+        for address in outgrown.0.into_iter().chain((bytes > 0).then_some(address)) {
+            // SAFETY: taken in `take`, returned once. `cuMemFree` waits for the device, so that nothing queued uses it.
+            if let Err(error) = unsafe { self.context.release(address) } {
+                tracing::warn!(%error, "scratch memory could not be returned to the device");
+            }
         }
     }
 }

@@ -4,10 +4,11 @@
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
-use bmtrain_core::kernel::Activation;
+use bmtrain_core::kernel::{Activation, Epilogue, Gemm, Matrix};
 use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var, ops};
 use cuda_emulator::{Driver, with_driver};
 use cudarc::cublaslt::sys::cublasLtEpilogue_t as Library;
+use half::bf16;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +29,11 @@ impl Counts {
     fn queries(&self) -> u64 {
         // SAFETY: the type as in fake_blas.cpp.
         unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(b"emulated_blas_queries\0").unwrap()() }
+    }
+
+    fn refusals(&self) -> u64 {
+        // SAFETY: the type as in fake_blas.cpp.
+        unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(b"emulated_blas_refusals\0").unwrap()() }
     }
 
     fn products(&self, epilogue: Library) -> u64 {
@@ -124,5 +130,112 @@ fn the_library_does_the_work_of_gradients_beside_products() {
                 seen = now;
             }
         }
+    });
+}
+
+fn open() -> (Arc<CudaBackend>, Device) {
+    let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
+    let backend = Arc::new(CudaBackend::open(0, &options).unwrap());
+    (Arc::clone(&backend), Device::new(backend))
+}
+
+/// A tensor of small numbers, which bf16 has exactly.
+fn numbers(device: &Device, dtype: DType, len: usize, seed: usize) -> Tensor {
+    let value = |i: usize| ((i * 7 + seed * 5) % 13) as f32 / 8.0 - 0.75;
+    match dtype {
+        DType::BF16 => {
+            let values: Vec<bf16> = (0..len).map(|i| bf16::from_f32(value(i))).collect();
+            Tensor::from_slice_in(device, [len], &values, Segment::Activations).unwrap()
+        }
+        _ => {
+            let values: Vec<f32> = (0..len).map(value).collect();
+            Tensor::from_slice_in(device, [len], &values, Segment::Activations).unwrap()
+        }
+    }
+}
+
+/// `activation(a b + bias)` in a type, and the argument of the activation where there is one. The bias begins `skip`
+/// elements after the start of its memory.
+fn product(device: &Device, dtype: DType, skip: usize, activation: Option<Activation>) -> [Vec<f32>; 2] {
+    let (m, n, k) = (ROWS, WIDTH, INNER);
+    let (a, b) = (numbers(device, dtype, m * k, 1), numbers(device, dtype, k * n, 2));
+    let bias = numbers(device, dtype, n + skip, 3);
+    let [mut c, mut copy] = [4, 5].map(|seed| numbers(device, dtype, m * n, seed));
+    let epilogue = Epilogue {
+        bias: Some(bias.view().unwrap().part(skip, n).unwrap()),
+        activation,
+        pre_activation: activation.map(|_| copy.view_mut().unwrap()),
+        ..Epilogue::default()
+    };
+    let (left, right) = (Matrix::plain(a.view().unwrap(), k), Matrix::plain(b.view().unwrap(), n));
+    let gemm = Gemm::single([m, n, k], left, right, c.dest(false).unwrap());
+    device.launch(Gemm { epilogue, ..gemm }).unwrap();
+    [c, copy].map(|tensor| match dtype {
+        DType::BF16 => tensor.to_vec::<bf16>().unwrap().into_iter().map(bf16::to_f32).collect(),
+        _ => tensor.to_vec::<f32>().unwrap(),
+    })
+}
+
+/// Products in both types, without an activation, with one that the library knows and with another.
+fn products(device: &Device, skip: usize) -> Vec<[Vec<f32>; 2]> {
+    let functions = [None, Some(Activation::GeluTanh), Some(Activation::Silu)];
+    let of = |dtype| functions.map(|function| product(device, dtype, skip, function));
+    [DType::F32, DType::BF16].into_iter().flat_map(of).collect()
+}
+
+#[track_caller]
+fn assert_near(got: &[[Vec<f32>; 2]], expected: &[[Vec<f32>; 2]]) {
+    assert_eq!(got.len(), expected.len());
+    for (got, expected) in got.iter().flatten().flatten().zip(expected.iter().flatten().flatten()) {
+        // One rounding to bf16 more or less.
+        assert!((got - expected).abs() <= (1.0 + expected.abs()) / 128.0, "{got} for {expected}");
+    }
+}
+
+fn made(backend: &CudaBackend, way: &str) -> u64 {
+    backend.products().into_iter().find(|(name, _)| *name == way).unwrap().1
+}
+
+const LIBRARY: &str = "by cuBLASLt alone";
+const IN_PLACE: &str = "by cuBLASLt, then a kernel on the result";
+const SCRATCH: &str = "by cuBLASLt into f32 scratch memory, then a kernel";
+
+/// Epilogues with a bias are refused, by no algorithm or only when a product is queued: results stay what they were,
+/// no f32 copy is made, and the library is not asked again.
+fn products_without_bias(test: &str, variable: &str) {
+    let bias = (Library::CUBLASLT_EPILOGUE_BIAS as u32).to_string();
+    with_driver(test, Driver::Emulated, &[(variable, &bias)], || {
+        let (backend, device) = open();
+        let counts = Counts::open();
+        let expected = products(&Device::cpu(1).unwrap(), 0);
+        assert_near(&products(&device, 0), &expected);
+        let (queries, refusals) = (counts.queries(), counts.refusals());
+        assert_eq!(refusals, if variable == "EMULATED_BLAS_REFUSED" { 2 } else { 0 });
+        assert_near(&products(&device, 0), &expected);
+        assert_eq!((counts.queries(), counts.refusals()), (queries, refusals));
+        // The library applies its own activation with its own bias, in 16 bits; a kernel does the rest.
+        assert_eq!([LIBRARY, IN_PLACE, SCRATCH].map(|way| made(&backend, way)), [2, 10, 0]);
+    });
+}
+
+#[test]
+fn a_bias_that_has_no_algorithm_is_added_in_place() {
+    products_without_bias("a_bias_that_has_no_algorithm_is_added_in_place", "EMULATED_BLAS_UNKNOWN");
+}
+
+#[test]
+fn a_bias_that_is_refused_late_is_added_in_place() {
+    products_without_bias("a_bias_that_is_refused_late_is_added_in_place", "EMULATED_BLAS_REFUSED");
+}
+
+#[test]
+fn the_library_gets_a_bias_at_an_address_it_can_read() {
+    with_driver("the_library_gets_a_bias_at_an_address_it_can_read", Driver::Emulated, &[], || {
+        let (backend, device) = open();
+        for skip in [0, 1, 3, 4, 7, 8] {
+            assert_near(&products(&device, skip), &products(&Device::cpu(1).unwrap(), skip));
+        }
+        // Without an activation, and with the one that it knows in 16 bits, also where the bias has to be moved first.
+        assert_eq!([LIBRARY, IN_PLACE, SCRATCH].map(|way| made(&backend, way)), [18, 18, 0]);
     });
 }

@@ -10,6 +10,7 @@ use bmtrain_core::comm::host::{HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{Library, NcclOptions, NcclRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, nccl_paths};
+use bmtrain_core::kernel::{Gemm, Matrix};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Result, Segment, Storage, Tensor};
 use cuda_emulator::{Driver, with_driver};
 use ranks::{
@@ -103,6 +104,49 @@ impl Start {
 /// A deadline that no busy machine reaches by itself.
 fn patient() -> NcclOptions {
     NcclOptions { deadline: Duration::from_secs(60), ..NcclOptions::default() }
+}
+
+/// Rank 0 has given an all-gather to its lane, and rank 1 not yet, while a launch of rank 0 needs more scratch memory
+/// than there is: returning what there was would wait for the all-gather.
+#[test]
+fn scratch_memory_grows_while_an_all_gather_waits_for_another_rank() {
+    let settings = [("EMULATED_CUDA_DRAINS", "1")];
+    processes("scratch_memory_grows_while_an_all_gather_waits_for_another_rank", 2, &settings, &[], |start| {
+        let rank = start.join();
+        // Factors of one type and a result of another: the product is made in f32 in scratch memory.
+        let product = |size: usize| {
+            let tensor = |dtype| Tensor::full_in(&rank.device, [size, size], dtype, 0.5, Segment::Activations).unwrap();
+            let (a, mut c) = (tensor(DType::F16), tensor(DType::BF16));
+            let factor = || Matrix::plain(a.view().unwrap(), size);
+            rank.device.launch(Gemm::single([size, size, 1], factor(), factor(), c.dest(false).unwrap())).unwrap();
+            c
+        };
+        let (first, flag) = (product(8), start.place.with_extension("given"));
+        rank.device.sync().unwrap();
+        let all_gather = || rank.launch(Op::AllGather, DType::F32, &[start.rank as u8; 64]).unwrap();
+        let (gathered, second) = if start.rank == 0 {
+            let gathered = all_gather();
+            // More than the 4 MiB that are taken at first.
+            let second = product(1100);
+            std::fs::write(&flag, "").unwrap();
+            (gathered, second)
+        } else {
+            let begin = Instant::now();
+            while !flag.exists() {
+                assert!(begin.elapsed() < LIMIT);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            (all_gather(), product(1100))
+        };
+        rank.device.sync().unwrap();
+        let mut bytes = vec![0; 128];
+        let backend = rank.device.backend();
+        backend.download(gathered.view_on(0..32, Lane::Zero).unwrap(), &mut bytes, Lane::Zero).unwrap();
+        assert!(bytes[..64].iter().all(|byte| *byte == 0) && bytes[64..].iter().all(|byte| *byte == 1));
+        for tensor in [first, second] {
+            assert!(tensor.to_vec::<half::bf16>().unwrap().iter().all(|value| value.to_f32() == 0.25));
+        }
+    });
 }
 
 fn every_op(size: usize) -> Vec<Op> {

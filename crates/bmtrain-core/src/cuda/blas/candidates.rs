@@ -42,10 +42,45 @@ impl Candidate {
         [factor(work.a), factor(work.b), c]
     }
 
+    pub(super) fn way(&self, work: &Work) -> Way {
+        match (self.widened, self.into) {
+            (true, Destination::Scratch) => Way::WidenedScratch,
+            (true, _) => Way::Widened,
+            (false, Destination::Scratch) => Way::Scratch,
+            (false, _) if self.finishes(work) => Way::InPlace,
+            (false, _) => Way::Library,
+        }
+    }
+
     pub(super) fn finishes(&self, work: &Work) -> bool {
         self.into != Destination::Result
+            || (work.bias.is_some() && !self.fused.bias)
             || (work.activation.is_some() && self.fused.function.is_none())
             || (work.derivative.is_some() && !self.fused.derivative)
+    }
+}
+
+/// How a product was made, for counts of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Library,
+    InPlace,
+    Scratch,
+    Widened,
+    WidenedScratch,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 5] = [Way::Library, Way::InPlace, Way::Scratch, Way::Widened, Way::WidenedScratch];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Way::Library => "by cuBLASLt alone",
+            Way::InPlace => "by cuBLASLt, then a kernel on the result",
+            Way::Scratch => "by cuBLASLt into f32 scratch memory, then a kernel",
+            Way::Widened => "of factors widened to f32",
+            Way::WidenedScratch => "of factors widened to f32 into scratch memory, then a kernel",
+        }
     }
 }
 
@@ -65,11 +100,15 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
         Some(copy) => gives(copy.dtype).then(|| candidate(Destination::Copy(copy), bias)),
         None => gives(c).then(|| candidate(Destination::Result, bias)),
     };
+    // The same where the library refuses the bias: a kernel adds it to what is written.
+    let keeps_type = work.copy.is_none_or(|copy| copy.dtype == c);
+    let apart = bias.bias && gives(c) && keeps_type && (plain || work.beta == 0.0);
+    let apart = apart.then(|| candidate(Destination::Result, Fused::default()));
     let unfused = (a == b).then(|| candidate(Destination::Scratch, Fused::default()));
     let widened =
         (plain && c == DType::F32).then(|| Candidate { widened: true, ..candidate(Destination::Result, bias) });
     let last = Candidate { widened: true, ..candidate(Destination::Scratch, Fused::default()) };
-    [sums, whole, parted, unfused, widened, Some(last)].into_iter().flatten()
+    [sums, whole, parted, apart, unfused, widened, Some(last)].into_iter().flatten()
 }
 
 fn whole(work: &Work) -> Option<Fused> {

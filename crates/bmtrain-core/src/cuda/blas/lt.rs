@@ -215,12 +215,13 @@ impl Lt {
         Ok(is_found.then_some((found.algorithm, found.workspace)))
     }
 
-    /// Queue a product.
+    /// Queue a product; false, with nothing queued, if the library refuses it only now: some of what it requires of
+    /// addresses it checks here and not when it chooses an algorithm.
     ///
     /// # Safety
     /// The addresses are of this device, valid until the lane has run the product, as large as the layouts declare and
     /// aligned as the algorithm was chosen for; what is written overlaps nothing.
-    pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call) -> Result<()> {
+    pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call) -> Result<bool> {
         let GemmPlan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;
         let (a, b, c) = (a_layout.object, b_layout.object, c_layout.object);
         // SAFETY: descriptors live, the factors are read before the call returns; the rest is promised by the caller.
@@ -244,7 +245,10 @@ impl Lt {
                 call.stream,
             )
         };
-        self.answer("cublasLtMatmul", status)
+        if [INVALID_VALUE, NOT_SUPPORTED].contains(&status) {
+            return Ok(false);
+        }
+        self.answer("cublasLtMatmul", status).map(|()| true)
     }
 }
 

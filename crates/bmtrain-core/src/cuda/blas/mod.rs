@@ -27,10 +27,11 @@ use crate::buffer::ViewMut;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
-use candidates::{Candidate, Destination, candidates};
+use candidates::{Candidate, Destination, Way, candidates};
 use epilogue::{Finish, Matrices, Numbers};
 use lt::{Call, Lt};
 use plan_cache::{Fused, FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Parts of scratch memory start at multiples of this.
@@ -41,6 +42,8 @@ pub(super) struct Blas {
     options: CudaOptions,
     context: Arc<Context>,
     plans: Mutex<PlanCache>,
+    /// Products by the way they were made.
+    made: [AtomicU64; Way::ALL.len()],
     /// Opened with the first product. Its handle outlives the plans, which are dropped before it.
     lt: OnceLock<Result<Lt>>,
 }
@@ -75,10 +78,16 @@ struct Sums {
 impl Sums {
     /// The library writes them there in this type.
     fn is_direct(&self, dtype: DType) -> bool {
-        /// What the library may write at once.
-        const BYTES: u64 = 16;
-        self.numbers.dtype == dtype && !self.add && self.numbers.address.is_multiple_of(BYTES)
+        is_vector(self.numbers, dtype) && !self.add
     }
+}
+
+/// Whether the library can read or write a vector beside a product where it is: of the result's type, and at a
+/// multiple of what it moves at once. It checks neither when it chooses an algorithm, and a device that meets another
+/// address is lost.
+fn is_vector(numbers: Numbers, dtype: DType) -> bool {
+    const BYTES: u64 = 16;
+    numbers.dtype == dtype && numbers.address.is_multiple_of(BYTES)
 }
 
 /// A factor: matrices as they are stored, and whether the product sees their transposes.
@@ -113,7 +122,7 @@ impl ScratchLayout {
             layout.product = Some(layout.add(elements * DType::F32.size()));
         }
         let (dtype, fused) = (c.numbers.dtype, candidate.fused);
-        if work.bias.is_some_and(|bias| fused.bias && bias.dtype != dtype) {
+        if work.bias.is_some_and(|bias| fused.bias && !is_vector(bias, dtype)) {
             layout.bias = Some(layout.add(work.n * dtype.size()));
         }
         if work.sums.is_some_and(|sums| fused.sums && !sums.is_direct(dtype)) {
@@ -131,7 +140,18 @@ impl ScratchLayout {
 
 impl Blas {
     pub(super) fn new(context: &Arc<Context>, options: &CudaOptions) -> Self {
-        Blas { options: options.clone(), context: Arc::clone(context), plans: Mutex::default(), lt: OnceLock::new() }
+        Blas {
+            options: options.clone(),
+            context: Arc::clone(context),
+            plans: Mutex::default(),
+            made: Default::default(),
+            lt: OnceLock::new(),
+        }
+    }
+
+    /// How many products were made in each way so far.
+    pub(super) fn made(&self) -> Vec<(&'static str, u64)> {
+        Way::ALL.map(|way| (way.name(), self.made[way as usize].load(Ordering::Relaxed))).into()
     }
 
     pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
@@ -163,6 +183,7 @@ impl Blas {
         let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
         for candidate in candidates(work) {
             if self.queue(launch, lt, work, candidate)? {
+                self.made[candidate.way(work) as usize].fetch_add(1, Ordering::Relaxed);
                 return Ok(candidate.fused.sums);
             }
         }
@@ -174,7 +195,7 @@ impl Blas {
         ))
     }
 
-    /// Queue a product as `candidate` does it. Returns false, and queues nothing, if the library cannot.
+    /// Queue a product as `candidate` does it. Returns false, and writes no result, if the library cannot.
     fn queue(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, candidate: Candidate) -> Result<bool> {
         let (mut operands, fused) = (candidate.operands(work), candidate.fused);
         let mut layout = ScratchLayout::of(work, candidate, &operands[2]);
@@ -184,7 +205,7 @@ impl Blas {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(plan) = plans.of(lt, &problem, self.options.tf32)? else { return Ok(false) };
         let workspace = layout.add(plan.workspace);
-        let scratch = (layout.bytes > 0).then(|| launch.scratch.take(launch.stream, layout.bytes)).transpose()?;
+        let scratch = (layout.bytes > 0).then(|| launch.scratch.take(layout.bytes)).transpose()?;
         let start = scratch.as_ref().map_or(0, Taken::address);
         let at = |offset: usize| start + offset as u64;
 
@@ -203,7 +224,16 @@ impl Blas {
             // element and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments;
             // scratch memory was taken for the rest. The memory stays valid until the lane has run the product, because
             // the pool reuses it in lane order.
-            unsafe { lt.multiply(plan, &call) }?;
+            if unsafe { lt.multiply(plan, &call) }? {
+                continue;
+            }
+            if entry > 0 {
+                let reason = format!("entry {entry} of {} was refused after others were queued", folded.steps);
+                return Err(failure("cublasLtMatmul", reason));
+            }
+            // What was queued before it wrote to scratch memory alone.
+            plans.refuse(&problem);
+            return Ok(false);
         }
         drop(plans);
         if let (Some(_), Some(Sums { out: first, .. })) = (layout.sums, work.sums) {

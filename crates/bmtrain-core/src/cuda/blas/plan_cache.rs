@@ -96,10 +96,24 @@ impl PlanCache {
             self.known.clear();
         }
         if !self.known.contains_key(problem) {
-            let plan = make(lt, problem, tf32)?;
-            self.known.insert(*problem, plan);
+            match make(lt, problem, tf32)? {
+                Some(plan) => _ = self.known.insert(*problem, Some(plan)),
+                None => self.refuse(problem),
+            }
         }
         Ok(self.known.get(problem).and_then(Option::as_ref))
+    }
+
+    /// Remember that the library does not do a product, and report it, once.
+    pub(super) fn refuse(&mut self, problem: &Problem) {
+        let Problem { m, n, k, a, b, c, fused, .. } = problem;
+        let types = [a, b, c].map(|stored| stored.dtype.name()).join(", ");
+        tracing::warn!(
+            product = %format!("{m} x {n} x {k} of {types}"),
+            epilogue = ?fused,
+            "cuBLASLt refuses a product, which is made in another way: slower, or with more scratch memory"
+        );
+        self.known.insert(*problem, None);
     }
 }
 
@@ -117,6 +131,8 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     let compute =
         if tf32 && a.dtype == DType::F32 { Compute::CUBLAS_COMPUTE_32F_FAST_TF32 } else { Compute::CUBLAS_COMPUTE_32F };
     let product = lt.product(compute)?;
+    /// Multiples of all that the library requires, before the addresses are known.
+    const ANY: FusedAddresses = FusedAddresses { vector: 256, matrix: 256 };
     // A matrix in rows is its transpose in columns, and (a b)^T = b^T a^T: the library's first factor is `b`.
     // CUBLAS_OP_N is 0 and CUBLAS_OP_T is 1.
     let transpose = |stored: &Stored| c_int::from(stored.transposed);
@@ -130,6 +146,7 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE as u32, number_type(c.dtype)?)?;
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD as u32, signed(n)?)?;
     }
+    set_fused(lt, &product, problem.fused, ANY)?;
     let stored = |matrix: &Stored, rows, columns| {
         let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
         layout(lt, matrix, (rows, columns), problem.count)
@@ -196,12 +213,16 @@ fn epilogue(fused: Fused) -> u32 {
 }
 
 pub(super) fn set_addresses(lt: &Lt, plan: &GemmPlan, fused: Fused, beside: FusedAddresses) -> Result<()> {
+    set_fused(lt, &plan.product, fused, beside)
+}
+
+fn set_fused(lt: &Lt, product: &Descriptor, fused: Fused, beside: FusedAddresses) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     if fused.has_vector() {
-        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32, beside.vector)?;
+        lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32, beside.vector)?;
     }
     if fused.has_matrix() {
-        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER as u32, beside.matrix)?;
+        lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER as u32, beside.matrix)?;
     }
     Ok(())
 }

@@ -1,18 +1,20 @@
 //! A device's context: what every call of the driver needs, and memory of the device.
 #![allow(unsafe_code)]
 
-use super::super::library;
-use super::{answer, failure, warn_of};
+use super::functions::OUT_OF_MEMORY;
+use super::{Functions, answer, failure, functions, warn_of};
 use crate::device_spec::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
 use crate::panics::catch;
-use cudarc::driver::{DriverError, result, sys};
-use std::ffi::{CStr, c_int};
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
 use std::sync::Arc;
 
 /// A device's primary context, shared with whatever else in the process uses that device.
 #[derive(Debug)]
 pub(in crate::cuda) struct Context {
+    driver: &'static Functions,
     device: sys::CUdevice,
     handle: sys::CUcontext,
     name: String,
@@ -38,26 +40,20 @@ unsafe impl Sync for Context {}
 
 impl Context {
     pub(in crate::cuda) fn open(ordinal: usize) -> Result<Arc<Self>> {
-        let opened = catch(|| {
-            library::require()?;
-            Context::retain(ordinal)
-        });
+        let opened = catch(|| Context::retain(functions()?, ordinal));
         opened.unwrap_or_else(|panic| Err(failure(OPEN_DRIVER, format!("the driver library failed: {panic}"))))
     }
 
     pub(in crate::cuda) fn count() -> Result<usize> {
         let counted = catch(|| {
-            library::require()?;
-            answer("cuInit", result::init())?;
-            let count = answer("cuDeviceGetCount", result::device::get_count())?;
+            let count = count(functions()?)?;
             usize::try_from(count).map_err(|_| failure("cuDeviceGetCount", format!("{count} devices")))
         });
         counted.unwrap_or_else(|panic| Err(failure(OPEN_DRIVER, format!("the driver library failed: {panic}"))))
     }
 
-    fn retain(ordinal: usize) -> Result<Arc<Self>> {
-        answer("cuInit", result::init())?;
-        let count = answer("cuDeviceGetCount", result::device::get_count())?;
+    fn retain(driver: &'static Functions, ordinal: usize) -> Result<Arc<Self>> {
+        let count = count(driver)?;
         let number = i32::try_from(ordinal).ok().filter(|number| *number < count);
         let Some(number) = number else {
             let known = match count {
@@ -66,13 +62,16 @@ impl Context {
             };
             return Err(failure(OPEN_DEVICE, format!("no device has the number {ordinal}; {known}")));
         };
-        let device = answer("cuDeviceGet", result::device::get(number))?;
-        let name = answer("cuDeviceGetName", result::device::get_name(device))?;
-        let (pci_bus_id, properties) = (pci_bus_id(device)?, properties(device)?);
-        // SAFETY: the device was returned by `get`.
-        let handle = answer("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
+        let device = device(driver, number)?;
+        let (name, properties) = (name(driver, device)?, properties(driver, device)?);
+        // SAFETY: the device was returned by `device`; at most that number of bytes is written.
+        let pci_bus_id =
+            text("cuDeviceGetPCIBusId", |place, length| unsafe { (driver.device_pci_bus_id)(place, length, device) })?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: the device was returned by `device`; one handle is written.
+        answer("cuDevicePrimaryCtxRetain", unsafe { (driver.context_retain)(&mut handle, device) })?;
         // Dropping it releases the context; nothing that can fail comes before that.
-        let context = Arc::new(Context { device, handle, name, pci_bus_id, properties });
+        let context = Arc::new(Context { driver, device, handle, name, pci_bus_id, properties });
         context.bind()?;
         Ok(context)
     }
@@ -92,21 +91,24 @@ impl Context {
 
     /// Make the context current on this thread. Every other call needs it, and any code may have changed it.
     pub(in crate::cuda) fn bind(&self) -> Result<()> {
-        if answer("cuCtxGetCurrent", result::ctx::get_current())? == Some(self.handle) {
+        let mut current = ptr::null_mut();
+        // SAFETY: one handle is written.
+        answer("cuCtxGetCurrent", unsafe { (self.driver.context_current)(&mut current) })?;
+        if current == self.handle {
             return Ok(());
         }
         // SAFETY: the context is retained until `self` is dropped.
-        answer("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.handle) })
+        answer("cuCtxSetCurrent", unsafe { (self.driver.context_set)(self.handle) })
     }
 
     /// Take device memory; its content is unspecified.
     pub(in crate::cuda) fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
-        // SAFETY: device memory may hold any bytes; it is read by kernels and copies, for which every pattern is a
-        // value.
-        match unsafe { result::malloc_sync(bytes) } {
-            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(Error::no_memory(self.name(), bytes)),
-            other => answer("cuMemAlloc", other),
+        let mut address = 0;
+        // SAFETY: one address is written.
+        match unsafe { (self.driver.memory_allocate)(&mut address, bytes) } {
+            OUT_OF_MEMORY => Err(Error::no_memory(self.name(), bytes)),
+            status => answer("cuMemAlloc", status).map(|()| address),
         }
     }
 
@@ -117,25 +119,47 @@ impl Context {
     pub(in crate::cuda) unsafe fn release(&self, address: u64) -> Result<()> {
         self.bind()?;
         // SAFETY: promised by the caller.
-        answer("cuMemFree", unsafe { result::free_sync(address) })
+        answer("cuMemFree", unsafe { (self.driver.memory_free)(address) })
     }
 }
 
-fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
-    // Domain, bus, device and function in hexadecimal digits: 13 bytes, or some more where there are many domains.
-    let mut text = [0u8; 64];
-    // SAFETY: the device was returned by `get`; at most that number of bytes is written.
-    let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as c_int, device) };
-    answer("cuDeviceGetPCIBusId", status.result())?;
-    let text = CStr::from_bytes_until_nul(&text).map_err(|_| failure("cuDeviceGetPCIBusId", "a text without end"))?;
+/// Initialise the driver, and count the devices.
+pub(super) fn count(driver: &Functions) -> Result<c_int> {
+    const NO_FLAGS: u32 = 0;
+    // SAFETY: takes a number.
+    answer("cuInit", unsafe { (driver.init)(NO_FLAGS) })?;
+    let mut count = 0;
+    // SAFETY: one number is written.
+    answer("cuDeviceGetCount", unsafe { (driver.device_count)(&mut count) })?;
+    Ok(count)
+}
+
+pub(super) fn device(driver: &Functions, number: c_int) -> Result<sys::CUdevice> {
+    let mut device = 0;
+    // SAFETY: one number is written.
+    answer("cuDeviceGet", unsafe { (driver.device)(&mut device, number) })?;
+    Ok(device)
+}
+
+pub(super) fn name(driver: &Functions, device: sys::CUdevice) -> Result<String> {
+    // SAFETY: the device was returned by `device`; at most that number of bytes is written.
+    text("cuDeviceGetName", |place, length| unsafe { (driver.device_name)(place, length, device) })
+}
+
+/// A text that `write` writes to a place of some length.
+fn text(call: &'static str, write: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String> {
+    let mut text = [0u8; 256];
+    answer(call, write(text.as_mut_ptr().cast(), text.len() as c_int))?;
+    let text = CStr::from_bytes_until_nul(&text).map_err(|_| failure(call, "a text without end"))?;
     Ok(text.to_string_lossy().into_owned())
 }
 
-pub(super) fn properties(device: sys::CUdevice) -> Result<Properties> {
+pub(super) fn properties(driver: &Functions, device: sys::CUdevice) -> Result<Properties> {
     use sys::CUdevice_attribute as Attribute;
-    let of = |what| {
-        // SAFETY: the device was returned by `get`.
-        let value = answer("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, what) })?;
+    let of = |what: Attribute| {
+        let mut value = 0;
+        // SAFETY: the device was returned by `device`; one number is written.
+        answer("cuDeviceGetAttribute", unsafe { (driver.device_attribute)(&mut value, what as c_int, device) })?;
         u32::try_from(value).map_err(|_| failure("cuDeviceGetAttribute", format!("{what:?} is {value}")))
     };
     Ok(Properties {
@@ -151,6 +175,6 @@ pub(super) fn properties(device: sys::CUdevice) -> Result<Properties> {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: retained once in `retain`; whatever was made in the context holds it, so nothing of that is left.
-        warn_of(answer("cuDevicePrimaryCtxRelease", unsafe { result::primary_ctx::release(self.device) }));
+        warn_of(answer("cuDevicePrimaryCtxRelease", unsafe { (self.driver.context_release)(self.device) }));
     }
 }

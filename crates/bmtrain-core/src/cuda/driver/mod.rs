@@ -1,11 +1,12 @@
 //! The driver's objects with owners: context, streams and events, page-locked memory, modules and their kernels.
 //!
-//! The one place that calls the driver, a thin layer over the result-returning bindings of `cudarc`. Its safe layer is
-//! not used: that one tracks the use of each allocation by events of its own, and order is what lanes and marks are for
-//! here. What is made here is destroyed on drop, in the context it belongs to.
+//! The one place that calls the driver, by the functions of `functions`. The safe layer of `cudarc` is not used: it
+//! tracks the use of each allocation by events of its own, and order is what lanes and marks are for here. What is made
+//! here is destroyed on drop, in the context it belongs to.
 #![allow(unsafe_code)]
 
 mod context;
+mod functions;
 mod machine;
 mod module;
 mod pinned;
@@ -18,23 +19,13 @@ pub(in crate::cuda) use pinned::Pinned;
 pub(in crate::cuda) use stream::{Event, Grid, Pattern, Stream};
 
 use crate::error::{Error, Result};
-use cudarc::driver::DriverError;
-use std::ffi::CStr;
+use functions::{Functions, answer, functions};
 
 /// What errors of this backend are headed by.
 const BACKEND: &str = "cuda";
 
 pub(in crate::cuda) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
     Error::Device { backend: BACKEND.into(), call, reason: reason.into() }
-}
-
-pub(in crate::cuda) fn answer<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T> {
-    result.map_err(|error| {
-        let words = |text: Result<&CStr, DriverError>| text.ok().map(|text| text.to_string_lossy().into_owned());
-        // A driver that cannot even name its error is known by the number's name in the bindings.
-        let name = words(error.error_name()).unwrap_or_else(|| format!("{:?}", error.0));
-        failure(call, words(error.error_string()).map_or_else(|| name.clone(), |text| format!("{name}: {text}")))
-    })
 }
 
 /// Errors on drop are logged: no caller can take them.
@@ -46,7 +37,7 @@ pub(in crate::cuda) fn warn_of<T>(result: Result<T>) {
 
 /// A driver object that lives in a context.
 macro_rules! owned {
-    ($(#[$doc:meta])* $name:ident($handle:ty), $call:literal, $destroy:expr) => {
+    ($(#[$doc:meta])* $name:ident($handle:ty), $call:literal, $destroy:ident) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(in crate::cuda) struct $name {
@@ -65,7 +56,7 @@ macro_rules! owned {
                 let destroy = || {
                     self.context.bind()?;
                     // SAFETY: made by this type's constructor and destroyed only here.
-                    answer($call, unsafe { $destroy(self.handle) })
+                    answer($call, unsafe { (functions()?.$destroy)(self.handle) })
                 };
                 warn_of(destroy());
             }

@@ -1,16 +1,16 @@
 //! Compiled kernels.
 #![allow(unsafe_code)]
 
-use super::super::library;
-use super::{Context, answer, failure, owned, warn_of};
+use super::{Context, answer, failure, functions, owned, warn_of};
 use crate::error::{Error, Result};
-use cudarc::driver::{result, sys};
-use std::ffi::CStr;
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_int};
+use std::ptr;
 use std::sync::Arc;
 
 owned! {
     /// Compiled kernels in the device's memory.
-    Module(sys::CUmodule), "cuModuleUnload", result::module::unload
+    Module(sys::CUmodule), "cuModuleUnload", module_unload
 }
 
 impl Module {
@@ -23,8 +23,9 @@ impl Module {
         // PTX is text and ends with a zero byte; other images carry their length and do not mind one.
         let mut ended = image.to_vec();
         ended.push(0);
-        // SAFETY: promised by the caller; the driver copies the image.
-        let handle = answer("cuModuleLoadData", unsafe { result::module::load_data(ended.as_ptr().cast()) })?;
+        let (driver, mut handle) = (functions()?, ptr::null_mut());
+        // SAFETY: promised by the caller; the driver copies the image and writes one handle.
+        answer("cuModuleLoadData", unsafe { (driver.module_load)(&mut handle, ended.as_ptr().cast()) })?;
         Ok(Module { handle, context: Arc::clone(context) })
     }
 
@@ -41,14 +42,15 @@ impl Module {
             }
             other => other,
         };
-        // SAFETY: the module is loaded.
-        let found = unsafe { result::module::get_function(self.handle, name.to_owned()) };
-        let handle = answer("cuModuleGetFunction", found).map_err(named)?;
-        if let Some(parameter_info) = library::parameter_info()? {
+        let (driver, mut handle) = (functions()?, ptr::null_mut());
+        // SAFETY: the module is loaded; one handle is written.
+        let status = unsafe { (driver.module_function)(&mut handle, self.handle, name.as_ptr()) };
+        answer("cuModuleGetFunction", status).map_err(named)?;
+        if let Some(parameter_info) = driver.parameter_info {
             let (mut offset, mut size) = (0, 0);
             // SAFETY: the function was just found; both places live.
-            let status = unsafe { parameter_info(handle, 0, &raw mut offset, &raw mut size) };
-            answer("cuFuncGetParamInfo", status.result()).map_err(named)?;
+            let status = unsafe { parameter_info(handle, 0, &mut offset, &mut size) };
+            answer("cuFuncGetParamInfo", status).map_err(named)?;
             if size != bytes {
                 let reason = format!("{} takes {size} bytes, not {bytes}: another version", name.to_string_lossy());
                 return Err(failure("find a kernel", reason));
@@ -72,21 +74,23 @@ unsafe impl Sync for Function {}
 impl Function {
     /// Let launches choose up to this many bytes of shared memory, beyond the 48 KiB that every kernel may have.
     pub(in crate::cuda) fn allow_shared(&self, context: &Context, bytes: u32) -> Result<()> {
-        context.bind()?;
-        let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function's module is loaded.
-        let allowed = unsafe { result::function::set_function_attribute(self.handle, what, bytes.cast_signed()) };
-        answer("cuFuncSetAttribute", allowed)
+        self.set(
+            context,
+            sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            bytes.cast_signed(),
+        )
     }
 
     /// Prefer shared memory over cache, as far as possible, in the memory that a multiprocessor divides between the
     /// two.
     pub(in crate::cuda) fn prefer_shared(&self, context: &Context) -> Result<()> {
+        const ALL_OF_IT: c_int = 100;
+        self.set(context, sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, ALL_OF_IT)
+    }
+
+    fn set(&self, context: &Context, what: sys::CUfunction_attribute, value: c_int) -> Result<()> {
         context.bind()?;
-        const ALL_OF_IT: i32 = 100;
-        let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: the function's module is loaded.
-        let asked = unsafe { result::function::set_function_attribute(self.handle, what, ALL_OF_IT) };
-        answer("cuFuncSetAttribute", asked)
+        answer("cuFuncSetAttribute", unsafe { (functions()?.function_set)(self.handle, what as c_int, value) })
     }
 }

@@ -1,10 +1,9 @@
 //! Page-locked memory of the host.
 #![allow(unsafe_code)]
 
-use super::{Context, answer, failure, warn_of};
+use super::{Context, answer, failure, functions, warn_of};
 use crate::error::Result;
-use cudarc::driver::{result, sys};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,8 +23,10 @@ unsafe impl Sync for Pinned {}
 impl Pinned {
     pub(in crate::cuda) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
         context.bind()?;
-        // SAFETY: the memory is given a value below, before anything reads it.
-        let start = answer("cuMemHostAlloc", unsafe { result::malloc_host(bytes, 0) })?;
+        const NO_FLAGS: u32 = 0;
+        let mut start = ptr::null_mut();
+        // SAFETY: one address is written.
+        answer("cuMemHostAlloc", unsafe { (functions()?.pinned_allocate)(&mut start, bytes, NO_FLAGS) })?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| failure("cuMemHostAlloc", "no address"))?;
         // SAFETY: `bytes` bytes from `start` were just taken.
         unsafe { start.write_bytes(0, bytes) };
@@ -41,8 +42,8 @@ impl Pinned {
         self.context.bind()?;
         let mut address = 0;
         // SAFETY: the memory was taken in `new` and lives.
-        let status = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, self.start.as_ptr().cast(), 0) };
-        answer("cuMemHostGetDevicePointer", status.result())?;
+        let status = unsafe { (functions()?.pinned_device_address)(&mut address, self.start.as_ptr().cast(), 0) };
+        answer("cuMemHostGetDevicePointer", status)?;
         Ok(address)
     }
 
@@ -82,7 +83,7 @@ impl Drop for Pinned {
         let free = || {
             self.context.bind()?;
             // SAFETY: taken in `new`, returned only here.
-            answer("cuMemFreeHost", unsafe { result::free_host(self.start.as_ptr().cast()) })
+            answer("cuMemFreeHost", unsafe { (functions()?.pinned_free)(self.start.as_ptr().cast()) })
         };
         warn_of(free());
     }

@@ -1,26 +1,29 @@
 //! Streams, the events between them, and what is queued on them.
 #![allow(unsafe_code)]
 
-use super::super::library;
-use super::{Context, Function, Pinned, answer, owned, warn_of};
+use super::functions::NOT_READY;
+use super::{Context, Function, Pinned, answer, functions, owned, warn_of};
 use crate::error::Result;
-use cudarc::driver::{DriverError, result, sys};
+use cudarc::driver::sys;
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::Arc;
 
 owned! {
-    Stream(sys::CUstream), "cuStreamDestroy", result::stream::destroy
+    Stream(sys::CUstream), "cuStreamDestroy", stream_destroy
 }
 
 owned! {
-    Event(sys::CUevent), "cuEventDestroy", result::event::destroy
+    Event(sys::CUevent), "cuEventDestroy", event_destroy
 }
 
 impl Stream {
     /// A stream that is ordered against others by events alone, not by the driver's default stream.
     pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
         context.bind()?;
-        let handle = answer("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))?;
+        let (mut handle, flags) = (ptr::null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32);
+        // SAFETY: one handle is written.
+        answer("cuStreamCreate", unsafe { (functions()?.stream_create)(&mut handle, flags) })?;
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
@@ -35,15 +38,16 @@ impl Stream {
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the stream lives.
-        answer("cuStreamSynchronize", unsafe { result::stream::synchronize(self.handle) })
+        answer("cuStreamSynchronize", unsafe { (functions()?.stream_synchronize)(self.handle) })
     }
 
     /// Let the stream wait for the latest recording of an event.
     pub(in crate::cuda) fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        const NO_FLAGS: u32 = 0;
         // SAFETY: both live. The driver remembers the recording, not the event.
-        answer("cuStreamWaitEvent", unsafe { result::stream::wait_event(self.handle, event.handle, flags) })
+        let status = unsafe { (functions()?.stream_wait_event)(self.handle, event.handle, NO_FLAGS) };
+        answer("cuStreamWaitEvent", status)
     }
 
     /// Queue a copy of the first `bytes` bytes of page-locked memory to the device.
@@ -54,7 +58,8 @@ impl Stream {
         self.context.bind()?;
         let source = &from.bytes()[..bytes];
         // SAFETY: promised by the caller.
-        answer("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to, source, self.handle) })
+        let status = unsafe { (functions()?.upload)(to, source.as_ptr().cast(), bytes, self.handle) };
+        answer("cuMemcpyHtoDAsync", status)
     }
 
     /// Queue a copy of `bytes` bytes from an address of page-locked memory that another thread still writes: it
@@ -66,8 +71,7 @@ impl Stream {
         self.context.bind()?;
         let from = std::ptr::with_exposed_provenance(from);
         // SAFETY: the pointer is only handed on; the rest is promised by the caller.
-        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, self.handle) };
-        answer("cuMemcpyHtoDAsync", status.result())
+        answer("cuMemcpyHtoDAsync", unsafe { (functions()?.upload)(to, from, bytes, self.handle) })
     }
 
     /// Queue a copy of `bytes` bytes from the device to an address of page-locked memory.
@@ -79,8 +83,7 @@ impl Stream {
         self.context.bind()?;
         let to = std::ptr::with_exposed_provenance_mut(to);
         // SAFETY: the pointer is only handed on; the rest is promised by the caller.
-        let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.handle) };
-        answer("cuMemcpyDtoHAsync", status.result())
+        answer("cuMemcpyDtoHAsync", unsafe { (functions()?.download)(to, from, bytes, self.handle) })
     }
 
     /// Let the stream write a number to page-locked memory when it gets here; what it did before is seen first.
@@ -91,8 +94,8 @@ impl Stream {
         self.context.bind()?;
         const WITH_BARRIER: u32 = 0;
         // SAFETY: promised by the caller.
-        let status = unsafe { sys::cuStreamWriteValue32_v2(self.handle, address, number, WITH_BARRIER) };
-        answer("cuStreamWriteValue32", status.result())
+        let status = unsafe { (functions()?.stream_write_value)(self.handle, address, number, WITH_BARRIER) };
+        answer("cuStreamWriteValue32", status)
     }
 
     /// Let the stream wait until a number in page-locked memory is `number` or, counted in a circle, later.
@@ -103,8 +106,8 @@ impl Stream {
         self.context.bind()?;
         const AT_LEAST: u32 = 0;
         // SAFETY: promised by the caller.
-        let status = unsafe { sys::cuStreamWaitValue32_v2(self.handle, address, number, AT_LEAST) };
-        answer("cuStreamWaitValue32", status.result())
+        let status = unsafe { (functions()?.stream_wait_value)(self.handle, address, number, AT_LEAST) };
+        answer("cuStreamWaitValue32", status)
     }
 
     /// Queue a copy from the device to the host.
@@ -114,7 +117,8 @@ impl Stream {
     pub(in crate::cuda) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
         self.context.bind()?;
         // SAFETY: promised by the caller.
-        answer("cuMemcpyDtoHAsync", unsafe { result::memcpy_dtoh_async(to, from, self.handle) })
+        let status = unsafe { (functions()?.download)(to.as_mut_ptr().cast(), from, to.len(), self.handle) };
+        answer("cuMemcpyDtoHAsync", status)
     }
 
     /// Queue a copy within the device.
@@ -124,7 +128,7 @@ impl Stream {
     pub(in crate::cuda) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
         self.context.bind()?;
         // SAFETY: promised by the caller.
-        answer("cuMemcpyDtoDAsync", unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) })
+        answer("cuMemcpyDtoDAsync", unsafe { (functions()?.copy)(to, from, bytes, self.handle) })
     }
 
     /// Queue `count` times the same pattern.
@@ -133,15 +137,16 @@ impl Stream {
     /// The range from `to` on is valid until the fill has run, and `to` is aligned to the pattern's size.
     pub(in crate::cuda) unsafe fn fill(&self, to: u64, pattern: Pattern, count: usize) -> Result<()> {
         self.context.bind()?;
+        let driver = functions()?;
         // SAFETY: promised by the caller.
         let status = unsafe {
             match pattern {
-                Pattern::Byte(pattern) => sys::cuMemsetD8Async(to, pattern, count, self.handle),
-                Pattern::Half(pattern) => sys::cuMemsetD16Async(to, pattern, count, self.handle),
-                Pattern::Word(pattern) => sys::cuMemsetD32Async(to, pattern, count, self.handle),
+                Pattern::Byte(pattern) => (driver.fill_8)(to, pattern, count, self.handle),
+                Pattern::Half(pattern) => (driver.fill_16)(to, pattern, count, self.handle),
+                Pattern::Word(pattern) => (driver.fill_32)(to, pattern, count, self.handle),
             }
         };
-        answer("cuMemsetAsync", status.result())
+        answer("cuMemsetAsync", status)
     }
 
     /// Queue a kernel.
@@ -152,14 +157,26 @@ impl Stream {
     pub(in crate::cuda) unsafe fn launch<A: Copy>(&self, function: Function, grid: Grid, arguments: &A) -> Result<()> {
         self.context.bind()?;
         let mut slots: [*mut c_void; 1] = [std::ptr::from_ref(arguments).cast_mut().cast()];
-        let Grid { blocks, threads, shared } = grid;
-        let threads = (threads[0], threads[1], threads[2]);
-        let blocks = (blocks[0], blocks[1], blocks[2]);
+        let Grid { blocks: [x, y, z], threads: [threads_x, threads_y, threads_z], shared } = grid;
+        let launch = functions()?.launch;
         // SAFETY: the function's module is loaded; the driver copies the arguments before it returns; the rest is
         // promised by the caller.
-        let launched =
-            unsafe { result::launch_kernel(function.handle, blocks, threads, shared, self.handle, &mut slots) };
-        answer("cuLaunchKernel", launched)
+        let status = unsafe {
+            launch(
+                function.handle,
+                x,
+                y,
+                z,
+                threads_x,
+                threads_y,
+                threads_z,
+                shared,
+                self.handle,
+                slots.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        answer("cuLaunchKernel", status)
     }
 }
 
@@ -193,7 +210,9 @@ impl Event {
 
     fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self> {
         context.bind()?;
-        let handle = answer("cuEventCreate", result::event::create(flags))?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: one handle is written.
+        answer("cuEventCreate", unsafe { (functions()?.event_create)(&mut handle, flags as u32) })?;
         Ok(Event { handle, context: Arc::clone(context) })
     }
 
@@ -205,31 +224,30 @@ impl Event {
     pub(in crate::cuda) fn seconds_to(&self, later: &Event) -> Result<f64> {
         self.context.bind()?;
         let mut milliseconds = 0.0;
-        let elapsed_time = library::elapsed_time()?;
         // SAFETY: both events live; one number is written.
-        let status = unsafe { elapsed_time(&raw mut milliseconds, self.handle, later.handle) };
-        answer("cuEventElapsedTime", status.result())?;
+        let status = unsafe { (functions()?.event_elapsed)(&mut milliseconds, self.handle, later.handle) };
+        answer("cuEventElapsedTime", status)?;
         Ok(f64::from(milliseconds) / 1e3)
     }
 
     pub(in crate::cuda) fn record(&self, stream: &Stream) -> Result<()> {
         self.context.bind()?;
         // SAFETY: both live and belong to the same context.
-        answer("cuEventRecord", unsafe { result::event::record(self.handle, stream.handle) })
+        answer("cuEventRecord", unsafe { (functions()?.event_record)(self.handle, stream.handle) })
     }
 
     pub(in crate::cuda) fn is_reached(&self) -> Result<bool> {
         self.context.bind()?;
         // SAFETY: the event lives.
-        match unsafe { result::event::query(self.handle) } {
-            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-            other => answer("cuEventQuery", other).map(|()| true),
+        match unsafe { (functions()?.event_query)(self.handle) } {
+            NOT_READY => Ok(false),
+            status => answer("cuEventQuery", status).map(|()| true),
         }
     }
 
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the event lives.
-        answer("cuEventSynchronize", unsafe { result::event::synchronize(self.handle) })
+        answer("cuEventSynchronize", unsafe { (functions()?.event_synchronize)(self.handle) })
     }
 }
