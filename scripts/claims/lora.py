@@ -6,9 +6,9 @@ SCRATCH has SmolLM2 in `smollm2`; MINILM is a BERT without a classifier. For eac
 random matrices and computes logits and gradients in 64-bit floats; `forward` reads the adapter. Then `finetune` and
 PEFT train SmolLM2 for 20 steps from its last adapter, which is LoRA's, on the beginnings of passages of TEXT;
 `finetune` also on two ranks with ZeRO-3, on three tensor-parallel ranks and on two pipeline stages. PEFT reads the
-adapter that `finetune` wrote, and `convert` merges it. Prints `lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative
-differences, of a gradient relative to its own norm. Called by lora.sh; runs in the environment of
-scripts/python_env.sh.
+adapter that `finetune` wrote, and `convert` merges it. Prints
+`lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative differences, of a gradient relative to
+its own norm. Called by lora.sh; runs in the environment of scripts/python_env.sh.
 """
 
 import sys
@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from adapters import (  # sets what the packages below read
-    compare_adapter, cross_entropy, finetune, largest, peft_losses, relative, run, sample_updates, training_of,
-    with_lora, write_passages,
+    LORA, compare_adapter, cross_entropy, finetune, largest, peft_losses, relative, run, sample_updates, training_of,
+    with_adapter, write_passages,
 )
 
 import torch
@@ -64,8 +64,8 @@ def inputs_of(name, vocabulary, generator):
 def compare(name, kind, settings, programs, scratch):
     """Logits and gradients of an adapter that PEFT writes."""
     base, adapter, own = scratch / name, scratch / f"{name}_adapter", scratch / f"{name}_compared"
-    own.mkdir()
-    tuned = with_lora(kind.from_pretrained(base, attn_implementation="eager"), **settings)
+    own.mkdir(exist_ok=True)
+    tuned = with_adapter(kind.from_pretrained(base, attn_implementation="eager"), settings)
     inputs = inputs_of(name, tuned.config.vocab_size, sample_updates(tuned, adapter))
     loss = partial(cross_entropy, shifts=name == "smollm2")
     options = ["--model", base, "--adapter", adapter]
@@ -91,9 +91,11 @@ def main():
     programs, scratch, minilm, text = map(Path, sys.argv[1:])
     write_bases(scratch, minilm)
     compared = [compare(name, kind, settings, programs, scratch) for name, kind, settings in [
-        ("smollm2", AutoModelForCausalLM, {}),
-        ("minilm", AutoModelForSequenceClassification, {"task_type": "SEQ_CLS", "target_modules": None, "r": 8,
-                                                        "lora_alpha": 16}),
+        ("smollm2", AutoModelForCausalLM, LORA | {"use_dora": True}),
+        ("smollm2", AutoModelForCausalLM, {"task_type": "CAUSAL_LM", "feedforward_modules": ["down_proj"],
+                                           "target_modules": ["k_proj", "v_proj", "down_proj"]}),
+        ("smollm2", AutoModelForCausalLM, LORA),
+        ("minilm", AutoModelForSequenceClassification, {"task_type": "SEQ_CLS", "r": 8, "lora_alpha": 16}),
         ("t5", AutoModelForSeq2SeqLM, {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q", "v", "wi", "wo"], "r": 8,
                                        "lora_alpha": 8, "use_rslora": True}),
     ]]
