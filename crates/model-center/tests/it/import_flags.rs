@@ -127,3 +127,39 @@ fn samples_of_megatron_have_the_shares_and_masks_of_its_flags() {
     expect(&bert, &[("data.masking.share", "0.2"), ("data.masking.short", "0.3")]);
     expect(&read("pretrain_t5.py --mask-prob 0.2"), &[("data.spans.share", "0.2")]);
 }
+
+#[test]
+fn layouts_of_one_rank_have_no_settings_of_several() {
+    let none = ImportOptions::default();
+    let common = "pretrain_gpt2.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --data-path \
+                  data/x --vocab-file v/vocab.txt --checkpoint-activations --distribute-saved-activations";
+    for (more, sequence, inputs) in [
+        ("--sequence-parallel", None, None),
+        ("--tensor-model-parallel-size 2", None, Some("\"sharded\"")),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", Some("true"), None),
+    ] {
+        let sheet = import::megatron(&format!("{common} {more}"), &none).unwrap();
+        assert_eq!(
+            [sheet.get("parallel.sequence"), sheet.get("train.recompute_inputs")],
+            [sequence, inputs],
+            "{sheet}"
+        );
+        assert_eq!(refused(more, &sheet.to_toml()), Vec::<String>::new());
+    }
+    let sets = ["model.path=m", "data.task=RTE", "data.path=d", "train.epochs=3", "output.dir=o"];
+    let options = ImportOptions { sets: sets.map(str::to_owned).to_vec(), ..ImportOptions::default() };
+    for (json, key, value) in [
+        // Parameters in host memory are updated there.
+        (
+            "{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}}",
+            "train.offload",
+            Some("true"),
+        ),
+        ("{\"pipeline\": {\"partition\": \"uniform\"}}", "parallel.partition", None),
+        ("{\"pipeline\": {\"partition\": \"uniform\", \"stages\": 2}}", "parallel.partition", Some("\"blocks\"")),
+    ] {
+        let sheet = import::deepspeed(json, "c.json", None, &options).unwrap();
+        assert_eq!(sheet.get(key), value, "{json}: {sheet}");
+        assert_eq!(refused(json, &sheet.to_toml()), Vec::<String>::new());
+    }
+}
