@@ -172,6 +172,11 @@ impl Sheet {
         self.lines.iter().any(|line| has(&line.from)) || self.notes.iter().any(|note| has(&note.what))
     }
 
+    /// Whether there are several ranks of a kind, by the key of their number.
+    pub(super) fn has_several(&self, key: &str) -> bool {
+        self.get(key).and_then(|value| value.parse::<u64>().ok()).is_some_and(|count| count > 1)
+    }
+
     /// Value of a key as TOML.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.lines.iter().find(|line| line.key == key).map(|line| line.value.as_str())

@@ -20,7 +20,7 @@ fn sample(flag: &str) -> &'static str {
         "--split" => "8,1,1",
         "--num-attention-heads" | "--seq-length" | "--enc-seq-length" | "--encoder-seq-length" => "8",
         "--attention-dropout" | "--min-lr" => "0",
-        "--rampup-batch-size" => "1 1 10",
+        "--rampup-batch-size" => "4 4 16",
         "--tokenizer-type" => "GPT2BPETokenizer",
         "--lr" => "1",
         "--max-position-embeddings" => "2048",
@@ -33,14 +33,15 @@ fn sample(flag: &str) -> &'static str {
 #[test]
 fn every_flag_of_the_list_alone_is_accounted_for() {
     let none = ImportOptions::default();
+    let mut mistakes = Vec::new();
     for flag in import::megatron_flags() {
         let data = if flag.name.contains("data") { "" } else { "--data-path data/x" };
         let mut command = format!("--hidden-size 64 --num-attention-heads 8 --train-iters 100 {data} {} ", flag.name);
         if flag.takes != import::Takes::Nothing {
             command += sample(flag.name);
         }
-        if flag.name.contains("samples") {
-            command += " --global-batch-size 4";
+        if flag.name.contains("samples") || flag.name == "--rampup-batch-size" {
+            command += " --global-batch-size 8";
         }
         let read = import::megatron(&command, &none);
         // Refused with a reason, or those that need others.
@@ -51,7 +52,7 @@ fn every_flag_of_the_list_alone_is_accounted_for() {
         }
         let text = read.unwrap_or_else(|error| panic!("{command}: {error}")).to_toml();
         assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
-        is_accepted(&command, &text);
+        mistakes.extend(refused(&command, &text));
     }
     let program = "finetune_bert.py --model-config bert-base-cased --dataset RTE";
     for flag in import::model_center_flags() {
@@ -64,23 +65,23 @@ fn every_flag_of_the_list_alone_is_accounted_for() {
             .unwrap_or_else(|error| panic!("{}: {error}", flag.name))
             .to_toml();
         assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
-        is_accepted(flag.name, &text);
+        mistakes.extend(refused(flag.name, &text));
     }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
 
-/// The reader of recipes accepts it, but for what a flag alone cannot give.
-#[track_caller]
-fn is_accepted(command: &str, text: &str) {
-    let mistakes = Recipe::read_text(command, text, &[]).err().unwrap_or_default();
-    let missing = ["data.corpora", "data.task"];
-    let mistakes: Vec<_> =
-        mistakes.into_iter().filter(|mistake| !missing.iter().any(|key| mistake.reason.contains(key))).collect();
-    assert!(mistakes.is_empty(), "{command}: {}\n{text}", model_center::recipe::list(&mistakes));
+/// What the reader of recipes refuses, but for data that a flag alone cannot give.
+fn refused(command: &str, text: &str) -> Vec<String> {
+    let mistakes = Recipe::read_text("recipe", text, &[]).err().unwrap_or_default();
+    let is_missing = |reason: &str| reason.contains("`data.corpora` is missing");
+    let mistakes = mistakes.into_iter().filter(|mistake| !is_missing(&mistake.reason));
+    mistakes.map(|mistake| format!("{command}: {}", mistake.reason)).collect()
 }
 
 #[test]
 fn every_schedule_and_program_gives_a_recipe_that_can_be_read() {
     let none = ImportOptions::default();
+    let mut mistakes = Vec::new();
     for style in ["linear", "cosine", "constant", "exponential"] {
         for more in
             ["", "--min-lr 1e-5", "--lr-decay-iters 50", "--fp16", "--weight-decay 0", "--save s", "--split 1,0,0"]
@@ -91,7 +92,7 @@ fn every_schedule_and_program_gives_a_recipe_that_can_be_read() {
                      --vocab-file v/vocab.txt --lr 1e-3 --lr-decay-style {style} {more}"
                 );
                 let sheet = import::megatron(&command, &none).unwrap_or_else(|error| panic!("{command}: {error}"));
-                is_accepted(&command, &sheet.to_toml());
+                mistakes.extend(refused(&command, &sheet.to_toml()));
             }
         }
     }
@@ -99,9 +100,10 @@ fn every_schedule_and_program_gives_a_recipe_that_can_be_read() {
         for more in ["", "--warmup-iters 10", "--weight-decay 0", "--clip-grad 0"] {
             let command = format!("finetune_bert.py --model-config m --dataset RTE --lr-decay-style {style} {more}");
             let sheet = import::model_center(&command, &none).unwrap_or_else(|error| panic!("{command}: {error}"));
-            is_accepted(&command, &sheet.to_toml());
+            mistakes.extend(refused(&command, &sheet.to_toml()));
         }
     }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
     // Without a warm-up the formula begins with the learning rate itself.
     let noam = import::model_center("finetune_bert.py --model-config m --dataset RTE", &none).unwrap();
     expect(&noam, &[("train.schedule", "\"noam\""), ("train.warmup", "1")]);
@@ -113,7 +115,7 @@ fn samples_of_megatron_have_the_shares_and_masks_of_its_flags() {
                   --vocab-file v/vocab.txt";
     let read = |command: &str| {
         let sheet = import::megatron(&format!("{command} {common}"), &ImportOptions::default()).unwrap();
-        is_accepted(command, &sheet.to_toml());
+        assert_eq!(refused(command, &sheet.to_toml()), Vec::<String>::new());
         sheet
     };
     let both = read("pretrain_gpt2.py --reset-position-ids --reset-attention-mask --eod-mask-loss");
@@ -124,4 +126,40 @@ fn samples_of_megatron_have_the_shares_and_masks_of_its_flags() {
     let bert = read("pretrain_bert.py --mask-prob 0.2 --short-seq-prob 0.3");
     expect(&bert, &[("data.masking.share", "0.2"), ("data.masking.short", "0.3")]);
     expect(&read("pretrain_t5.py --mask-prob 0.2"), &[("data.spans.share", "0.2")]);
+}
+
+#[test]
+fn layouts_of_one_rank_have_no_settings_of_several() {
+    let none = ImportOptions::default();
+    let common = "pretrain_gpt2.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --data-path \
+                  data/x --vocab-file v/vocab.txt --checkpoint-activations --distribute-saved-activations";
+    for (more, sequence, inputs) in [
+        ("--sequence-parallel", None, None),
+        ("--tensor-model-parallel-size 2", None, Some("\"sharded\"")),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", Some("true"), None),
+    ] {
+        let sheet = import::megatron(&format!("{common} {more}"), &none).unwrap();
+        assert_eq!(
+            [sheet.get("parallel.sequence"), sheet.get("train.recompute_inputs")],
+            [sequence, inputs],
+            "{sheet}"
+        );
+        assert_eq!(refused(more, &sheet.to_toml()), Vec::<String>::new());
+    }
+    let sets = ["model.path=m", "data.task=RTE", "data.path=d", "train.epochs=3", "output.dir=o"];
+    let options = ImportOptions { sets: sets.map(str::to_owned).to_vec(), ..ImportOptions::default() };
+    for (json, key, value) in [
+        // Parameters in host memory are updated there.
+        (
+            "{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}}",
+            "train.offload",
+            Some("true"),
+        ),
+        ("{\"pipeline\": {\"partition\": \"uniform\"}}", "parallel.partition", None),
+        ("{\"pipeline\": {\"partition\": \"uniform\", \"stages\": 2}}", "parallel.partition", Some("\"blocks\"")),
+    ] {
+        let sheet = import::deepspeed(json, "c.json", None, &options).unwrap();
+        assert_eq!(sheet.get(key), value, "{json}: {sheet}");
+        assert_eq!(refused(json, &sheet.to_toml()), Vec::<String>::new());
+    }
 }

@@ -275,7 +275,12 @@ fn zero(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     let (new, old) = (device(parameters)?, is_on("zero_optimization.cpu_offload_params")?);
     if (new || old) && stage == 3 {
         let from = if new { config.shown(parameters) } else { "zero_optimization.cpu_offload_params".to_owned() };
-        sheet.flag(keys::OFFLOAD_PARAMETERS, true, from);
+        sheet.flag(keys::OFFLOAD_PARAMETERS, true, from.clone());
+        if sheet.get(keys::OFFLOAD).is_none() {
+            sheet.flag(keys::OFFLOAD, true, from.clone());
+            let why = "parameters in host memory are updated there, with the optimizer's state";
+            sheet.note(NoteKind::Differs, from, why);
+        }
     } else if new || old {
         let why = "parameters are whole on every rank below stage 3";
         sheet.note(NoteKind::Unused, config.shown(parameters), why);
@@ -299,7 +304,7 @@ fn recompute(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Resul
     if !recomputes && (sharded || host) {
         sheet.text(keys::RECOMPUTE, "blocks", "activation_checkpointing");
     }
-    let has_ranks = sheet.get(keys::TENSOR).is_some_and(|value| value != "1");
+    let has_ranks = sheet.has_several(keys::TENSOR) && sheet.get(keys::SEQUENCE).is_none();
     match (host, sharded) {
         (true, _) => sheet.text(keys::RECOMPUTE_INPUTS, "host", "activation_checkpointing.cpu_checkpointing"),
         (false, true) if has_ranks => {
@@ -307,7 +312,7 @@ fn recompute(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Resul
             sheet.text(keys::RECOMPUTE_INPUTS, "sharded", from);
         }
         (false, true) => {
-            let why = "there is one tensor-parallel rank, or --flags has to tell how many";
+            let why = "there is one tensor-parallel rank, --flags has to tell how many, or sequences are sharded";
             sheet.note(NoteKind::Unused, "activation_checkpointing.partition_activations", why);
         }
         (false, false) => {}
@@ -330,6 +335,9 @@ fn layout(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     }
     match config.text("pipeline.partition")? {
         None | Some("best") => {}
+        Some(_) if !sheet.has_several(keys::PIPELINE) => {
+            sheet.note(NoteKind::Unused, config.shown("pipeline.partition"), "there is one pipeline stage");
+        }
         Some(partition) => {
             let (value, is_same) = match partition {
                 "parameters" => ("parameters", true),

@@ -130,7 +130,10 @@ impl Translation<'_> {
             sheet.whole(keys::TENSOR, found.value.max(1), found.from);
         }
         if flags.is_given("--sequence-parallel") {
-            sheet.flag(keys::SEQUENCE, true, "--sequence-parallel");
+            match sheet.has_several(keys::TENSOR) {
+                true => sheet.flag(keys::SEQUENCE, true, "--sequence-parallel"),
+                false => sheet.note(NoteKind::Unused, "--sequence-parallel", "there is one tensor-parallel rank"),
+            }
         }
         if let Some(name) = self.first(&["--pipeline-model-parallel-size", "--pipe-parallel-size"]) {
             let found = flags.whole(name, 0)?;

@@ -239,14 +239,15 @@ impl Translation<'_> {
             "--partition-activations",
         ]);
         let host = self.first(&["--checkpoint-in-cpu"]);
-        let has_ranks = sheet.get(keys::TENSOR).is_some_and(|value| value != "1");
+        // Sequences that are sharded already have sharded inputs.
+        let has_ranks = sheet.has_several(keys::TENSOR) && sheet.get(keys::SEQUENCE).is_none();
         match (host, sharded) {
             (Some(from), _) if recomputes_blocks => sheet.text(keys::RECOMPUTE_INPUTS, "host", from),
             (None, Some(from)) if recomputes_blocks && has_ranks => sheet.text(keys::RECOMPUTE_INPUTS, "sharded", from),
             (None, None) => {}
             (host, sharded) => {
                 let what = host.or(sharded).unwrap_or_default();
-                let why = "no block is recomputed, or there is one tensor-parallel rank";
+                let why = "no block is recomputed, there is one tensor-parallel rank, or sequences are sharded already";
                 sheet.note(NoteKind::Unused, what, why);
             }
         }
