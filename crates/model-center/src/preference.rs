@@ -106,7 +106,7 @@ pub struct PreferenceOutcome {
     pub rewards: Var,
     /// The log-probability of each sequence, f32 `[2 B]`.
     pub log_probs: Var,
-    /// Of judged completions, of which rewards and log-probabilities are `[B]`.
+    /// Of judged completions, whose rewards and log-probabilities are `[B]`.
     pub judged: Option<JudgedOutcome>,
 }
 
@@ -233,7 +233,7 @@ fn constant(values: &[f32], shape: impl Into<Shape>, cx: &Ctx) -> Result<Var> {
     Ok(Var::constant(Tensor::from_slice_in(cx.device(), shape, values, Segment::Data)?))
 }
 
-/// Log-probabilities less those of the reference.
+/// Log-probabilities less the reference's.
 fn ratios(log_probs: &Var, reference: &Tensor, cx: &Ctx) -> Result<Var> {
     let opposite = ops::scale(cx, &Var::constant(reference.clone()), -1.0)?;
     Ok(ops::add(cx, log_probs, &opposite)?)

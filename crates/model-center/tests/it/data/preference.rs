@@ -214,7 +214,7 @@ fn records_without_a_judgement_are_named_with_their_reason() {
         let error = read.unwrap_err().to_string();
         assert!(error.contains("a.jsonl:1") && error.contains(reason), "{error}");
     }
-    // For another task a judgement is no pair.
+    // Another loss wants pairs.
     let error = try_read(
         &of_pairs(&directory, r#"{"prompt": "a", "completion": "b", "label": true}"#),
         &ReadOptions::new(&words, 100),
