@@ -398,7 +398,8 @@ class Package(unittest.TestCase):
             for part, function in node.items():
                 if any(getattr(mark, "id", "") == "property" for mark in function.decorator_list):
                     continue
-                if part == "__new__":
+                # Python 3.9 knows no arguments of such classes.
+                if part == "__new__" and sys.version_info >= (3, 10):
                     self.same_arguments(f"{name}()", function, there, skip=1)
                 elif not part.startswith("__"):
                     self.same_arguments(f"{name}.{part}", function, getattr(there, part))
