@@ -20,7 +20,7 @@ fn open(device: &Device) -> Box<dyn TextModel> {
 /// Rows of eight tokens, of the second three.
 fn batch(rows: usize) -> Batch {
     let ids: Vec<i64> = (0..rows * 8).map(|at| (at * 7 % 40 + 4) as i64).collect();
-    let mask = (0..rows * 8).map(|at| u8::from(at < 8 || at >= 16 || at < 11)).collect();
+    let mask = (0..rows * 8).map(|at| u8::from(!(11..16).contains(&at))).collect();
     Batch::next_tokens(8, ids, Some(mask))
 }
 
