@@ -1,4 +1,4 @@
-"""Golden data for adapters: writes `adapters`, PEFT's LoRA, DoRA, IA3 and prompt tuning on tiny models of other goldens,
+"""Golden data for adapters: writes `adapters`, PEFT's LoRA, DoRA, IA3 and prompt tuning on tiny models of other goldens
 in 64-bit floats.
 
 crates/model-center/tests/golden/README.md describes every file and tensor. The data are committed; run the script only

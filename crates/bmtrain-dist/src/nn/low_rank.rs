@@ -42,8 +42,8 @@ pub struct PromptOptions {
 
 /// One low-rank update of a linear layer: `y[.., rows] += scale · dropout(x) a^T b^T`.
 ///
-/// With a magnitude m it is DoRA (Liu et al., 2024): these outputs are multiplied by `m / ‖W + scale · b a‖`, the lengths
-/// of the rows of the updated weight, before the bias is added. No gradient flows through the lengths.
+/// With a magnitude m it is DoRA (Liu et al., 2024): these outputs are multiplied by `m / ‖W + scale · b a‖`, the
+/// lengths of the rows of the updated weight, before the bias is added. No gradient flows through the lengths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LowRankOptions {
     /// Its name among the updates of the layer: the matrices are `<layer>.lora.<name>.a` and `<layer>.lora.<name>.b`.

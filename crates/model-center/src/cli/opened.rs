@@ -46,9 +46,9 @@ pub struct ModelSource {
     /// of heads for other tasks need no pattern.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
-    /// PEFT directory of an adapter that the model is opened with. Of LoRA there may be several, whose updates are added
-    /// up: repeat the option. A PEFT directory may also be given in place of the model, which its adapter_config.json
-    /// names.
+    /// PEFT directory of an adapter that the model is opened with. Of LoRA there may be several, whose updates are
+    /// added up: repeat the option. A PEFT directory may also be given in place of the model, which its
+    /// adapter_config.json names.
     #[arg(long, value_name = "DIR")]
     pub adapter: Vec<PathBuf>,
     /// Factor of the updates of an adapter of LoRA, one for each --adapter in their order; by default 1.

@@ -1,5 +1,5 @@
-//! LoRA, DoRA, IA³ and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit
-//! floats.
+//! LoRA, DoRA, IA³ and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py`
+//! in 64-bit floats.
 
 use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch, inputs, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
@@ -341,7 +341,7 @@ fn magnitudes_that_do_not_fit_the_configuration_are_refused() {
     }
 }
 
-/// Two adapters of other ranks, alphas and layers: PEFT's logits, those of the merged model, and what cannot be combined.
+/// Two adapters of other ranks, alphas and layers: PEFT's logits, the merged model's, and what cannot be combined.
 #[test]
 fn several_adapters_add_up_with_their_weights() {
     let device = Device::cpu(1).unwrap();

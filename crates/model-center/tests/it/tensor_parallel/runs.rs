@@ -49,8 +49,8 @@ pub struct Job {
     pub low_rank: Option<usize>,
     /// Whether these have magnitudes.
     pub magnitude: bool,
-    /// Whether all that is trained are factors of last parts of the outputs of these layers, and of inputs of the second
-    /// layers of feed-forwards.
+    /// Whether all that is trained are factors of last parts of the outputs of these layers, and of inputs of the
+    /// second layers of feed-forwards.
     pub factors: bool,
     /// Label words that the model predicts at the last position of each sequence, instead of the golden labels.
     pub label_words: Option<[i64; 3]>,
