@@ -11,8 +11,8 @@ pub const STATE_BLOCK: usize = 256;
 /// and shares its weight decay.
 ///
 /// A moment is the value of its code, from -1 or 0 to 1, times the scale of its block of [`STATE_BLOCK`] elements, the
-/// largest magnitude in it. The values of the codes are bitsandbytes' dynamic map (dynamic tree quantisation; Dettmers et
-/// al., 2022), spaced within each of seven powers of ten: of `m` both signs, of `v` only positive.
+/// largest magnitude in it. The values of the codes are bitsandbytes' dynamic map (dynamic tree quantisation; Dettmers
+/// et al., 2022), spaced within each of seven powers of ten: of `m` both signs, of `v` only positive.
 ///
 /// Numerics: f32 between codes; a code is the nearest one, the lower of two.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What the host holds of one flat storage, laid out like the storage's optimizer state.
 #[derive(Debug)]
 pub(super) struct Moments {
-    /// The tensors of [`Rule::sharded`](super::Rule::sharded). An f32 parameter has no master: it is updated where it is.
+    /// The tensors of [`Rule::sharded`](super::Rule::sharded). An f32 parameter has no master: it is updated where it
+    /// is.
     pub(super) tensors: Vec<(KeptSpec, HostBuffer)>,
     /// The squares of what each parameter moved by in the last step, if that is recorded.
     pub(super) moved: Vec<Sum>,
