@@ -14,7 +14,8 @@ const BAND: usize = 1 << 18;
 /// Added to mean squares, so that a row of zeros has a reciprocal.
 const TINY: f32 = f32::MIN_POSITIVE;
 
-/// `y[.., c] = x[.., c] · factors[c] + bias[c]`, in place when x owns its memory alone and the factors have no gradient.
+/// `y[.., c] = x[.., c] · factors[c] + bias[c]`, in place when x owns its memory alone and the factors have no
+/// gradient.
 ///
 /// Shapes: x `[.., N]`, factors `[N]`, bias `[N]` → `[.., N]`.
 /// Numerics: f32, rounded after the product and after the sum. Saves x where the factors have a gradient.
@@ -145,8 +146,8 @@ pub struct RowUpdate<'a> {
     pub factor: f32,
 }
 
-/// Lengths `‖weight[first + c] + factor · (b a)[c]‖` of rows of an updated matrix, f32 `[C]`, without a gradient. Without
-/// an update, of `rows` rows from the first on.
+/// Lengths `‖weight[first + c] + factor · (b a)[c]‖` of rows of an updated matrix, f32 `[C]`, without a gradient.
+/// Without an update, of `rows` rows from the first on.
 ///
 /// Shapes: weight `[N, K]`, in quantised blocks too, with the C rows from `first` on inside → `[C]`.
 /// Numerics: f32. Memory: two bands of rows, whatever the matrix.
@@ -244,7 +245,7 @@ impl Reciprocals {
         })
     }
 
-    /// Those of the first `count` rows of x, f32, which are the rows from `first` on.
+    /// Compute them for the first `count` rows of x, f32, which are the rows from `first` on.
     fn add(&mut self, first: usize, count: usize, x: &Tensor) -> Result<()> {
         let Reciprocals { columns, ones, normalised, values } = self;
         let (device, columns) = (x.device().clone(), *columns);

@@ -129,8 +129,8 @@ impl Linear {
     }
 
     /// Whether it has low-rank updates or learned factors
-    /// ([`BuilderOptions::adapters`](crate::param::BuilderOptions::adapters)), which an op that fuses several layers does
-    /// not compute.
+    /// ([`BuilderOptions::adapters`](crate::param::BuilderOptions::adapters)), which an op that fuses several layers
+    /// does not compute.
     pub fn is_adapted(&self) -> bool {
         !self.low_rank.is_empty() || !self.scaling.is_empty()
     }
@@ -191,7 +191,8 @@ impl Linear {
     /// rows. Where the layer is split as a vocabulary, nor are the logits of other ranks.
     pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
         if self.is_adapted() {
-            let reason = "has low-rank updates or learned factors, and a loss is computed from its weight alone: update other layers";
+            let reason = "has low-rank updates or learned factors, and a loss is computed from its weight alone: update \
+                          other layers";
             return Err(Error::parameter(self.weight.name(), reason));
         }
         let (weight, bias) = self.vars(cx)?;

@@ -89,7 +89,7 @@ impl Param {
         Ok(())
     }
 
-    /// Set the values that this rank stores at rest from those of its tensor-parallel part, in order.
+    /// Set the values that this rank stores at rest from the values of its tensor-parallel part, in order.
     pub(crate) fn load_local(&self, part: &[f32]) -> Result<()> {
         let home = self.home()?;
         let (owned, to) = home.flat.at_rest(home.index);

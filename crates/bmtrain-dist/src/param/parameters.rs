@@ -96,8 +96,9 @@ impl Parameters {
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
     }
 
-    /// Runs forward passes of the model without its low-rank updates and learned factors: as it was before these. Nothing is copied, and
-    /// values that are trained as a whole stay what they are. A backward pass belongs in `work` with its forward pass.
+    /// Runs forward passes of the model without its low-rank updates and learned factors: as it was before these.
+    /// Nothing is copied, and values that are trained as a whole stay what they are. A backward pass belongs in `work`
+    /// with its forward pass.
     pub fn without_updates<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = self.updates_left_out.replace(true);
         let result = work();

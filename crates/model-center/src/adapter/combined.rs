@@ -1,4 +1,4 @@
-//! Several PEFT directories at once: a plan whose updates are those of all, each times its directory's weight.
+//! Several PEFT directories at once: a plan with the updates of all, each times its directory's weight.
 //!
 //! Source: PEFT 0.21, `add_weighted_adapter` with `combination_type = "cat"`, whose matrices have the same product.
 
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 
 impl AdapterPlan {
-    /// The plan of several directories; the arguments are those of [`AdapterPlan::new`].
+    /// The plan of several directories, with the arguments of [`AdapterPlan::new`].
     pub(super) fn combined(
         adapters: &[WeightedAdapter],
         parameters: &Parameters,

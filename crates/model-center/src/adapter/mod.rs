@@ -1,8 +1,8 @@
 //! Parameter-efficient fine-tuning: what is trained beside a frozen model, and the directories that hold it.
 //!
-//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them, with trained
-//!   lengths of rows as DoRA. [`Ia3Config`]: learned factors of what they compute. [`PromptConfig`]: virtual tokens before
-//!   every sequence.
+//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them, with
+//!   trained lengths of rows as DoRA. [`Ia3Config`]: learned factors of what they compute. [`PromptConfig`]: virtual
+//!   tokens before every sequence.
 //! - [`Adapter`]: a new one, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
 //!   of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
 //! - [`AdapterPlan`]: what is trained of a model: loads and writes PEFT
@@ -70,8 +70,8 @@ pub struct WeightedAdapter {
 }
 
 impl Adapter {
-    /// The adapter of these PEFT directories with these weights, in their order; without weights each has 1. `option` is
-    /// what names the weights, for the message of an error.
+    /// The adapter of these PEFT directories with these weights, in their order; without weights each has 1. `option`
+    /// is what names the weights, for the message of an error.
     ///
     /// # Errors
     /// Other than one weight for each directory.

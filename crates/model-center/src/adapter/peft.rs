@@ -1,8 +1,8 @@
 //! PEFT's directories: `adapter_config.json` and `adapter_model.safetensors`, read and written.
 //!
 //! Source: PEFT 0.21, `get_peft_model_state_dict`. Tensors have the path of their module after `base_model.model.`;
-//! `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored, DoRA's `lora_magnitude_vector` `[N]`;
-//! IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. The embeddings of virtual tokens are one tensor,
+//! `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored, DoRA's `lora_magnitude_vector`
+//! `[N]`; IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. The embeddings of virtual tokens are one tensor,
 //! `prompt_embeddings`.
 
 use super::modules::{LinearModule, names_module};
