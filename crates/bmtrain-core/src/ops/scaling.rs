@@ -245,7 +245,7 @@ impl Reciprocals {
         })
     }
 
-    /// Factors of the first `count` rows of x, f32, which are the rows from `first` on.
+    /// Compute them for the first `count` rows of x, f32, which are the rows from `first` on.
     fn add(&mut self, first: usize, count: usize, x: &Tensor) -> Result<()> {
         let Reciprocals { columns, ones, normalised, values } = self;
         let (device, columns) = (x.device().clone(), *columns);

@@ -122,8 +122,17 @@ impl LowRank {
     /// Declare the updates of a layer that the builder's options have; `weight` is its weight.
     pub(super) fn of_layer(builder: &Builder, layer: &LinearLayer, weight: &Param) -> Result<Vec<LowRank>> {
         let Some(adapters) = &builder.options().adapters else { return Ok(Vec::new()) };
-        let updates = adapters.low_rank.get(&layer.name).into_iter().flatten();
-        updates.map(|options| LowRank::new(builder, layer, weight, options)).collect()
+        let updates = adapters.low_rank.get(&layer.name).map_or(&[][..], Vec::as_slice);
+        for (number, one) in updates.iter().enumerate() {
+            let shares = |other: &&LowRankOptions| other.rows.start < one.rows.end && one.rows.start < other.rows.end;
+            let others = updates.iter().take(number).filter(shares);
+            if let Some(other) = others.into_iter().find(|other| one.magnitude || other.magnitude) {
+                let reason =
+                    format!("\"{}\" and \"{}\" update the same rows, and one has a magnitude", other.name, one.name);
+                return Err(Error::parameter(layer.weight(), reason));
+            }
+        }
+        updates.iter().map(|options| LowRank::new(builder, layer, weight, options)).collect()
     }
 
     fn new(builder: &Builder, layer: &LinearLayer, weight: &Param, options: &LowRankOptions) -> Result<Self> {

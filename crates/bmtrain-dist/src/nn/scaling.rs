@@ -10,7 +10,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// Factors of a linear layer, `<layer>.ia3.<name>`: an f32 parameter, whatever the model's dtype, that begins with
-/// ones. Source: Liu et al., 2022.
+/// ones.
+/// Source: Liu et al., 2022.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalingOptions {
     /// Its name among the factors of the layer.
@@ -74,7 +75,7 @@ impl Scaling {
                     let before = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
                     let first = if is_split { before } else { rows.start };
                     if ends.iter().any(|other: &Range<usize>| other.start < rows.end && rows.start < other.end) {
-                        return Err(wrong(format!("have rows {rows:?}, some of them with factors")));
+                        return Err(wrong(format!("have rows {rows:?}, and some of these have factors")));
                     }
                     ends.push(rows.clone());
                     scaling.outputs.push((first, place.param(name, [rows.len()], Init::ONES, split, true)?));
@@ -106,7 +107,7 @@ impl Scaling {
     }
 }
 
-/// Factors of `width` columns, f32, from factors of some columns, each with the number of its first one: ones
+/// Factors of `width` columns, f32, from factors of some columns with the number of each one's first column: ones
 /// elsewhere.
 pub(super) fn of_columns(mut some: Vec<(usize, Var)>, width: usize, cx: &Ctx) -> Result<Var> {
     some.sort_by_key(|(first, _)| *first);

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 
 impl AdapterPlan {
-    /// The plan of several directories; the arguments are as of [`AdapterPlan::new`].
+    /// The plan of several directories, with the arguments of [`AdapterPlan::new`].
     pub(super) fn combined(
         adapters: &[WeightedAdapter],
         parameters: &Parameters,

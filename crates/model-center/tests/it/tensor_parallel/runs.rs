@@ -113,7 +113,10 @@ impl Job {
                 dropout: self.dropout,
                 magnitude: self.magnitude,
             };
-            low_rank.insert(layer.name.clone(), ends.into_iter().zip(["first", "last"]).map(update).collect());
+            // Magnitudes are of other rows each.
+            let count = if self.magnitude && ends[0] == ends[1] { 1 } else { 2 };
+            let named = ends.into_iter().zip(["first", "last"]).take(count);
+            low_rank.insert(layer.name.clone(), named.map(update).collect());
         }
         let adapters = Some(Arc::new(Adapters { low_rank, scaling, ..Adapters::default() }));
         self.built(device, BuilderOptions { adapters, ..builder })
