@@ -168,7 +168,7 @@ fn commands_of_distributed_finetuning_train_and_generate() {
     let line = script.lines().find_map(|line| line.strip_prefix("generate ")).unwrap_or_else(|| panic!("{script}"));
     assert!(line.starts_with("out/model --data data --split test --output o.jsonl --batch 2 "), "{script}");
     fixture.write("data/test/a.jsonl", "{\"input\": \"is it good ?\"}\n{\"input\": \"was it ?\"}\n");
-    fixture.generate(&line.split_whitespace().collect::<Vec<_>>()).succeeded();
+    fixture.run(env!("CARGO_BIN_EXE_generate"), &line.split_whitespace().collect::<Vec<_>>()).succeeded();
     assert_eq!(fixture.read("o.jsonl").lines().count(), 2);
 }
 

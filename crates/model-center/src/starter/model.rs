@@ -5,12 +5,11 @@ use crate::config::directory_fields;
 use crate::formats::Pretrained;
 use crate::import::keys;
 use crate::model::Registry;
+use crate::plan::device::smallest_memory;
 use crate::plan::formula::TransformerSizes;
 use crate::plan::formula::families::sizes_of;
 use crate::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
 use crate::{Error, Result};
-use bmtrain_core::cuda::{Installed, survey};
-use bmtrain_dist::launch::cuda_options;
 use std::sync::Arc;
 
 /// Encoders, which predict no next token.
@@ -59,8 +58,8 @@ impl FoundModel {
             positions: None,
             tokenizer: None,
             has_template: false,
-            device_memory: device_memory().filter(|_| !preset.trained.needs_cpu()),
-            needs_cpu: preset.trained.needs_cpu() && device_memory().is_some(),
+            device_memory: smallest_memory().filter(|_| !preset.trained.needs_cpu()),
+            needs_cpu: preset.trained.needs_cpu() && smallest_memory().is_some(),
             is_random,
         };
         let directory = match Pretrained::resolve(&found.name, None, &options.places) {
@@ -178,13 +177,6 @@ impl FoundModel {
             None => " (estimated: 4 characters a token)",
         }
     }
-}
-
-/// Memory of the smallest CUDA device of this machine that a run could use.
-fn device_memory() -> Option<u64> {
-    let devices = survey(&cuda_options()).devices.ok()?;
-    let usable = devices.iter().filter(|device: &&Installed| device.problem().is_none());
-    usable.filter_map(|device| device.memory_bytes).min().map(|bytes| bytes as u64)
 }
 
 /// The smallest multiple of 8 that has room for 99 of 100 lengths, at most `positions`; the longest of all.
