@@ -394,7 +394,7 @@ fn mistakes_are_named_before_weights_are_read() {
     fixture.write("broken/adapter_config.json", qalora);
     let error = of_directory("broken");
     assert!(error.contains("use_qalora"), "{error}");
-    let ia3 = ["--set", "adapter.method=ia3", "--set", "adapter.rank=4", "--set", "adapter.dora=true"];
+    let ia3 = ["--dry-run", "--set", "adapter.method=ia3", "--set", "adapter.rank=4", "--set", "adapter.dora=true"];
     let error = fixture.finetune(&ia3).refused();
     for key in ["adapter.rank", "adapter.dora"] {
         let reason = format!("`{key}` has no effect: it is for adapter.method = \"lora\"");
