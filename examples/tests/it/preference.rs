@@ -1,10 +1,11 @@
 //! Tasks `preference` and `reward` in the programs: pairs of completions and judged ones, on any layout of ranks,
 //! resumed, previewed.
 
-use crate::fixture::{Fixture, Outcome};
+use crate::fixture::{Fixture, Outcome, into_outcome};
 use crate::tensor::{records, train};
 use model_center::run::{deterministic_part, without_overtaken};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 const WORDS: [&str; 11] = ["good", "the", "film", "bad", "plot", "is", "a", "very", "end", "cast", "of"];
 
@@ -232,16 +233,36 @@ fn a_reference_that_is_not_of_the_samples_of_a_resumed_run_is_refused() {
     assert_eq!(fixture.read("run/reference.txt"), reference);
 }
 
-/// A run with arguments beside its settings.
-fn run_with(fixture: &Fixture, dir: &str, arguments: &[&str], sets: &[&str]) -> Outcome {
+/// Arguments of a run: its settings, and these.
+fn arguments_with(dir: &str, arguments: &[&str], sets: &[&str]) -> Vec<String> {
     let out = format!("output.dir={dir}");
     let sets = SETS.iter().chain(sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
-    fixture.finetune(&arguments.iter().copied().chain(sets).collect::<Vec<_>>())
+    arguments.iter().copied().chain(sets).map(str::to_owned).collect()
+}
+
+fn run_with(fixture: &Fixture, dir: &str, arguments: &[&str], sets: &[&str]) -> Outcome {
+    let arguments = arguments_with(dir, arguments, sets);
+    fixture.finetune(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The same, asked to stop as soon as it has a directory.
+fn run_stopped(fixture: &Fixture, dir: &str, arguments: &[&str], sets: &[&str]) -> Outcome {
+    let arguments = arguments_with(dir, arguments, sets);
+    let child = fixture.start_finetune(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let begin = Instant::now();
+    while !fixture.path(dir).join(model_center::run::MARKER).exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the run does not begin");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fixture.write(&format!("{dir}/stop"), "");
+    into_outcome(child.wait_with_output().unwrap())
 }
 
 #[test]
 fn a_run_that_stops_before_its_reference_is_known_resumes_with_the_same_bits() {
     let fixture = fixture();
+    // So many that their log-probabilities take a while.
+    fixture.write("train.jsonl", &(0..4000).map(|at| format!("{}\n", pair(at))).collect::<String>());
     for (name, sets) in [
         ("full", &["checkpoint.every=2 steps", "log.every=1"][..]),
         ("lora", &["checkpoint.every=2 steps", "log.every=1", "adapter.method=lora", "adapter.rank=2"]),
@@ -249,10 +270,7 @@ fn a_run_that_stops_before_its_reference_is_known_resumes_with_the_same_bits() {
         let [first, whole, cut] = ["first", "whole", "cut"].map(|part| format!("{name}_{part}"));
         run_with(&fixture, &first, &[], sets).succeeded();
         run_with(&fixture, &whole, &["--init-from", &first], sets).succeeded();
-        // In a directory with a run already, the file that asks for a stop is there from the beginning.
-        run_with(&fixture, &cut, &[], sets).succeeded();
-        fixture.write(&format!("{cut}/stop"), "");
-        let stopped = run_with(&fixture, &cut, &["--init-from", &first, "--overwrite"], sets);
+        let stopped = run_stopped(&fixture, &cut, &["--init-from", &first], sets);
         assert!(stopped.code == 75 && stopped.stdout.contains("stopped after step 0"), "{}", stopped.stderr);
         assert!(!fixture.path(&format!("{cut}/reference.txt")).exists());
         // The checkpoint has the weights, and knows that they are not the model's own.
