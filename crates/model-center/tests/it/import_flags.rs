@@ -131,8 +131,9 @@ fn samples_of_megatron_have_the_shares_and_masks_of_its_flags() {
 #[test]
 fn layouts_of_one_rank_have_no_settings_of_several() {
     let none = ImportOptions::default();
-    let common = "pretrain_gpt2.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --data-path \
-                  data/x --vocab-file v/vocab.txt --checkpoint-activations --distribute-saved-activations";
+    let common = "pretrain_gpt2.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 \
+                  --data-path data/x --vocab-file v/vocab.txt --checkpoint-activations \
+                  --distribute-saved-activations";
     for (more, sequence, inputs) in [
         ("--sequence-parallel", None, None),
         ("--tensor-model-parallel-size 2", None, Some("\"sharded\"")),
