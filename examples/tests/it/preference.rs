@@ -261,7 +261,7 @@ fn run_stopped(fixture: &Fixture, dir: &str, arguments: &[&str], sets: &[&str]) 
 #[test]
 fn a_run_that_stops_before_its_reference_is_known_resumes_with_the_same_bits() {
     let fixture = fixture();
-    // So many that their log-probabilities take a while.
+    // Enough pairs for their log-probabilities to take a while.
     fixture.write("train.jsonl", &(0..4000).map(|at| format!("{}\n", pair(at))).collect::<String>());
     for (name, sets) in [
         ("full", &["checkpoint.every=2 steps", "log.every=1"][..]),

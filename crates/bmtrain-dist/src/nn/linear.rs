@@ -191,8 +191,7 @@ impl Linear {
     /// rows. Where the layer is split as a vocabulary, nor are the logits of other ranks.
     pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
         if self.is_adapted() {
-            let reason = "has low-rank updates or learned factors, and a loss is computed from its weight alone: update \
-                          other layers";
+            let reason = "has an adapter, and a loss is computed from its weight alone: update other layers";
             return Err(Error::parameter(self.weight.name(), reason));
         }
         let (weight, bias) = self.vars(cx)?;
