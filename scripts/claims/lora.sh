@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LoRA against PEFT on SmolLM2-135M, MiniLM as a classifier, and a T5 with random weights: logits and gradients of an
+# LoRA, DoRA and IA3 against PEFT on SmolLM2-135M, LoRA on MiniLM as a classifier, and a T5 with random weights: logits and gradients of an
 # adapter that PEFT wrote; losses of 20 steps, on one rank and in three layouts; PEFT's logits of the adapter that we
 # wrote; logits of the merged model.
 set -euo pipefail
