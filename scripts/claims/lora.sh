@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# LoRA, DoRA and IA3 against PEFT on SmolLM2-135M, LoRA on MiniLM as a classifier, and a T5 with random weights: logits and gradients of an
-# adapter that PEFT wrote; losses of 20 steps, on one rank and in three layouts; PEFT's logits of the adapter that we
-# wrote; logits of the merged model.
+# LoRA, DoRA and IA3 against PEFT on SmolLM2-135M, and LoRA on MiniLM as a classifier and a T5 with random weights:
+# logits and gradients of an adapter that PEFT wrote; losses of 20 steps with LoRA, on one rank and in three layouts;
+# PEFT's logits of the adapter that we wrote; logits of the merged model.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
