@@ -3,8 +3,8 @@
     python serve.py SERVE_PROGRAM DIR PROSE SECONDS
 
 DIR has the model directory `smollm2`. Prints checks that hold/all, the largest difference of a log-likelihood from
-transformers' in float64, the same of transformers in float32, responses under load, and the ratio of throughputs. Needs
-the packages of serve_env.sh on PYTHONPATH; runs in the environment of python_env.sh.
+transformers' in float64, relative, the same of transformers in float32, responses under load, and the ratio of
+throughputs. Needs the packages of serve_env.sh on PYTHONPATH; runs in the environment of python_env.sh.
 """
 
 import json
@@ -149,7 +149,7 @@ def task(directory, prose):
 
 
 def evaluations(check, server, directory, prose):
-    """lm-eval through the server and through transformers; the largest differences of a log-likelihood from
+    """lm-eval through the server and through transformers; the largest relative differences of a log-likelihood from
     transformers' in float64, of the server and of transformers in float32."""
     import lm_eval
 
@@ -169,12 +169,14 @@ def evaluations(check, server, directory, prose):
     check(f"lm-eval's scores are equal: {ours[0]}", ours[0] == theirs[0])
     check("so is which continuations are greedy", ours[2] == theirs[2] and len(ours[2]) == len(ours[1]) > 0)
 
-    def largest(answers):
-        return max(abs(a - b) for a, b in zip(answers, exact[1], strict=True))
+    def largest(answers, of):
+        return max(abs(a - b) / of(b) for a, b in zip(answers, exact[1], strict=True))
 
-    print(f"log-likelihoods of {min(exact[1]):.1f} to {max(exact[1]):.1f}; from each other "
-          f"{max(abs(a - b) for a, b in zip(ours[1], theirs[1])):.1e}", file=sys.stderr)
-    return largest(ours[1]), largest(theirs[1])
+    absolute = [largest(answers[1], lambda _: 1.0) for answers in (ours, theirs)]
+    print(f"log-likelihoods of {min(exact[1]):.1f} to {max(exact[1]):.1f}: {absolute[0]:.1e} from float64, "
+          f"transformers in float32 {absolute[1]:.1e}", file=sys.stderr)
+    check("log-likelihoods are no farther from float64 than transformers' in float32", absolute[0] <= absolute[1])
+    return largest(ours[1], abs), largest(theirs[1], abs)
 
 
 def load(check, server, seconds):
