@@ -76,7 +76,7 @@ def run_ours(finetune, scratch, rows, name, further):
             "log.tensorboard": "false", "save.which": "none", "device.threads": THREADS} | further
     peak = measured([str(finetune), "--overwrite", "--ranks", "1", *settings_of(sets, out)])
     steps = steps_of(out, WARMUP + STEPS)
-    return peak, statistics.median(record["tokens_per_s"] for record in steps[WARMUP:])
+    return peak, statistics.median(record["time"]["tokens_per_s"] for record in steps[WARMUP:])
 
 
 def say(text):
