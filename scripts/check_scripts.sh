@@ -8,11 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "check_scripts.sh $1" "it takes no arguments" "see scripts/check_scripts.sh --help" ;;
-esac
+takes_nothing "$@"
 cd "$root"
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT

@@ -9,16 +9,12 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "emulated_hash.sh $1" "it takes no arguments" "see scripts/emulated_hash.sh --help" ;;
-esac
+takes_nothing "$@"
 cd "$root"
 core=crates/bmtrain-core
 # In one order everywhere; a hash of names and contents, so that a renamed file counts.
 find kernels "$core/src" crates/cuda-emulator Cargo.lock rust-toolchain.toml \
-    "$core"/tests/cuda/cuda_{conformance,edges,bits,vocabulary,large,probe,sanitized}.rs \
+    "$core"/tests/cuda/cuda_{conformance,edges,bits,vocabulary,large,probe,emulated,sanitized}.rs \
     -type f -not -path "$core/src/comm/*" -not -path "$core/src/limits/*" -not -name emulated.txt \
     -not -name "fake_nccl*" -print0 |
     LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1

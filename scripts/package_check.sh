@@ -8,11 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-case "${1:-}" in
--h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "package_check.sh $1" "it takes no arguments" "see scripts/package_check.sh --help" ;;
-esac
+takes_nothing "$@"
 need_cargo
 cd "$root"
 

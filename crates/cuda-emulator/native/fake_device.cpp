@@ -160,6 +160,11 @@ bool allocated(Address start, std::size_t bytes) {
     return start - begin <= length && bytes <= length - (start - begin);
 }
 
+unsigned long long from_environment(const char* name, unsigned long long otherwise) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
 Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, Status error) {
     for (Address start : starts) {
         if (bytes > 0 && !allocated(start, bytes)) {

@@ -132,6 +132,9 @@ void forget_freed(Address start, std::size_t bytes);
 // Whether the range is in memory that was allocated and not freed.
 bool allocated(Address start, std::size_t bytes);
 
+// A number that a test has set; `otherwise` where it has not.
+unsigned long long from_environment(const char* name, unsigned long long otherwise);
+
 // The first range that is not allocated becomes a message and the error.
 Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, Status error);
 

@@ -24,8 +24,16 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const UNCHANGED: &str = "BMTRAIN_EMULATED_KERNELS_UNCHANGED";
 
 /// The test modules whose outcome depends on nothing else; see scripts/emulated_hash.sh.
-const LEDGER: [&str; 7] =
-    ["cuda_conformance", "cuda_edges", "cuda_bits", "cuda_vocabulary", "cuda_large", "cuda_probe", "cuda_sanitized"];
+const LEDGER: [&str; 8] = [
+    "cuda_conformance",
+    "cuda_edges",
+    "cuda_bits",
+    "cuda_vocabulary",
+    "cuda_large",
+    "cuda_probe",
+    "cuda_emulated",
+    "cuda_sanitized",
+];
 
 /// Whether the running test is left out because nothing that its module tests has changed; prints a line if so.
 ///
@@ -48,10 +56,11 @@ fn is_unchanged() -> bool {
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-const DRIVER: [&str; 8] = [
+pub const DRIVER: [&str; 9] = [
     "fake_declared.cpp",
     "fake_driver.cpp",
     "fake_device.cpp",
+    "fake_memory.cpp",
     "fake_hooks.cpp",
     "cuda_emulator.cpp",
     "tensor_core.cpp",

@@ -88,8 +88,8 @@ pub fn models(place: &Place, ceilings: Ceilings, steps: u32, report: &mut Report
             break;
         }
     }
-    let products: Vec<Value> = place.backend.products().into_iter().map(|(way, n)| json!([way, n])).collect();
-    for (way, count) in place.backend.products().into_iter().filter(|(_, count)| *count > 0) {
+    let products = place.backend.products();
+    for (way, count) in products.iter().filter(|(_, count)| *count > 0) {
         report.row(format!("  products {way}"), count.to_string());
     }
     report.part("models", json!({ "models": all, "products": products }));

@@ -23,70 +23,65 @@ const LEAST: usize = 4 << 20;
 #[derive(Debug)]
 #[must_use = "the block is another thread's as soon as this is dropped"]
 pub(super) struct Taken<'s> {
-    block: MutexGuard<'s, Block>,
+    address: u64,
+    _blocks: MutexGuard<'s, Vec<Block>>,
 }
 
 impl Taken<'_> {
     /// The first address, a multiple of 256.
     pub(super) fn address(&self) -> u64 {
-        self.block.address
+        self.address
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Scratch {
     context: Arc<Context>,
-    block: Mutex<Block>,
+    /// The last one is in use; queued work may still use the smaller ones before it.
+    blocks: Mutex<Vec<Block>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Block {
     address: u64,
     bytes: usize,
-    /// Smaller blocks from before, which queued work may still use: addresses, and bytes of all.
-    outgrown: (Vec<u64>, usize),
 }
 
 impl Scratch {
     /// Nothing is taken before it is asked for.
     pub(super) fn new(context: &Arc<Context>) -> Self {
-        Scratch { context: Arc::clone(context), block: Mutex::default() }
+        Scratch { context: Arc::clone(context), blocks: Mutex::default() }
     }
 
     /// At least `bytes` bytes, for work that is queued on the lane while they are held. What an earlier launch left
     /// there is overwritten by the next. A launch takes them once: a second time it would wait for itself.
     pub(super) fn take(&self, bytes: usize) -> Result<Taken<'_>> {
-        let mut block = self.lock();
-        if block.bytes < bytes {
-            let wanted = bytes.max(2 * block.bytes).max(LEAST);
-            let address = self.context.allocate(wanted)?;
-            if block.bytes > 0 {
-                let (small, bytes) = (block.address, block.bytes);
-                block.outgrown.0.push(small);
-                block.outgrown.1 += bytes;
-            }
-            (block.address, block.bytes) = (address, wanted);
+        let mut blocks = self.lock();
+        let held = blocks.last().copied().unwrap_or(Block { address: 0, bytes: 0 });
+        if held.bytes >= bytes {
+            return Ok(Taken { address: held.address, _blocks: blocks });
         }
-        Ok(Taken { block })
+        let bytes = bytes.max(2 * held.bytes).max(LEAST);
+        let address = self.context.allocate(bytes)?;
+        blocks.push(Block { address, bytes });
+        Ok(Taken { address, _blocks: blocks })
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let block = self.lock();
-        block.bytes + block.outgrown.1
+        self.lock().iter().map(|block| block.bytes).sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Block> {
-        self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Block>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let Block { address, bytes, outgrown } = std::mem::take(&mut *self.lock());
-        for address in outgrown.0.into_iter().chain((bytes > 0).then_some(address)) {
+        for Block { address, bytes } in std::mem::take(&mut *self.lock()) {
             // SAFETY: taken in `take`, returned once. `cuMemFree` waits for the device, so that nothing queued uses it.
             if let Err(error) = unsafe { self.context.release(address) } {
-                tracing::warn!(%error, "scratch memory could not be returned to the device");
+                tracing::warn!(%error, bytes, "scratch memory could not be returned to the device");
             }
         }
     }

@@ -9,6 +9,7 @@ mod cuda_bits;
 mod cuda_choice;
 mod cuda_conformance;
 mod cuda_edges;
+mod cuda_emulated;
 mod cuda_lanes;
 mod cuda_large;
 mod cuda_probe;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A device's primary context, shared with whatever else in the process uses that device.
 #[derive(Debug)]
 pub(in crate::cuda) struct Context {
-    driver: &'static Functions,
+    pub(super) driver: &'static Functions,
     device: sys::CUdevice,
     handle: sys::CUcontext,
     name: String,

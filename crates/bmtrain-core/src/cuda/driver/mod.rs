@@ -56,7 +56,7 @@ macro_rules! owned {
                 let destroy = || {
                     self.context.bind()?;
                     // SAFETY: made by this type's constructor and destroyed only here.
-                    answer($call, unsafe { (functions()?.$destroy)(self.handle) })
+                    answer($call, unsafe { (self.context.driver.$destroy)(self.handle) })
                 };
                 warn_of(destroy());
             }

@@ -1,7 +1,7 @@
 //! Compiled kernels.
 #![allow(unsafe_code)]
 
-use super::{Context, answer, failure, functions, owned, warn_of};
+use super::{Context, answer, failure, owned, warn_of};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_int};
@@ -23,7 +23,7 @@ impl Module {
         // PTX is text and ends with a zero byte; other images carry their length and do not mind one.
         let mut ended = image.to_vec();
         ended.push(0);
-        let (driver, mut handle) = (functions()?, ptr::null_mut());
+        let (driver, mut handle) = (context.driver, ptr::null_mut());
         // SAFETY: promised by the caller; the driver copies the image and writes one handle.
         answer("cuModuleLoadData", unsafe { (driver.module_load)(&mut handle, ended.as_ptr().cast()) })?;
         Ok(Module { handle, context: Arc::clone(context) })
@@ -42,7 +42,7 @@ impl Module {
             }
             other => other,
         };
-        let (driver, mut handle) = (functions()?, ptr::null_mut());
+        let (driver, mut handle) = (self.context.driver, ptr::null_mut());
         // SAFETY: the module is loaded; one handle is written.
         let status = unsafe { (driver.module_function)(&mut handle, self.handle, name.as_ptr()) };
         answer("cuModuleGetFunction", status).map_err(named)?;
@@ -91,6 +91,6 @@ impl Function {
     fn set(&self, context: &Context, what: sys::CUfunction_attribute, value: c_int) -> Result<()> {
         context.bind()?;
         // SAFETY: the function's module is loaded.
-        answer("cuFuncSetAttribute", unsafe { (functions()?.function_set)(self.handle, what as c_int, value) })
+        answer("cuFuncSetAttribute", unsafe { (context.driver.function_set)(self.handle, what as c_int, value) })
     }
 }

@@ -1,7 +1,7 @@
 //! Page-locked memory of the host.
 #![allow(unsafe_code)]
 
-use super::{Context, answer, failure, functions, warn_of};
+use super::{Context, answer, failure, warn_of};
 use crate::error::Result;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Pinned {
         const NO_FLAGS: u32 = 0;
         let mut start = ptr::null_mut();
         // SAFETY: one address is written.
-        answer("cuMemHostAlloc", unsafe { (functions()?.pinned_allocate)(&mut start, bytes, NO_FLAGS) })?;
+        answer("cuMemHostAlloc", unsafe { (context.driver.pinned_allocate)(&mut start, bytes, NO_FLAGS) })?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| failure("cuMemHostAlloc", "no address"))?;
         // SAFETY: `bytes` bytes from `start` were just taken.
         unsafe { start.write_bytes(0, bytes) };
@@ -42,7 +42,8 @@ impl Pinned {
         self.context.bind()?;
         let mut address = 0;
         // SAFETY: the memory was taken in `new` and lives.
-        let status = unsafe { (functions()?.pinned_device_address)(&mut address, self.start.as_ptr().cast(), 0) };
+        let status =
+            unsafe { (self.context.driver.pinned_device_address)(&mut address, self.start.as_ptr().cast(), 0) };
         answer("cuMemHostGetDevicePointer", status)?;
         Ok(address)
     }
@@ -83,7 +84,7 @@ impl Drop for Pinned {
         let free = || {
             self.context.bind()?;
             // SAFETY: taken in `new`, returned only here.
-            answer("cuMemFreeHost", unsafe { (functions()?.pinned_free)(self.start.as_ptr().cast()) })
+            answer("cuMemFreeHost", unsafe { (self.context.driver.pinned_free)(self.start.as_ptr().cast()) })
         };
         warn_of(free());
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::functions::NOT_READY;
-use super::{Context, Function, Pinned, answer, functions, owned, warn_of};
+use super::{Context, Function, Pinned, answer, owned, warn_of};
 use crate::error::Result;
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ impl Stream {
         context.bind()?;
         let (mut handle, flags) = (ptr::null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32);
         // SAFETY: one handle is written.
-        answer("cuStreamCreate", unsafe { (functions()?.stream_create)(&mut handle, flags) })?;
+        answer("cuStreamCreate", unsafe { (context.driver.stream_create)(&mut handle, flags) })?;
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
@@ -38,7 +38,7 @@ impl Stream {
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the stream lives.
-        answer("cuStreamSynchronize", unsafe { (functions()?.stream_synchronize)(self.handle) })
+        answer("cuStreamSynchronize", unsafe { (self.context.driver.stream_synchronize)(self.handle) })
     }
 
     /// Let the stream wait for the latest recording of an event.
@@ -46,7 +46,7 @@ impl Stream {
         self.context.bind()?;
         const NO_FLAGS: u32 = 0;
         // SAFETY: both live. The driver remembers the recording, not the event.
-        let status = unsafe { (functions()?.stream_wait_event)(self.handle, event.handle, NO_FLAGS) };
+        let status = unsafe { (self.context.driver.stream_wait_event)(self.handle, event.handle, NO_FLAGS) };
         answer("cuStreamWaitEvent", status)
     }
 
@@ -58,7 +58,7 @@ impl Stream {
         self.context.bind()?;
         let source = &from.bytes()[..bytes];
         // SAFETY: promised by the caller.
-        let status = unsafe { (functions()?.upload)(to, source.as_ptr().cast(), bytes, self.handle) };
+        let status = unsafe { (self.context.driver.upload)(to, source.as_ptr().cast(), bytes, self.handle) };
         answer("cuMemcpyHtoDAsync", status)
     }
 
@@ -71,7 +71,7 @@ impl Stream {
         self.context.bind()?;
         let from = std::ptr::with_exposed_provenance(from);
         // SAFETY: the pointer is only handed on; the rest is promised by the caller.
-        answer("cuMemcpyHtoDAsync", unsafe { (functions()?.upload)(to, from, bytes, self.handle) })
+        answer("cuMemcpyHtoDAsync", unsafe { (self.context.driver.upload)(to, from, bytes, self.handle) })
     }
 
     /// Queue a copy of `bytes` bytes from the device to an address of page-locked memory.
@@ -83,7 +83,7 @@ impl Stream {
         self.context.bind()?;
         let to = std::ptr::with_exposed_provenance_mut(to);
         // SAFETY: the pointer is only handed on; the rest is promised by the caller.
-        answer("cuMemcpyDtoHAsync", unsafe { (functions()?.download)(to, from, bytes, self.handle) })
+        answer("cuMemcpyDtoHAsync", unsafe { (self.context.driver.download)(to, from, bytes, self.handle) })
     }
 
     /// Let the stream write a number to page-locked memory when it gets here; what it did before is seen first.
@@ -94,7 +94,7 @@ impl Stream {
         self.context.bind()?;
         const WITH_BARRIER: u32 = 0;
         // SAFETY: promised by the caller.
-        let status = unsafe { (functions()?.stream_write_value)(self.handle, address, number, WITH_BARRIER) };
+        let status = unsafe { (self.context.driver.stream_write_value)(self.handle, address, number, WITH_BARRIER) };
         answer("cuStreamWriteValue32", status)
     }
 
@@ -106,7 +106,7 @@ impl Stream {
         self.context.bind()?;
         const AT_LEAST: u32 = 0;
         // SAFETY: promised by the caller.
-        let status = unsafe { (functions()?.stream_wait_value)(self.handle, address, number, AT_LEAST) };
+        let status = unsafe { (self.context.driver.stream_wait_value)(self.handle, address, number, AT_LEAST) };
         answer("cuStreamWaitValue32", status)
     }
 
@@ -117,7 +117,7 @@ impl Stream {
     pub(in crate::cuda) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
         self.context.bind()?;
         // SAFETY: promised by the caller.
-        let status = unsafe { (functions()?.download)(to.as_mut_ptr().cast(), from, to.len(), self.handle) };
+        let status = unsafe { (self.context.driver.download)(to.as_mut_ptr().cast(), from, to.len(), self.handle) };
         answer("cuMemcpyDtoHAsync", status)
     }
 
@@ -128,7 +128,7 @@ impl Stream {
     pub(in crate::cuda) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
         self.context.bind()?;
         // SAFETY: promised by the caller.
-        answer("cuMemcpyDtoDAsync", unsafe { (functions()?.copy)(to, from, bytes, self.handle) })
+        answer("cuMemcpyDtoDAsync", unsafe { (self.context.driver.copy)(to, from, bytes, self.handle) })
     }
 
     /// Queue `count` times the same pattern.
@@ -137,7 +137,7 @@ impl Stream {
     /// The range from `to` on is valid until the fill has run, and `to` is aligned to the pattern's size.
     pub(in crate::cuda) unsafe fn fill(&self, to: u64, pattern: Pattern, count: usize) -> Result<()> {
         self.context.bind()?;
-        let driver = functions()?;
+        let driver = self.context.driver;
         // SAFETY: promised by the caller.
         let status = unsafe {
             match pattern {
@@ -158,7 +158,7 @@ impl Stream {
         self.context.bind()?;
         let mut slots: [*mut c_void; 1] = [std::ptr::from_ref(arguments).cast_mut().cast()];
         let Grid { blocks: [x, y, z], threads: [threads_x, threads_y, threads_z], shared } = grid;
-        let launch = functions()?.launch;
+        let launch = self.context.driver.launch;
         // SAFETY: the function's module is loaded; the driver copies the arguments before it returns; the rest is
         // promised by the caller.
         let status = unsafe {
@@ -212,7 +212,7 @@ impl Event {
         context.bind()?;
         let mut handle = ptr::null_mut();
         // SAFETY: one handle is written.
-        answer("cuEventCreate", unsafe { (functions()?.event_create)(&mut handle, flags as u32) })?;
+        answer("cuEventCreate", unsafe { (context.driver.event_create)(&mut handle, flags as u32) })?;
         Ok(Event { handle, context: Arc::clone(context) })
     }
 
@@ -225,7 +225,7 @@ impl Event {
         self.context.bind()?;
         let mut milliseconds = 0.0;
         // SAFETY: both events live; one number is written.
-        let status = unsafe { (functions()?.event_elapsed)(&mut milliseconds, self.handle, later.handle) };
+        let status = unsafe { (self.context.driver.event_elapsed)(&mut milliseconds, self.handle, later.handle) };
         answer("cuEventElapsedTime", status)?;
         Ok(f64::from(milliseconds) / 1e3)
     }
@@ -233,13 +233,13 @@ impl Event {
     pub(in crate::cuda) fn record(&self, stream: &Stream) -> Result<()> {
         self.context.bind()?;
         // SAFETY: both live and belong to the same context.
-        answer("cuEventRecord", unsafe { (functions()?.event_record)(self.handle, stream.handle) })
+        answer("cuEventRecord", unsafe { (self.context.driver.event_record)(self.handle, stream.handle) })
     }
 
     pub(in crate::cuda) fn is_reached(&self) -> Result<bool> {
         self.context.bind()?;
         // SAFETY: the event lives.
-        match unsafe { (functions()?.event_query)(self.handle) } {
+        match unsafe { (self.context.driver.event_query)(self.handle) } {
             NOT_READY => Ok(false),
             status => answer("cuEventQuery", status).map(|()| true),
         }
@@ -248,6 +248,6 @@ impl Event {
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the event lives.
-        answer("cuEventSynchronize", unsafe { (functions()?.event_synchronize)(self.handle) })
+        answer("cuEventSynchronize", unsafe { (self.context.driver.event_synchronize)(self.handle) })
     }
 }

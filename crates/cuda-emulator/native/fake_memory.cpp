@@ -1,0 +1,148 @@
+// Memory of the emulated driver: taking and returning it, copies and fills. Environment: see fake_driver.cpp.
+#include "fake_device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+using namespace fake;
+
+// Waits for all work, where the environment asks for it.
+Status drain(const char* call) {
+    if (from_environment("EMULATED_CUDA_DRAINS", 0) == 0) {
+        return success;
+    }
+    run_ready();
+    for (const auto& stream : device().streams) {
+        if (!stream->tasks.empty()) {
+            std::fprintf(stderr, "emulated CUDA: %s waits for work that waits for another rank\n", call);
+            return launch_failed;
+        }
+    }
+    return device().failure;
+}
+
+template <class Pattern>
+Status fill(Address to, Pattern pattern, std::size_t count, void* stream) {
+    Lock lock(device().mutex);
+    const std::size_t bytes = count * sizeof(Pattern);
+    if (to % sizeof(Pattern) != 0) {
+        return invalid_value;
+    }
+    if (Status status = check_ranges({to}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({to}, bytes, illegal_address)) {
+            return status;
+        }
+        std::fill_n(reinterpret_cast<Pattern*>(to), count, pattern);
+        return success;
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+Status cuMemAlloc_v2(Address* address, std::size_t bytes) {
+    Lock lock(device().mutex);
+    if (current_context == nullptr) {
+        return invalid_context;
+    }
+    if (bytes == 0) {
+        return invalid_value;
+    }
+    if (bytes > device_bytes - device().memory_in_use) {
+        return out_of_memory;
+    }
+    *address = allocate(bytes);
+    return *address == 0 ? out_of_memory : success;
+}
+
+Status cuMemFree_v2(Address address) {
+    Lock lock(device().mutex);
+    if (Status status = drain("cuMemFree")) {
+        return status;
+    }
+    return release(address) ? success : invalid_value;
+}
+
+Status cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+    Lock lock(device().mutex);
+    if (Status status = drain("cuMemHostAlloc")) {
+        return status;
+    }
+    *memory = std::malloc(bytes);
+    forget_freed(reinterpret_cast<Address>(*memory), bytes);
+    return *memory == nullptr ? out_of_memory : success;
+}
+
+Status cuMemFreeHost(void* memory) {
+    std::free(memory);
+    return success;
+}
+
+Status cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
+    *address = reinterpret_cast<Address>(memory);
+    return success;
+}
+
+Status cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, void* stream) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges({to}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({to}, bytes, illegal_address)) {
+            return status;
+        }
+        std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+        return success;
+    });
+}
+
+Status cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, void* stream) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges({from}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({from}, bytes, illegal_address)) {
+            return status;
+        }
+        std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+        return success;
+    });
+}
+
+Status cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, void* stream) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges({to, from}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({to, from}, bytes, illegal_address)) {
+            return status;
+        }
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+        return success;
+    });
+}
+
+Status cuMemsetD8Async(Address to, unsigned char pattern, std::size_t count, void* stream) {
+    return fill<std::uint8_t>(to, pattern, count, stream);
+}
+
+Status cuMemsetD16Async(Address to, unsigned short pattern, std::size_t count, void* stream) {
+    return fill<std::uint16_t>(to, pattern, count, stream);
+}
+
+Status cuMemsetD32Async(Address to, unsigned pattern, std::size_t count, void* stream) {
+    return fill<std::uint32_t>(to, pattern, count, stream);
+}
+
+}  // extern "C"
