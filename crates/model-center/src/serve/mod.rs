@@ -172,16 +172,20 @@ impl ModelServer {
     /// A model that the server cannot use; a failing device.
     pub fn run(
         &self,
-        served: ServedModel,
+        mut served: ServedModel,
         (model, device): (&dyn TextModel, &Device),
         stop: &StopFlag,
         ready: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         let (jobs, received) = channel();
         let mut cx = Ctx::inference(device);
-        let decoding = match &served.kind {
+        let decoding = match &mut served.kind {
             ServedKind::Encoder(_) => None,
-            ServedKind::Decoder(_) => Some(model.packed_decoding()?),
+            ServedKind::Decoder(decoder) => {
+                // Beam search has no place among sequences that join and leave.
+                decoder.config.num_beams = None;
+                Some(model.packed_decoding()?)
+            }
         };
         let (longest, cached_tokens, decoding) = match decoding {
             None => (model.info().max_length, 0, None),

@@ -6,9 +6,10 @@
 //! unsupported.
 //!
 //! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for.
-//! What is written is rounded once, but for what a kernel reads as it was written, in the type of the copy that is kept or
-//! of the result: the argument of an activation that it applies, a product that it multiplies by a derivative, and one
-//! to which it adds a bias that the library refuses. So evaluation, which keeps no copy, computes what training does.
+//! What is written is rounded once, but for what a kernel reads as it was written, in the type of the copy that is kept
+//! or of the result: the argument of an activation that it applies, a product that it multiplies by a derivative, and
+//! one to which it adds a bias that the library refuses. So evaluation, which keeps no copy, computes what training
+//! does.
 #![allow(unsafe_code)]
 
 mod candidates;

@@ -3,9 +3,7 @@
 use super::ApiError;
 use super::fields::{Fields, is_empty, is_zero, texts};
 use super::reply::{Ended, Reply};
-use crate::generate::{
-    FinishReason, GenerateOptions, GenerationConfig, GenerationOverrides, GenerationSettings, Method,
-};
+use crate::generate::{FinishReason, GenerateOptions, GenerationOverrides, GenerationSettings, Method};
 use crate::serve::Shared;
 use crate::serve::job::{Event, GenerateJob, Job, ScoredToken};
 use crate::serve::options::ServedDecoder;
@@ -188,9 +186,7 @@ fn settings(
         ..GenerationOverrides::default()
     };
     let tokenizer = decoder.setup.tokenizer.as_deref();
-    // Beam search has no place among sequences that join and leave.
-    let config = GenerationConfig { num_beams: None, ..decoder.config.clone() };
-    let resolved = GenerationSettings::resolve(&overrides, &config, tokenizer, false);
+    let resolved = GenerationSettings::resolve(&overrides, &decoder.config, tokenizer, false);
     let mut options = resolved.map_err(|error| ApiError::of_input(&error, "temperature"))?.options;
     let checked = options.validate_for(&decoder.setup.info, tokenizer.is_some());
     checked.map_err(|error| ApiError::of_input(&error, "temperature"))?;
