@@ -89,15 +89,19 @@ impl Server {
     /// A sample of the metrics.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").1;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        sample(&text, name).unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
-    /// Waits until a sample has a value.
+    /// Waits until a sample has a value. A refusal is waited out: the server may still count connections
+    /// that were closed a moment ago.
     pub fn wait_for(&self, name: &str, value: f64) {
         let began = Instant::now();
-        while self.metric(name) != value {
-            assert!(began.elapsed() < SOON, "{name} is not {value}: {}", self.get("/metrics").1);
+        loop {
+            let (status, text) = self.get("/metrics");
+            if status == 200 && sample(&text, name) == Some(value) {
+                break;
+            }
+            assert!(began.elapsed() < SOON, "{name} is not {value}: {text}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -125,6 +129,12 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The value of a sample in the text of the metrics.
+fn sample(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    Some(line.parse().unwrap())
 }
 
 /// Sends a request to a port of this machine.
