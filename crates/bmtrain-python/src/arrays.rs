@@ -1,7 +1,7 @@
 //! NumPy arrays from and to the library's vectors. Arrays that come in may have any integer or float type; those that
 //! go out take over the memory of the vector.
 
-use crate::error::{argument, raise};
+use crate::error::argument;
 use crate::session::HostTensor;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -30,26 +30,20 @@ pub(crate) fn numbers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Numbers
         )
     })?;
     let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
-    // No copy where the type is right already; the copy into the batch is the only one then.
-    let typed = |dtype: &str| -> PyResult<Bound<'_, PyAny>> {
-        let options = PyDict::new(object.py());
-        options.set_item("dtype", dtype)?;
-        numpy.call_method("ascontiguousarray", (&array,), Some(&options))
-    };
-    let wrong = |error: String| argument(name, error, "give an array of numbers");
     match kind.as_str() {
-        "i" | "u" | "b" => {
-            let array: PyReadonlyArrayDyn<'_, i64> = typed("int64")?.extract()?;
-            let values = array.to_vec().map_err(|error| wrong(error.to_string()))?;
-            Ok(Numbers::Whole(Shaped { values, shape: array.shape().to_vec() }))
-        }
-        "f" => {
-            let array: PyReadonlyArrayDyn<'_, f32> = typed("float32")?.extract()?;
-            let values = array.to_vec().map_err(|error| wrong(error.to_string()))?;
-            Ok(Numbers::Real(Shaped { values, shape: array.shape().to_vec() }))
-        }
-        other => Err(wrong(format!("its elements are of NumPy's kind {other:?}"))),
+        "i" | "u" | "b" => shaped(&array).map(Numbers::Whole),
+        "f" => shaped(&array).map(Numbers::Real),
+        other => Err(argument(name, format!("its elements are of NumPy's kind {other:?}"), "give an array of numbers")),
     }
+}
+
+/// The elements of an array as another type. NumPy copies them where theirs is not this one.
+fn shaped<T: numpy::Element>(array: &Bound<'_, PyAny>) -> PyResult<Shaped<T>> {
+    let options = PyDict::new(array.py());
+    options.set_item("dtype", numpy::dtype::<T>(array.py()))?;
+    let array = array.py().import("numpy")?.call_method("ascontiguousarray", (array,), Some(&options))?;
+    let array: PyReadonlyArrayDyn<'_, T> = array.extract()?;
+    Ok(Shaped { values: array.to_vec()?, shape: array.shape().to_vec() })
 }
 
 /// Whole numbers, such as token ids.
@@ -102,7 +96,7 @@ pub(crate) fn rows_and_length(name: &str, shape: &[usize]) -> PyResult<[usize; 2
         [rows, length] if *rows > 0 && *length > 0 => Ok([*rows, *length]),
         _ => {
             let fix = "give rows of equal length, padded and with an attention_mask where texts are shorter";
-            Err(raise(model_center::Error::argument(name, format!("its shape is {shape:?}"), fix)))
+            Err(argument(name, format!("its shape is {shape:?}"), fix))
         }
     }
 }

@@ -113,9 +113,15 @@ impl Batch {
     }
 }
 
+/// Every kind of labels by its name.
+const LABEL_KINDS: [&str; 7] = ["classes", "values", "next-tokens", "predicted", "token-classes", "spans", "target"];
+
 /// The labels of `[rows, length]` tokens.
-fn labels(object: &Bound<'_, PyAny>, kind: Option<&str>, shape: [usize; 2]) -> PyResult<Labels> {
-    let [rows, length] = shape;
+fn labels(object: &Bound<'_, PyAny>, kind: Option<&str>, [rows, length]: [usize; 2]) -> PyResult<Labels> {
+    if let Some(kind) = kind.filter(|kind| !LABEL_KINDS.contains(kind)) {
+        let fix = format!("give one of {}", LABEL_KINDS.join(", "));
+        return Err(argument("label_kind", format!("unknown kind {kind:?}"), &fix));
+    }
     let found = numbers("labels", object)?;
     let dimensions = match &found {
         Numbers::Whole(shaped) => shaped.shape.clone(),
@@ -137,25 +143,21 @@ fn labels(object: &Bound<'_, PyAny>, kind: Option<&str>, shape: [usize; 2]) -> P
         let reason = format!("their shape is {dimensions:?}, and labels of kind {kind:?} are {expected:?} here");
         return Err(argument("labels", reason, "give one for each row or token, or another label_kind"));
     }
-    match (kind, found) {
-        ("classes", Numbers::Whole(found)) => Ok(Labels::Classes(found.values)),
-        ("values", Numbers::Real(found)) => Ok(Labels::Values(found.values)),
-        ("values", Numbers::Whole(found)) => {
-            Ok(Labels::Values(found.values.iter().map(|value| *value as f32).collect()))
+    let ids = match found {
+        Numbers::Real(found) if kind == "values" => return Ok(Labels::Values(found.values)),
+        Numbers::Real(_) => {
+            let reason = format!("they are floats, and labels of kind {kind:?} are integers");
+            return Err(argument("labels", reason, "give integers"));
         }
-        ("next-tokens", Numbers::Whole(found)) => Ok(Labels::NextTokens(found.values)),
-        ("predicted", Numbers::Whole(found)) => Ok(Labels::Predicted(found.values)),
-        ("token-classes", Numbers::Whole(found)) => Ok(Labels::TokenClasses(found.values)),
-        ("target", Numbers::Whole(found)) => Ok(Labels::Target(found.values)),
-        ("spans", Numbers::Whole(found)) => Ok(Labels::Spans(found.values.as_chunks::<2>().0.to_vec())),
-        (_, Numbers::Real(_)) => Err(argument(
-            "labels",
-            format!("they are floats, and labels of kind {kind:?} are integers"),
-            "give integers",
-        )),
-        (other, _) => {
-            let fix = "give classes, values, next-tokens, predicted, token-classes, spans or target";
-            Err(argument("label_kind", format!("unknown kind {other:?}"), fix))
-        }
-    }
+        Numbers::Whole(found) => found.values,
+    };
+    Ok(match kind {
+        "classes" => Labels::Classes(ids),
+        "values" => Labels::Values(ids.into_iter().map(|value| value as f32).collect()),
+        "predicted" => Labels::Predicted(ids),
+        "token-classes" => Labels::TokenClasses(ids),
+        "spans" => Labels::Spans(ids.as_chunks::<2>().0.to_vec()),
+        "target" => Labels::Target(ids),
+        _ => Labels::NextTokens(ids),
+    })
 }

@@ -16,8 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The longest inputs by default.
 const USUAL_LENGTH: usize = 512;
-/// Windows of this many batches are sorted by length when batches are grouped by length, as recipes do.
-const LENGTH_WINDOW: usize = 50;
 
 /// The arguments of `Model.dataset`.
 pub(crate) struct DatasetArguments {
@@ -49,16 +47,14 @@ impl DatasetArguments {
         };
         let task = self.task.as_deref().unwrap_or(usual);
         let longest = self.max_length.unwrap_or(USUAL_LENGTH.min(info.max_length));
-        for (key, length) in [("max_length", longest), ("target_length", self.target_length.unwrap_or(longest))] {
+        let target_length = self.target_length.unwrap_or(longest);
+        for (key, length) in [("max_length", longest), ("target_length", target_length)] {
             if length > info.max_length {
                 let reason = format!("{length} tokens, and the model has {} positions", info.max_length);
                 return Err(Error::argument(key, reason, format!("give at most {}", info.max_length)));
             }
         }
-        let options = ReadOptions {
-            target_length: self.target_length.unwrap_or(longest),
-            ..ReadOptions::new(tokenizer, longest)
-        };
+        let options = ReadOptions { target_length, ..ReadOptions::new(tokenizer, longest) };
         let text = self.text.clone();
         let columns = |labels| ColumnTask {
             text: text.clone(),
@@ -121,11 +117,7 @@ impl Dataset {
         length_grouped: bool,
         packing: bool,
     ) -> PyResult<BatchIterator> {
-        let order = match (shuffle, length_grouped) {
-            (false, _) => Order::Sequential,
-            (true, true) => Order::LengthGrouped { window: LENGTH_WINDOW },
-            (true, false) => Order::Shuffled,
-        };
+        let order = Order::training(shuffle, length_grouped);
         let options = LoaderOptions { order, drop_last, packing, ..LoaderOptions::training(batch_size, seed) };
         let loader = Loader::new(Arc::clone(&self.data), options).map_err(raise)?;
         Ok(BatchIterator { next: Mutex::new((loader, Position { epoch, index: 0 })) })

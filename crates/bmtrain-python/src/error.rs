@@ -16,7 +16,7 @@ pub(crate) fn raise(error: model_center::Error) -> PyErr {
     use model_center::Error as Library;
     let text = error.to_string();
     // What is an option of the command line there is an entry of a dictionary here.
-    let text = text.strip_prefix("--set ").map_or(text.clone(), str::to_owned);
+    let text = text.strip_prefix("--set ").unwrap_or(&text).to_owned();
     match error {
         Library::Recipe { .. } | Library::Argument { .. } => ArgumentError::new_err(text),
         Library::Data { .. } => DataError::new_err(text),
@@ -25,6 +25,11 @@ pub(crate) fn raise(error: model_center::Error) -> PyErr {
         Library::Diverged { .. } => DivergedError::new_err(text),
         _ => Error::new_err(text),
     }
+}
+
+/// The name of a value's type, for messages.
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().qualname().map_or_else(|_| "another type".to_owned(), |name| name.to_string())
 }
 
 /// An argument of a Python call that is wrong.

@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use model_center::bmtrain_core::Ctx;
 use model_center::generate::{Generated, GenerationOverrides, Generator, Prompt, TextChunk};
 use model_center::run::StopFlag;
-use model_center::tokenizer::ChatMessage;
+use model_center::tokenizer::{ChatMessage, Tokenizer};
 use model_center::{Error, Result};
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -54,19 +54,28 @@ impl Prompts {
         Ok(Prompts { prompts: vec![Prompt::Messages(messages)], is_list: false })
     }
 
-    /// Generates on the model's thread; the first sequence of each prompt, in the form that the caller gave.
+    /// Whether any of them is text.
+    pub(crate) fn need_tokenizer(&self) -> bool {
+        self.prompts.iter().any(|prompt| !matches!(prompt, Prompt::Tokens(_)))
+    }
+
+    /// Generates on the model's thread, with the tokenizer that texts need; the first sequence of each prompt, in the
+    /// form that the caller gave.
     pub(crate) fn generate<'py>(
         self,
         py: Python<'py>,
         worker: &Worker<Session>,
-        overrides: GenerationOverrides,
+        (tokenizer, overrides): (Option<Arc<dyn Tokenizer>>, GenerationOverrides),
         on_text: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let are_ids: Vec<bool> = self.prompts.iter().map(|prompt| matches!(prompt, Prompt::Tokens(_))).collect();
         let (stop, raised) = (StopFlag::default(), Raised::default());
         let (asked, callback) = (stop.clone(), Callback { on_text, raised: Arc::clone(&raised) });
         let prompts = self.prompts;
-        let result = worker.call(py, &stop, move |session| generate(session, prompts, &overrides, &callback, &asked));
+        let result = worker.call(py, &stop, move |session| {
+            let ids = session.generation(tokenizer)?.encode_prompts(prompts.into_iter())?;
+            generate(session, &ids, &overrides, (&callback, &asked))
+        });
         if let Some(exception) = raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(exception);
         }
@@ -115,13 +124,11 @@ impl Callback {
 
 fn generate(
     session: &mut Session,
-    prompts: Vec<Prompt>,
+    ids: &[Vec<u32>],
     overrides: &GenerationOverrides,
-    callback: &Callback,
-    stop: &StopFlag,
+    (callback, stop): (&Callback, &StopFlag),
 ) -> Result<Vec<Vec<Generated>>> {
-    let ids = session.encode(prompts)?;
-    let setup = session.generation(false)?;
+    let setup = session.generation(None)?;
     let options = setup.settings(overrides)?.options;
     let tokenizer = setup.tokenizer.clone();
     let may_continue = || match stop.is_requested() {
@@ -129,7 +136,7 @@ fn generate(
         true => Err(Error::argument("generate", "it was interrupted", "call it again")),
     };
     let generator = Generator::new(session.model()?, tokenizer.as_deref(), options)?.with_check(&may_continue);
-    generator.generate(&ids, 0, &mut Ctx::inference(&session.device), &mut |chunk| callback.call(chunk))
+    generator.generate(ids, 0, &mut Ctx::inference(&session.device), &mut |chunk| callback.call(chunk))
 }
 
 /// The keyword arguments of a call over the settings of the model's directory.

@@ -3,7 +3,7 @@
 use crate::arrays::{ids, of_tensor};
 use crate::batch::Batch;
 use crate::dataset::{Dataset, DatasetArguments};
-use crate::error::argument;
+use crate::error::raise;
 use crate::generate::{Prompts, overrides};
 use crate::open::{Head, OpenArguments, dtype, open};
 use crate::session::Session;
@@ -36,7 +36,6 @@ pub(crate) struct Model {
 }
 
 /// What is known of a model once it is open.
-#[derive(Clone)]
 struct Facts {
     directory: PathBuf,
     info: ModelInfo,
@@ -67,9 +66,22 @@ impl Model {
             tokenizer.require_rows(rows)?;
             Ok(tokenizer)
         });
-        let opened: Arc<dyn Tokenizer> = opened.map_err(crate::error::raise)?;
+        let opened: Arc<dyn Tokenizer> = opened.map_err(raise)?;
         *kept() = Some(Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// Text that follows prompts.
+    fn continued<'py>(
+        &self,
+        py: Python<'py>,
+        prompts: Prompts,
+        options: Option<&Bound<'py, PyDict>>,
+        on_text: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let overrides = overrides(options)?;
+        let tokenizer = if prompts.need_tokenizer() { Some(self.tokenizer(py)?) } else { None };
+        prompts.generate(py, &self.worker, (tokenizer, overrides), on_text)
     }
 }
 
@@ -99,7 +111,7 @@ impl Model {
             revision,
             head,
             labels: labels.unwrap_or_default(),
-            dtype: dtype.map(crate::open::dtype).transpose()?,
+            dtype: dtype.map(self::dtype).transpose()?,
             device: device.to_owned(),
             threads,
             seed,
@@ -107,9 +119,7 @@ impl Model {
             frozen: frozen.unwrap_or_default(),
             only: only.unwrap_or_default(),
         };
-        let found = Arc::new(Mutex::new(None));
-        let filled = Arc::clone(&found);
-        let worker = Worker::start(py, move || {
+        let (worker, facts) = Worker::start(py, move || {
             let opened = open(&arguments)?;
             let parameters = opened.session.model()?.parameters();
             let facts = Facts {
@@ -120,11 +130,8 @@ impl Model {
                 notes: opened.notes,
                 initialized: opened.initialized,
             };
-            *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
-            Ok(opened.session)
+            Ok((opened.session, facts))
         })?;
-        let facts = found.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let facts = facts.ok_or_else(|| argument("path", "the model was not opened", "report this"))?;
         Ok(Model { worker: Arc::new(worker), facts, tokenizer: Mutex::new(None), head })
     }
 
@@ -178,7 +185,7 @@ impl Model {
         let tokenizer = self.tokenizer(py)?;
         let rows = self::records(records)?;
         let (info, head) = (&self.facts.info, self.head);
-        py.detach(move || arguments.read(rows, &*tokenizer, info, head)).map_err(crate::error::raise)
+        py.detach(move || arguments.read(rows, &*tokenizer, info, head)).map_err(raise)
     }
 
     /// Text that follows a prompt: of a text, a text; of token ids, an array of token ids; of a list, a list.
@@ -195,7 +202,7 @@ impl Model {
         on_text: Option<Py<PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Prompts::of(prompt)?.generate(py, &self.worker, overrides(options)?, on_text)
+        self.continued(py, Prompts::of(prompt)?, options, on_text)
     }
 
     /// The next message of a conversation, a list of messages with `role` and `content`, formatted by the model's chat
@@ -208,7 +215,7 @@ impl Model {
         on_text: Option<Py<PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Prompts::of_messages(messages)?.generate(py, &self.worker, overrides(options)?, on_text)
+        self.continued(py, Prompts::of_messages(messages)?, options, on_text)
     }
 
     /// Token ids of a text, or of a pair, with special tokens, cut to `max_length` tokens.
@@ -221,7 +228,7 @@ impl Model {
         max_length: Option<usize>,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let limit = max_length.map(|max_tokens| Limit { max_tokens, keep: KeepSide::default() });
-        let encoded = self.tokenizer(py)?.encode(text, pair, limit).map_err(crate::error::raise)?;
+        let encoded = self.tokenizer(py)?.encode(text, pair, limit).map_err(raise)?;
         Ok(PyArray1::from_vec(py, encoded.input_ids.into_iter().map(i64::from).collect()))
     }
 
@@ -229,7 +236,7 @@ impl Model {
     #[pyo3(signature = (ids, *, skip_special=true))]
     fn decode(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, skip_special: bool) -> PyResult<String> {
         let ids = self::ids("ids", ids)?;
-        self.tokenizer(py)?.decode(&ids, skip_special).map_err(crate::error::raise)
+        self.tokenizer(py)?.decode(&ids, skip_special).map_err(raise)
     }
 
     /// Writes a Hugging Face directory: configuration, weights, tokenizer files. `dtype` of the weights is by default

@@ -4,11 +4,13 @@ use model_center::bmtrain_core::{Ctx, DType, Device};
 use model_center::bmtrain_dist::param::widen;
 use model_center::data::Batch;
 use model_center::formats::DirectoryLayout;
-use model_center::generate::{GenerationSetup, Prompt};
+use model_center::generate::GenerationSetup;
 use model_center::model::{ModelInfo, SaveOptions, TextModel};
+use model_center::tokenizer::{ChatTemplate, Tokenizer};
 use model_center::train::{StepOutcome, StepTrainer, StepTraining};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A tensor in host memory, its values widened to f32.
 pub(crate) struct HostTensor {
@@ -109,22 +111,16 @@ impl Session {
         self.model()?.save(directory, &options)
     }
 
-    /// What generation needs beside the model.
-    pub(crate) fn generation(&mut self, needs_tokenizer: bool) -> Result<&GenerationSetup> {
-        if self.setup.as_ref().is_none_or(|setup| needs_tokenizer && setup.tokenizer.is_none()) {
-            let info = self.info()?.clone();
-            let setup = match needs_tokenizer {
-                true => GenerationSetup::with_tokenizer(&self.directory, &info)?,
-                false => GenerationSetup::new(&self.directory, &info),
-            };
-            self.setup = Some(setup);
+    /// What generation needs beside the model; with this tokenizer, if it has none yet.
+    pub(crate) fn generation(&mut self, tokenizer: Option<Arc<dyn Tokenizer>>) -> Result<&GenerationSetup> {
+        let mut setup = match self.setup.take() {
+            Some(setup) => setup,
+            None => GenerationSetup::new(&self.directory, self.info()?),
+        };
+        if let (None, Some(tokenizer)) = (&setup.tokenizer, tokenizer) {
+            setup.chat = ChatTemplate::from_directory(&self.directory)?;
+            setup.tokenizer = Some(tokenizer);
         }
-        self.setup.as_ref().ok_or_else(|| Error::model("the model", "it has no generation settings", "report this"))
-    }
-
-    /// The tokens of prompts.
-    pub(crate) fn encode(&mut self, prompts: Vec<Prompt>) -> Result<Vec<Vec<u32>>> {
-        let needs_tokenizer = prompts.iter().any(|prompt| !matches!(prompt, Prompt::Tokens(_)));
-        self.generation(needs_tokenizer)?.encode_prompts(prompts.into_iter())
+        Ok(self.setup.insert(setup))
     }
 }

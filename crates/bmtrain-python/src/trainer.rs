@@ -1,7 +1,7 @@
 //! `Trainer`: an optimizer over a model, and steps of it.
 
 use crate::batch::Batch;
-use crate::error::argument;
+use crate::error::{argument, type_name};
 use crate::model::Model;
 use crate::session::Session;
 use crate::values::settings;
@@ -61,7 +61,7 @@ impl Trainer {
         let outcome = self.worker.call(py, &StopFlag::default(), move |session| {
             session.step(number, batches.into_iter().map(Arc::unwrap_or_clone).collect())
         })?;
-        Ok(StepResult { outcome })
+        Ok(outcome.into())
     }
 
     fn __repr__(&self) -> String {
@@ -70,74 +70,43 @@ impl Trainer {
 }
 
 fn wrong(object: &Bound<'_, PyAny>) -> PyErr {
-    let kind = object.get_type().qualname().map_or_else(|_| "another type".to_owned(), |kind| kind.to_string());
-    argument("batches", format!("it is of type {kind}"), "give a bmtrain.Batch, or a list of them")
+    argument("batches", format!("it is of type {}", type_name(object)), "give a bmtrain.Batch, or a list of them")
 }
 
 /// What a step did.
-#[pyclass(frozen, module = "bmtrain")]
+#[pyclass(frozen, get_all, module = "bmtrain")]
 pub(crate) struct StepResult {
-    outcome: StepOutcome,
+    /// Its number, from 1.
+    step: u64,
+    /// The mean loss of its batches, before the update.
+    loss: f32,
+    /// Norm of the gradients before clipping.
+    grad_norm: f32,
+    /// The learning rate.
+    lr: f64,
+    /// What the loss was multiplied by for the backward pass.
+    loss_scale: f32,
+    /// Whether gradients were not finite, so that nothing was updated.
+    skipped: bool,
+    /// Samples of its batches.
+    samples: u64,
+    /// Tokens of its batches, without padding.
+    tokens: u64,
+    /// How long it took.
+    seconds: f64,
+}
+
+impl From<StepOutcome> for StepResult {
+    fn from(outcome: StepOutcome) -> Self {
+        let StepOutcome { step, loss, grad_norm, lr, loss_scale, skipped, samples, tokens, seconds } = outcome;
+        StepResult { step, loss, grad_norm, lr, loss_scale, skipped, samples, tokens, seconds }
+    }
 }
 
 #[pymethods]
 impl StepResult {
-    /// Its number, from 1.
-    #[getter]
-    fn step(&self) -> u64 {
-        self.outcome.step
-    }
-
-    /// The mean loss of its batches, before the update.
-    #[getter]
-    fn loss(&self) -> f32 {
-        self.outcome.loss
-    }
-
-    /// Norm of the gradients before clipping.
-    #[getter]
-    fn grad_norm(&self) -> f32 {
-        self.outcome.grad_norm
-    }
-
-    /// The learning rate.
-    #[getter]
-    fn lr(&self) -> f64 {
-        self.outcome.lr
-    }
-
-    /// What the loss was multiplied by for the backward pass.
-    #[getter]
-    fn loss_scale(&self) -> f32 {
-        self.outcome.loss_scale
-    }
-
-    /// Whether gradients were not finite, so that nothing was updated.
-    #[getter]
-    fn skipped(&self) -> bool {
-        self.outcome.skipped
-    }
-
-    /// Samples of its batches.
-    #[getter]
-    fn samples(&self) -> u64 {
-        self.outcome.samples
-    }
-
-    /// Tokens of its batches, without padding.
-    #[getter]
-    fn tokens(&self) -> u64 {
-        self.outcome.tokens
-    }
-
-    /// How long it took.
-    #[getter]
-    fn seconds(&self) -> f64 {
-        self.outcome.seconds
-    }
-
     fn __repr__(&self) -> String {
-        let StepOutcome { step, loss, grad_norm, lr, .. } = self.outcome;
+        let StepResult { step, loss, grad_norm, lr, .. } = self;
         format!("StepResult(step={step}, loss={loss}, grad_norm={grad_norm}, lr={lr:e})")
     }
 }

@@ -1,6 +1,6 @@
 //! Python values as JSON's and TOML's, and back: records, settings, lines of metrics.
 
-use crate::error::argument;
+use crate::error::{argument, raise, type_name};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Map, Number, Value};
@@ -48,8 +48,8 @@ fn nested(place: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Valu
     if let Ok(item) = object.call_method0("item") {
         return nested(place, &item, depth + 1);
     }
-    let kind = object.get_type().qualname()?;
-    Err(argument(place, format!("it has a value of type {kind}"), "give texts, numbers, truth values, lists or dicts"))
+    let reason = format!("it has a value of type {}", type_name(object));
+    Err(argument(place, reason, "give texts, numbers, truth values, lists or dicts"))
 }
 
 fn object_of(place: &str, mapping: &Bound<'_, PyMapping>, depth: usize) -> PyResult<Map<String, Value>> {
@@ -67,12 +67,8 @@ pub(crate) fn records(iterable: &Bound<'_, PyAny>) -> PyResult<Vec<Map<String, V
         let place = || format!("records, row {}", number + 1);
         let item = item?;
         let mapping = item.cast::<PyMapping>().map_err(|_| {
-            let kind = item.get_type().qualname().map_or_else(|_| "another type".to_owned(), |kind| kind.to_string());
-            crate::error::raise(model_center::Error::data(
-                place(),
-                format!("it is of type {kind}"),
-                "give a dict of each sample, such as {\"text\": ..., \"label\": ...}",
-            ))
+            let fix = "give a dict of each sample, such as {\"text\": ..., \"label\": ...}";
+            raise(model_center::Error::data(place(), format!("it is of type {}", type_name(&item)), fix))
         })?;
         object_of(&place(), mapping, 0)
     };

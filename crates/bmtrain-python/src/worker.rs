@@ -29,22 +29,22 @@ pub(crate) struct Worker<S> {
 }
 
 impl<S: 'static> Worker<S> {
-    /// Starts a thread that makes its state, and waits for it.
-    pub(crate) fn start(
+    /// Starts a thread that makes its state, and waits for it. What is known of the state comes back.
+    pub(crate) fn start<T: Send + 'static>(
         py: Python<'_>,
-        make: impl FnOnce() -> model_center::Result<S> + Send + 'static,
-    ) -> PyResult<Self> {
+        make: impl FnOnce() -> model_center::Result<(S, T)> + Send + 'static,
+    ) -> PyResult<(Self, T)> {
         let (jobs, received) = channel::<Job<S>>();
         let (made, outcome) = channel();
         let work = move || {
-            let mut state = match make() {
-                Ok(state) => state,
+            let (mut state, known) = match make() {
+                Ok(both) => both,
                 Err(error) => {
                     let _ = made.send(Err(error));
                     return;
                 }
             };
-            let _ = made.send(Ok(()));
+            let _ = made.send(Ok(known));
             // The caller waits for this alone.
             drop(made);
             received.into_iter().for_each(|job| job(&mut state));
@@ -53,8 +53,8 @@ impl<S: 'static> Worker<S> {
         let thread = thread.map_err(|error| {
             Error::new_err(format!("the model's thread: cannot start: {error} (fix: end other programs)"))
         })?;
-        wait(py, outcome, &StopFlag::default())?;
-        Ok(Worker { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)), process: id() })
+        let known = wait(py, outcome, &StopFlag::default())?;
+        Ok((Worker { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)), process: id() }, known))
     }
 
     /// Runs a closure on the thread without the interpreter's lock. A signal whose handler raises sets `stop`, which

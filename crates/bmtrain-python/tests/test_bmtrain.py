@@ -92,6 +92,8 @@ class Messages(unittest.TestCase):
             bmtrain.Trainer(model, steps=10, learning_rate=1e-3)
         with self.refused(bmtrain.ArgumentError, "train.batch_size", "a step takes the batches"):
             bmtrain.Trainer(model, steps=10, batch_size=3)
+        with self.refused(bmtrain.ArgumentError, "train.ema", "train with a recipe"):
+            bmtrain.Trainer(model, steps=10, ema=0.9)
         with self.refused(bmtrain.ArgumentError, "temperatur"):
             model.generate(np.array([5, 6]), temperatur=0.7)
         # The model is as it was.
@@ -106,6 +108,8 @@ class Messages(unittest.TestCase):
             bmtrain.Batch(rows(), attention_mask=np.ones((4, 7), dtype=np.int8))
         with self.refused(bmtrain.ArgumentError, "labels", "[3]"):
             bmtrain.Batch(rows(), labels=[0, 1, 2])
+        with self.refused(bmtrain.ArgumentError, "label_kind", '"class"', "token-classes"):
+            bmtrain.Batch(rows(), labels=[0, 1, 1, 0], label_kind="class")
         trainer = bmtrain.Trainer(bmtrain.Model(DECODER), steps=1)
         with self.refused(bmtrain.DataError, "labels"):
             trainer.step(bmtrain.Batch(rows()))

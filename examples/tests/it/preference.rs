@@ -131,21 +131,8 @@ fn judged_completions_part_in_reward_and_pairs_are_two_of_them() {
 #[test]
 fn judged_completions_have_the_same_bits_on_two_ranks_and_after_a_resume() {
     let fixture = judged_fixture();
-    for (name, sets) in [("full", &[][..]), ("lora", &["adapter.method=lora", "adapter.dropout=0.1"])] {
-        let sets = [&["preference.loss=kto", "checkpoint.every=2 steps", "log.every=1"][..], sets].concat();
-        run(&fixture, name, 1, &sets).succeeded();
-        let expected = course(&fixture, name);
-        let zero = format!("{name}_zero");
-        run(&fixture, &zero, 2, &[&sets[..], &["parallel.zero=3"]].concat()).succeeded();
-        assert_eq!(course(&fixture, &zero), expected, "{name} on two ranks");
-        let cut = format!("{name}_cut");
-        let out = format!("output.dir={cut}");
-        let sets = SETS.iter().chain(&sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
-        let arguments: Vec<&str> = ["--exit-after-steps", "3"].into_iter().chain(sets).collect();
-        assert_eq!(fixture.finetune(&arguments).code, 75);
-        fixture.finetune(&arguments[2..]).succeeded();
-        assert_eq!(course(&fixture, &cut), expected, "{name} resumed");
-    }
+    check_ranks_and_resume(&fixture, "full", &["preference.loss=kto"]);
+    check_ranks_and_resume(&fixture, "lora", &["preference.loss=kto", "adapter.method=lora", "adapter.dropout=0.1"]);
 }
 
 #[test]
@@ -165,32 +152,29 @@ fn updates_have_the_model_without_them_as_reference_and_no_file_of_it() {
     assert!(fixture.path("table/reference.txt").exists());
 }
 
+/// A run of one rank, one of two ranks with ZeRO-3 and one that is cut off and resumed have the same bits.
+fn check_ranks_and_resume(fixture: &Fixture, name: &str, sets: &[&str]) {
+    let sets = [sets, &["checkpoint.every=2 steps", "log.every=1"]].concat();
+    run(fixture, name, 1, &sets).succeeded();
+    let expected = course(fixture, name);
+    assert_eq!(records(fixture, name, "step").len(), 6);
+    let zero = format!("{name}_zero");
+    run(fixture, &zero, 2, &[&sets[..], &["parallel.zero=3"]].concat()).succeeded();
+    assert_eq!(course(fixture, &zero), expected, "{name} on two ranks");
+    // Cut off after a step whose checkpoint has other weights than the reference.
+    let cut = format!("{name}_cut");
+    assert_eq!(run_with(fixture, &cut, &["--exit-after-steps", "3"], &sets).code, 75);
+    let again = run_with(fixture, &cut, &[], &sets).succeeded();
+    assert!(again.stderr.contains("going on after step 3"), "{}", again.stderr);
+    assert_eq!(course(fixture, &cut), expected, "{name} resumed");
+}
+
 #[test]
 fn two_ranks_with_zero_3_and_a_resumed_run_have_the_bits_of_one_rank() {
     let fixture = fixture();
-    for (name, sets) in [
-        ("full", &["checkpoint.every=2 steps", "log.every=1"][..]),
-        ("lora", &["checkpoint.every=2 steps", "log.every=1", "adapter.method=lora", "adapter.dropout=0.1"]),
-    ] {
-        run(&fixture, name, 1, sets).succeeded();
-        let expected = course(&fixture, name);
-        assert_eq!(records(&fixture, name, "step").len(), 6);
-        let zero = format!("{name}_zero");
-        run(&fixture, &zero, 2, &[sets, &["parallel.zero=3"]].concat()).succeeded();
-        assert_eq!(course(&fixture, &zero), expected, "{name} on two ranks");
-        // Cut off after a step whose checkpoint has other weights than the reference.
-        let cut = format!("{name}_cut");
-        let out = format!("output.dir={cut}");
-        let sets = SETS.iter().chain(sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
-        let arguments: Vec<&str> = ["--exit-after-steps", "3"].into_iter().chain(sets).collect();
-        assert_eq!(fixture.finetune(&arguments).code, 75);
-        let again = fixture.finetune(&arguments[2..]).succeeded();
-        assert!(again.stderr.contains("going on after step 3"), "{}", again.stderr);
-        assert_eq!(course(&fixture, &cut), expected, "{name} resumed");
-        if name == "full" {
-            assert_eq!(fixture.read("full_cut/reference.txt"), fixture.read("full/reference.txt"));
-        }
-    }
+    check_ranks_and_resume(&fixture, "full", &[]);
+    assert_eq!(fixture.read("full_cut/reference.txt"), fixture.read("full/reference.txt"));
+    check_ranks_and_resume(&fixture, "lora", &["adapter.method=lora", "adapter.dropout=0.1"]);
 }
 
 #[test]
@@ -217,19 +201,17 @@ fn tensor_parallel_ranks_recomputation_and_large_micro_batches_change_roundings_
 #[test]
 fn a_reference_that_is_not_of_the_samples_of_a_resumed_run_is_refused() {
     let fixture = fixture();
-    let sets: Vec<&str> =
-        SETS.iter().copied().chain(["checkpoint.every=2 steps"]).flat_map(|set| ["--set", set]).collect();
-    let cut: Vec<&str> = ["--exit-after-steps", "2"].into_iter().chain(sets.iter().copied()).collect();
-    assert_eq!(fixture.finetune(&cut).code, 75);
+    let sets = ["checkpoint.every=2 steps"];
+    assert_eq!(run_with(&fixture, "run", &["--exit-after-steps", "2"], &sets).code, 75);
     let reference = fixture.read("run/reference.txt");
     let lines: Vec<&str> = reference.lines().collect();
     assert_eq!(lines.len(), 2 + 16 + 6);
     fixture.write("run/reference.txt", &lines[..20].join("\n"));
-    let error = fixture.finetune(&sets).refused();
+    let error = run_with(&fixture, "run", &[], &sets).refused();
     assert!(error.contains("it is not of the samples of this run"), "{error}");
     // Without the file it is what the model, as training begins, gives again.
     std::fs::remove_file(fixture.path("run/reference.txt")).unwrap();
-    fixture.finetune(&sets).succeeded();
+    run_with(&fixture, "run", &[], &sets).succeeded();
     assert_eq!(fixture.read("run/reference.txt"), reference);
 }
 

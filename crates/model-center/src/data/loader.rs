@@ -34,6 +34,20 @@ pub enum Order {
     SortedByLength,
 }
 
+impl Order {
+    /// Batches per window in training whose batches are grouped by length.
+    const WINDOW: usize = 50;
+
+    /// The order of training by the settings of a recipe's `[data]`; what is not shuffled is not grouped either.
+    pub fn training(shuffle: bool, length_grouped: bool) -> Self {
+        match (shuffle, length_grouped) {
+            (false, _) => Order::Sequential,
+            (true, true) => Order::LengthGrouped { window: Self::WINDOW },
+            (true, false) => Order::Shuffled,
+        }
+    }
+}
+
 /// How batches are formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LoaderOptions {

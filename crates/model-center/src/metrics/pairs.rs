@@ -37,6 +37,11 @@ impl PairStatistics {
         PairStatistics { are_judged: true, ..PairStatistics::default() }
     }
 
+    /// Whether they are of completions that are judged one by one.
+    pub fn are_judged(&self) -> bool {
+        self.are_judged
+    }
+
     /// Adds a sample with its index.
     pub fn add(&mut self, index: u64, numbers: [f32; Self::NUMBERS]) {
         self.samples.push((index, numbers));

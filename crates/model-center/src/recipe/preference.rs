@@ -18,6 +18,22 @@ const KEYS: [&str; 6] = [
     "preference.bad_weight",
 ];
 
+/// Keys of some kinds of losses, and what they are for.
+const OF_KINDS: [(&[&str], &[PreferenceKind], &str); 4] = [
+    (&["data.columns.label", "data.columns.completion"], &[PreferenceKind::Kto], "it is for preference.loss = \"kto\""),
+    (&["preference.gamma"], &[PreferenceKind::Simpo], "it is for preference.loss = \"simpo\""),
+    (
+        &["preference.label_smoothing"],
+        &[PreferenceKind::Dpo, PreferenceKind::Simpo],
+        "it is for preference.loss = \"dpo\" and \"simpo\"",
+    ),
+    (
+        &["preference.good_weight", "preference.bad_weight"],
+        &[PreferenceKind::Kto],
+        "it is for preference.loss = \"kto\"",
+    ),
+];
+
 /// Reads the loss, and makes the source's completions judged ones where the loss is of these.
 pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<PreferenceLoss> {
     let kind = r.choice("preference.loss", &PreferenceKind::ALL, PreferenceKind::Dpo);
@@ -34,28 +50,16 @@ pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<Preference
         for key in KEYS {
             r.without_effect(key, "data.task", "it is for task preference", "remove it");
         }
-    }
-    if !is_of_task {
         return None;
     }
     if kind == PreferenceKind::Kto {
         source.judge();
-    } else {
-        for key in ["data.columns.label", "data.columns.completion"] {
-            r.without_effect(key, "preference.loss", "it is for preference.loss = \"kto\"", "remove it");
-        }
     }
-    let mut only = |keys: &'static [&'static str], kinds: &[PreferenceKind], why: &str| {
+    for (keys, kinds, why) in OF_KINDS {
         for key in keys.iter().filter(|_| !kinds.contains(&kind)) {
             r.without_effect(key, "preference.loss", why, "remove it");
         }
-    };
-    let (dpo, simpo, kto) = (PreferenceKind::Dpo, PreferenceKind::Simpo, PreferenceKind::Kto);
-    only(&["preference.gamma"], &[simpo], "it is for preference.loss = \"simpo\"");
-    let why = "it is for preference.loss = \"dpo\" and \"simpo\"";
-    only(&["preference.label_smoothing"], &[dpo, simpo], why);
-    let weights = &["preference.good_weight", "preference.bad_weight"];
-    only(weights, &[kto], "it is for preference.loss = \"kto\"");
+    }
     Some(loss)
 }
 

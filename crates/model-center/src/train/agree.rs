@@ -142,7 +142,7 @@ impl StepMetrics {
                 loss += weights.next().copied().unwrap_or(0.0) * own;
                 batch = combine_hashes(batch, [high, low]);
                 let first = losses + micro_batch * of_pairs;
-                add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default(), are_judged);
+                add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default());
             }
         }
         for numbers in &of_samples {

@@ -2,14 +2,13 @@
 
 use super::batches::Batches;
 use super::generated_answers::GeneratedAnswers;
-use super::preference::{PairPart, Preference};
+use super::preference::Preference;
 use super::run_data::EvalSet;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use crate::data::{Batch, Dataset, LabelSpace, Labels, SpanWindow, SpanWindows};
 use crate::metrics::{Evaluator, Metric, OrderedSum, PairStatistics, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
-use crate::preference::JudgedOutcome;
 use crate::recipe::EvalMetric;
 use crate::recipe::Resolved;
 use crate::{Error, Result};
@@ -183,7 +182,7 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
 fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
     let EvalContext { model, device, pipeline, preference, .. } = context;
     if let Some(preference) = preference {
-        return batches.iter().map(|batch| numbers_of_pairs(model, preference, batch, device)).collect();
+        return batches.iter().map(|batch| preference.evaluated(model, batch, device)).collect();
     }
     let Some(pipeline) = pipeline else {
         return batches.iter().map(|batch| loss_and_outputs(model, dataset, batch, device)).collect();
@@ -192,29 +191,6 @@ fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batch
     let outputs = model.forward_stages(pipeline, batches, wants)?;
     let wanted = if wants == ForwardOutputs::All { dataset } else { None };
     outputs.into_iter().zip(batches).map(|(output, batch)| numbers_of(output, batch, wanted)).collect()
-}
-
-/// The loss of pairs and, of each, what [`PairStatistics`] takes.
-fn numbers_of_pairs(
-    model: &dyn TextModel,
-    preference: &Preference,
-    batch: &Batch,
-    device: &Device,
-) -> Result<Vec<f32>> {
-    let outcome = preference.outcome(model, (batch, PairPart::Eval), &mut Ctx::inference(device))?;
-    let mut numbers = vec![outcome.loss.value().item()?];
-    let [rewards, log_probs] = [&outcome.rewards, &outcome.log_probs].map(|values| widen(values.value()));
-    if let Some(JudgedOutcome { mismatch_ratios, is_good }) = &outcome.judged {
-        let (ratios, is_good) = (widen(mismatch_ratios.value())?, widen(is_good)?);
-        for (((reward, log_prob), ratio), is_good) in rewards?.iter().zip(&log_probs?).zip(&ratios).zip(&is_good) {
-            numbers.extend([reward, log_prob, ratio, is_good]);
-        }
-        return Ok(numbers);
-    }
-    for (rewards, log_probs) in rewards?.chunks(2).zip(log_probs?.chunks(2)) {
-        numbers.extend(rewards.iter().chain(log_probs));
-    }
-    Ok(numbers)
 }
 
 fn loss_and_outputs(

@@ -15,6 +15,7 @@ use crate::preference::{
 };
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::param::widen;
 
 /// Log-probabilities of the two sequences of each sample: of the chosen and the rejected completion, or of a judged one
 /// and its mismatch.
@@ -61,7 +62,7 @@ impl Preference {
             _ if !loss.kind.has_reference() => Reference::None,
             Some(plan) if plan.is_prompt() => {
                 let reason = "virtual tokens are in every sequence, and the reference model has none";
-                let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\"";
+                let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\" or \"orpo\"";
                 return Err(Error::recipe("adapter.method", reason, fix));
             }
             Some(plan) if plan.is_new_updates_alone() => Reference::WithoutUpdates,
@@ -87,6 +88,14 @@ impl Preference {
         let log_probs = model.log_probs(batch, cx)?; // [R]
         let tokens = labelled_tokens(batch);
         self.loss.of(&log_probs, PairedSequences { tokens: &tokens, reference: reference.as_ref() }, cx)
+    }
+
+    /// The loss of a batch of the evaluation data and, of each of its samples, what [`PairStatistics`] takes.
+    pub(super) fn evaluated(&self, model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
+        let outcome = self.outcome(model, (batch, PairPart::Eval), &mut Ctx::inference(device))?;
+        let values = numbers_by_kind(&outcome).iter().map(widen).collect::<bmtrain_dist::Result<Vec<_>>>()?.concat();
+        let by_sample = numbers_by_sample(&values, batch.rows / 2, outcome.judged.is_some());
+        Ok([outcome.loss.value().item()?].into_iter().chain(by_sample.flatten()).collect())
     }
 
     /// The loss of a batch of judged completions. Prompts with other completions have no gradient.
@@ -150,20 +159,42 @@ fn pairs_of(known: &[[f32; 2]], part: &str, batch: &Batch, count: usize) -> Resu
     Ok(pairs)
 }
 
-/// What is gathered of a micro-batch's pairs: their number, then rewards and log-probabilities, padded to `most` pairs.
-/// Of judged completions log-ratios of mismatches and judgements follow.
-pub(super) fn numbers_of_pairs(
+/// The numbers of a batch's samples by kind: rewards of all sequences, then their log-probabilities; of judged
+/// completions log-ratios of mismatches and judgements follow.
+fn numbers_by_kind(outcome: &PreferenceOutcome) -> Vec<Tensor> {
+    let mut numbers = vec![outcome.rewards.value().clone(), outcome.log_probs.value().clone()];
+    if let Some(judged) = &outcome.judged {
+        numbers.extend([judged.mismatch_ratios.value().clone(), judged.is_good.clone()]);
+    }
+    numbers
+}
+
+/// The same of each sample, as [`PairStatistics`] takes them.
+fn numbers_by_sample(
+    numbers: &[f32],
+    samples: usize,
+    are_judged: bool,
+) -> impl Iterator<Item = [f32; PairStatistics::NUMBERS]> {
+    (0..samples).map(move |sample| {
+        let places = match are_judged {
+            true => [0, 1, 2, 3].map(|kind| kind * samples + sample),
+            false => [0, 1, 2 * samples, 2 * samples + 1].map(|first| first + 2 * sample),
+        };
+        places.map(|at| numbers.get(at).copied().unwrap_or(f32::NAN))
+    })
+}
+
+/// What is gathered of a micro-batch: the number of its samples, then [`numbers_by_kind`], padded to `most` samples.
+pub(super) fn numbers_of_step(
     outcome: &PreferenceOutcome,
     samples: usize,
     most: usize,
     device: &Device,
 ) -> Result<Vec<Tensor>> {
     let count = Tensor::full_in(device, [1], DType::F32, samples as f32, Segment::Activations)?; // [1]
-    let mut numbers = vec![count, outcome.rewards.value().clone(), outcome.log_probs.value().clone()];
-    if let Some(judged) = &outcome.judged {
-        numbers.extend([judged.mismatch_ratios.value().clone(), judged.is_good.clone()]);
-    }
-    let used: usize = numbers.iter().skip(1).map(Tensor::elements).sum();
+    let by_kind = numbers_by_kind(outcome);
+    let used: usize = by_kind.iter().map(Tensor::elements).sum();
+    let mut numbers = [vec![count], by_kind].concat();
     let padding = (PairStatistics::NUMBERS * most).saturating_sub(used);
     if padding > 0 {
         numbers.push(Tensor::full_in(device, [padding], DType::F32, 0.0, Segment::Activations)?);
@@ -171,23 +202,26 @@ pub(super) fn numbers_of_pairs(
     Ok(numbers)
 }
 
-/// Adds the pairs of a micro-batch, as [`numbers_of_pairs`] has them.
-pub(super) fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32], are_judged: bool) {
+/// Adds the samples of a micro-batch, as [`numbers_of_step`] has them.
+pub(super) fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32]) {
     let Some((count, numbers)) = numbers.split_first() else { return };
-    let samples = (*count as usize).max(1);
-    for sample in 0..*count as usize {
-        let places = match are_judged {
-            true => [0, 1, 2, 3].map(|kind| kind * samples + sample),
-            false => [0, 1, 2 * samples, 2 * samples + 1].map(|first| first + 2 * sample),
-        };
-        let index = statistics.len() as u64;
-        statistics.add(index, places.map(|at| numbers.get(at).copied().unwrap_or(f32::NAN)));
+    for sample in numbers_by_sample(numbers, *count as usize, statistics.are_judged()) {
+        statistics.add(statistics.len() as u64, sample);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_by_kind_become_numbers_of_each_sample_before_padding() {
+        let numbers: Vec<f32> = (0..10u8).map(f32::from).collect();
+        let by_sample = |are_judged| numbers_by_sample(&numbers, 2, are_judged).collect::<Vec<_>>();
+        assert_eq!(by_sample(false), [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]);
+        assert_eq!(by_sample(true), [[0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 5.0, 7.0]]);
+        assert_eq!(numbers_by_sample(&numbers, 0, false).count(), 0);
+    }
 
     #[test]
     fn a_sample_without_stored_log_probabilities_is_an_error() {

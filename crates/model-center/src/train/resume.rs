@@ -342,24 +342,25 @@ impl Choice {
         self.directory.join(self.name.to_string()).display().to_string()
     }
 
-    /// The state of the run that saved it.
-    fn state(&self, checkpoint: &Checkpoint) -> Result<RunState> {
-        serde_json::from_value(Value::Object(checkpoint.manifest().facts.state.clone())).map_err(|e| {
+    /// The checkpoint, and the state of the run that saved it.
+    pub(super) fn read(&self) -> Result<(Checkpoint, RunState)> {
+        let checkpoint = self.open()?;
+        let state = serde_json::from_value(Value::Object(checkpoint.manifest().facts.state.clone())).map_err(|e| {
             let reason = format!("this is not a checkpoint of a fine-tuning run: {e}");
             Error::recipe(self.place(), reason, "to start anew from its weights alone, use --init-from")
-        })
+        })?;
+        Ok((checkpoint, state))
     }
 
-    /// Whether the run that saved it began with the weights of another one.
-    pub(super) fn began_with_other_weights(&self) -> Result<bool> {
-        Ok(self.state(&self.open()?)?.other_weights)
-    }
-
-    /// Load parameters, optimizer state and progress into the trainer; returns the state of the run, and what was taken
-    /// of it.
-    pub(super) fn load(&self, config: &RunConfig, trainer: &mut Trainer) -> Result<(RunState, Rules)> {
-        let checkpoint = self.open()?;
-        let (manifest, state) = (checkpoint.manifest(), self.state(&checkpoint)?);
+    /// Load parameters, optimizer state and progress of what [`Choice::read`] read into the trainer; returns the state
+    /// of the run, and what was taken of it.
+    pub(super) fn load(
+        &self,
+        config: &RunConfig,
+        trainer: &mut Trainer,
+        (checkpoint, state): (Checkpoint, RunState),
+    ) -> Result<(RunState, Rules)> {
+        let manifest = checkpoint.manifest();
         let rules = Rules::of(config, &self.place(), manifest, &state)?;
         let restored = if rules.optimizer_state { restore } else { restore_without_optimizer_state };
         restored(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;

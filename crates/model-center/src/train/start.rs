@@ -61,12 +61,13 @@ impl Run<'_> {
             self.decision = trainer.agree()?;
             return Ok(());
         };
-        self.other_weights = options.init_from.is_some() || choice.began_with_other_weights()?;
+        let saved = choice.read()?;
+        self.other_weights = options.init_from.is_some() || saved.1.other_weights;
         let begins = choice.name.step() == 0;
         if !begins {
             self.prepare_reference(trainer, Some(&choice))?;
         }
-        let (state, rules) = choice.load(self.config, trainer)?;
+        let (state, rules) = choice.load(self.config, trainer, saved)?;
         // The weights of step 0 are those that training begins with, wherever they are from.
         if begins {
             self.prepare_reference(trainer, Some(&choice))?;

@@ -1,7 +1,7 @@
 //! The training step.
 
 use super::agree::StepMetrics;
-use super::preference::{PairPart, numbers_of_pairs};
+use super::preference::{PairPart, numbers_of_step};
 use super::trainer::{LocalMetrics, StepResult, Trainer};
 use crate::data::Batch;
 use crate::run::Phases;
@@ -162,7 +162,7 @@ impl Trainer {
         let Some(preference) = &self.preference else { return self.model.loss(batch, cx)?.ok_or_else(no_loss) };
         let outcome = preference.outcome(&*self.model, (batch, PairPart::Train), cx)?;
         let most = self.batches.batch_size();
-        local.pairs.push(numbers_of_pairs(&outcome, batch.samples.len(), most, &self.device)?);
+        local.pairs.push(numbers_of_step(&outcome, batch.samples.len(), most, &self.device)?);
         local.are_judged = outcome.judged.is_some();
         Ok(outcome.loss)
     }

@@ -4,6 +4,7 @@
 //! [`finetune`](super::finetune()): the same optimizer, schedule, clipping, loss scale and dropout, by the same keys.
 
 use super::batches::Batches;
+use super::divergence::DivergenceGuard;
 use super::given::GivenBatches;
 use super::run_ranks::RunRanks;
 use super::setup;
@@ -30,7 +31,7 @@ const NOT_OF_A_STEP: &[(&[&str], &str)] = &[
         &["frozen", "only", "recompute", "recompute_inputs", "gradient_dtype", "offload_parameters", "gradient_sum"],
         "give it when the model is opened",
     ),
-    (&["early_stop", "inspect_every", "prompt_loss", "average"], "leave it out, or train with a recipe"),
+    (&["early_stop", "inspect_every", "prompt_loss", "ema", "average_from"], "leave it out, or train with a recipe"),
 ];
 
 /// What training a model by steps takes: an optimizer over its parameters, and the settings of the loss.
@@ -40,7 +41,7 @@ pub struct StepTraining {
     optim: OptimManager,
     objective: Objective,
     stop: StopConditions,
-    divergence: Option<super::divergence::DivergenceGuard>,
+    divergence: Option<DivergenceGuard>,
 }
 
 /// A model that a program trains step by step.
@@ -120,7 +121,7 @@ impl StepTraining {
                 seed: resolved.train.seed,
             },
             stop: StopConditions::new(&resolved.train, 1, StopFlag::default()),
-            divergence: resolved.train.divergence.map(super::divergence::DivergenceGuard::new),
+            divergence: resolved.train.divergence.map(DivergenceGuard::new),
         })
     }
 
@@ -193,8 +194,8 @@ impl StepTrainer {
 
 /// The recipe of these settings. Its model and data have no effect here.
 fn resolved(settings: &[String], dtype: DType) -> Result<Resolved> {
-    for setting in settings {
-        let key = setting.split('=').next().unwrap_or_default().trim();
+    let keys = || settings.iter().map(|setting| setting.split('=').next().unwrap_or_default().trim());
+    for key in keys() {
         let Some(name) = key.strip_prefix("train.") else {
             let fix = "give keys of the table [train], such as train.lr=1e-4";
             return Err(Error::argument(key, "it is not a setting of a step", fix));
@@ -204,7 +205,7 @@ fn resolved(settings: &[String], dtype: DType) -> Result<Resolved> {
             return Err(Error::argument(key, "it is not a setting of a step", *fix));
         }
     }
-    if !settings.iter().any(|setting| setting.split('=').next().is_some_and(|key| key.trim() == "train.steps")) {
+    if !keys().any(|key| key == "train.steps") {
         let reason = "it is missing, and the learning-rate schedule is made for it";
         return Err(Error::argument("train.steps", reason, "give the number of steps"));
     }
@@ -221,5 +222,20 @@ fn of_argument(error: Error) -> Error {
     match error {
         Error::Recipe { place, reason, fix } => Error::Argument { place, reason, fix },
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::{OwnData, recipe_schema};
+
+    #[test]
+    fn what_is_not_of_a_step_are_keys_of_a_recipe() {
+        let schema = recipe_schema(OwnData::default());
+        let known = schema.pointer("/properties/train/properties").unwrap();
+        for name in NOT_OF_A_STEP.iter().flat_map(|(names, _)| *names) {
+            assert!(known.get(name).is_some(), "unknown key train.{name}");
+        }
     }
 }

@@ -22,9 +22,6 @@ use bmtrain_dist::optim::{LossScaler, Optimizer, ScalePolicy, Schedule, Schedule
 use bmtrain_dist::pipeline::Pipeline;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Windows of this many batches are sorted by length when batches are grouped by length.
-const LENGTH_WINDOW: usize = 50;
-
 /// A model in training.
 pub(crate) struct Trainer {
     pub(crate) device: Device,
@@ -312,14 +309,9 @@ impl Trainer {
 /// The micro-batches of a run on these ranks.
 pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Result<Batches> {
     let data = &resolved.data;
-    let order = match (data.shuffle, data.length_grouped) {
-        (false, _) => Order::Sequential,
-        (true, true) => Order::LengthGrouped { window: LENGTH_WINDOW },
-        (true, false) => Order::Shuffled,
-    };
     let micro_batch = resolved.micro_batch_on(team.data_size());
     let options = LoaderOptions {
-        order,
+        order: Order::training(data.shuffle, data.length_grouped),
         packing: data.packing,
         drop_last: data.last_batch == LastBatch::Drop,
         // Every rank computes all its micro-batches of the last step too, as collectives and pipelines need.

@@ -87,6 +87,8 @@ fn settings_that_are_not_of_a_step_are_refused() {
     let cases = [
         ("train.batch_size=8", "train.batch_size: it is not a setting of a step"),
         ("train.early_stop.patience=3", "train.early_stop.patience: it is not a setting of a step"),
+        ("train.ema=0.9", "train.ema: it is not a setting of a step"),
+        ("train.average_from=2", "train.average_from: it is not a setting of a step"),
         ("data.max_length=8", "data.max_length: it is not a setting of a step"),
         ("train.learning_rate=1", "train.lr"),
         ("train.lr=-1", "train.lr"),

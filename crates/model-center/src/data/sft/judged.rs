@@ -5,36 +5,18 @@
 //! KTOTrainer, which takes the completion of the sample before.
 
 use super::preference;
-use super::record::{SftColumns, chat, filled, is_list, messages, with_system};
+use super::record::{self, RecordForm, SftColumns};
 use super::sample::Sample;
 use crate::Result;
 use crate::data::io::record::Record;
-
-/// Spellings of judgements, the bad one first.
-const JUDGEMENTS: [[&str; 2]; 3] = [["false", "true"], ["False", "True"], ["0", "1"]];
 
 /// A record of a prompt, a completion and its label, or of a pair of completions.
 pub(super) fn sample(record: &Record<'_>, pair: (&str, &str), names: &SftColumns) -> Result<Sample> {
     if record.has(pair.0) && record.has(pair.1) {
         return preference::sample(record, pair, names);
     }
-    let or = |name: &Option<String>, usual: &'static str| name.clone().unwrap_or_else(|| usual.to_owned());
-    let [prompt, completion] = [or(&names.prompt, "prompt"), or(&names.completion, "completion")];
-    let label = or(&names.label, "label");
-    let value = record.scalar(&label)?.spelled().into_owned();
-    let is_good = JUDGEMENTS.iter().find_map(|names| names.iter().position(|name| *name == value));
-    let is_good = is_good.ok_or_else(|| {
-        let reason = format!("unknown judgement {value:?}");
-        record.error(&label, reason, "write true for a good completion and false for a bad one")
-    })?;
-    let sample = if is_list(record, &prompt) || is_list(record, &completion) {
-        let before = with_system(messages(record, &prompt)?, record, names)?;
-        let from = before.len();
-        chat(record, &completion, [before, messages(record, &completion)?].concat(), from)?
-    } else {
-        Sample::pair(record.text(&prompt)?, filled(record, &completion)?)
-    };
-    Ok(Sample::judged(sample, is_good == 1))
+    let is_good = record.flag(names.label.as_deref().unwrap_or("label"))?;
+    Ok(Sample::judged(record::sample(record, RecordForm::PromptCompletion, names)?, is_good))
 }
 
 /// Gives each sample the completion of the next one, and the last sample the completion of the first.

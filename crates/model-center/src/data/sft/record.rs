@@ -208,7 +208,7 @@ fn each_of_list(path: &Path, take: &mut dyn FnMut(Result<Record<'_>>) -> Result<
 }
 
 /// A record of a form as a sample.
-fn sample(record: &Record<'_>, form: RecordForm, names: &SftColumns) -> Result<Sample> {
+pub(super) fn sample(record: &Record<'_>, form: RecordForm, names: &SftColumns) -> Result<Sample> {
     let (first, second) = form.columns(names);
     let second = second.unwrap_or_default();
     match form {

@@ -207,7 +207,7 @@ fn records_without_a_judgement_are_named_with_their_reason() {
     let (directory, words) = (TempDir::new().unwrap(), Words::new());
     for (content, reason) in [
         (r#"{"prompt": "a", "completion": "b"}"#, "label"),
-        (r#"{"prompt": "a", "completion": "b", "label": "good"}"#, "unknown judgement \"good\""),
+        (r#"{"prompt": "a", "completion": "b", "label": "good"}"#, "\"label\" is \"good\""),
         (r#"{"prompt": "a", "completion": "", "label": 1}"#, "\"completion\" is empty"),
     ] {
         let read = try_read(&of_judged(&directory, content), &ReadOptions::new(&words, 100), DECODER);
