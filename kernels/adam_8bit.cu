@@ -11,7 +11,7 @@ constexpr int kCodes = 256;
 
 struct Adam8bitArguments {
     StepOperands operands;
-    AdamNumbers numbers;
+    StepNumbers numbers;
     unsigned char* m;
     unsigned char* v;
     // One number for each block.

@@ -243,14 +243,26 @@ struct ElementFunction {
     }
 };
 
-struct PointwiseForwardArguments {
+// What is read in both directions.
+struct PointwiseOperands {
     In x;
     // Null of a function without.
     const float* targets;
-    float* y;
     long long count;
+    // Of an ElementFunction.
     int function;
     float parameter;
+
+    // Packs of x and of the targets; x again where there are none.
+    template <class Types> __device__ __forceinline__ Packs<2> load(long long index, int packed, bool whole) const {
+        const Pack own = Types::load_pack(x, index, packed, whole);
+        return {{own, targets != nullptr ? load_pack_of<float>(targets, index, packed, whole) : own}};
+    }
+};
+
+struct PointwiseForwardArguments {
+    PointwiseOperands operands;
+    float* y;
     // Every address is a multiple of 16 bytes.
     int whole;
     int unused;
@@ -258,13 +270,11 @@ struct PointwiseForwardArguments {
 
 template <class Types>
 __device__ __forceinline__ void pointwise_forward_body(const PointwiseForwardArguments& a) {
-    const ElementFunction function{a.function, a.parameter};
+    const ElementFunction function{a.operands.function, a.operands.parameter};
     const auto load = [&](long long index, int count) {
-        const bool whole = a.whole && count == kPack;
-        const Pack x = Types::load_pack(a.x, index, count, whole);
-        return Packs<2>{{x, a.targets != nullptr ? load_pack_of<float>(a.targets, index, count, whole) : x}};
+        return a.operands.template load<Types>(index, count, a.whole && count == kPack);
     };
-    each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
+    each_pack_of_grid(a.operands.count, load, [&](const Packs<2>& packs, long long index, int count) {
         const Pack y = each_element([&](int i) { return function.value(packs.of[0].at[i], packs.of[1].at[i]); });
         store_pack_of<float>(a.y, 0, index, y, count, a.whole && count == kPack);
     });
@@ -273,27 +283,22 @@ __device__ __forceinline__ void pointwise_forward_body(const PointwiseForwardArg
 TYPED_KERNEL(pointwise_forward, PointwiseForwardArguments, kScaleThreads)
 
 struct PointwiseBackwardArguments {
-    In x;
+    PointwiseOperands operands;
     Out dx;
-    const float* targets;
     const float* dy;
-    long long count;
-    int function;
-    float parameter;
     int whole;
     int unused;
 };
 
 template <class Types>
 __device__ __forceinline__ void pointwise_backward_body(const PointwiseBackwardArguments& a) {
-    const ElementFunction function{a.function, a.parameter};
+    const ElementFunction function{a.operands.function, a.operands.parameter};
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
-        const Pack x = Types::load_pack(a.x, index, count, whole);
-        const Pack targets = a.targets != nullptr ? load_pack_of<float>(a.targets, index, count, whole) : x;
-        return Packs<3>{{x, targets, load_pack_of<float>(a.dy, index, count, whole)}};
+        const Packs<2> read = a.operands.template load<Types>(index, count, whole);
+        return Packs<3>{{read.of[0], read.of[1], load_pack_of<float>(a.dy, index, count, whole)}};
     };
-    each_pack_of_grid(a.count, load, [&](const Packs<3>& packs, long long index, int count) {
+    each_pack_of_grid(a.operands.count, load, [&](const Packs<3>& packs, long long index, int count) {
         const Pack dx = each_element([&](int i) {
             return function.slope(packs.of[0].at[i], packs.of[1].at[i]) * packs.of[2].at[i];
         });

@@ -49,7 +49,7 @@ BMTRAIN_KERNEL(clip_factor)
 
 struct AdamArguments {
     StepOperands operands;
-    AdamNumbers numbers;
+    StepNumbers numbers;
     float* m;
     float* v;
     // Every address is a multiple of 16 bytes.

@@ -13,28 +13,16 @@ __device__ __forceinline__ float square_average(float average, float beta, float
     return __fmaf_rn(beta, average, __fmul_rn(__fmul_rn(rest, x), x));
 }
 
-// p after a change; `numbers` are AdamNumbers or UpdateNumbers.
-template <class Numbers> __device__ __forceinline__ float descended(const Numbers& numbers, float p, float change) {
-    return __fmaf_rn(-numbers.rate, change, __fmul_rn(p, numbers.keep));
-}
-
-// The gradient of a step, times `factor`, with coupled weight decay.
-template <class Numbers>
-__device__ __forceinline__ float decayed_gradient(const Numbers& numbers, float factor, float p, float grad) {
-    return __fmaf_rn(numbers.coupled, p, __fmul_rn(factor, grad));
-}
-
-// crate::kernel::AdamNumbers.
-struct AdamNumbers {
+// What all elements of a step share, made by the host: crate::kernel::AdamNumbers, whose documentation has the meaning
+// of each number, and the beginning of crate::kernel::UpdateNumbers.
+struct StepNumbers {
     // 1, or -1 to climb.
     float sign;
     float beta1;
-    // 1 - beta1.
     float rest1;
     float beta2;
     float rest2;
     float epsilon;
-    // lr / (1 - beta1^t) and 1 / (1 - beta2^t), made in doubles.
     float rate;
     float correction;
     // Added to the gradient, times the parameter.
@@ -43,8 +31,18 @@ struct AdamNumbers {
     float keep;
 };
 
+// p after a change.
+__device__ __forceinline__ float descended(const StepNumbers& numbers, float p, float change) {
+    return __fmaf_rn(-numbers.rate, change, __fmul_rn(p, numbers.keep));
+}
+
+// The gradient of a step, times `factor`, with coupled weight decay.
+__device__ __forceinline__ float decayed_gradient(const StepNumbers& numbers, float factor, float p, float grad) {
+    return __fmaf_rn(numbers.coupled, p, __fmul_rn(factor, grad));
+}
+
 // p after a step of Adam, and its moments; `g` is the gradient.
-__device__ __forceinline__ float adam_step(const AdamNumbers& numbers, float p, float g, float& m, float& v) {
+__device__ __forceinline__ float adam_step(const StepNumbers& numbers, float p, float g, float& m, float& v) {
     m = moved_average(m, numbers.beta1, numbers.rest1, g);
     v = square_average(v, numbers.beta2, numbers.rest2, g);
     const float root = sqrtf(__fmul_rn(v, numbers.correction));
@@ -77,8 +75,8 @@ constexpr int kStepThreads = 256;
 
 // Takes the packs of a range in turn: `step(p, g, states)` changes the states of an element and returns its new value.
 // A state is null where there is none, unless `kAll`; `whole`: every address is a multiple of 16 bytes.
-template <class Types, bool kAll, int kStates, class Numbers, class Step>
-__device__ __forceinline__ void each_step(const StepOperands& a, const Numbers& numbers, int whole,
+template <class Types, bool kAll, int kStates, class Step>
+__device__ __forceinline__ void each_step(const StepOperands& a, const StepNumbers& numbers, int whole,
                                           float* const (&states)[kStates], Step step) {
     if (changes_nothing(a)) {
         return;

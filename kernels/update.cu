@@ -22,23 +22,10 @@ enum UpdateForm {
 };
 
 // crate::kernel::UpdateNumbers.
-struct UpdateNumbers {
+struct UpdateNumbers : StepNumbers {
     // An UpdateForm.
     int form;
-    // 1, or -1 to climb.
-    float sign;
-    // Added to the gradient, times the parameter.
-    float coupled;
-    // What the parameter is first multiplied by.
-    float keep;
-    float beta1;
-    float rest1;
-    float beta2;
-    float rest2;
-    float epsilon;
-    float rate;
     float moment_rate;
-    float correction;
 };
 
 struct UpdateArguments {

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from adapters import settings_of, steps_of, with_lora, write_passages
+from adapters import LORA, settings_of, steps_of, training_of, with_lora, write_passages
 
 THREADS, BATCH, LENGTH, STEPS, WARMUP, RATE = 2, 4, 512, 5, 2, 2e-4
 MOST_MEMORY, LEAST_SPEED, MOST_NF4, MOST_SPREAD = 0.5, 1.3, 0.35, 0.10
@@ -70,10 +70,10 @@ def run_peer(scratch, rows):
 
 def run_ours(finetune, scratch, rows, name, further):
     out = scratch / name
-    sets = {"model.path": scratch / "smollm2", "adapter.rank": 16, "adapter.alpha": 32, "data.task": "language",
-            "data.train": rows, "data.max_length": LENGTH, "train.steps": WARMUP + STEPS, "train.batch_size": BATCH,
-            "train.micro_batch_size": BATCH, "train.lr": RATE, "train.weight_decay": 0.0, "train.clip_norm": 1.0,
-            "log.tensorboard": "false", "save.which": "none", "device.threads": THREADS} | further
+    sets = training_of(WARMUP + STEPS, BATCH, LENGTH, RATE) | {
+        "model.path": scratch / "smollm2", "adapter.rank": LORA["r"], "adapter.alpha": LORA["lora_alpha"],
+        "data.train": rows, "train.micro_batch_size": BATCH, "train.weight_decay": 0.0, "log.tensorboard": "false",
+        "save.which": "none", "device.threads": THREADS} | further
     peak = measured([str(finetune), "--overwrite", "--ranks", "1", *settings_of(sets, out)])
     steps = steps_of(out, WARMUP + STEPS)
     return peak, statistics.median(record["time"]["tokens_per_s"] for record in steps[WARMUP:])

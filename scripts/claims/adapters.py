@@ -134,7 +134,7 @@ def peft_losses(model, adapter, tokenizer, rows, training):
 
 
 def training_of(steps, batch, length, rate):
-    """The settings of training on passages, for `finetune` and peft_losses."""
+    """The settings of training that its peers here have too, on passages unless another task is set."""
     return {"data.task": "language", "data.max_length": length, "train.steps": steps, "train.batch_size": batch,
             "train.lr": rate, "train.weight_decay": 0.01, "train.clip_norm": 1.0}
 

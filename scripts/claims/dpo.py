@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from adapters import finetune, largest, sample_updates, with_lora  # sets what the packages below read
+from adapters import finetune, largest, sample_updates, training_of, with_lora  # sets what the packages below read
 
 # What is in both is the environment's.
 sys.path.append(sys.argv[3])
@@ -123,10 +123,9 @@ def trl_steps(base, scratch, records, kind):
 
 def our_steps(programs, base, scratch, train, kind, arguments):
     out = scratch / f"run_{kind}_{len(list(scratch.glob('run_*')))}"
-    sets = {"model.path": base, "adapter.path": scratch / "adapter", "data.task": "preference", "data.train": train,
-            "data.max_length": 256, "preference.loss": kind, "preference.beta": KINDS[kind][1], "train.steps": STEPS,
-            "train.batch_size": BATCH, "train.lr": RATE, "train.weight_decay": 0.01, "train.clip_norm": 1.0,
-            "save.which": "none"}
+    sets = training_of(STEPS, BATCH, 256, RATE) | {
+        "model.path": base, "adapter.path": scratch / "adapter", "data.task": "preference", "data.train": train,
+        "preference.loss": kind, "preference.beta": KINDS[kind][1], "save.which": "none"}
     return finetune(programs, sets, out, *arguments)
 
 

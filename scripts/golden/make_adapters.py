@@ -162,11 +162,9 @@ def build(model, kind, settings, seed):
     return tuned
 
 
-def write_adapter(out, name, seed):
-    model, kind, loss_of, settings = ADAPTERS[name]
-    directory = out / "adapters" / name
+def save(tuned, model, directory):
+    """Write an adapter of a model as a directory without what differs from one machine or run to the next."""
     directory.mkdir(parents=True, exist_ok=True)
-    tuned = build(model, kind, settings, seed)
     tuned.save_pretrained(directory)
     (directory / "README.md").unlink(missing_ok=True)
     path = directory / "adapter_config.json"
@@ -178,6 +176,13 @@ def write_adapter(out, name, seed):
         if fields.get(field):
             fields[field].sort()
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+
+
+def write_adapter(out, name, seed):
+    model, kind, loss_of, settings = ADAPTERS[name]
+    directory = out / "adapters" / name
+    tuned = build(model, kind, settings, seed)
+    save(tuned, model, directory)
     inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
     with in_64_bits():
         wide = tuned.double().eval()
@@ -213,14 +218,8 @@ def write_combined(out):
     """A second adapter of the Llama, and the logits with both: PEFT's concatenated matrices."""
     model, (first, first_weight), (name, seed, weight) = COMBINED
     directory = out / "adapters" / name
-    directory.mkdir(parents=True, exist_ok=True)
     tuned = build(model, LlamaForCausalLM, SECOND, seed)
-    tuned.save_pretrained(directory)
-    (directory / "README.md").unlink(missing_ok=True)
-    path = directory / "adapter_config.json"
-    fields = json.loads(path.read_text()) | {"base_model_name_or_path": model}
-    fields["target_modules"].sort()
-    path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    save(tuned, model, directory)
     inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
     tuned.load_adapter(out / "adapters" / first, "first")
     with in_64_bits():

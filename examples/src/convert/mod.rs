@@ -126,6 +126,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
             ("--head", options.head.is_some(), "a GGUF file has the head for tokens alone"),
             ("--leave", !options.leave.is_empty(), "every tensor of a GGUF file is needed"),
             ("--merge", !options.merge.is_empty(), "updates are added to a model directory: convert the file first"),
+            ("--merge-weight", !options.merge_weight.is_empty(), "it is for --merge, which a GGUF file does not take"),
         ];
         if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
             return Err(Error::argument(option, reason, "leave it out"));
@@ -168,6 +169,7 @@ fn of_ranks(directory: &Path, options: &Options) -> Result<ExitStatus> {
         ("--leave", !options.leave.is_empty(), "unknown tensors of a checkpoint are an error"),
         ("--revision", options.revision.is_some(), "a directory has no revisions"),
         ("--merge", !options.merge.is_empty(), "updates are added to a model directory: convert the checkpoint first"),
+        ("--merge-weight", !options.merge_weight.is_empty(), "it is for --merge, which a checkpoint does not take"),
     ];
     if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
         return Err(Error::argument(option, reason, "leave it out"));
@@ -222,6 +224,9 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         ..OpenOptions::new(&device)
     };
     let opened = registry.open(directory, &asked).map_err(|error| match error {
+        Error::Argument { place, reason, .. } if place.starts_with("adapter.") => {
+            Error::argument("--merge", reason, "merge another adapter, or leave it out")
+        }
         // The family knows that it has no such head, but not where it was asked for.
         Error::Argument { reason, fix, .. } => Error::argument("--head", reason, fix),
         other => other,

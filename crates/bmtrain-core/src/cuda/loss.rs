@@ -159,51 +159,57 @@ pub(super) fn squared_error_backward(launch: &Launch<'_>, a: SquaredErrorBackwar
     unsafe { launch.run(SQUARED_ERROR_BACKWARD.of([a.x.dtype(), dx.dtype()]), grid, arguments) }
 }
 
-/// The number of a function in `pointwise`, and its parameter.
-fn function_number(function: Pointwise) -> (i32, f32) {
-    match function {
-        Pointwise::AbsoluteError => (0, 0.0),
-        Pointwise::Huber { delta } => (1, delta),
-        Pointwise::BinaryCrossEntropy => (2, 0.0),
-        Pointwise::KlDivergence => (3, 0.0),
-        Pointwise::LogOdds => (4, 0.0),
+/// `PointwiseOperands` of loss.cu.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct PointwiseOperands {
+    x: In,
+    targets: u64,
+    count: i64,
+    function: i32,
+    parameter: f32,
+}
+
+impl PointwiseOperands {
+    /// Of kernel `op`.
+    fn of(op: &'static str, function: Pointwise, x: &View<'_>, targets: Option<&View<'_>>) -> Result<Self> {
+        let (function, parameter) = match function {
+            Pointwise::AbsoluteError => (0, 0.0),
+            Pointwise::Huber { delta } => (1, delta),
+            Pointwise::BinaryCrossEntropy => (2, 0.0),
+            Pointwise::KlDivergence => (3, 0.0),
+            Pointwise::LogOdds => (4, 0.0),
+        };
+        let (targets, count) = (targets.map_or(0, View::address), long(op, "x", x.len())?);
+        Ok(PointwiseOperands { x: In::of(x), targets, count, function, parameter })
     }
 }
 
 pub(super) fn pointwise_forward(launch: &Launch<'_>, a: PointwiseForward<'_>) -> Result<()> {
-    let (len, (function, parameter)) = (a.x.len(), function_number(a.function));
-    let targets = a.targets.as_ref().map_or(0, View::address);
+    let operands = PointwiseOperands::of(PointwiseForward::NAME, a.function, &a.x, a.targets.as_ref())?;
     let arguments = arguments!(PointwiseForwardArguments {
-        x: In = In::of(&a.x),
-        targets: u64 = targets,
+        operands: PointwiseOperands = operands,
         y: u64 = a.y.address(),
-        count: i64 = long(PointwiseForward::NAME, "x", len)?,
-        function: i32 = function,
-        parameter: f32 = parameter,
-        whole: i32 = whole([a.x.address(), targets, a.y.address()], &[]),
+        whole: i32 = whole([a.x.address(), operands.targets, a.y.address()], &[]),
         unused: i32 = 0,
     });
-    let grid = Grid::line(launch.blocks(len.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
+    let grid = Grid::line(launch.blocks(a.x.len().div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
     // SAFETY: laid out as in loss.cu. `check` saw that x, y and targets, where there are some, have `count` elements,
     // and that there are targets for a function that reads them. Memory stays valid as in `totals`.
     unsafe { launch.run(POINTWISE_FORWARD.of([a.x.dtype()]), grid, arguments) }
 }
 
 pub(super) fn pointwise_backward(launch: &Launch<'_>, a: PointwiseBackward<'_>) -> Result<()> {
-    let (len, (function, parameter)) = (a.x.len(), function_number(a.function));
-    let (targets, dx) = (a.targets.as_ref().map_or(0, View::address), a.dx.view.as_view());
+    let operands = PointwiseOperands::of(PointwiseBackward::NAME, a.function, &a.x, a.targets.as_ref())?;
+    let dx = a.dx.view.as_view();
     let arguments = arguments!(PointwiseBackwardArguments {
-        x: In = In::of(&a.x),
+        operands: PointwiseOperands = operands,
         dx: Out = Out::into(&a.dx),
-        targets: u64 = targets,
         dy: u64 = a.dy.address(),
-        count: i64 = long(PointwiseBackward::NAME, "x", len)?,
-        function: i32 = function,
-        parameter: f32 = parameter,
-        whole: i32 = whole([a.x.address(), targets, a.dy.address(), dx.address()], &[]),
+        whole: i32 = whole([a.x.address(), operands.targets, a.dy.address(), dx.address()], &[]),
         unused: i32 = 0,
     });
-    let grid = Grid::line(launch.blocks(len.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
+    let grid = Grid::line(launch.blocks(a.x.len().div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
     // SAFETY: as in `pointwise_forward`, with as many gradients of x and of y.
     unsafe { launch.run(POINTWISE_BACKWARD.of([a.x.dtype(), dx.dtype()]), grid, arguments) }
 }

@@ -47,9 +47,11 @@ pub mod adam_8bit;
 pub mod attention;
 pub mod cross_entropy;
 pub mod elementwise;
+mod expect;
 pub mod gemm;
 pub mod loss;
 pub mod norm;
+mod operand;
 pub mod optimizer;
 pub mod quantised;
 pub mod random;
@@ -70,11 +72,17 @@ pub use elementwise::{
     Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward,
     GatedForward, Multiply,
 };
+pub(crate) use expect::{
+    Elements, expect, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand, expect_replaced,
+    expect_single,
+};
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 pub use loss::{
     LossTotals, Pointwise, PointwiseBackward, PointwiseForward, ScaleBy, SquaredErrorBackward, SquaredErrorForward,
 };
 pub use norm::{NormBackward, NormForward, NormKind};
+pub(crate) use operand::Operand;
+pub use operand::{Access, Dest};
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
 pub(crate) use optimizer::{AdamNumbers, check_step};
 pub use quantised::{QuantisedInputGradient, QuantisedLinear, QuantisedRows};
@@ -86,9 +94,8 @@ pub use update::{Update, UpdateRule, UpdateSettings};
 pub(crate) use update::{UpdateForm, UpdateNumbers};
 
 use crate::backend::{DeviceId, Lane};
-use crate::buffer::{Range, Ranged, View, ViewMut};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use operand::Footprint;
 
 /// How much work a kernel is: what a benchmark and a profile divide time by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,76 +104,6 @@ pub struct Cost {
     pub flops: u64,
     /// Bytes read and written at least once.
     pub bytes: u64,
-}
-
-/// Where a gradient goes: overwrite what is there, or add to it.
-#[derive(Debug)]
-pub struct Dest<'a> {
-    /// The range written.
-    pub view: ViewMut<'a>,
-    /// Add to the present content instead of replacing it. Without it the old content is not read.
-    pub add: bool,
-}
-
-/// One view of a kernel's arguments, as listed by [`Arguments::visit`].
-#[derive(Debug, Clone, Copy)]
-pub enum Access<'v> {
-    /// Read only.
-    Read(&'v View<'v>),
-    /// Written, and read too where the kernel works in place.
-    Write(&'v ViewMut<'v>),
-    /// Written in rows: of every `stride` elements only the first `width` belong to the argument. Heads of a fused
-    /// projection are interleaved in this way.
-    WriteRows {
-        /// From the first element to the last.
-        view: &'v ViewMut<'v>,
-        /// Elements from one row to the next.
-        stride: usize,
-        /// Elements of a row that are written.
-        width: usize,
-    },
-}
-
-/// The bytes an argument covers.
-#[derive(Debug, Clone, Copy)]
-struct Footprint {
-    range: Range,
-    writes: bool,
-    /// Stride and width of rows, in bytes.
-    rows: Option<(u64, u64)>,
-}
-
-impl Footprint {
-    fn collides(&self, other: &Footprint) -> bool {
-        if !(self.writes || other.writes) || !self.range.overlaps(&other.range) {
-            return false;
-        }
-        match (self.rows, other.rows) {
-            // Rows of one pitch are disjoint if their columns are.
-            (Some((stride, width)), Some((other_stride, other_width))) if stride == other_stride && stride > 0 => {
-                let start = self.range.address % stride;
-                let other_start = other.range.address % stride;
-                let ahead = (other_start + stride - start) % stride;
-                let behind = (start + stride - other_start) % stride;
-                ahead < width || behind < other_width
-            }
-            _ => true,
-        }
-    }
-}
-
-impl Access<'_> {
-    fn footprint(&self) -> Footprint {
-        match self {
-            Access::Read(view) => Footprint { range: view.range, writes: false, rows: None },
-            Access::Write(view) => Footprint { range: view.range, writes: true, rows: None },
-            Access::WriteRows { view, stride, width } => {
-                let size = view.dtype().size() as u64;
-                let rows = Some((*stride as u64 * size, *width as u64 * size));
-                Footprint { range: view.range, writes: true, rows }
-            }
-        }
-    }
 }
 
 /// Name, checks and views of the arguments of a kernel.
@@ -369,137 +306,5 @@ impl Kernel<'_> {
         let mut bytes = 0;
         self.visit(&mut |access| bytes += access.footprint().range.bytes() as u64);
         Cost { flops: self.flops(), bytes }
-    }
-}
-
-/// Require an exact element count.
-pub(crate) fn expect_len(op: &'static str, what: &str, expected: usize, got: usize) -> Result<()> {
-    if expected == got { Ok(()) } else { Err(Error::shape(op, what, format!("{expected} elements"), got)) }
-}
-
-/// Require one dtype.
-pub(crate) fn expect_dtype(op: &'static str, what: &str, expected: DType, got: DType) -> Result<()> {
-    if expected == got {
-        Ok(())
-    } else {
-        Err(Error::DType { op, what: what.into(), expected: expected.name().into(), got })
-    }
-}
-
-/// Require a floating-point type.
-pub(crate) fn expect_float(op: &'static str, what: &str, got: DType) -> Result<()> {
-    if got.is_float() {
-        Ok(())
-    } else {
-        Err(Error::DType { op, what: what.into(), expected: "a floating-point type".into(), got })
-    }
-}
-
-/// Require length and dtype.
-pub(crate) fn expect_operand(
-    op: &'static str,
-    what: &str,
-    len: usize,
-    dtype: DType,
-    operand: &impl Ranged,
-) -> Result<()> {
-    expect_len(op, what, len, operand.range().len)?;
-    expect_dtype(op, what, dtype, operand.range().dtype)
-}
-
-/// Require length and a floating-point type.
-pub(crate) fn expect_float_operand(op: &'static str, what: &str, len: usize, operand: &impl Ranged) -> Result<()> {
-    expect_len(op, what, len, operand.range().len)?;
-    expect_float(op, what, operand.range().dtype)
-}
-
-/// Require a type whose elements each have a place of their own; in a quantised block several share bytes.
-pub(crate) fn expect_single(op: &'static str, what: &str, got: DType) -> Result<()> {
-    match got {
-        DType::Blocks(_) => {
-            Err(Error::DType { op, what: what.into(), expected: "a type of single elements".into(), got })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What an operand consists of.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Elements {
-    Any,
-    Float,
-    F32,
-    I64,
-    I32,
-    U8,
-}
-
-/// Require the elements of an operand, if it is there, and their number if one is given.
-fn expect(op: &'static str, what: &str, operand: &impl Operand, elements: Elements, len: Option<usize>) -> Result<()> {
-    let Some(range) = operand.range() else { return Ok(()) };
-    if let Some(len) = len {
-        expect_len(op, what, len, range.len)?;
-    }
-    match elements {
-        Elements::Any => expect_single(op, what, range.dtype),
-        Elements::Float => expect_float(op, what, range.dtype),
-        Elements::F32 => expect_dtype(op, what, DType::F32, range.dtype),
-        Elements::I64 => expect_dtype(op, what, DType::I64, range.dtype),
-        Elements::I32 => expect_dtype(op, what, DType::I32, range.dtype),
-        Elements::U8 => expect_dtype(op, what, DType::U8, range.dtype),
-    }
-}
-
-/// Refuse to add what is computed in place.
-fn expect_replaced(op: &'static str, x: Option<&View<'_>>, out: &Dest<'_>, message: &str) -> Result<()> {
-    if x.is_none() && out.add { Err(Error::argument(op, message)) } else { Ok(()) }
-}
-
-/// A field of a kernel's arguments that holds views.
-pub(crate) trait Operand {
-    /// Every view, written or read.
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>));
-
-    /// The only range of the operand, if there is one.
-    fn range(&self) -> Option<&Range> {
-        None
-    }
-}
-
-impl Operand for View<'_> {
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        visit(Access::Read(self));
-    }
-
-    fn range(&self) -> Option<&Range> {
-        Some(&self.range)
-    }
-}
-
-impl Operand for ViewMut<'_> {
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        visit(Access::Write(self));
-    }
-
-    fn range(&self) -> Option<&Range> {
-        Some(&self.range)
-    }
-}
-
-impl Operand for Dest<'_> {
-    visits!(view);
-
-    fn range(&self) -> Option<&Range> {
-        Some(&self.view.range)
-    }
-}
-
-impl<T: Operand> Operand for Option<T> {
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        self.iter().for_each(|operand| operand.visit(visit));
-    }
-
-    fn range(&self) -> Option<&Range> {
-        self.as_ref().and_then(Operand::range)
     }
 }

@@ -91,8 +91,8 @@ pub struct AdamSettings {
     pub step: u64,
 }
 
-/// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as the
-/// structure of the same name in steps.cuh.
+/// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as
+/// `StepNumbers` of steps.cuh.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct AdamNumbers {

@@ -210,17 +210,13 @@ pub(crate) enum UpdateForm {
 }
 
 /// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as the
-/// structure of the same name in update.cu. A number that a form has no use for is 0.
+/// structure of the same name in update.cu, which begins as [`AdamNumbers`](super::AdamNumbers). A number that a form
+/// has no use for is 0.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UpdateNumbers {
-    pub(crate) form: UpdateForm,
     /// Multiplied into the gradient; negative to climb.
     pub(crate) factor: f32,
-    /// Added to the gradient, times the parameter.
-    pub(crate) coupled: f32,
-    /// What the parameter is first multiplied by.
-    pub(crate) keep: f32,
     /// What remains of the first state, and the weight of what is added to it.
     pub(crate) beta1: f32,
     pub(crate) rest1: f32,
@@ -230,10 +226,15 @@ pub(crate) struct UpdateNumbers {
     pub(crate) epsilon: f32,
     /// Learning rate, with the corrections of the rule.
     pub(crate) rate: f32,
-    /// NAdam's learning rate of the moment.
-    pub(crate) moment_rate: f32,
     /// What NAdam's `v` is multiplied by; RAdam's rectification, 0 for a step that does not divide.
     pub(crate) correction: f32,
+    /// Added to the gradient, times the parameter.
+    pub(crate) coupled: f32,
+    /// What the parameter is first multiplied by.
+    pub(crate) keep: f32,
+    pub(crate) form: UpdateForm,
+    /// NAdam's learning rate of the moment.
+    pub(crate) moment_rate: f32,
 }
 
 impl UpdateSettings {
@@ -277,18 +278,18 @@ impl UpdateSettings {
         };
         let [beta1, rest1, beta2, rest2] = [beta1, rest1, beta2, rest2].map(|number: f64| number as f32);
         UpdateNumbers {
-            form,
             factor: if self.maximize { -factor } else { factor },
-            coupled: if self.decoupled { 0.0 } else { self.decay as f32 },
-            keep: if self.decoupled { (1.0 - lr * self.decay) as f32 } else { 1.0 },
             beta1,
             rest1,
             beta2,
             rest2,
             epsilon: epsilon as f32,
             rate: rate as f32,
-            moment_rate: moment_rate as f32,
             correction: correction as f32,
+            coupled: if self.decoupled { 0.0 } else { self.decay as f32 },
+            keep: if self.decoupled { (1.0 - lr * self.decay) as f32 } else { 1.0 },
+            form,
+            moment_rate: moment_rate as f32,
         }
     }
 }

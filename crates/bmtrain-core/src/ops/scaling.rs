@@ -14,6 +14,11 @@ const BAND: usize = 1 << 18;
 /// Added to mean squares, so that a row of zeros has a reciprocal.
 const TINY: f32 = f32::MIN_POSITIVE;
 
+/// Rows of a band, of `rows` rows in all: at least one.
+fn band_of(rows: usize, columns: usize) -> usize {
+    (BAND / columns.max(1)).clamp(1, rows.max(1))
+}
+
 /// `y[.., c] = x[.., c] · factors[c] + bias[c]`, in place when x owns its memory alone and the factors have no
 /// gradient.
 ///
@@ -75,7 +80,7 @@ fn each_band(factors: &Tensor, rows: usize, mut work: impl FnMut(Range<usize>, V
     if rows == 0 || columns == 0 {
         return Ok(());
     }
-    let band = (BAND / columns).clamp(1, rows);
+    let band = band_of(rows, columns);
     let factors = in_dtype(factors.clone(), DType::F32)?; // [N]
     let ones = Tensor::full_in(&device, [band], DType::F32, 1.0, Segment::Workspace)?; // [band]
     let mut copies = Tensor::empty_in(&device, [band, columns], DType::F32, Segment::Workspace)?; // [band, N]
@@ -119,7 +124,7 @@ impl Backward for ScaleColumnsBackward {
 /// `out[c] (+)= sum over rows of x[r, c] dy[r, c]`: band by band, in f32.
 fn sums_of_products(device: &Device, x: &Tensor, dy: &Tensor, columns: usize, out: Dest<'_>) -> Result<()> {
     let rows = x.elements().checked_div(columns).unwrap_or(0);
-    let band = (BAND / columns.max(1)).clamp(1, rows.max(1));
+    let band = band_of(rows, columns);
     let mut products = Tensor::empty_in(device, [band, columns], DType::F32, Segment::Workspace)?; // [band, N]
     let mut sums = Tensor::full_in(device, [columns], DType::F32, 0.0, Segment::Workspace)?; // [N]
     for first in (0..rows).step_by(band) {
@@ -175,7 +180,7 @@ pub fn updated_row_norms(
         .transpose()?;
     let (device, count) = (cx.device(), rows.len());
     let mut reciprocals = Reciprocals::new(device, count, columns)?;
-    let band = (BAND / columns.max(1)).clamp(1, count.max(1));
+    let band = band_of(count, columns);
     let mut sums = Tensor::empty_in(device, [band, columns], DType::F32, Segment::Workspace)?; // [band, K]
     for first in (0..count).step_by(band) {
         let n = band.min(count - first);
@@ -226,6 +231,8 @@ pub fn divide_by_norms(cx: &Ctx, values: &Var, norms: &Tensor) -> Result<Var> {
 
 /// Reciprocal root mean squares of rows.
 struct Reciprocals {
+    /// Rows of a band.
+    band: usize,
     columns: usize,
     ones: Tensor,
     /// Normalised rows, which nothing reads.
@@ -236,8 +243,9 @@ struct Reciprocals {
 
 impl Reciprocals {
     fn new(device: &Device, rows: usize, columns: usize) -> Result<Self> {
-        let band = (BAND / columns.max(1)).clamp(1, rows.max(1));
+        let band = band_of(rows, columns);
         Ok(Reciprocals {
+            band,
             columns,
             ones: Tensor::full_in(device, [columns], DType::F32, 1.0, Segment::Workspace)?,
             normalised: Tensor::empty_in(device, [band * columns], DType::F32, Segment::Workspace)?,
@@ -247,11 +255,10 @@ impl Reciprocals {
 
     /// Compute them for the first `count` rows of x, f32, which are the rows from `first` on.
     fn add(&mut self, first: usize, count: usize, x: &Tensor) -> Result<()> {
-        let Reciprocals { columns, ones, normalised, values } = self;
-        let (device, columns) = (x.device().clone(), *columns);
-        let each = normalised.elements() / columns.max(1);
-        for start in (0..count).step_by(each.max(1)) {
-            let rows = each.min(count - start);
+        let Reciprocals { band, columns, ones, normalised, values } = self;
+        let (device, band, columns) = (x.device().clone(), *band, *columns);
+        for start in (0..count).step_by(band) {
+            let rows = band.min(count - start);
             device.launch(NormForward {
                 kind: NormKind::Rms,
                 rows,

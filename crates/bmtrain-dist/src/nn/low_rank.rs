@@ -87,8 +87,41 @@ impl LinearLayer {
         self.outputs.iter().map(|part| part.size).sum()
     }
 
+    /// How a parameter of adapter `name` with a row for each of these outputs is split over tensor-parallel ranks, and
+    /// the first of the outputs among this rank's. `weight` is the layer's weight.
+    pub(super) fn adapted_outputs(&self, name: &str, rows: &Range<usize>, weight: &Param) -> Result<(Split, usize)> {
+        let Some(parts) = self.parts(rows) else {
+            let sizes: Vec<usize> = self.outputs.iter().map(|part| part.size).collect();
+            let reason = format!("the adapter \"{name}\" has rows {rows:?}, which are not whole parts of {sizes:?}");
+            return Err(Error::parameter(self.weight(), reason));
+        };
+        if self.split != TensorSplit::Columns {
+            return Ok((Split::Replicated, rows.start));
+        }
+        let first = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
+        let parts = self.outputs.get(parts).unwrap_or_default().to_vec();
+        Ok((Split::Axis { axis: 0, parts }, first))
+    }
+
+    /// How an axis of a parameter with a place for each input is split over tensor-parallel ranks.
+    pub(super) fn adapted_inputs(&self, axis: usize) -> Split {
+        match self.split {
+            TensorSplit::Rows => Split::even(axis, self.inputs),
+            TensorSplit::None | TensorSplit::Columns | TensorSplit::Vocabulary => Split::Replicated,
+        }
+    }
+
+    /// Refuse adapter `name` of an output projection.
+    pub(super) fn check_adapter(&self, name: &str) -> Result<()> {
+        if self.split != TensorSplit::Vocabulary {
+            return Ok(());
+        }
+        let reason = format!("the adapter \"{name}\" is of an output projection over the vocabulary, which has none");
+        Err(Error::parameter(self.weight(), reason))
+    }
+
     /// The parts that these rows are, by their numbers.
-    pub(super) fn parts(&self, rows: &Range<usize>) -> Option<Range<usize>> {
+    fn parts(&self, rows: &Range<usize>) -> Option<Range<usize>> {
         let ends = self.outputs.iter().scan(0, |end, part| {
             *end += part.size;
             Some(*end)
@@ -97,6 +130,11 @@ impl LinearLayer {
         let at = |row: usize| ends.iter().position(|end| *end == row);
         at(rows.start).zip(at(rows.end)).map(|(first, last)| first..last).filter(|parts| !parts.is_empty())
     }
+}
+
+/// Whether two ranges have rows in common.
+pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// A low-rank update with its parameters.
@@ -124,9 +162,8 @@ impl LowRank {
         let Some(adapters) = &builder.options().adapters else { return Ok(Vec::new()) };
         let updates = adapters.low_rank.get(&layer.name).map_or(&[][..], Vec::as_slice);
         for (number, one) in updates.iter().enumerate() {
-            let shares = |other: &&LowRankOptions| other.rows.start < one.rows.end && one.rows.start < other.rows.end;
-            let others = updates.iter().take(number).filter(shares);
-            if let Some(other) = others.into_iter().find(|other| one.magnitude || other.magnitude) {
+            let mut others = updates.iter().take(number).filter(|other| overlap(&one.rows, &other.rows));
+            if let Some(other) = others.find(|other| one.magnitude || other.magnitude) {
                 let reason =
                     format!("\"{}\" and \"{}\" update the same rows, and one has a magnitude", other.name, one.name);
                 return Err(Error::parameter(layer.weight(), reason));
@@ -137,36 +174,23 @@ impl LowRank {
 
     fn new(builder: &Builder, layer: &LinearLayer, weight: &Param, options: &LowRankOptions) -> Result<Self> {
         let LowRankOptions { ref name, ref rows, rank, scale, dropout, magnitude } = *options;
-        let wrong =
-            |reason: String| Error::parameter(layer.weight(), format!("the low-rank update \"{name}\" {reason}"));
-        if layer.split == TensorSplit::Vocabulary {
-            return Err(wrong("is of an output projection over the vocabulary, which has none".to_owned()));
-        }
-        let Some(parts) = layer.parts(rows) else {
-            let sizes: Vec<usize> = layer.outputs.iter().map(|part| part.size).collect();
-            return Err(wrong(format!("has rows {rows:?}, which are not whole parts of {sizes:?}")));
-        };
+        layer.check_adapter(name)?;
+        let (split, first) = layer.adapted_outputs(name, rows, weight)?;
         if rank == 0 {
-            return Err(wrong("has rank 0: use at least 1".to_owned()));
+            let reason = format!("the adapter \"{name}\" has rank 0: use at least 1");
+            return Err(Error::parameter(layer.weight(), reason));
         }
-        let columns = layer.split == TensorSplit::Columns;
-        let [a_split, b_split] = match layer.split {
-            TensorSplit::None | TensorSplit::Vocabulary => [Split::Replicated, Split::Replicated],
-            TensorSplit::Columns => {
-                [Split::Replicated, Split::Axis { axis: 0, parts: layer.outputs[parts.clone()].to_vec() }]
-            }
-            TensorSplit::Rows => [Split::even(1, layer.inputs), Split::Replicated],
-        };
         // PyTorch's initial values of a linear layer, and zeros: the model begins as it is without the update.
         let bound = 1.0 / (layer.inputs as f32).sqrt();
         let place = builder.adapter().at("lora").at(name);
         let a_init = Init::Random(Distribution::Uniform(-bound, bound));
-        let a = place.param("a", [rank, layer.inputs], a_init, a_split, true)?;
-        let b = place.param("b", [rows.len(), rank], Init::ZEROS, b_split, true)?;
-        let before = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
-        let first = if columns { before } else { rows.start };
+        let a = place.param("a", [rank, layer.inputs], a_init, layer.adapted_inputs(1), true)?;
+        let b = place.param("b", [rows.len(), rank], Init::ZEROS, split.clone(), true)?;
         let magnitude = match magnitude {
-            true => Some(Magnitude::new(&place, layer, weight, (parts, first..first + b.local_shape().rows()))?),
+            true => {
+                let local = first..first + b.local_shape().rows();
+                Some(Magnitude::new(&place, (layer, weight), (rows.len(), split), local)?)
+            }
             false => None,
         };
         let own = a.local_part().ranges.first().map_or(0, |range| range.start);

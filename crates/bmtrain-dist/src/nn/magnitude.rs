@@ -23,20 +23,14 @@ pub(crate) struct Magnitude {
 }
 
 impl Magnitude {
-    /// Declare `magnitude` at the place of an update of these parts of the layer's outputs; `rows` are their rows in
-    /// this rank's part of the weight.
+    /// Declare `magnitude` at the place of an update of a layer's weight, with a size and a split over tensor-parallel
+    /// ranks. `rows` are the updated ones of this rank's part of the weight.
     pub(super) fn new(
         place: &Builder,
-        layer: &LinearLayer,
-        weight: &Param,
-        (parts, rows): (Range<usize>, Range<usize>),
+        (layer, weight): (&LinearLayer, &Param),
+        (size, split): (usize, Split),
+        rows: Range<usize>,
     ) -> Result<Self> {
-        let outputs = layer.outputs.get(parts).unwrap_or_default().to_vec();
-        let size: usize = outputs.iter().map(|part| part.size).sum();
-        let split = match layer.split {
-            TensorSplit::Columns => Split::Axis { axis: 0, parts: outputs },
-            TensorSplit::None | TensorSplit::Rows | TensorSplit::Vocabulary => Split::Replicated,
-        };
         let value = place.in_f32(true).param("magnitude", [size], Init::ONES, split, true)?;
         let ranks = place.tensor_ranks().filter(|_| layer.split == TensorSplit::Rows).cloned();
         let magnitude = Magnitude { value, weight: weight.clone(), rows, ranks };

@@ -1,9 +1,8 @@
 //! Learned factors of a linear layer's outputs or inputs: IA³, as options of a builder beside low-rank updates.
 
-use super::linear::TensorSplit;
-use super::low_rank::LinearLayer;
+use super::low_rank::{LinearLayer, overlap};
 use crate::error::{Error, Result};
-use crate::param::{Builder, Init, Param, Split};
+use crate::param::{Builder, Init, Param};
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var, ops};
 use std::cell::Cell;
 use std::ops::Range;
@@ -44,40 +43,25 @@ impl Scaling {
         let mut scaling = Scaling { outputs: Vec::new(), inputs: None, left_out: builder.updates_left_out() };
         let adapters = builder.options().adapters.as_ref();
         let Some(all) = adapters.and_then(|adapters| adapters.scaling.get(&layer.name)) else { return Ok(scaling) };
-        let mut ends = Vec::new();
+        let place = builder.adapter().at("ia3").in_f32(true);
+        let mut scaled: Vec<&Range<usize>> = Vec::new();
         for ScalingOptions { name, side } in all {
-            let wrong = |reason: String| Error::parameter(layer.weight(), format!("the factors \"{name}\" {reason}"));
-            if layer.split == TensorSplit::Vocabulary {
-                return Err(wrong("are of an output projection over the vocabulary, which has none".to_owned()));
-            }
-            let place = builder.adapter().at("ia3").in_f32(true);
+            layer.check_adapter(name)?;
+            let wrong = |reason: String| Error::parameter(layer.weight(), format!("the adapter \"{name}\" {reason}"));
             match side {
+                ScaledSide::Inputs if scaling.inputs.is_some() => {
+                    return Err(wrong("is of inputs that have factors".to_owned()));
+                }
                 ScaledSide::Inputs => {
-                    let split = match layer.split {
-                        TensorSplit::Rows => Split::even(0, layer.inputs),
-                        TensorSplit::None | TensorSplit::Columns | TensorSplit::Vocabulary => Split::Replicated,
-                    };
-                    if scaling.inputs.is_some() {
-                        return Err(wrong("are of inputs that have factors".to_owned()));
-                    }
+                    let split = layer.adapted_inputs(0);
                     scaling.inputs = Some(place.param(name, [layer.inputs], Init::ONES, split, true)?);
                 }
+                ScaledSide::Outputs(rows) if scaled.iter().any(|other| overlap(rows, other)) => {
+                    return Err(wrong(format!("has rows {rows:?}, and some of these have factors")));
+                }
                 ScaledSide::Outputs(rows) => {
-                    let Some(parts) = layer.parts(rows) else {
-                        let sizes: Vec<usize> = layer.outputs.iter().map(|part| part.size).collect();
-                        return Err(wrong(format!("have rows {rows:?}, which are not whole parts of {sizes:?}")));
-                    };
-                    let is_split = layer.split == TensorSplit::Columns;
-                    let split = match is_split {
-                        true => Split::Axis { axis: 0, parts: layer.outputs[parts.clone()].to_vec() },
-                        false => Split::Replicated,
-                    };
-                    let before = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
-                    let first = if is_split { before } else { rows.start };
-                    if ends.iter().any(|other: &Range<usize>| other.start < rows.end && rows.start < other.end) {
-                        return Err(wrong(format!("have rows {rows:?}, and some of these have factors")));
-                    }
-                    ends.push(rows.clone());
+                    let (split, first) = layer.adapted_outputs(name, rows, weight)?;
+                    scaled.push(rows);
                     scaling.outputs.push((first, place.param(name, [rows.len()], Init::ONES, split, true)?));
                 }
             }

@@ -95,9 +95,4 @@ impl LoraConfig {
         let rank = rank as f32;
         self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
-
-    /// Whether all linear layers of the blocks are updated.
-    pub fn is_all_linear(&self) -> bool {
-        self.targets.iter().any(|target| target == ALL_LINEAR)
-    }
 }

@@ -2,7 +2,8 @@
 //! columns times learned factors.
 
 use super::config::AdapterConfig;
-use super::plan::{AdapterPlan, LoraUpdate};
+use super::lora::LoraUpdate;
+use super::plan::AdapterPlan;
 use super::scaling::LearnedFactors;
 use crate::model::Fill;
 use crate::{Error, Result};

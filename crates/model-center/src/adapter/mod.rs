@@ -28,6 +28,7 @@
 
 mod combined;
 mod config;
+mod lora;
 mod merge;
 mod modules;
 mod peft;
@@ -37,9 +38,10 @@ mod save;
 mod scaling;
 
 pub use config::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
+pub use lora::LoraUpdate;
 pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
+pub use plan::AdapterPlan;
 pub(crate) use plan::TOKENS;
-pub use plan::{AdapterPlan, LoraUpdate};
 pub use scaling::LearnedFactors;
 
 use crate::{Error, Result};

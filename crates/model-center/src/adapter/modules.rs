@@ -1,7 +1,9 @@
 //! The linear layers and parameters of a model under Hugging Face's names of modules.
 
-use crate::Result;
+use super::config::ALL_LINEAR;
 use crate::formats::{NameTable, TensorPart};
+use crate::recipe::suggest::closest;
+use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::nn::{LinearLayer, TensorSplit};
 use bmtrain_dist::param::NamePatterns;
@@ -26,6 +28,12 @@ impl LinearModule {
     /// Whether it multiplies by the vocabulary.
     pub(super) fn is_vocabulary(&self) -> bool {
         self.layer.split == TensorSplit::Vocabulary
+    }
+
+    /// Whether targets name it: in a block by [`ALL_LINEAR`], anywhere but as the output projection by its name.
+    pub(super) fn is_target(&self, targets: &[String]) -> bool {
+        let all = targets.iter().any(|target| target == ALL_LINEAR);
+        (all && self.layer.is_in_block) || (!self.is_vocabulary() && names_module(targets, &self.path))
     }
 }
 
@@ -56,6 +64,52 @@ pub(super) fn names_module(targets: &[String], path: &str) -> bool {
 pub(super) fn names_ancestor(targets: &[String], path: &str) -> bool {
     let ends = path.match_indices('.').map(|(end, _)| end).chain([path.len()]);
     ends.into_iter().any(|end| names_module(targets, &path[..end]))
+}
+
+/// Refuse targets that are names of no layer, or of the output projection.
+pub(super) fn check_targets(targets: &[String], modules: &[LinearModule]) -> Result<()> {
+    let wrong = |reason: String, fix: String| Error::argument("adapter.targets", reason, fix);
+    let known = || {
+        let mut names: Vec<&str> =
+            modules.iter().filter(|module| !module.is_vocabulary()).map(LinearModule::last_name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    for target in targets.iter().filter(|target| *target != ALL_LINEAR) {
+        let named = || modules.iter().filter(|module| names_module(std::slice::from_ref(target), &module.path));
+        if let Some(module) = named().find(|module| module.is_vocabulary()) {
+            let reason = format!("\"{target}\" is {}, the output projection, which has no update", module.path);
+            return Err(wrong(reason, "remove it, or train it as a whole with adapter.trained".to_owned()));
+        }
+        if named().next().is_none() {
+            let names = known();
+            let meant = closest(target, names.iter().copied())
+                .map(|name| format!("did you mean \"{name}\"? "))
+                .unwrap_or_default();
+            let reason = format!("no linear layer of the model is named \"{target}\"");
+            return Err(wrong(
+                reason,
+                format!("{meant}its layers are {}; \"all-linear\" is all of them", names.join(", ")),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// PEFT's names for the chosen modules: the last name where all modules that have it are chosen, else whole paths.
+pub(super) fn target_modules<'m>(chosen: impl Iterator<Item = &'m LinearModule>, all: &[LinearModule]) -> Vec<String> {
+    let chosen: Vec<&LinearModule> = chosen.collect();
+    let is_chosen = |path: &str| chosen.iter().any(|module| module.path == path);
+    let name_of = |module: &&LinearModule| {
+        let name = module.last_name();
+        let is_whole = all.iter().filter(|other| other.last_name() == name).all(|other| is_chosen(&other.path));
+        if is_whole { name.to_owned() } else { module.path.clone() }
+    };
+    let mut names: Vec<String> = chosen.iter().map(name_of).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@
 //! `[N]`; IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. The embeddings of virtual tokens are one tensor,
 //! `prompt_embeddings`.
 
+use super::lora::LoraUpdate;
 use super::modules::{LinearModule, names_module};
 use super::peft_config;
-use super::plan::{AdapterPlan, LoraUpdate, PromptTables};
+use super::plan::{AdapterPlan, PromptTables};
 use super::scaling::{has_own_inputs, shared_inputs};
 use super::{AdapterConfig, LoraConfig, weights_path};
 use crate::config::json::{parse_object, to_text};
@@ -97,32 +98,30 @@ impl PeftDirectory {
             let Some(name) = entry.name.strip_prefix(PREFIX) else {
                 return Err(refused(&format!("its name does not begin with \"{PREFIX}\"")));
             };
-            let half = [".lora_A.weight", ".lora_B.weight"].iter().position(|end| name.ends_with(end));
-            match half {
-                Some(half) => {
-                    let module = name[..name.len() - ".lora_A.weight".len()].to_owned();
-                    halves.entry(module).or_default()[half] = Some(entry.clone());
-                }
-                None => {
-                    let of = |end: &str| name.strip_suffix(end).map(str::to_owned);
-                    if let Some(module) = of(MAGNITUDE) {
-                        peft.magnitudes.insert(module, entry.clone());
-                    } else if let Some(module) = of(FACTORS) {
-                        peft.factors.insert(module, entry.clone());
-                    } else if name.contains(".lora_") {
-                        return Err(refused("only the matrices of LoRA and DoRA's magnitudes are read"));
-                    }
-                }
+            let of = |end: &str| name.strip_suffix(end).map(str::to_owned);
+            if let Some(module) = of(".lora_A.weight") {
+                halves.entry(module).or_default()[0] = Some(entry.clone());
+            } else if let Some(module) = of(".lora_B.weight") {
+                halves.entry(module).or_default()[1] = Some(entry.clone());
+            } else if let Some(module) = of(MAGNITUDE) {
+                peft.magnitudes.insert(module, entry.clone());
+            } else if let Some(module) = of(FACTORS) {
+                peft.factors.insert(module, entry.clone());
+            } else if name.contains(".lora_") {
+                return Err(refused("only the matrices of LoRA and DoRA's magnitudes are read"));
             }
             peft.names.insert(name.to_owned());
         }
         for (module, halves) in halves {
-            let wrong =
-                |reason: &str| Error::model(format!("{}, module {module}", weights.place()), reason, SAVE_AGAIN);
-            let [Some(a), Some(b)] = halves else { return Err(wrong("one of lora_A and lora_B is missing")) };
+            let [Some(a), Some(b)] = halves else {
+                return Err(peft.misfit(&module, "one of lora_A and lora_B is missing".to_owned()));
+            };
             match (a.shape.as_slice(), b.shape.as_slice()) {
                 (&[rank, _], &[_, columns]) if rank == columns && rank > 0 => {}
-                _ => return Err(wrong(&format!("lora_A {:?} and lora_B {:?} do not fit", a.shape, b.shape))),
+                _ => {
+                    let reason = format!("lora_A {:?} and lora_B {:?} do not fit", a.shape, b.shape);
+                    return Err(peft.misfit(&module, reason));
+                }
             }
             peft.updates.insert(module, [a, b]);
         }
@@ -138,9 +137,12 @@ impl PeftDirectory {
         Ok(peft)
     }
 
-    /// Each update has a magnitude if the configuration states DoRA, and none has one if not.
+    /// Each update has a magnitude if the configuration states DoRA, and none has one if not; nothing else has one.
     fn check_magnitudes(&self) -> Result<()> {
         let has_magnitudes = matches!(&self.config, AdapterConfig::Lora(config) if config.dora);
+        if let Some(module) = self.magnitudes.keys().find(|module| !self.updates.contains_key(*module)) {
+            return Err(self.misfit(module, "there is a lora_magnitude_vector without lora_A and lora_B".to_owned()));
+        }
         for (module, [_, b]) in &self.updates {
             let shape = self.magnitudes.get(module).map(|entry| entry.shape.as_slice());
             let reason = match (has_magnitudes, shape) {
@@ -150,10 +152,15 @@ impl PeftDirectory {
                 (true, None) => "lora_magnitude_vector is missing, and use_dora is set".to_owned(),
                 (false, Some(_)) => "there is a lora_magnitude_vector, and use_dora is not set".to_owned(),
             };
-            let place = format!("{}, module {module}", weights_path(&self.path).display());
-            return Err(Error::model(place, reason, SAVE_AGAIN));
+            return Err(self.misfit(module, reason));
         }
         Ok(())
+    }
+
+    /// That what the directory has of a module cannot be used.
+    fn misfit(&self, module: &str, reason: String) -> Error {
+        let place = format!("{}, module {}", weights_path(&self.path).display(), printable(module, 120));
+        Error::model(place, reason, SAVE_AGAIN)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -178,9 +185,7 @@ impl PeftDirectory {
         let mut chosen = Vec::new();
         for module in modules {
             let Some((path, [a, b])) = of_module(&self.updates, &module.path, names.base_prefix) else { continue };
-            let wrong = |reason: String| {
-                Error::model(format!("{}, module {path}", weights_path(&self.path).display()), reason, SAVE_AGAIN)
-            };
+            let wrong = |reason: String| self.misfit(path, reason);
             if module.is_vocabulary() {
                 return Err(wrong("the output projection has no low-rank update here".to_owned()));
             }
@@ -208,9 +213,7 @@ impl PeftDirectory {
         let mut chosen = Vec::new();
         for module in modules {
             let Some((path, entry)) = of_module(&self.factors, &module.path, names.base_prefix) else { continue };
-            let wrong = |reason: String| {
-                Error::model(format!("{}, module {path}", weights_path(&self.path).display()), reason, SAVE_AGAIN)
-            };
+            let wrong = |reason: String| self.misfit(path, reason);
             if module.is_vocabulary() {
                 return Err(wrong("the output projection has no learned factors here".to_owned()));
             }

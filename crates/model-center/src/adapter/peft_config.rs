@@ -2,8 +2,9 @@
 //!
 //! Source: PEFT 0.21, `LoraConfig`, `IA3Config`, `PromptTuningConfig`.
 
+use super::lora::LoraUpdate;
 use super::peft::{PeftDetails, SAVE_AGAIN};
-use super::plan::{AdapterPlan, LoraUpdate};
+use super::plan::AdapterPlan;
 use super::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
 use crate::config::json::number;
 use crate::file::printable;

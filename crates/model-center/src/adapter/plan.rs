@@ -1,14 +1,14 @@
 //! Which layers of a model are updated, and what else is trained of it.
 
-use super::modules::{LinearModule, linear_modules, names_ancestor, names_module};
+use super::lora::{self, LoraUpdate};
+use super::modules::{linear_modules, names_ancestor, target_modules};
 use super::peft::PeftDirectory;
 use super::scaling::{self, LearnedFactors};
-use super::{Adapter, AdapterConfig, LoraConfig, PromptConfig};
+use super::{Adapter, AdapterConfig, PromptConfig};
 use crate::formats::names::ParamShape;
 use crate::formats::{NameTable, TensorPart};
 use crate::model::TextHead;
 use crate::model::prompt::PROMPT_NAMES;
-use crate::recipe::suggest::closest;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::nn::{Adapters, LowRankOptions, PromptOptions, ScalingOptions};
@@ -21,29 +21,6 @@ const HEADS: [&str; 4] = ["classifier", "score", "classification_head", "qa_outp
 
 /// Our name of the token embedding.
 pub(crate) const TOKENS: &str = "input_embedding.weight";
-
-/// The update of one of Hugging Face's modules.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LoraUpdate {
-    /// The module's path in Hugging Face's model.
-    pub module: String,
-    /// Our name of the updated weight, `[N, K]`.
-    pub weight: String,
-    /// The module's weight as a part of ours.
-    pub(super) part: TensorPart,
-    /// R.
-    pub rank: usize,
-    /// Factor of `b a`.
-    pub scale: f32,
-    /// Our name of `a`, `[R, K]`.
-    pub a: String,
-    /// Our name of `b`, `[rows, R]`.
-    pub b: String,
-    /// Our name of the lengths of the updated rows, `[rows]`, if they are trained: DoRA.
-    pub magnitude: Option<String>,
-    /// Which of the plan's directories has it.
-    pub(super) source: usize,
-}
 
 /// A parameter of the model that is trained as a whole, with Hugging Face's tensors of it.
 #[derive(Debug, Clone)]
@@ -133,12 +110,11 @@ impl AdapterPlan {
                     Some(saved) => saved.chosen(&config, &modules, names)?,
                     None => {
                         let (rank, scale) = (config.rank, config.scale(config.rank));
-                        chosen(&config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect()
+                        lora::chosen(&config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect()
                     }
                 };
-                let layers: Vec<(&LinearModule, bool)> = chosen.iter().map(|(module, ..)| (*module, false)).collect();
-                plan.target_modules = target_modules(&layers, &modules, false);
-                let update = |&(module, rank, scale): &(&_, _, _)| update(module, rank, scale, config.dora);
+                plan.target_modules = target_modules(chosen.iter().map(|(module, ..)| *module), &modules);
+                let update = |&(module, rank, scale): &(&_, _, _)| LoraUpdate::new(module, rank, scale, config.dora);
                 plan.updates = chosen.iter().map(update).collect();
                 plan.add_trained(&config.trained, parameters, names)?;
             }
@@ -148,10 +124,13 @@ impl AdapterPlan {
                     Some(saved) => saved.chosen_factors(&modules, names)?,
                     None => scaling::chosen(&config, &modules)?,
                 };
-                plan.target_modules =
-                    [false, true].map(|of_inputs| target_modules(&chosen, &modules, of_inputs)).concat();
+                let of_kind = |of_inputs: bool| {
+                    let some = chosen.iter().filter(move |(_, other)| *other == of_inputs);
+                    target_modules(some.map(|(module, _)| *module), &modules)
+                };
+                plan.feed_forward_modules = of_kind(true);
+                plan.target_modules = [of_kind(false), plan.feed_forward_modules.clone()].concat();
                 plan.target_modules.sort();
-                plan.feed_forward_modules = target_modules(&chosen, &modules, true);
                 plan.factors =
                     chosen.iter().map(|(module, of_inputs)| LearnedFactors::new(module, *of_inputs)).collect();
                 plan.add_trained(&config.trained, parameters, names)?;
@@ -236,8 +215,7 @@ impl AdapterPlan {
             }
         };
         for update in &self.updates {
-            let layer = update.weight.strip_suffix(".weight").unwrap_or(&update.weight);
-            low_rank.entry(layer.to_owned()).or_default().push(LowRankOptions {
+            low_rank.entry(update.layer().to_owned()).or_default().push(LowRankOptions {
                 name: update.place(),
                 rows: update.part.rows.clone(),
                 rank: update.rank,
@@ -329,14 +307,7 @@ impl AdapterPlan {
 
     /// Values of the updates and of what is trained as a whole: what checkpoints and PEFT directories have.
     pub fn values(&self) -> usize {
-        let of_update = |update: &LoraUpdate| {
-            let rows = update.part.rows.len();
-            update.rank * (update.part.columns() + rows) + update.magnitude.as_ref().map_or(0, |_| rows)
-        };
-        let factors = self.factors.iter().map(LearnedFactors::count);
-        let whole = self.trained.iter().map(|param| param.shape.iter().product::<usize>());
-        let prompt = self.prompt.iter().map(|prompt| prompt.names.len() * prompt.tokens * prompt.size);
-        self.updates.iter().map(of_update).chain(factors).chain(whole).chain(prompt).sum()
+        self.shapes().iter().map(|param| param.shape.iter().product::<usize>()).sum()
     }
 
     /// Updated layers and trained modules, in a line.
@@ -364,113 +335,4 @@ impl AdapterPlan {
         };
         format!("{method} on {}{trained}", layers.join(", "))
     }
-}
-
-impl LoraUpdate {
-    /// The last name of the module.
-    fn name(&self) -> &str {
-        super::modules::last_name(&self.module)
-    }
-
-    /// Its name among the updates of its layer.
-    fn place(&self) -> String {
-        match self.source {
-            0 => self.name().to_owned(),
-            source => format!("{}.{source}", self.name()),
-        }
-    }
-
-    /// Make it one of another directory of several, beside the updates of the first.
-    pub(super) fn number(&mut self, source: usize) {
-        self.source = source;
-        let layer = self.weight.strip_suffix(".weight").unwrap_or(&self.weight);
-        (self.a, self.b) = (matrix(layer, &self.place(), "a"), matrix(layer, &self.place(), "b"));
-    }
-
-    /// Our names of its parameters.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
-        [Some(&self.a), Some(&self.b), self.magnitude.as_ref()].into_iter().flatten().map(String::as_str)
-    }
-}
-
-fn update(module: &LinearModule, rank: usize, scale: f32, dora: bool) -> LoraUpdate {
-    let matrix = |side: &str| matrix(&module.layer.name, module.last_name(), side);
-    LoraUpdate {
-        module: module.path.clone(),
-        weight: module.layer.weight(),
-        part: module.part.clone(),
-        rank,
-        scale,
-        a: matrix("a"),
-        b: matrix("b"),
-        magnitude: dora.then(|| matrix("magnitude")),
-        source: 0,
-    }
-}
-
-/// Our name of a parameter of an update.
-fn matrix(layer: &str, update: &str, side: &str) -> String {
-    format!("{layer}.lora.{update}.{side}")
-}
-
-/// Refuse targets that are names of no layer, or of the output projection.
-pub(super) fn check_targets(targets: &[String], modules: &[LinearModule]) -> Result<()> {
-    let wrong = |reason: String, fix: String| Error::argument("adapter.targets", reason, fix);
-    let known = || {
-        let mut names: Vec<&str> =
-            modules.iter().filter(|module| !module.is_vocabulary()).map(LinearModule::last_name).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    };
-    for target in targets.iter().filter(|target| *target != super::config::ALL_LINEAR) {
-        let named = || modules.iter().filter(|module| names_module(std::slice::from_ref(target), &module.path));
-        if let Some(module) = named().find(|module| module.is_vocabulary()) {
-            let reason = format!("\"{target}\" is {}, the output projection, which has no update", module.path);
-            return Err(wrong(reason, "remove it, or train it as a whole with adapter.trained".to_owned()));
-        }
-        if named().next().is_none() {
-            let names = known();
-            let meant = closest(target, names.iter().copied())
-                .map(|name| format!("did you mean \"{name}\"? "))
-                .unwrap_or_default();
-            let reason = format!("no linear layer of the model is named \"{target}\"");
-            return Err(wrong(
-                reason,
-                format!("{meant}its layers are {}; \"all-linear\" is all of them", names.join(", ")),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The modules that a configuration names.
-fn chosen<'m>(config: &LoraConfig, modules: &'m [LinearModule]) -> Result<Vec<&'m LinearModule>> {
-    check_targets(&config.targets, modules)?;
-    let all = config.is_all_linear();
-    let is_chosen = |module: &&LinearModule| {
-        (all && module.layer.is_in_block) || (!module.is_vocabulary() && names_module(&config.targets, &module.path))
-    };
-    let chosen: Vec<&LinearModule> = modules.iter().filter(is_chosen).collect();
-    if chosen.is_empty() {
-        let fix = "set adapter.targets = [\"all-linear\"]";
-        return Err(Error::argument("adapter.targets", "no layer is updated", fix));
-    }
-    Ok(chosen)
-}
-
-/// PEFT's names for the chosen modules of one kind: the last name where all that have it are chosen and of this kind,
-/// else whole paths.
-fn target_modules(chosen: &[(&LinearModule, bool)], all: &[LinearModule], kind: bool) -> Vec<String> {
-    let of_kind = || chosen.iter().filter(|(_, other)| *other == kind).map(|(module, _)| *module);
-    let is_chosen = |path: &str| of_kind().any(|module| module.path == path);
-    let mut names: Vec<String> = Vec::new();
-    for module in of_kind() {
-        let name = module.last_name();
-        let is_whole = all.iter().filter(|other| other.last_name() == name).all(|other| is_chosen(&other.path));
-        names.push(if is_whole { name.to_owned() } else { module.path.clone() });
-    }
-    names.sort();
-    names.dedup();
-    names
 }

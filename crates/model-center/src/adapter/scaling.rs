@@ -1,8 +1,7 @@
 //! Learned factors of a model's layers: which layers have them, and their part of a merged model.
 
-use super::config::{ALL_LINEAR, Ia3Config};
-use super::modules::{LinearModule, last_name, names_module};
-use super::plan::check_targets;
+use super::config::Ia3Config;
+use super::modules::{LinearModule, check_targets, last_name, names_module};
 use crate::formats::TensorPart;
 use crate::{Error, Result};
 use bmtrain_dist::nn::{ScaledSide, ScalingOptions};
@@ -87,10 +86,7 @@ pub(super) fn chosen<'m>(config: &Ia3Config, modules: &'m [LinearModule]) -> Res
     check_targets(&config.targets, modules)?;
     let is_chosen = |module: &&LinearModule| match config.targets.as_slice() {
         [] => is_second(module) || is_key_or_value(module),
-        targets => {
-            let all = targets.iter().any(|target| target == ALL_LINEAR);
-            (all && module.layer.is_in_block) || (!module.is_vocabulary() && names_module(targets, &module.path))
-        }
+        targets => module.is_target(targets),
     };
     let of_inputs = |module: &LinearModule| match config.feed_forward.as_slice() {
         [] => is_second(module),

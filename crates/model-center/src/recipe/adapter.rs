@@ -13,24 +13,23 @@ const DIRECTORY: Expected = Expected { what: "the path of a PEFT directory", exa
 const TEXT: Expected = Expected { what: "a text", example: "Classify the sentence:" };
 /// The most virtual tokens.
 const MOST_TOKENS: u64 = 1 << 16;
-const LORA: &str = "it is for adapter.method = \"lora\"";
-const LAYERS: &str = "it is for adapter.method = \"lora\" and \"ia3\"";
-const IA3: &str = "it is for adapter.method = \"ia3\"";
-const PROMPT: &str = "it is for adapter.method = \"prompt\"";
+/// The methods by name.
+const METHODS: [(&str, Method); 4] =
+    [("none", Method::None), ("lora", Method::Lora), ("ia3", Method::Ia3), ("prompt", Method::Prompt)];
 
-/// The keys of some methods, with why others do not take them.
-const KEYS: [(&str, &[Method], &str); 11] = [
-    ("adapter.rank", &[Method::Lora], LORA),
-    ("adapter.alpha", &[Method::Lora], LORA),
-    ("adapter.rank_stabilized", &[Method::Lora], LORA),
-    ("adapter.dora", &[Method::Lora], LORA),
-    ("adapter.dropout", &[Method::Lora], LORA),
-    ("adapter.targets", &[Method::Lora, Method::Ia3], LAYERS),
-    ("adapter.feed_forward", &[Method::Ia3], IA3),
-    ("adapter.trained", &[Method::Lora, Method::Ia3], LAYERS),
-    ("adapter.virtual_tokens", &[Method::Prompt], PROMPT),
-    ("adapter.prompt_text", &[Method::Prompt], PROMPT),
-    ("adapter.prompt_stacks", &[Method::Prompt], PROMPT),
+/// The keys that some methods alone take.
+const KEYS: [(&str, &[Method]); 11] = [
+    ("adapter.rank", &[Method::Lora]),
+    ("adapter.alpha", &[Method::Lora]),
+    ("adapter.rank_stabilized", &[Method::Lora]),
+    ("adapter.dora", &[Method::Lora]),
+    ("adapter.dropout", &[Method::Lora]),
+    ("adapter.targets", &[Method::Lora, Method::Ia3]),
+    ("adapter.feed_forward", &[Method::Ia3]),
+    ("adapter.trained", &[Method::Lora, Method::Ia3]),
+    ("adapter.virtual_tokens", &[Method::Prompt]),
+    ("adapter.prompt_text", &[Method::Prompt]),
+    ("adapter.prompt_stacks", &[Method::Prompt]),
 ];
 
 const NO_ADAPTER: &str = "adapter.method = \"none\" trains the model itself";
@@ -44,11 +43,16 @@ enum Method {
     Prompt,
 }
 
+/// The names of methods, quoted and joined.
+fn names_of(methods: &[Method], by: &str) -> String {
+    let named = METHODS.iter().filter(|(_, method)| methods.contains(method));
+    named.map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>().join(by)
+}
+
 /// What is trained, and how the frozen model is held.
 pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
     let defaults = LoraConfig::default();
-    let methods = [("none", Method::None), ("lora", Method::Lora), ("ia3", Method::Ia3), ("prompt", Method::Prompt)];
-    let method = r.choice("adapter.method", &methods, Method::None);
+    let method = r.choice("adapter.method", &METHODS, Method::None);
     let forms =
         [("none", WeightForm::Dequantised), ("nf4", WeightForm::Nf4), ("as-stored", WeightForm::LayersAsStored)];
     let form = r.choice("adapter.quantize", &forms, WeightForm::Dequantised);
@@ -77,14 +81,18 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
         decoder: r.choice("adapter.prompt_stacks", &[("first", false), ("both", true)], false),
     };
     if method == Method::None {
-        let fix = "remove it, or set adapter.method = \"lora\"";
-        let keys = ["adapter.quantize", "adapter.path"].into_iter().chain(KEYS.map(|(key, ..)| key));
-        keys.for_each(|key| r.without_effect(key, "adapter.method", NO_ADAPTER, fix));
+        let all: &[Method] = &[Method::Lora, Method::Ia3, Method::Prompt];
+        let of_all = ["adapter.quantize", "adapter.path"].map(|key| (key, all));
+        for (key, methods) in of_all.into_iter().chain(KEYS) {
+            let fix = format!("remove it, or set adapter.method = {}", names_of(methods, " or "));
+            r.without_effect(key, "adapter.method", NO_ADAPTER, &fix);
+        }
         return (None, WeightForm::Dequantised);
     }
-    for (key, methods, why) in KEYS {
+    for (key, methods) in KEYS {
         if !methods.contains(&method) {
-            r.without_effect(key, "adapter.method", why, "remove it");
+            let why = format!("it is for adapter.method = {}", names_of(methods, " and "));
+            r.without_effect(key, "adapter.method", &why, "remove it");
         } else if path.is_some() {
             let why = "adapter.path has the adapter and its settings";
             r.without_effect(key, "adapter.path", why, "remove one of the two");

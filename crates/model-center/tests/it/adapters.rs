@@ -9,7 +9,7 @@ use model_center::adapter::{
     ADAPTER_WEIGHTS, Adapter, AdapterConfig, Ia3Config, LoraConfig, PeftDetails, WeightedAdapter,
 };
 use model_center::data::{Batch, Labels, VerbalizerBatch};
-use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
+use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
 use std::path::{Path, PathBuf};
 
@@ -320,20 +320,29 @@ fn factors_of_no_named_layer_are_those_of_keys_values_and_feed_forwards() {
     assert!(error.contains("did you mean \"k_proj\"?"), "{error}");
 }
 
-/// Magnitudes have to be there for every module, and only with `use_dora`.
+/// Magnitudes have to be there for every updated module and for no other, and only with `use_dora`.
 #[test]
 fn magnitudes_that_do_not_fit_the_configuration_are_refused() {
     let device = Device::cpu(1).unwrap();
-    for (from, to, reason) in [
-        ("dora_llama", "llama", "lora_magnitude_vector is missing, and use_dora is set"),
-        ("llama", "dora_llama", "there is a lora_magnitude_vector, and use_dora is not set"),
+    // Of the tensors of a module the magnitude alone is there.
+    let bare = "model.layers.0.self_attn.q_proj.lora_";
+    for (from, to, left_out, reason) in [
+        ("dora_llama", "llama", None, "lora_magnitude_vector is missing, and use_dora is set"),
+        ("llama", "dora_llama", None, "there is a lora_magnitude_vector, and use_dora is not set"),
+        ("dora_llama", "dora_llama", Some(bare), "there is a lora_magnitude_vector without lora_A and lora_B"),
     ] {
-        let out = tempfile::tempdir().unwrap();
-        let copy = |from: &str, name: &str| {
-            std::fs::copy(directory("adapters", from).join(name), out.path().join(name)).unwrap();
-        };
-        copy(from, "adapter_config.json");
-        copy(to, ADAPTER_WEIGHTS);
+        let (out, weights) = (tempfile::tempdir().unwrap(), directory("adapters", to).join(ADAPTER_WEIGHTS));
+        let config = "adapter_config.json";
+        std::fs::copy(directory("adapters", from).join(config), out.path().join(config)).unwrap();
+        let is_left_out = |name: &str| left_out.is_some_and(|end| name.contains(end)) && name.ends_with(".weight");
+        let file = SafetensorsFile::open(&weights).unwrap();
+        let kept: Vec<TensorEntry> = file.tensors().iter().filter(|entry| !is_left_out(&entry.name)).cloned().collect();
+        assert_eq!(kept.len() < file.tensors().len(), left_out.is_some());
+        let mut writer = SafetensorsWriter::create(&out.path().join(ADAPTER_WEIGHTS), &kept).unwrap();
+        for (name, values) in tensors(&weights).iter().filter(|(name, _)| !is_left_out(name)) {
+            writer.write_f32(name, values).unwrap();
+        }
+        writer.finish().unwrap();
         let adapter = Some(Adapter::Saved(out.path().to_owned()));
         let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
         let error = Registry::default().open(&directory("llama_a", "lm"), &options).err().unwrap().to_string();
