@@ -159,7 +159,8 @@ fn text(command: &Command) -> Result<String> {
 /// The contents of a file, or the text itself if there is no such file.
 fn script_or_text(given: &str) -> Result<String> {
     if given == "-" {
-        let limited = std::io::Read::take(std::io::stdin().lock(), TEXT_LIMIT);
+        // One byte more, so that a longer text is refused rather than cut.
+        let limited = std::io::Read::take(std::io::stdin().lock(), TEXT_LIMIT + 1);
         let text = std::io::read_to_string(limited);
         return text.map_err(|e| Error::file("read", "-", e, "give the script's file instead"));
     }

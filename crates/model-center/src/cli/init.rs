@@ -7,7 +7,7 @@ use crate::file::{printable, shell_word, write_atomic};
 use crate::model::Registry;
 use crate::recipe::{Draft, Recipe, as_error};
 use crate::run::ExitStatus;
-use crate::starter::{COLUMNS, DataKind, PRESETS, Starter, StarterOptions, preset, starter};
+use crate::starter::{COLUMNS, PRESETS, Starter, StarterOptions, starter};
 use crate::{Error, Result};
 use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -83,7 +83,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         terminal::note(&format!("note: {remark}"));
     }
     let lines = sheet.lines().len();
-    let program = if preset(&options.preset)?.data == DataKind::Tokens { "pretrain" } else { "finetune" };
+    let program = sheet.trainer();
     let word = |path: &Path| shell_word(&path.display().to_string());
     let (path, run) = (word(&options.out), word(&resolved.output.dir));
     let next = format!(

@@ -8,6 +8,9 @@ use crate::file::printable;
 use crate::recipe::suggest::closest;
 use crate::{Error, Result};
 
+/// Why an unknown setting that `--leave` names has no line.
+pub(super) const LEFT_UNKNOWN: &str = "unknown; left out as asked";
+
 /// A setting of a source.
 pub(super) struct Setting<'s> {
     /// Its name, as `--leave` has it.
@@ -57,7 +60,7 @@ impl<'a> Account<'a> {
         sheet: &mut Sheet,
     ) {
         match is_left(self.leave, setting.name) {
-            true => sheet.note(NoteKind::Differs, setting.shown, "unknown; left out as asked"),
+            true => sheet.note(NoteKind::Differs, setting.shown, LEFT_UNKNOWN),
             false => {
                 let near = closest(setting.name, known);
                 self.refuse(setting, "unknown key", near);

@@ -2,7 +2,8 @@
 //!
 //! Defines [`Flag`], the entry of a table, and [`Flags`], what a command gives. Called by the translations.
 
-use super::account::{Account, Setting, is_left};
+use super::account::{Account, LEFT_UNKNOWN, Setting, is_left};
+use super::numbers;
 use super::sheet::{NoteKind, Sheet};
 use crate::file::printable;
 use crate::recipe::suggest::closest;
@@ -85,6 +86,8 @@ pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
     /// Those that the translation asked for.
     asked: RefCell<BTreeSet<&'static str>>,
+    /// Unknown ones that `--leave` names.
+    left: Vec<String>,
 }
 
 impl Flags {
@@ -104,6 +107,7 @@ impl Flags {
             let Some(flag) = find(&name, table)? else {
                 if is_left(leave, &name) {
                     while words.next_if(|next| !next.starts_with("--")).is_some() {}
+                    flags.left.push(shown(word));
                     continue;
                 }
                 let near = closest(&name, table.iter().map(|flag| flag.name));
@@ -199,6 +203,9 @@ impl Flags {
     /// # Errors
     /// [`Error::Argument`] with the first refused flag and the names of others.
     pub(super) fn account(&self, table: &'static [Flag], leave: &[String], sheet: &mut Sheet) -> Result<()> {
+        for flag in &self.left {
+            sheet.note(NoteKind::Differs, flag.clone(), LEFT_UNKNOWN);
+        }
         let mut account = Account::new(leave);
         for flag in table.iter().filter(|flag| self.given.contains_key(flag.name)) {
             let shown = self.shown(flag.name);
@@ -257,9 +264,9 @@ pub(super) fn parse(name: &str, text: &str) -> Result<f64> {
 }
 
 fn whole(name: &'static str, found: Sourced<f64>) -> Result<Sourced<u64>> {
-    if found.value < 0.0 || found.value.fract() != 0.0 || found.value > 9e15 {
+    let Some(value) = numbers::whole(found.value) else {
         let reason = format!("{} is not a whole number of at least 0", found.value);
         return Err(Error::argument(name, reason, "write a whole number"));
-    }
-    Ok(Sourced { value: found.value as u64, from: found.from, is_given: found.is_given })
+    };
+    Ok(Sourced { value, from: found.from, is_given: found.is_given })
 }

@@ -4,11 +4,12 @@
 //! [`deepspeed`] a configuration of DeepSpeed, [`model_center`] commands of ModelCenter's examples,
 //! [`distributed_finetuning`] commands of the program of this name, [`axolotl`] and [`llama_factory`] their YAML files.
 //! Each gives a [`Sheet`]: the lines of a recipe with what each was made from, and every other setting with the reason
-//! why it has none. A setting that cannot be kept is an error, unless [`ImportOptions::leave`] names it.
+//! why it has none; generation and export of "Distributed finetuning" become [`Commands`] in the same way. A setting
+//! that cannot be kept is an error, unless [`ImportOptions::leave`] names it.
 //!
 //! - `shell`: the command of a script as words; `flags`: words against a table; `sheet`: the recipe in the making.
 //! - `account`: settings without a line, noted or refused; `ranks`: ranks by the launcher; `batch`: the batch equation.
-//! - `keys`: the names of recipe keys; `yaml`: configurations in YAML.
+//! - `keys`: the names of recipe keys; `numbers`: numbers of other systems; `yaml`: configurations in YAML.
 //!
 //! Nothing is run and no file is read. Called by the program `import`.
 
@@ -20,6 +21,7 @@ mod flags;
 pub(crate) mod keys;
 mod megatron;
 mod model_center;
+mod numbers;
 mod ranks;
 mod sheet;
 mod shell;
@@ -30,6 +32,7 @@ pub use distributed_finetuning::distributed_finetuning;
 pub use flags::{Flag, Role, Takes};
 pub use megatron::{cpm, megatron};
 pub use model_center::model_center;
+pub(crate) use sheet::inline_tables;
 pub use sheet::{Commands, Line, Note, NoteKind, Sheet, Translated};
 pub use yaml::{YamlKey, axolotl, axolotl_keys, llama_factory, llama_factory_keys};
 

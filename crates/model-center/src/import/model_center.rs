@@ -83,7 +83,7 @@ fn model(flags: &Flags, program: &str, sheet: &mut Sheet) -> Result<&'static str
         return Err(Error::argument("--model-config", "there is no model", "give --model-config bert-large-cased"));
     };
     let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
-    let of_program = ["bert", "gptj", "gpt2", "llama", "t5", "cpm1", "cpm2", "roberta"];
+    let of_program = ["roberta", "bert", "gptj", "gpt2", "llama", "t5", "cpm1", "cpm2"];
     let family =
         family_of(last).or_else(|| of_program.into_iter().find(|family| program.contains(family))).unwrap_or("bert");
     if unavailable_family(last).is_some() {

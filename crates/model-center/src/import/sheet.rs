@@ -174,7 +174,18 @@ impl Sheet {
 
     /// Whether there are several ranks of a kind, by the key of their number.
     pub(super) fn has_several(&self, key: &str) -> bool {
-        self.get(key).and_then(|value| value.parse::<u64>().ok()).is_some_and(|count| count > 1)
+        self.count(key).is_some_and(|count| count > 1)
+    }
+
+    /// The ranks of one data rank: tensor-parallel x pipeline-parallel ones.
+    pub(super) fn model_ranks(&self) -> u64 {
+        let of = |key| self.count(key).unwrap_or(1).max(1);
+        of(keys::TENSOR).saturating_mul(of(keys::PIPELINE))
+    }
+
+    /// The whole number that a key has.
+    pub(super) fn count(&self, key: &str) -> Option<u64> {
+        self.get(key).and_then(|value| value.parse().ok())
     }
 
     /// Value of a key as TOML.
@@ -237,6 +248,11 @@ impl Sheet {
         Err(Error::argument(printable(&format!("{place}{from}"), 200), reason, first.fix.clone()))
     }
 
+    /// The program that trains by the recipe.
+    pub(crate) fn trainer(&self) -> &'static str {
+        if self.get(keys::TASK) == Some("\"pretrain\"") { "pretrain" } else { "finetune" }
+    }
+
     /// The recipe as TOML.
     pub fn to_toml(&self) -> String {
         self.to_string()
@@ -247,8 +263,7 @@ impl Display for Sheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks = self.ranks.map_or_else(String::new, |ranks| format!(" --ranks {ranks}"));
         writeln!(f, "# Made by `{}` from {}.", self.program, comment(&self.source))?;
-        let is_pretraining = self.get("data.task") == Some("\"pretrain\"");
-        let program = if is_pretraining { "pretrain" } else { "finetune" };
+        let program = self.trainer();
         let file = self.file.as_deref().unwrap_or("FILE");
         writeln!(f, "# {program} --recipe {}{ranks}", comment(file))?;
         let table_of = |line: &Line| line.key.rsplit_once('.').map_or_else(String::new, |(table, _)| table.to_owned());
@@ -317,13 +332,13 @@ impl Display for Commands {
     }
 }
 
-/// Data sets as a list of inline tables, from the fields of each.
-pub(super) fn inline_tables(sets: &[Vec<(&str, String)>]) -> String {
+/// A list of inline tables, from the fields of each with their values as TOML.
+pub(crate) fn inline_tables(all: &[Vec<(&str, String)>]) -> String {
     let table = |fields: &Vec<(&str, String)>| {
         let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} = {value}")).collect();
         format!("{{ {} }}", fields.join(", "))
     };
-    format!("[{}]", sets.iter().map(table).collect::<Vec<_>>().join(", "))
+    format!("[{}]", all.iter().map(table).collect::<Vec<_>>().join(", "))
 }
 
 /// The notes as comments, by their kinds.

@@ -41,13 +41,13 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let of_row = |row: &Map<String, Value>| texts(row, &found);
     let count = files::write(options, (&table, &data, eval.as_ref()), |row| of_row(row).concat(), made);
     found.write(model, made);
-    let lengths = files::sampled(&table).map(|row| {
+    let lengths = files::sampled(&table, files::COUNTED).map(|row| {
         let texts = of_row(row);
         let has_own_prompt = found.form == RecordForm::Alpaca && !model.has_template;
         let more = if has_own_prompt { OF_ALPACA } else { OF_TURN * texts.len() };
         Ok(model.count(&texts.join("\n"), None)? + more)
     });
-    let length = files::write_length(&mut lengths.collect::<Result<Vec<usize>>>()?, model, made);
+    let length = files::write_length(lengths.collect::<Result<_>>()?, (model, false), made);
     files::write_flaws(&table, made);
     Ok(TrainingSamples { count, length, sequences: 1, is_run: false })
 }
@@ -100,8 +100,7 @@ impl Found {
             }
             return Ok(Found { form: *form, name: name(*form), columns, is_usual: true });
         }
-        let pair = PAIRS.iter().find_map(|(one, other)| Some((table.usual(&[*one])?, table.usual(&[*other])?)));
-        if let Some((prompt, completion)) = pair {
+        if let Some((prompt, completion)) = table.usual_pair(&PAIRS) {
             return Ok(own(RecordForm::PromptCompletion, vec![prompt.name.clone(), completion.name.clone()]));
         }
         match table.usual(&["text", "content", "body"]) {

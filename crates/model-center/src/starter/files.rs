@@ -1,10 +1,10 @@
 //! The data files of a recipe: which are evaluated, what is split off, how long the samples are.
 
 use super::model::{FoundModel, limit};
-use super::split::{self, Sides};
+use super::split::{self, Row, Sides};
 use super::table::{Table, evaluation_file};
 use super::{Starter, StarterOptions};
-use crate::import::keys;
+use crate::import::{inline_tables, keys};
 use crate::recipe::quote;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub(super) const TOO_LARGE: &str = "the data are too large to be split here; giv
 /// Fewer records are not split.
 const FEWEST: usize = 10;
 /// Records whose lengths are counted.
-const COUNTED: usize = 1000;
+pub(super) const COUNTED: usize = 1000;
 
 /// The training data and the evaluation data: `--eval`, or the one of several files that has a name of such data.
 pub(super) fn data_and_eval(options: &StarterOptions) -> (Vec<PathBuf>, Option<PathBuf>) {
@@ -27,17 +27,15 @@ pub(super) fn data_and_eval(options: &StarterOptions) -> (Vec<PathBuf>, Option<P
     }
 }
 
-/// Splits evaluation data off the records of `name`, `kind` of them, and writes both files; the training records.
-/// Where none can be split off, all are for training, in a file of their own if some records are on no side.
-///
-/// `rows` are the text and the group of each record.
+/// Writes the records of `name` to a file for each side; `kind` describes the evaluated ones. Returns the number of
+/// training records. Where none are evaluated, all are for training, in a file of their own if some are on no side.
 pub(super) fn split_off(
     options: &StarterOptions,
-    (table, rows): (&Table, &[Option<(String, String)>]),
+    (table, sides): (&Table, Sides),
     (name, kind): (&str, &str),
     made: &mut Starter,
 ) -> usize {
-    let Sides { train, eval } = split::divide(rows);
+    let Sides { train, eval } = sides;
     let [train_path, eval_path] = split::paths(options);
     if eval.is_empty() {
         let (path, why) = match train.len() == table.rows.len() {
@@ -72,14 +70,11 @@ pub(super) fn write(
     let names: Vec<String> = data.iter().map(|path| path.display().to_string()).collect();
     match (eval, names.as_slice()) {
         (None, _) if table.is_whole && count >= FEWEST => {
-            let rows: Vec<Option<(String, String)>> =
-                table.rows.iter().map(|row| Some((text(row), String::new()))).collect();
-            // Of several files the records are joined, whatever is split off.
-            if let [name] = names.as_slice() {
-                return split_off(options, (table, &rows), (name, "about a tenth"), made);
-            }
-            if !split::divide(&rows).eval.is_empty() {
-                return split_off(options, (table, &rows), (&names.join(", "), "about a tenth"), made);
+            let rows: Vec<Row> = table.rows.iter().map(|row| split::row(&text(row), String::new())).collect();
+            let sides = split::divide(&rows);
+            // The records of several files are joined where some are split off.
+            if names.len() == 1 || !sides.eval.is_empty() {
+                return split_off(options, (table, sides), (&names.join(", "), "about a tenth"), made);
             }
             write_sets(&names, None, count, made);
         }
@@ -96,40 +91,45 @@ pub(super) fn write(
 }
 
 fn write_sets(names: &[String], eval: Option<&PathBuf>, count: usize, made: &mut Starter) {
-    let set = |(at, path): (usize, &String)| match eval {
-        Some(eval) if at == 0 => {
-            format!("{{ path = {}, eval = {} }}", quote(path), quote(&eval.display().to_string()))
-        }
-        _ => format!("{{ path = {} }}", quote(path)),
-    };
-    let sets: Vec<String> = names.iter().enumerate().map(set).collect();
+    let mut sets: Vec<_> = names.iter().map(|path| vec![("path", quote(path))]).collect();
+    if let (Some(first), Some(eval)) = (sets.first_mut(), eval) {
+        first.push(("eval", quote(&eval.display().to_string())));
+    }
     let why = format!("{count} records; `proportion` of a set is its share of an epoch");
-    made.sheet.raw(keys::SETS, format!("[{}]", sets.join(", ")), why);
+    made.sheet.raw(keys::SETS, inline_tables(&sets), why);
 }
 
-/// Some records, evenly chosen.
-pub(super) fn sampled(table: &Table) -> impl Iterator<Item = &Map<String, Value>> {
-    table.rows.iter().step_by(table.rows.len().div_ceil(COUNTED).max(1))
+/// At most `most` records, evenly chosen.
+pub(super) fn sampled(table: &Table, most: usize) -> impl Iterator<Item = &Map<String, Value>> {
+    table.rows.iter().step_by(table.rows.len().div_ceil(most).max(1))
 }
 
-/// Writes the limit of samples that have these tokens, and gives it.
-pub(super) fn write_length(lengths: &mut [usize], model: &FoundModel, made: &mut Starter) -> usize {
-    let (length, longest) = limit(lengths, model.positions);
+/// Writes the limit of samples that have these tokens, and gives it; `is_exact` is whether they were counted as the
+/// run counts them.
+pub(super) fn write_length(
+    mut lengths: Vec<usize>,
+    (model, is_exact): (&FoundModel, bool),
+    made: &mut Starter,
+) -> usize {
+    let (length, longest) = limit(&mut lengths, model.positions);
     let positions =
         model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
+    let (of, longest, end) = match is_exact {
+        true => ("texts", format!("; the longest has {longest}"), ""),
+        false => ("samples", format!(", the longest about {longest}"), "; `data preview` counts exactly"),
+    };
     let counted = model.counted();
-    let why = format!(
-        "the 99th percentile of the samples' tokens{counted}, the longest about {longest}{positions}; \
-         `data preview` counts exactly"
-    );
+    let why = format!("the 99th percentile of the {of}' tokens{counted}{longest}{positions}{end}");
     made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
     length
 }
 
-/// Writes that records are skipped, where some cannot be read.
+/// Writes that records are skipped, where some cannot be read. The files of a split have none of these.
 pub(super) fn write_flaws(table: &Table, made: &mut Starter) {
     if let Some(flaws) = table.flaws() {
-        made.sheet.text(keys::ON_BAD_RECORD, "skip", flaws.clone());
+        if made.files.is_empty() {
+            made.sheet.text(keys::ON_BAD_RECORD, "skip", format!("{flaws}; data.bad_record_limit bounds them"));
+        }
         made.remark(&table.place, flaws);
     }
 }

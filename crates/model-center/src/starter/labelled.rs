@@ -1,11 +1,13 @@
 //! Texts with labels: which columns they are in, which classes there are, how uneven they are.
 
-use super::files::{TOO_LARGE, data_and_eval, split_off};
-use super::model::{FoundModel, limit};
+use super::files::{self, TOO_LARGE, data_and_eval, split_off};
+use super::model::FoundModel;
+use super::split::{self, Row};
 use super::table::{Column, Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
 use crate::import::keys;
 use crate::{Error, Result};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Usual names of columns of labels.
@@ -55,6 +57,8 @@ const PAIRS: [(&str, &str); 6] = [
     ("text1", "text2"),
     ("text", "text_pair"),
 ];
+/// Texts whose tokens are counted.
+const COUNTED: usize = 2000;
 /// More different labels than this are no classes that a newcomer means.
 const MOST_CLASSES: usize = 1000;
 /// Numbers of more different values are predicted as numbers.
@@ -92,19 +96,15 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     };
     sheet.text(keys::TASK, task, why);
     let train = data.first().map(|path| path.display().to_string()).unwrap_or_default();
-    let of = |row: &serde_json::Map<String, serde_json::Value>, name: &str| row.get(name).and_then(single);
-    let rows: Vec<Option<(String, String)>> = table
-        .rows
-        .iter()
-        .map(|row| {
-            let text = of(row, &columns.text.name)?;
-            let label = of(row, &columns.label.name).filter(|label| !label.trim().is_empty())?;
-            Some((text, if is_regression { String::new() } else { label }))
-        })
-        .collect();
+    let of = |row: &Map<String, Value>, name: &str| row.get(name).and_then(single);
+    let row = |row: &Map<String, Value>| -> Row {
+        let text = of(row, &columns.text.name)?;
+        let label = of(row, &columns.label.name).filter(|label| !label.trim().is_empty())?;
+        split::row(&text, if is_regression { String::new() } else { label })
+    };
+    let rows: Vec<Row> = table.rows.iter().map(row).collect();
     let mut count = rows.iter().flatten().count();
     let unlabelled = rows.len() - count;
-    let mut is_split = false;
     match &eval {
         Some(eval) => {
             sheet.text(keys::TRAIN, &train, format!("{count} records"));
@@ -121,8 +121,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         None if table.is_whole => {
             let has_groups = !is_regression && classes.values().any(|count| *count >= 5);
             let kind = if has_groups { "a tenth of each class" } else { "about a tenth" };
-            count = split_off(options, (&table, &rows), (&train, kind), made);
-            is_split = !made.files.is_empty();
+            count = split_off(options, (&table, split::divide(&rows)), (&train, kind), made);
             if unlabelled > 0 {
                 let why = format!("{unlabelled} records without a label are left out");
                 made.remark(&train, why);
@@ -138,19 +137,8 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     if !is_regression {
         write_classes(classes, has_eval, made);
     }
-    let mut lengths = columns.lengths(&table, model)?;
-    let (length, longest) = limit(&mut lengths, model.positions);
-    let positions =
-        model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
-    let counted = model.counted();
-    let why = format!("the 99th percentile of the texts' tokens{counted}; the longest has {longest}{positions}");
-    made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
-    if let Some(flaws) = table.flaws() {
-        if !is_split {
-            made.sheet.text(keys::ON_BAD_RECORD, "skip", flaws.clone());
-        }
-        made.remark(&train, flaws);
-    }
+    let length = files::write_length(columns.lengths(&table, model)?, (model, true), made);
+    files::write_flaws(&table, made);
     Ok(TrainingSamples { count, length, sequences: 1, is_run: false })
 }
 
@@ -216,8 +204,7 @@ impl<'t> Columns<'t> {
         let label = label.ok_or_else(|| missing("a label that repeats", "label"))?;
         let is_other = |column: &&Column| column.name != label.name && column.is_single && column.filled > 0;
         let (first, second) = (table.named(options, "text")?, table.named(options, "text_pair")?);
-        let by_pair = || PAIRS.iter().find_map(|(one, other)| Some((table.usual(&[*one])?, table.usual(&[*other])?)));
-        let (text, pair) = match (first, second, by_pair()) {
+        let (text, pair) = match (first, second, table.usual_pair(&PAIRS)) {
             (Some(text), pair, _) => (Some(text), pair),
             (None, None, Some((text, pair))) => (Some(text), Some(pair)),
             (None, pair, _) => {
@@ -242,12 +229,10 @@ impl<'t> Columns<'t> {
         made.sheet.text(keys::COLUMN_LABEL, &self.label.name, format!("{values} different values"));
     }
 
-    /// Tokens of at most 2000 texts, evenly chosen.
+    /// Tokens of some texts.
     fn lengths(&self, table: &Table, model: &FoundModel) -> Result<Vec<usize>> {
-        let step = table.rows.len().div_ceil(2000).max(1);
-        let of =
-            |row: &serde_json::Map<String, serde_json::Value>, column: &Column| row.get(&column.name).and_then(single);
-        let texts = table.rows.iter().step_by(step).filter_map(|row| {
+        let of = |row: &Map<String, Value>, column: &Column| row.get(&column.name).and_then(single);
+        let texts = files::sampled(table, COUNTED).filter_map(|row| {
             let second = self.pair.map(|pair| of(row, pair).unwrap_or_default());
             Some((of(row, self.text)?, second))
         });

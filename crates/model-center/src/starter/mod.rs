@@ -48,7 +48,7 @@ pub struct StarterOptions {
     pub columns: Vec<(String, String)>,
     /// Memory that the run may take, in bytes; `None` for what there is.
     pub memory: Option<u64>,
-    /// The recipe's path, which names the files of a split and the run.
+    /// The recipe's path, which names the files of a split.
     pub out: PathBuf,
     /// `key=value` settings, which come last.
     pub sets: Vec<String>,

@@ -14,8 +14,12 @@ use std::sync::Arc;
 
 /// Encoders, which predict no next token.
 const ENCODERS: [&str; 5] = ["bert", "roberta", "xlm-roberta", "camembert", "megatron-bert"];
-/// Models with an encoder and a decoder that have no head for classes.
-const WITHOUT_CLASSES: [&str; 6] = ["t5", "mt5", "marian", "cpm1", "cpm2", "cpm_t5"];
+/// Encoder-decoders.
+const ENCODER_DECODERS: [&str; 6] = ["t5", "mt5", "bart", "marian", "cpm2", "cpm_t5"];
+/// The encoder-decoder that has a head for classes.
+const WITH_CLASSES: &str = "bart";
+/// The decoder that is pretrained by infilling.
+const INFILLING: &str = "cpm1";
 /// Fields that state the longest sequence, by the families' names of it.
 const POSITIONS: [&str; 4] = ["max_position_embeddings", "n_positions", "n_ctx", "position_size"];
 /// What texts are taken for without a tokenizer: characters of a token.
@@ -51,6 +55,7 @@ impl FoundModel {
     pub(super) fn of(preset: &Preset, options: &StarterOptions, registry: &Registry<'_>) -> Result<FoundModel> {
         let name = options.model.clone().unwrap_or_else(|| preset.model.to_owned());
         let is_random = preset.data == DataKind::Tokens;
+        let (memory, needs_cpu) = (smallest_memory(), preset.trained.needs_cpu());
         let mut found = FoundModel {
             name,
             family: String::new(),
@@ -58,8 +63,8 @@ impl FoundModel {
             positions: None,
             tokenizer: None,
             has_template: false,
-            device_memory: smallest_memory().filter(|_| !preset.trained.needs_cpu()),
-            needs_cpu: preset.trained.needs_cpu() && smallest_memory().is_some(),
+            device_memory: memory.filter(|_| !needs_cpu),
+            needs_cpu: needs_cpu && memory.is_some(),
             is_random,
         };
         let directory = match Pretrained::resolve(&found.name, None, &options.places) {
@@ -86,9 +91,9 @@ impl FoundModel {
     /// Refuses a family that the preset is not for.
     fn check(&self, preset: &Preset, place: &str) -> Result<()> {
         let family = self.family.as_str();
-        let (is_encoder, has_no_classes) = (ENCODERS.contains(&family), WITHOUT_CLASSES.contains(&family));
+        let (is_encoder, is_encoder_decoder) = (ENCODERS.contains(&family), ENCODER_DECODERS.contains(&family));
         let (reason, fix) = match preset.data {
-            DataKind::Labelled if has_no_classes => (
+            DataKind::Labelled if is_encoder_decoder && family != WITH_CLASSES => (
                 "has no head for classes",
                 "name an encoder such as google-bert/bert-base-uncased, or learn label words: docs/tasks.md",
             ),
@@ -96,9 +101,13 @@ impl FoundModel {
                 "is an encoder, which predicts no next token",
                 "name a language model such as HuggingFaceTB/SmolLM2-135M-Instruct",
             ),
-            DataKind::Tokens if is_encoder || has_no_classes || family == "bart" => (
+            DataKind::Tokens if is_encoder || is_encoder_decoder => (
                 "is not a decoder, and this preset predicts next tokens",
                 "name a decoder, or begin with a recipe of examples/recipes/pretrain_*.toml",
+            ),
+            DataKind::Tokens if family == INFILLING => (
+                "is pretrained by infilling, and this preset predicts next tokens",
+                "name another decoder, or begin with examples/recipes/pretrain_cpm1.toml",
             ),
             _ => return Ok(()),
         };
@@ -192,6 +201,21 @@ pub(super) fn limit(lengths: &mut [usize], positions: Option<usize>) -> (usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::MODELS;
+
+    #[test]
+    fn every_family_of_the_registry_is_in_the_list_of_its_kind() {
+        for entry in MODELS {
+            let is_encoder_decoder = entry.doc.contains("decoder's next token");
+            let is_decoder = entry.doc.contains("heads for the next token");
+            let family = entry.model_type;
+            assert_eq!(ENCODER_DECODERS.contains(&family), is_encoder_decoder, "{family}");
+            assert_eq!(ENCODERS.contains(&family), !is_encoder_decoder && !is_decoder, "{family}");
+            let has_classes = !is_encoder_decoder || entry.doc.contains("for classification");
+            assert_eq!(has_classes, !is_encoder_decoder || family == WITH_CLASSES, "{family}");
+        }
+        assert!(MODELS.iter().any(|entry| entry.model_type == INFILLING));
+    }
 
     #[test]
     fn the_limit_has_room_for_99_of_100_texts_and_for_no_more_than_the_positions() {

@@ -44,14 +44,14 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let of_pair = |row: &Map<String, Value>| [texts(row, found.chosen), texts(row, found.rejected)].concat().concat();
     let count = files::write(options, (&table, &data, eval.as_ref()), of_pair, made);
     found.write(are_chats, model, made);
-    let longer = files::sampled(&table).map(|row| {
+    let longer = files::sampled(&table, files::COUNTED).map(|row| {
         let tokens = |column: &Column| -> Result<usize> {
             let texts = texts(row, column);
             Ok(model.count(&texts.join("\n"), None)? + OF_TURN * texts.len())
         };
         Ok(tokens(found.chosen)?.max(tokens(found.rejected)?))
     });
-    let length = files::write_length(&mut longer.collect::<Result<Vec<usize>>>()?, model, made);
+    let length = files::write_length(longer.collect::<Result<_>>()?, (model, false), made);
     files::write_flaws(&table, made);
     Ok(TrainingSamples { count, length, sequences: 2, is_run: false })
 }
@@ -65,7 +65,7 @@ struct Found<'t> {
 
 impl<'t> Found<'t> {
     fn of(table: &'t Table, options: &StarterOptions) -> Result<Found<'t>> {
-        let usual = |name: &str| table.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name));
+        let usual = |name: &str| table.called(name).next();
         let (chosen, rejected) = match (table.named(options, "chosen")?, table.named(options, "rejected")?) {
             (Some(chosen), Some(rejected)) => (chosen, rejected),
             (None, None) => {

@@ -12,6 +12,14 @@ const SHARE: usize = 10;
 /// More records tell no more about a model.
 const MOST: usize = 2000;
 
+/// What a record is divided by: the hash of its text, and its group. `None` for a record of no side.
+pub(super) type Row = Option<([u8; 32], String)>;
+
+/// A record with this text, in a group.
+pub(super) fn row(text: &str, group: String) -> Row {
+    Some((*blake3::hash(text.as_bytes()).as_bytes(), group))
+}
+
 /// Records by their side.
 pub(super) struct Sides {
     pub(super) train: Vec<usize>,
@@ -20,19 +28,16 @@ pub(super) struct Sides {
 
 /// A tenth of each group, of groups of at least five records one or more; where all groups are smaller, a tenth of all.
 /// Of fewer than five records none is evaluated.
-///
-/// `rows` are the text and the group of each record; records without are on no side.
-pub(super) fn divide(rows: &[Option<(String, String)>]) -> Sides {
+pub(super) fn divide(rows: &[Row]) -> Sides {
     let of_groups = by_groups(rows, |group| group);
     if of_groups.eval.is_empty() { by_groups(rows, |_| "") } else { of_groups }
 }
 
-fn by_groups(rows: &[Option<(String, String)>], name: impl Fn(&str) -> &str) -> Sides {
+fn by_groups(rows: &[Row], name: impl Fn(&str) -> &str) -> Sides {
     let mut groups: BTreeMap<&str, BTreeMap<[u8; 32], Vec<usize>>> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
-        if let Some((text, group)) = row {
-            let hash = *blake3::hash(text.as_bytes()).as_bytes();
-            groups.entry(name(group)).or_default().entry(hash).or_default().push(at);
+        if let Some((hash, group)) = row {
+            groups.entry(name(group)).or_default().entry(*hash).or_default().push(at);
         }
     }
     let counted = rows.iter().flatten().count();
@@ -77,22 +82,22 @@ mod tests {
 
     #[test]
     fn of_classes_that_are_all_small_a_tenth_is_evaluated_and_of_few_records_none() {
-        let rows = |count: usize| -> Vec<Option<(String, String)>> {
-            (0..count).map(|at| Some((format!("text {at}"), format!("class {}", at % (count / 4).max(1))))).collect()
+        let rows = |count: usize| -> Vec<Row> {
+            (0..count).map(|at| row(&format!("text {at}"), format!("class {}", at % (count / 4).max(1)))).collect()
         };
         for (count, expected) in [(40, 4), (12, 1), (5, 1), (4, 0), (0, 0)] {
             let Sides { train, eval } = divide(&rows(count));
             assert_eq!((train.len(), eval.len()), (count - expected, expected), "{count} records");
         }
         // One text cannot be on both sides.
-        let same = vec![Some(("text".to_owned(), String::new())); 20];
+        let same = vec![row("text", String::new()); 20];
         assert_eq!(divide(&same).eval.len(), 0);
     }
 
     #[test]
     fn every_class_is_on_both_sides_and_equal_texts_are_on_one() {
-        let row = |text: usize, group: &str| Some((format!("text {text}"), group.to_owned()));
-        let mut rows: Vec<Option<(String, String)>> = (0..100).map(|at| row(at, "large")).collect();
+        let row = |text: usize, group: &str| row(&format!("text {text}"), group.to_owned());
+        let mut rows: Vec<Row> = (0..100).map(|at| row(at, "large")).collect();
         rows.extend((0..5).map(|at| row(1000 + at, "small")));
         rows.extend((0..30).map(|at| row(2000 + at % 10, "repeated")));
         rows.push(None);
@@ -104,8 +109,8 @@ mod tests {
         };
         assert_eq!((count(&eval, "large"), count(&eval, "small"), count(&eval, "tiny")), (10, 1, 0));
         assert_eq!(count(&eval, "repeated"), 3);
-        let texts = |side: &[usize]| -> Vec<String> {
-            side.iter().filter_map(|at| rows[*at].as_ref().map(|(text, _)| text.clone())).collect()
+        let texts = |side: &[usize]| -> Vec<[u8; 32]> {
+            side.iter().filter_map(|at| rows[*at].as_ref().map(|(text, _)| *text)).collect()
         };
         assert!(texts(&eval).iter().all(|text| !texts(&train).contains(text)));
         // Chosen by hash: the same each time.

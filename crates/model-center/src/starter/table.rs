@@ -151,13 +151,20 @@ impl Table {
         }
     }
 
-    /// The first column whose name is one of some, whatever its case.
+    /// The columns of a name, whatever its case.
+    pub(super) fn called(&self, name: &str) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(move |column| column.name.trim().eq_ignore_ascii_case(name))
+    }
+
+    /// The first column of single values whose name is one of some.
     pub(super) fn usual(&self, names: &[&str]) -> Option<&Column> {
         let is_single = |column: &&Column| column.is_single && column.filled > 0;
-        let find = |name: &&str| {
-            self.columns.iter().filter(is_single).find(|column| column.name.trim().eq_ignore_ascii_case(name))
-        };
-        names.iter().find_map(find)
+        names.iter().find_map(|name| self.called(name).find(is_single))
+    }
+
+    /// The first two columns of single values whose names are a pair of some.
+    pub(super) fn usual_pair(&self, names: &[(&str, &str)]) -> Option<(&Column, &Column)> {
+        names.iter().find_map(|(one, other)| Some((self.usual(&[*one])?, self.usual(&[*other])?)))
     }
 
     /// What there is, to choose from.
@@ -169,8 +176,7 @@ impl Table {
     /// A note on records that could not be read.
     pub(super) fn flaws(&self) -> Option<String> {
         let count = self.flawed;
-        (count > 0)
-            .then(|| format!("{count} records cannot be read and are left out; data.bad_record_limit bounds them"))
+        (count > 0).then(|| format!("{count} records cannot be read and are left out"))
     }
 }
 

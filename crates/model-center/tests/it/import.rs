@@ -6,7 +6,7 @@ use model_center::import::{self, ImportOptions, NoteKind, Sheet};
 use model_center::recipe::Recipe;
 use std::path::Path;
 
-fn file(name: &str) -> String {
+pub fn file(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/imports").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -382,6 +382,9 @@ fn what_cannot_be_kept_is_refused_with_a_reason_and_left_out_on_request() {
     let leave = ["num-experts", "use-tfrecords"].map(str::to_owned).to_vec();
     let sheet = import::megatron(command, &ImportOptions { leave, ..ImportOptions::default() }).unwrap();
     assert!(notes(&sheet, NoteKind::Differs).contains(&"--num-experts 8"));
+    let unknown = ImportOptions { leave: vec!["own-flag".into()], ..ImportOptions::default() };
+    let sheet = import::megatron("--num-layers 2 --own_flag 3", &unknown).unwrap();
+    assert!(notes(&sheet, NoteKind::Differs).contains(&"--own_flag"), "{sheet}");
     for (command, words) in [
         ("--seq-lenght 5", "did you mean --seq-length?"),
         ("--lr fast", "fast is not a number"),
@@ -389,6 +392,10 @@ fn what_cannot_be_kept_is_refused_with_a_reason_and_left_out_on_request() {
         ("--lr", "its value is missing"),
         ("python pretrain_bert.py", "there is no flag in it"),
         ("--hidden-size 100 --num-attention-heads 3", "does not divide"),
+        (
+            "--tensor-model-parallel-size 9e15 --pipeline-model-parallel-size 9e15 --train-samples 8 --lr 1",
+            "a number of steps only with the samples of a step",
+        ),
         ("--fp16 --loss-scale 1000", "1000 is not a power of two"),
         ("--recompute-gran full --lr 1 --l 5", "unknown flag"),
     ] {

@@ -1,6 +1,7 @@
 //! Commands of "Distributed finetuning" as recipes and commands: values, accounting for every flag, and mistakes.
 
-use crate::import_yaml::{check_recipe, differs, expect, file};
+use crate::import::{expect, file};
+use crate::import_yaml::{check_recipe, differs};
 use model_center::import::{self, ImportOptions, Role, Sheet, Translated};
 use model_center::recipe::{Recipe, list};
 use std::path::Path;

@@ -11,6 +11,7 @@ use super::batch::BatchParts;
 use super::flags::Role;
 use super::keys as recipe;
 use super::megatron::megatron;
+use super::numbers;
 use super::sheet::{NoteKind, Sheet};
 use crate::config::json::parse_object;
 use crate::file::printable;
@@ -58,12 +59,10 @@ struct Config<'a> {
 impl Config<'_> {
     /// A value; `None` where it is absent, null, or "auto", which the Trainer of transformers fills in.
     fn get(&self, path: &str) -> Option<&Value> {
-        let (last, tables) = path.split('.').collect::<Vec<_>>().split_last().map(|(l, t)| (*l, t.to_vec()))?;
-        let mut map = self.map;
-        for table in tables {
-            map = map.get(table)?.as_object()?;
-        }
-        map.get(last).filter(|value| !value.is_null() && value.as_str() != Some("auto"))
+        let mut parts = path.split('.');
+        let last = parts.next_back()?;
+        let table = parts.try_fold(self.map, |map, table| map.get(table)?.as_object())?;
+        table.get(last).filter(|value| !value.is_null() && value.as_str() != Some("auto"))
     }
 
     fn wrong(&self, path: &str, value: &Value, wanted: &str) -> Error {
@@ -73,18 +72,12 @@ impl Config<'_> {
 
     fn number(&self, path: &str) -> Result<Option<f64>> {
         let Some(value) = self.get(path) else { return Ok(None) };
-        // PyYAML reads 1e-5 as a text, and so do many files.
-        let number = value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok()));
-        let number = number.filter(|number| number.is_finite());
-        number.map(Some).ok_or_else(|| self.wrong(path, value, "a number"))
+        numbers::number(value).map(Some).ok_or_else(|| self.wrong(path, value, "a number"))
     }
 
     fn whole(&self, path: &str) -> Result<Option<u64>> {
         let Some(number) = self.number(path)? else { return Ok(None) };
-        if number < 0.0 || number.fract() != 0.0 || number > 9e15 {
-            return Err(self.wrong(path, &Value::from(number), "a whole number"));
-        }
-        Ok(Some(number as u64))
+        numbers::whole(number).map(Some).ok_or_else(|| self.wrong(path, &Value::from(number), "a whole number"))
     }
 
     fn flag(&self, path: &str) -> Result<Option<bool>> {
@@ -98,13 +91,11 @@ impl Config<'_> {
     }
 
     fn shown(&self, path: &str) -> String {
-        let value = self.get(path).map(Value::to_string).unwrap_or_default();
-        printable(&format!("{path} {value}"), 120)
+        shown(path, self.get(path))
     }
 }
 
 fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
-    let of = |key: &str| sheet.get(key).and_then(|value| value.parse::<u64>().ok());
     let held = |key: &str| {
         let line = sheet.lines().iter().find(|line| line.key == key)?;
         Some((line.value.parse::<u64>().ok()?, line.from.clone()))
@@ -129,7 +120,7 @@ fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Res
         micro,
         accumulation,
         ranks: options.ranks.or(sheet.ranks),
-        model_ranks: of(recipe::TENSOR).unwrap_or(1) * of(recipe::PIPELINE).unwrap_or(1),
+        model_ranks: sheet.model_ranks(),
     };
     parts.write(sheet)
 }
@@ -143,7 +134,7 @@ fn account(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> R
             return false;
         }
         let place = format!("{}, {}", config.place, printable(path, 80));
-        let setting = Setting { name: path, place, shown: shown(path, value) };
+        let setting = Setting { name: path, place, shown: shown(path, Some(value)) };
         // An object that is listed only as a whole is not looked into.
         let is_table = value.is_object() && KEYS.iter().any(|(key, _)| key.starts_with(&format!("{path}.")));
         let is_off = *value == Value::Bool(false)
@@ -174,6 +165,7 @@ fn walk(map: &Map<String, Value>, prefix: &str, visit: &mut impl FnMut(&str, &Va
     }
 }
 
-fn shown(path: &str, value: &Value) -> String {
+fn shown(path: &str, value: Option<&Value>) -> String {
+    let value = value.map(Value::to_string).unwrap_or_default();
     printable(&format!("{path} {value}"), 120)
 }

@@ -3,7 +3,7 @@
 use super::{Program, Translation};
 use crate::import::flags::check_set;
 use crate::import::keys;
-use crate::import::sheet::{NoteKind, Sheet};
+use crate::import::sheet::{NoteKind, Sheet, inline_tables};
 use crate::recipe::quote;
 use crate::{Error, Result};
 
@@ -170,14 +170,11 @@ impl Translation<'_> {
             let reason = "weights and paths do not alternate";
             return Err(Error::argument(name, reason, "write --data-path 0.3 data/a 0.7 data/b"));
         }
-        let entries: Vec<String> = pairs
-            .iter()
-            .map(|[weight, path]| {
-                let weight = weight.parse::<f64>().unwrap_or(1.0);
-                format!("{{ path = {}, weight = {weight:?} }}", quote(&token_file(path)))
-            })
-            .collect();
-        sheet.raw(key, format!("[{}]", entries.join(", ")), from);
+        let fields = |[weight, path]: &[String; 2]| {
+            let weight = weight.parse::<f64>().unwrap_or(1.0);
+            vec![("path", quote(&token_file(path))), ("weight", format!("{weight:?}"))]
+        };
+        sheet.raw(key, inline_tables(&pairs.iter().map(fields).collect::<Vec<_>>()), from);
         Ok(())
     }
 
@@ -190,8 +187,7 @@ impl Translation<'_> {
             _ => flags.whole("--seq-length", if self.is_2019 { 512 } else { 1024 })?,
         };
         flags.is_given("--seq-length");
-        let positions = sheet.get(keys::POSITIONS).and_then(|value| value.parse::<u64>().ok());
-        if positions.is_some_and(|positions| positions < found.value) {
+        if sheet.count(keys::POSITIONS).is_some_and(|positions| positions < found.value) {
             let reason = format!("{} is more than --max-position-embeddings", found.from);
             return Err(Error::argument("--seq-length", reason, "give at most the number of positions"));
         }
@@ -226,7 +222,7 @@ impl Translation<'_> {
             sheet.whole(keys::EVAL_BATCH, batch.value, batch.from);
         }
         if let Some(length) = flags.maybe_whole("--eval-seq-length")? {
-            let is_same = sheet.get(keys::SEQUENCE_LENGTH) == Some(length.value.to_string().as_str());
+            let is_same = sheet.count(keys::SEQUENCE_LENGTH) == Some(length.value);
             let kind = if is_same { NoteKind::Unused } else { NoteKind::Differs };
             sheet.note(kind, length.from, "evaluation has sequences of the length of training");
         }

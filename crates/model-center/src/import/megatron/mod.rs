@@ -180,7 +180,6 @@ impl Translation<'_> {
         };
         let batch = flags.maybe_whole("--global-batch-size")?;
         let gas = flags.maybe_whole("--gas")?;
-        let of = |key: &str| sheet.get(key).and_then(|value| value.parse().ok()).unwrap_or(1u64);
         let parts = BatchParts {
             accumulation: match (&gas, &batch) {
                 (Some(gas), _) => Some((gas.value, gas.from.clone())),
@@ -190,7 +189,7 @@ impl Translation<'_> {
             micro: Some((micro.value, micro.from)),
             batch: batch.map(|found| (found.value, found.from)),
             ranks: options.ranks.or_else(|| ranks_of(command)),
-            model_ranks: of(keys::TENSOR) * of(keys::PIPELINE),
+            model_ranks: sheet.model_ranks(),
         };
         parts.write(sheet)?;
         self.batch_ramp(sheet)
@@ -207,7 +206,7 @@ impl Translation<'_> {
         let [start, increment, samples] = numbers.as_slice() else {
             return Err(Error::argument(name, "it has three values", format!("write {name} START INCREMENT SAMPLES")));
         };
-        if sheet.get(keys::PIPELINE).is_some_and(|stages| stages != "1") {
+        if sheet.has_several(keys::PIPELINE) {
             let why = "batches have their full size from the first step on, as a pipeline needs batches of one size";
             sheet.note(NoteKind::Differs, shown, why);
             return Ok(());

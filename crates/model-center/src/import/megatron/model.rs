@@ -45,8 +45,9 @@ impl Translation<'_> {
             true => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
             false => sheet.whole(keys::POSITIONS, positions.value, positions.from),
         }
+        let width = sheet.count(keys::HIDDEN);
         match head_size {
-            Some(found) if found.value.checked_mul(heads_of(sheet)) == Some(hidden_of(sheet)) => {
+            Some(found) if sheet.count(keys::HEADS).and_then(|heads| heads.checked_mul(found.value)) == width => {
                 sheet.note(NoteKind::Unused, found.from, "it is the hidden size divided by the heads");
             }
             Some(found) => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
@@ -156,7 +157,7 @@ impl Translation<'_> {
     /// Layers that share their parameters.
     fn sharing(&self, sheet: &mut Sheet) -> Result<()> {
         let (name, style) = ("--num-unique-layers", self.flags.text("--param-sharing-style")?);
-        let layers: u64 = sheet.get(keys::LAYERS).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let layers = sheet.count(keys::LAYERS).unwrap_or(0);
         let unique = self.flags.maybe_whole(name)?;
         match unique {
             Some(found) if found.value == 0 || !layers.is_multiple_of(found.value) => {
@@ -316,12 +317,4 @@ impl Translation<'_> {
             sheet.list(keys::F32_PARAMETERS, &kinds, given.join(", "));
         }
     }
-}
-
-fn heads_of(sheet: &Sheet) -> u64 {
-    sheet.get(keys::HEADS).and_then(|value| value.parse().ok()).unwrap_or(0)
-}
-
-fn hidden_of(sheet: &Sheet) -> u64 {
-    sheet.get(keys::HIDDEN).and_then(|value| value.parse().ok()).unwrap_or(0)
 }

@@ -57,13 +57,11 @@ impl Translation<'_> {
 
     /// The steps that have this number of samples.
     fn to_steps(&self, samples: u64, from: &str, sheet: &Sheet) -> Result<u64> {
-        let of = |key: &str| sheet.get(key).and_then(|value| value.parse::<u64>().ok());
-        let model_ranks = of(keys::TENSOR).unwrap_or(1) * of(keys::PIPELINE).unwrap_or(1);
         let product = || {
-            let ranks = sheet.ranks? / model_ranks.max(1);
-            of(keys::MICRO_BATCH)?.checked_mul(of(keys::ACCUMULATION)?)?.checked_mul(ranks)
+            let ranks = sheet.ranks? / sheet.model_ranks();
+            sheet.count(keys::MICRO_BATCH)?.checked_mul(sheet.count(keys::ACCUMULATION)?)?.checked_mul(ranks)
         };
-        let batch = of(keys::BATCH).or_else(product).filter(|batch| *batch > 0).ok_or_else(|| {
+        let batch = sheet.count(keys::BATCH).or_else(product).filter(|batch| *batch > 0).ok_or_else(|| {
             let reason = format!("{from} are a number of steps only with the samples of a step");
             Error::argument("--train-samples", reason, "give --global-batch-size, or --ranks to `import`")
         })?;

@@ -6,7 +6,7 @@ use super::axolotl_data;
 use super::axolotl_keys::KEYS;
 use super::pairs::{self, Samples};
 use super::settings::Settings;
-use super::trainer::{self, Defaults, FoundData, Names};
+use super::trainer::{self, FoundData, Trainer};
 use super::{lora, only};
 use crate::Result;
 use crate::file::printable;
@@ -15,36 +15,30 @@ use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use serde_json::Value;
 
-const NAMES: Names = Names {
+const TRAINER: Trainer = Trainer {
     micro_batch: "micro_batch_size",
     eval_batch: "eval_batch_size",
     epochs: "num_epochs",
     schedule: "lr_scheduler",
     optimizer: "optimizer",
-};
-const DEFAULTS: Defaults = Defaults {
-    micro_batch: 1,
-    epochs: 1.0,
-    lr: None,
-    schedule: "cosine",
-    warmup: Some(("warmup_ratio, default 0.03; there at most 100 steps", 0.03)),
-    checkpoint: ("save_strategy, default epoch", "1 epoch"),
+    split: "val_set_size",
+    default_micro_batch: 1,
+    default_epochs: 1.0,
+    default_lr: None,
+    default_schedule: "cosine",
+    default_warmup: Some(("warmup_ratio, default 0.03; there at most 100 steps", 0.03)),
+    default_checkpoint: ("save_strategy, default epoch", "1 epoch"),
     // With evaluations and checkpoints at the same steps the best weights are loaded.
     saves_last: false,
-    seed: 42,
 };
 const LORA: lora::Names = lora::Names {
     path: "lora_model_dir",
     rank: "lora_r",
-    alpha: "lora_alpha",
-    dropout: "lora_dropout",
     rank_stabilized: "peft_use_rslora",
     dora: "peft_use_dora",
     modules: "lora_modules_to_save",
     targets: &["lora_target_modules", "lora_target_linear"],
 };
-const PAIRS: pairs::Names =
-    pairs::Names { beta: &["rl_beta", "dpo_beta"], smoothing: "dpo_label_smoothing", gamma: "simpo_gamma" };
 
 /// A recipe from the text of a configuration; `place` names it in errors.
 ///
@@ -58,7 +52,7 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
     adapter(&s, options, &mut sheet)?;
     let samples = samples(&s, &mut sheet)?;
     let has_eval = axolotl_data::translate(&s, samples, &mut sheet)?;
-    trainer::translate(&s, (&NAMES, &DEFAULTS), (options, FoundData { has_eval, samples }), &mut sheet)?;
+    trainer::translate(&s, &TRAINER, (options, FoundData { has_eval, samples }), &mut sheet)?;
     if s.flag("gradient_checkpointing").or_else(|error| match s.text("gradient_checkpointing")? {
         // "unsloth" and "offload" keep the inputs elsewhere.
         Some(_) => Ok(true),
@@ -69,13 +63,7 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
     watchdog(&s, &mut sheet)?;
     let output = s.text_or("output_dir", "./model-out")?;
     sheet.text(keys::OUTPUT, output.value, output.from);
-    if let Some(name) = s.text("run_name")? {
-        sheet.text(keys::RUN_NAME, name, s.shown("run_name"));
-    }
-    s.account(options, &mut sheet)?;
-    sheet.apply(&options.sets)?;
-    sheet.check(place)?;
-    Ok(sheet)
+    s.finish(options, sheet)
 }
 
 fn model(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
@@ -169,9 +157,11 @@ fn samples(s: &Settings<'_>, sheet: &mut Sheet) -> Result<Samples> {
         (Some("dpo"), false) => Samples::Pairs("dpo"),
         (Some("ipo"), false) => Samples::Pairs("ipo"),
         (Some("simpo"), false) => Samples::Pairs("simpo"),
+        (Some("orpo"), false) => Samples::Pairs("orpo"),
+        (Some("kto"), false) => return s.refuse("rl", super::KTO, super::KTO_FIX),
         (Some(other), false) => {
             let reason = format!("rl {}: {}", printable(other, 30), super::PREFERENCES);
-            return s.refuse("rl", reason, "write rl: dpo, ipo or simpo, or reward_model: true");
+            return s.refuse("rl", reason, "write rl: dpo, ipo, simpo or orpo, or reward_model: true");
         }
     };
     let from = match samples {
@@ -181,7 +171,14 @@ fn samples(s: &Settings<'_>, sheet: &mut Sheet) -> Result<Samples> {
     };
     sheet.text(keys::TASK, samples.task(), from);
     if let Samples::Pairs(loss) = samples {
-        pairs::translate(s, &PAIRS, (loss, s.shown("rl")), sheet)?;
+        let (beta, older) = if loss == "orpo" { ("orpo_alpha", "rl_beta") } else { ("rl_beta", "dpo_beta") };
+        let beta = if s.has(older) && !s.has(beta) { older } else { beta };
+        pairs::translate(s, (loss, s.shown("rl")), beta, sheet)?;
+        if loss == "orpo" {
+            let why =
+                "the likelihood of a chosen completion is of its own tokens, a mean over pairs; TRL adds the prompt's";
+            sheet.note(NoteKind::Differs, s.shown("rl"), why);
+        }
         if loss == "simpo" {
             let alpha = s.number_or("cpo_alpha", 1.0)?;
             let why = "its share of the plain loss of chosen completions is not added";

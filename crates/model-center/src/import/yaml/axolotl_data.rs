@@ -167,10 +167,6 @@ fn lengths(s: &Settings<'_>, samples: Samples, sheet: &mut Sheet) -> Result<()> 
         let why = "several data sets are mixed in a random order, one is with data.shuffle";
         sheet.note(NoteKind::Differs, s.shown("shuffle_merged_datasets"), why);
     }
-    if let Some(share) = s.number("val_set_size")?.filter(|share| *share > 0.0) {
-        let why = format!("{share} of the data are split off there: `init` writes such a split, or set data.eval");
-        sheet.note(NoteKind::Differs, s.shown("val_set_size"), why);
-    }
     Ok(())
 }
 

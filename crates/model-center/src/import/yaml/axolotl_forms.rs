@@ -60,14 +60,7 @@ const PAIRS: [Named; 7] = [
     ),
     ("argilla_chat", &CONVERSATIONS),
     ("ultra", &CONVERSATIONS),
-    (
-        "icr",
-        &[
-            (keys::COLUMN_PROMPT, "input", false),
-            (keys::COLUMN_CHOSEN, "chosen", true),
-            (keys::COLUMN_REJECTED, "rejected", true),
-        ],
-    ),
+    ("icr", &INPUTS),
     (
         "intel",
         &[
@@ -78,6 +71,11 @@ const PAIRS: [Named; 7] = [
     ),
     ("prompt_pairs", &TEXTS),
     ("", &TEXTS),
+];
+const INPUTS: [(&str, &str, bool); 3] = [
+    (keys::COLUMN_PROMPT, "input", false),
+    (keys::COLUMN_CHOSEN, "chosen", true),
+    (keys::COLUMN_REJECTED, "rejected", true),
 ];
 const TEXTS: [(&str, &str, bool); 3] = [
     (keys::COLUMN_PROMPT, "prompt", true),
@@ -112,6 +110,7 @@ pub(super) fn form(
     let name = set.get("type").and_then(Value::as_str).unwrap_or(if is_pretraining { "completion" } else { "" });
     match samples {
         Samples::Single => single(s, (key, set), name, sheet),
+        Samples::Pairs("orpo") => pairs_of_orpo(s, key, name),
         Samples::Pairs(_) => pairs(s, (key, set), name),
         Samples::Rewards => rewards(s, key, name),
     }
@@ -218,14 +217,22 @@ fn pairs(s: &Settings<'_>, (key, set): (&str, &Map<String, Value>), name: &str) 
     }
 }
 
+/// Pairs of ORPO, whose types read conversations alone.
+fn pairs_of_orpo(s: &Settings<'_>, key: &str, name: &str) -> Result<Form> {
+    if !["chat_template", "chat_template.argilla", ""].contains(&name) {
+        let reason = format!("the type {} of ORPO's pairs is not available", printable(name, 60));
+        return s.refuse(key, reason, "use chat_template.argilla, or fields");
+    }
+    Ok(Form { records: None, columns: columns(&CONVERSATIONS), as_chat: None })
+}
+
 /// Pairs of a reward model.
 fn rewards(s: &Settings<'_>, key: &str, name: &str) -> Result<Form> {
     if !["bradley_terry", "bradley_terry.chat_template", "bradley_terry.llama3"].contains(&name) {
         let reason = format!("the type {} of rewards is not available", printable(name, 60));
         return s.refuse(key, reason, "use bradley_terry.chat_template");
     }
-    let named = PAIRS.iter().find(|(known, _)| *known == "icr").map_or(&TEXTS[..], |(_, named)| named);
-    Ok(Form { records: None, columns: columns(named), as_chat: Some(true) })
+    Ok(Form { records: None, columns: columns(&INPUTS), as_chat: Some(true) })
 }
 
 /// Messages with `role` and `content`, or with ShareGPT's `from` and `value`; and the usual column of them.

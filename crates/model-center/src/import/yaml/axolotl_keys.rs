@@ -1,7 +1,7 @@
 //! The keys of axolotl's configuration.
 
 use super::{
-    ALWAYS, HUB, KERNELS, MULTIMODAL, PREFERENCES, QUANTIZED, REMOTE_CODE, THREADS, TORCH, TRACKER, YamlKey, read,
+    ALWAYS, HUB, KERNELS, KTO, MULTIMODAL, PREFERENCES, QUANTIZED, REMOTE_CODE, THREADS, TORCH, TRACKER, YamlKey, read,
     refused, unused,
 };
 
@@ -103,9 +103,9 @@ pub(super) const KEYS: &[YamlKey] = &[
     refused("rpo_alpha", "the plain loss of chosen completions is not added"),
     read("simpo_gamma"),
     read("cpo_alpha"),
-    refused("orpo_alpha", PREFERENCES),
-    refused("kto_desirable_weight", PREFERENCES),
-    refused("kto_undesirable_weight", PREFERENCES),
+    read("orpo_alpha"),
+    refused("kto_desirable_weight", KTO),
+    refused("kto_undesirable_weight", KTO),
     refused("trl", PREFERENCES),
     read("max_prompt_len"),
     unused("rl_adapter_ref_model", "the reference is the model that training begins with"),

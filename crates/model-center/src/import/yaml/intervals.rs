@@ -1,7 +1,7 @@
 //! When a configuration evaluates and saves, and which weights it keeps.
 
 use super::settings::Settings;
-use super::trainer::{Defaults, Names};
+use super::trainer::Trainer;
 use crate::Result;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
@@ -11,19 +11,15 @@ const TRAINER_STEPS: f64 = 500.0;
 const NO_DATA: &str = "there are no evaluation data: set data.eval, or `eval` of a data set";
 
 /// Writes intervals, what is kept, and when a run ends early.
-pub(super) fn translate(
-    s: &Settings<'_>,
-    (names, defaults): (&Names, &Defaults),
-    has_eval: bool,
-    sheet: &mut Sheet,
-) -> Result<()> {
+pub(super) fn translate(s: &Settings<'_>, trainer: &Trainer, has_eval: bool, sheet: &mut Sheet) -> Result<()> {
     evaluations(s, has_eval, sheet)?;
-    checkpoints(s, defaults, sheet)?;
-    best(s, defaults, has_eval, sheet)?;
-    if let Some(batch) = s.whole(names.eval_batch)? {
+    checkpoints(s, trainer, sheet)?;
+    best(s, trainer, has_eval, sheet)?;
+    let key = trainer.eval_batch;
+    if let Some(batch) = s.whole(key)? {
         match has_eval {
-            true => sheet.whole(keys::EVAL_BATCH, batch.max(1), s.shown(names.eval_batch)),
-            false => sheet.note(NoteKind::Unused, s.shown(names.eval_batch), "there are no evaluation data"),
+            true => sheet.whole(keys::EVAL_BATCH, batch.max(1), s.shown(key)),
+            false => sheet.note(NoteKind::Unused, s.shown(key), "there are no evaluation data"),
         }
     }
     if let Some(keep) = s.whole("save_total_limit")? {
@@ -92,7 +88,7 @@ fn evaluations(s: &Settings<'_>, has_eval: bool, sheet: &mut Sheet) -> Result<()
     Ok(())
 }
 
-fn checkpoints(s: &Settings<'_>, defaults: &Defaults, sheet: &mut Sheet) -> Result<()> {
+fn checkpoints(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()> {
     let keys = ["save_strategy", "save_steps", "saves_per_epoch"];
     match found(s, &keys[..1], (keys[1], TRAINER_STEPS), keys[2], sheet)? {
         Some(Found { value: Some(value), from }) => sheet.text(keys::CHECKPOINT_EVERY, &value, from),
@@ -100,13 +96,16 @@ fn checkpoints(s: &Settings<'_>, defaults: &Defaults, sheet: &mut Sheet) -> Resu
             sheet.note(NoteKind::Unused, from, "checkpoint.minutes alone decides, or the weights that are kept do");
         }
         None if keys.iter().any(|key| s.has(key)) => {}
-        None => sheet.text(keys::CHECKPOINT_EVERY, defaults.checkpoint.1, defaults.checkpoint.0),
+        None => {
+            let (from, every) = trainer.default_checkpoint;
+            sheet.text(keys::CHECKPOINT_EVERY, every, from);
+        }
     }
     Ok(())
 }
 
 /// Which weights a run ends with.
-fn best(s: &Settings<'_>, defaults: &Defaults, has_eval: bool, sheet: &mut Sheet) -> Result<()> {
+fn best(s: &Settings<'_>, trainer: &Trainer, has_eval: bool, sheet: &mut Sheet) -> Result<()> {
     let key = "load_best_model_at_end";
     if !has_eval {
         s.pass_over(&[key], "there are no evaluation data", sheet);
@@ -115,7 +114,7 @@ fn best(s: &Settings<'_>, defaults: &Defaults, has_eval: bool, sheet: &mut Sheet
     let is_best = s.get(key).is_some().then(|| s.flag(key)).transpose()?;
     match is_best {
         Some(is_best) => sheet.text(keys::SAVE_WHICH, if is_best { "best" } else { "last" }, s.shown(key)),
-        None if defaults.saves_last => sheet.text(keys::SAVE_WHICH, "last", format!("{key}, default false")),
+        None if trainer.saves_last => sheet.text(keys::SAVE_WHICH, "last", format!("{key}, default false")),
         None => {}
     }
     Ok(())

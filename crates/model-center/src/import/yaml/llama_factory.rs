@@ -6,7 +6,7 @@ use super::llama_factory_keys::KEYS;
 use super::pairs::{self, Samples, pass_over_single};
 use super::sets::{self, Fields};
 use super::settings::Settings;
-use super::trainer::{self, Defaults, FoundData, Names};
+use super::trainer::{self, FoundData, Trainer};
 use super::{lora, only};
 use crate::Result;
 use crate::file::printable;
@@ -16,35 +16,29 @@ use crate::import::sheet::{NoteKind, Sheet};
 use crate::recipe::quote;
 use serde_json::Value;
 
-const NAMES: Names = Names {
+const TRAINER: Trainer = Trainer {
     micro_batch: "per_device_train_batch_size",
     eval_batch: "per_device_eval_batch_size",
     epochs: "num_train_epochs",
     schedule: "lr_scheduler_type",
     optimizer: "optim",
-};
-const DEFAULTS: Defaults = Defaults {
-    micro_batch: 8,
-    epochs: 3.0,
-    lr: Some(5e-5),
-    schedule: "linear",
-    warmup: None,
-    checkpoint: ("save_steps, default 500", "500 steps"),
+    split: "val_size",
+    default_micro_batch: 8,
+    default_epochs: 3.0,
+    default_lr: Some(5e-5),
+    default_schedule: "linear",
+    default_warmup: None,
+    default_checkpoint: ("save_steps, default 500", "500 steps"),
     saves_last: true,
-    seed: 42,
 };
 const LORA: lora::Names = lora::Names {
     path: "adapter_name_or_path",
     rank: "lora_rank",
-    alpha: "lora_alpha",
-    dropout: "lora_dropout",
     rank_stabilized: "use_rslora",
     dora: "use_dora",
     modules: "additional_target",
     targets: &["lora_target"],
 };
-const PAIRS: pairs::Names =
-    pairs::Names { beta: &["pref_beta"], smoothing: "dpo_label_smoothing", gamma: "simpo_gamma" };
 const FREEZE: [&str; 3] = ["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"];
 /// The keys of a model that is held in fewer bits.
 const QUANTIZATION: [&str; 3] = ["quantization_method", "quantization_type", "double_quantization"];
@@ -67,7 +61,7 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
     let (samples, is_text) = stage(&s, model, &mut sheet)?;
     method(&s, options, &mut sheet)?;
     let has_eval = data(&s, (samples, is_text), &mut sheet)?;
-    trainer::translate(&s, (&NAMES, &DEFAULTS), (options, FoundData { has_eval, samples }), &mut sheet)?;
+    trainer::translate(&s, &TRAINER, (options, FoundData { has_eval, samples }), &mut sheet)?;
     // Blocks are recomputed unless that is switched off.
     let is_on = match s.get("gradient_checkpointing") {
         Some(Value::Bool(flag)) => *flag,
@@ -80,13 +74,7 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
         Some(output) => sheet.text(keys::OUTPUT, output, s.shown("output_dir")),
         None => sheet.text(keys::OUTPUT, "runs/imported", "no output_dir"),
     }
-    if let Some(name) = s.text("run_name")? {
-        sheet.text(keys::RUN_NAME, name, s.shown("run_name"));
-    }
-    s.account(options, &mut sheet)?;
-    sheet.apply(&options.sets)?;
-    sheet.check(place)?;
-    Ok(sheet)
+    s.finish(options, sheet)
 }
 
 /// What samples are, and whether they are whole texts.
@@ -99,11 +87,13 @@ fn stage(s: &Settings<'_>, model: &str, sheet: &mut Sheet) -> Result<(Samples, b
             "sigmoid" => Samples::Pairs("dpo"),
             "ipo" => Samples::Pairs("ipo"),
             "simpo" => Samples::Pairs("simpo"),
+            "orpo" => Samples::Pairs("orpo"),
             other => {
                 let reason = format!("the loss {}: {}", printable(other, 30), super::PREFERENCES);
-                return s.refuse("pref_loss", reason, "write pref_loss: sigmoid, ipo or simpo");
+                return s.refuse("pref_loss", reason, "write pref_loss: sigmoid, ipo, simpo or orpo");
             }
         },
+        "kto" => return s.refuse("stage", super::KTO, super::KTO_FIX),
         other => {
             let reason = format!("stage {}: {}", printable(other, 30), super::PREFERENCES);
             return s.refuse("stage", reason, "write stage: sft, pt, dpo or rm");
@@ -111,7 +101,7 @@ fn stage(s: &Settings<'_>, model: &str, sheet: &mut Sheet) -> Result<(Samples, b
     };
     sheet.text(keys::TASK, samples.task(), stage.from);
     if let Samples::Pairs(loss) = samples {
-        pairs::translate(s, &PAIRS, (loss, s.text_or("pref_loss", "sigmoid")?.from), sheet)?;
+        pairs::translate(s, (loss, s.text_or("pref_loss", "sigmoid")?.from), "pref_beta", sheet)?;
         if s.number("pref_ftx")?.is_some_and(|share| share != 0.0) {
             return s.refuse("pref_ftx", "the plain loss of chosen completions is not added", "write pref_ftx: 0");
         }
@@ -277,10 +267,6 @@ fn forms(s: &Settings<'_>, (samples, is_text): (Samples, bool), sheet: &mut Shee
     match samples.are_pairs() {
         true => pass_over_single(s, &["packing", "neat_packing", "train_on_prompt", "mask_history"], sheet),
         false => single(s, is_text, sheet)?,
-    }
-    if let Some(share) = s.number("val_size")?.filter(|share| *share > 0.0) {
-        let why = format!("{share} of the data are split off there: `init` writes such a split, or set data.eval");
-        sheet.note(NoteKind::Differs, s.shown("val_size"), why);
     }
     if s.whole("max_samples")?.is_some() {
         let why = "all records are trained on; shorten the files";

@@ -1,7 +1,7 @@
 //! The keys of LLaMA-Factory's configuration.
 
 use super::{
-    ALWAYS, HUB, KERNELS, MULTIMODAL, PREFERENCES, QUANTIZED, REMOTE_CODE, THREADS, TORCH, TRACKER, YamlKey, read,
+    ALWAYS, HUB, KERNELS, KTO, MULTIMODAL, PREFERENCES, QUANTIZED, REMOTE_CODE, THREADS, TORCH, TRACKER, YamlKey, read,
     refused, unused,
 };
 
@@ -90,8 +90,8 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("pref_ftx"),
     read("dpo_label_smoothing"),
     refused("pref_bco_weight", PREFERENCES),
-    refused("kto_chosen_weight", PREFERENCES),
-    refused("kto_rejected_weight", PREFERENCES),
+    refused("kto_chosen_weight", KTO),
+    refused("kto_rejected_weight", KTO),
     read("simpo_gamma"),
     read("ref_model"),
     refused("ref_model_adapters", REFERENCE),

@@ -8,13 +8,15 @@ use crate::import::sheet::{NoteKind, Sheet};
 const ON_CPU: &str = "matrices in 4 bits are multiplied on the CPU alone; scales have 32 bits, which bitsandbytes \
                       quantises too";
 
+/// Keys that both trainers have.
+const LORA_ALPHA: &str = "lora_alpha";
+const LORA_DROPOUT: &str = "lora_dropout";
+
 /// Names of keys that the trainers spell in their own way.
 pub(super) struct Names {
     /// An adapter that training goes on with.
     pub(super) path: &'static str,
     pub(super) rank: &'static str,
-    pub(super) alpha: &'static str,
-    pub(super) dropout: &'static str,
     pub(super) rank_stabilized: &'static str,
     pub(super) dora: &'static str,
     /// Modules that are trained as a whole.
@@ -25,7 +27,7 @@ pub(super) struct Names {
 
 impl Names {
     fn all(&self) -> Vec<&'static str> {
-        let own = [self.rank, self.alpha, self.dropout, self.rank_stabilized, self.dora, self.modules];
+        let own = [self.rank, LORA_ALPHA, LORA_DROPOUT, self.rank_stabilized, self.dora, self.modules];
         own.into_iter().chain(self.targets.iter().copied()).collect()
     }
 
@@ -51,12 +53,12 @@ pub(super) fn translate(
     }
     let rank = s.whole_or(names.rank, 8)?;
     sheet.whole(keys::RANK, rank.value, rank.from);
-    match s.number(names.alpha)? {
-        Some(alpha) => sheet.number(keys::ALPHA, alpha, s.shown(names.alpha)),
-        None => sheet.number(keys::ALPHA, alpha(rank.value), format!("{}, default {alpha_name}", names.alpha)),
+    match s.number(LORA_ALPHA)? {
+        Some(alpha) => sheet.number(keys::ALPHA, alpha, s.shown(LORA_ALPHA)),
+        None => sheet.number(keys::ALPHA, alpha(rank.value), format!("{LORA_ALPHA}, default {alpha_name}")),
     }
-    if let Some(dropout) = s.number(names.dropout)?.filter(|dropout| *dropout > 0.0) {
-        sheet.number(keys::ADAPTER_DROPOUT, dropout, s.shown(names.dropout));
+    if let Some(dropout) = s.number(LORA_DROPOUT)?.filter(|dropout| *dropout > 0.0) {
+        sheet.number(keys::ADAPTER_DROPOUT, dropout, s.shown(LORA_DROPOUT));
     }
     if s.flag(names.rank_stabilized)? {
         sheet.flag(keys::RANK_STABILIZED, true, s.shown(names.rank_stabilized));

@@ -1,7 +1,7 @@
 //! The optimizer of a configuration, with the numbers that the trainers give to it.
 
 use super::settings::Settings;
-use super::trainer::Names;
+use super::trainer::Trainer;
 use crate::Result;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
@@ -42,24 +42,24 @@ const WITH_EPSILON: [&str; 3] = ["adamw", "adamw-8bit", "muon"];
 const LION_OF_TRAINER: [&str; 4] = ["lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit"];
 
 /// Writes the optimizer, weight decay and clipping.
-pub(super) fn translate(s: &Settings<'_>, names: &Names, sheet: &mut Sheet) -> Result<()> {
-    let name = s.text(names.optimizer)?.unwrap_or("adamw_torch");
+pub(super) fn translate(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()> {
+    let name = s.text(trainer.optimizer)?.unwrap_or("adamw_torch");
     let Some((_, ours)) = OPTIMIZERS.iter().find(|(theirs, _)| *theirs == name) else {
         let known: Vec<&str> = OPTIMIZERS.iter().map(|(theirs, _)| *theirs).collect();
         let reason = format!("the optimizer {name} is not available; available are {}", known.join(", "));
-        return s.refuse(names.optimizer, reason, "choose another one");
+        return s.refuse(trainer.optimizer, reason, "choose another one");
     };
     let is_muon = s.flag("use_muon")?;
     let ours = if is_muon { "muon" } else { *ours };
     if is_muon {
-        s.pass_over(&[names.optimizer], "use_muon decides", sheet);
+        s.pass_over(&[trainer.optimizer], "use_muon decides", sheet);
     }
-    if is_muon || s.has(names.optimizer) {
-        let shown = s.shown_all(&[if is_muon { "use_muon" } else { names.optimizer }]);
+    if is_muon || s.has(trainer.optimizer) {
+        let shown = s.shown_all(&[if is_muon { "use_muon" } else { trainer.optimizer }]);
         sheet.text(keys::OPTIMIZER, ours, shown);
         if !is_muon && name.contains("8bit") && ours != "adamw-8bit" {
             let why = "moments are f32 here: `train.offload = true` keeps them in host memory";
-            sheet.note(NoteKind::Differs, s.shown(names.optimizer), why);
+            sheet.note(NoteKind::Differs, s.shown(trainer.optimizer), why);
         }
     }
     let decay = s.number_or("weight_decay", 0.0)?;

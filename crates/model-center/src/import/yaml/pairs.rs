@@ -31,31 +31,18 @@ impl Samples {
     }
 }
 
-/// Names of keys that the trainers spell in their own way.
-pub(super) struct Names {
-    /// The names of beta; the first is the present one.
-    pub(super) beta: &'static [&'static str],
-    pub(super) smoothing: &'static str,
-    pub(super) gamma: &'static str,
-}
-
-/// Writes the numbers of the loss.
-pub(super) fn translate(
-    s: &Settings<'_>,
-    names: &Names,
-    (loss, from): (&str, String),
-    sheet: &mut Sheet,
-) -> Result<()> {
+/// Writes the loss and its numbers; `beta` is the key of its factor.
+pub(super) fn translate(s: &Settings<'_>, (loss, from): (&str, String), beta: &str, sheet: &mut Sheet) -> Result<()> {
     sheet.text(keys::PREFERENCE_LOSS, loss, from);
-    let beta = names.beta.iter().find(|name| s.has(name)).unwrap_or(&names.beta[0]);
     let beta = s.number_or(beta, 0.1)?;
     sheet.number(keys::BETA, beta.value, beta.from);
     if loss == "simpo" {
-        let gamma = s.number_or(names.gamma, 0.5)?;
+        let gamma = s.number_or("simpo_gamma", 0.5)?;
         sheet.number(keys::SIMPO_GAMMA, gamma.value, gamma.from);
     }
-    if let Some(share) = s.number(names.smoothing)?.filter(|share| *share > 0.0) {
-        let shown = s.shown(names.smoothing);
+    let smoothing = "dpo_label_smoothing";
+    if let Some(share) = s.number(smoothing)?.filter(|share| *share > 0.0) {
+        let shown = s.shown(smoothing);
         match loss {
             "dpo" => sheet.number(keys::PAIR_SMOOTHING, share, shown),
             _ => sheet.note(NoteKind::Unused, shown, "it is for the loss of DPO"),

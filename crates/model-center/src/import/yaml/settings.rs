@@ -6,6 +6,7 @@ use crate::file::printable;
 use crate::import::ImportOptions;
 use crate::import::account::{Account, Setting};
 use crate::import::flags::{Role, Sourced};
+use crate::import::numbers;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
 use serde_json::Value;
@@ -54,18 +55,12 @@ impl<'a> Settings<'a> {
 
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        // PyYAML reads 1e-5 as a text, and trainers turn it into a number.
-        let number = value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok()));
-        number.filter(|number| number.is_finite()).map(Some).ok_or_else(|| self.wrong(key, "a number"))
+        numbers::number(value).map(Some).ok_or_else(|| self.wrong(key, "a number"))
     }
 
     pub(super) fn whole(&self, key: &str) -> Result<Option<u64>> {
-        match self.number(key)? {
-            Some(number) if number < 0.0 || number.fract() != 0.0 || number > 9e15 => {
-                Err(self.wrong(key, "a whole number"))
-            }
-            number => Ok(number.map(|number| number as u64)),
-        }
+        let Some(number) = self.number(key)? else { return Ok(None) };
+        numbers::whole(number).map(Some).ok_or_else(|| self.wrong(key, "a whole number"))
     }
 
     /// A number, or the trainer's default, with where it comes from.
@@ -147,11 +142,22 @@ impl<'a> Settings<'a> {
         Err(Error::argument(self.place(key), reason, fix))
     }
 
+    /// The recipe, with every key accounted for and the settings of the command line.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for refused and unknown keys, and for what no recipe can have.
+    pub(super) fn finish(&self, options: &ImportOptions, mut sheet: Sheet) -> Result<Sheet> {
+        self.account(options, &mut sheet)?;
+        sheet.apply(&options.sets)?;
+        sheet.check(self.place)?;
+        Ok(sheet)
+    }
+
     /// Notes every key that has no line, and refuses what cannot be kept.
     ///
     /// # Errors
     /// [`Error::Argument`] with the first refused or unknown key and the names of the others.
-    pub(super) fn account(&self, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+    fn account(&self, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
         let mut account = Account::new(&options.leave);
         for (key, value) in &self.tree.map {
             let setting = Setting { name: key, place: self.place(key), shown: self.shown(key) };

@@ -25,28 +25,25 @@ const SCHEDULES: [(&str, &str); 7] = [
     ("one_cycle", "one-cycle"),
 ];
 
-/// Names of keys that the trainers spell in their own way.
-pub(super) struct Names {
+/// What the trainers have of their own: names of keys, and defaults.
+pub(super) struct Trainer {
     pub(super) micro_batch: &'static str,
     pub(super) eval_batch: &'static str,
     pub(super) epochs: &'static str,
     pub(super) schedule: &'static str,
     pub(super) optimizer: &'static str,
-}
-
-/// Defaults of the trainers.
-pub(super) struct Defaults {
-    pub(super) micro_batch: u64,
-    pub(super) epochs: f64,
-    pub(super) lr: Option<f64>,
-    pub(super) schedule: &'static str,
+    /// The share of the data that is split off for evaluation.
+    pub(super) split: &'static str,
+    pub(super) default_micro_batch: u64,
+    pub(super) default_epochs: f64,
+    pub(super) default_lr: Option<f64>,
+    pub(super) default_schedule: &'static str,
     /// The warm-up as a share of the steps, with its name.
-    pub(super) warmup: Option<(&'static str, f64)>,
+    pub(super) default_warmup: Option<(&'static str, f64)>,
     /// The interval of checkpoints, after its name.
-    pub(super) checkpoint: (&'static str, &'static str),
+    pub(super) default_checkpoint: (&'static str, &'static str),
     /// Whether the last weights are kept, although there are evaluation data.
     pub(super) saves_last: bool,
-    pub(super) seed: u64,
 }
 
 /// What the translation of the data found.
@@ -56,20 +53,20 @@ pub(super) struct FoundData {
     pub(super) samples: Samples,
 }
 
-/// Steps, optimizer, schedule and intervals.
+/// Steps, optimizer, schedule, intervals, the split of the data and the run's name.
 pub(super) fn translate(
     s: &Settings<'_>,
-    (names, defaults): (&Names, &Defaults),
+    trainer: &Trainer,
     (options, data): (&ImportOptions, FoundData),
     sheet: &mut Sheet,
 ) -> Result<()> {
     precision(s, sheet)?;
-    length_and_batch(s, (names, defaults), options, sheet)?;
-    optimizer::translate(s, names, sheet)?;
-    schedule(s, (names, defaults), sheet)?;
-    intervals::translate(s, (names, defaults), data.has_eval, sheet)?;
+    length_and_batch(s, trainer, options, sheet)?;
+    optimizer::translate(s, trainer, sheet)?;
+    schedule(s, trainer, sheet)?;
+    intervals::translate(s, trainer, data.has_eval, sheet)?;
     layout(s, sheet)?;
-    let seed = s.whole_or("seed", defaults.seed)?;
+    let seed = s.whole_or("seed", 42)?;
     sheet.whole(keys::SEED, seed.value, seed.from);
     if let Some(every) = s.whole("logging_steps")? {
         sheet.whole(keys::LOG_EVERY, every.max(1), s.shown("logging_steps"));
@@ -85,6 +82,13 @@ pub(super) fn translate(
     }
     if s.flag("group_by_length")? {
         sheet.flag(keys::LENGTH_GROUPED, true, s.shown("group_by_length"));
+    }
+    if let Some(share) = s.number(trainer.split)?.filter(|share| *share > 0.0) {
+        let why = format!("{share} of the data are split off there: `init` writes such a split, or set data.eval");
+        sheet.note(NoteKind::Differs, s.shown(trainer.split), why);
+    }
+    if let Some(name) = s.text("run_name")? {
+        sheet.text(keys::RUN_NAME, name, s.shown("run_name"));
     }
     Ok(())
 }
@@ -120,28 +124,20 @@ fn precision(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     Ok(())
 }
 
-fn length_and_batch(
-    s: &Settings<'_>,
-    (names, defaults): (&Names, &Defaults),
-    options: &ImportOptions,
-    sheet: &mut Sheet,
-) -> Result<()> {
+fn length_and_batch(s: &Settings<'_>, trainer: &Trainer, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
     // -1 is none.
     let steps = s.number("max_steps")?.filter(|steps| *steps > 0.0);
     match steps {
         Some(steps) => {
             sheet.whole(keys::STEPS, steps as u64, s.shown("max_steps"));
-            if s.has(names.epochs) {
-                sheet.note(NoteKind::Unused, s.shown(names.epochs), "max_steps decides");
-                s.get(names.epochs);
-            }
+            s.pass_over(&[trainer.epochs], "max_steps decides", sheet);
         }
         None => {
-            let epochs = s.number_or(names.epochs, defaults.epochs)?;
+            let epochs = s.number_or(trainer.epochs, trainer.default_epochs)?;
             sheet.number(keys::EPOCHS, epochs.value, epochs.from);
         }
     }
-    let micro = s.whole_or(names.micro_batch, defaults.micro_batch)?;
+    let micro = s.whole_or(trainer.micro_batch, trainer.default_micro_batch)?;
     let accumulation = s.whole_or("gradient_accumulation_steps", 1)?;
     sheet.ranks = options.ranks;
     let parts = BatchParts {
@@ -154,25 +150,25 @@ fn length_and_batch(
     parts.write(sheet)
 }
 
-fn schedule(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), sheet: &mut Sheet) -> Result<()> {
-    if defaults.lr.is_none() && !s.has("learning_rate") {
+fn schedule(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()> {
+    if trainer.default_lr.is_none() && !s.has("learning_rate") {
         return s.refuse("learning_rate", "it is missing", "write learning_rate: 0.0002");
     }
-    let lr = s.number_or("learning_rate", defaults.lr.unwrap_or_default())?;
+    let lr = s.number_or("learning_rate", trainer.default_lr.unwrap_or_default())?;
     sheet.number(keys::LR, lr.value, lr.from);
     let lr = lr.value;
-    let given = s.text_or(names.schedule, defaults.schedule)?;
+    let given = s.text_or(trainer.schedule, trainer.default_schedule)?;
     let name = given.value;
     let Some((_, ours)) = SCHEDULES.iter().find(|(theirs, _)| *theirs == name) else {
         let known: Vec<&str> = SCHEDULES.iter().map(|(theirs, _)| *theirs).collect();
         let reason = format!("the schedule {name} is not available; available are {}", known.join(", "));
-        return s.refuse(names.schedule, reason, "choose another one");
+        return s.refuse(trainer.schedule, reason, "choose another one");
     };
     sheet.text(keys::SCHEDULE, ours, given.from);
     if name == "constant" {
         s.pass_over(&["warmup_steps", "warmup_ratio"], "the schedule constant has no warm-up there", sheet);
     } else {
-        warmup(s, (names, defaults), ours, sheet)?;
+        warmup(s, trainer, ours, sheet)?;
     }
     if let Some(share) = s.number("cosine_min_lr_ratio")?.filter(|share| *share > 0.0) {
         match *ours == "cosine" {
@@ -187,24 +183,22 @@ fn schedule(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), sheet: &mu
     Ok(())
 }
 
-fn warmup(s: &Settings<'_>, (names, defaults): (&Names, &Defaults), schedule: &str, sheet: &mut Sheet) -> Result<()> {
+fn warmup(s: &Settings<'_>, trainer: &Trainer, schedule: &str, sheet: &mut Sheet) -> Result<()> {
     let steps = s.number("warmup_steps")?.filter(|steps| *steps > 0.0);
     let share = s.number("warmup_ratio")?.filter(|share| *share > 0.0);
     match (steps, share) {
         (Some(steps), _) if steps >= 1.0 => {
             sheet.whole(keys::WARMUP, steps as u64, s.shown("warmup_steps"));
-            if s.has("warmup_ratio") {
-                sheet.note(NoteKind::Unused, s.shown("warmup_ratio"), "warmup_steps decides");
-            }
+            s.pass_over(&["warmup_ratio"], "warmup_steps decides", sheet);
         }
         // A newer Trainer takes a share as a number of steps below 1.
         (Some(share), _) => sheet.number(keys::WARMUP, share, s.shown("warmup_steps")),
         (None, Some(share)) => sheet.number(keys::WARMUP, share, s.shown("warmup_ratio")),
-        (None, None) => match defaults.warmup {
+        (None, None) => match trainer.default_warmup {
             Some((from, share)) => sheet.number(keys::WARMUP, share, from),
             None if schedule == "one-cycle" => {
                 let reason = "one cycle rises over its warm-up, and there is none";
-                return s.refuse(names.schedule, reason, "set warmup_ratio: 0.3");
+                return s.refuse(trainer.schedule, reason, "set warmup_ratio: 0.3");
             }
             None => {}
         },
@@ -226,9 +220,7 @@ fn layout(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
         sheet.note(NoteKind::Differs, shown, why);
     }
     if s.get("fsdp").is_some() || s.get("fsdp_config").is_some() {
-        let from: Vec<String> =
-            ["fsdp", "fsdp_config"].into_iter().filter(|key| s.has(key)).map(|key| s.shown(key)).collect();
-        sheet.whole(keys::ZERO, 3, from.join(", "));
+        sheet.whole(keys::ZERO, 3, s.shown_all(&["fsdp", "fsdp_config"]));
     }
     Ok(())
 }

@@ -71,6 +71,14 @@ fn preferences_have_their_loss_their_numbers_and_their_columns() {
     // Our default of beta is another one.
     expect(&simpo, &[("preference.beta", "0.1"), ("preference.gamma", "0.7")]);
     assert!(differs(&simpo).contains("cpo_alpha, default 1"), "{simpo}");
+    let argilla = "datasets:\n  - path: a.jsonl\n    type: chat_template.argilla\n";
+    for (more, beta) in [("orpo_alpha: 0.2\nrl_beta: 0.3\n", "0.2"), ("rl_beta: 0.3\n", "0.3"), ("", "0.1")] {
+        let orpo = read("axolotl", &format!("{argilla}rl: orpo\n{more}"), &[]);
+        expect(&orpo, &[("preference.loss", "\"orpo\""), ("preference.beta", beta)]);
+        assert!(differs(&orpo).contains("rl: \"orpo\""), "{orpo}");
+        // Conversations have the prompt.
+        assert_eq!((orpo.get("data.columns.prompt"), orpo.get("data.as_chat")), (None, None), "{orpo}");
+    }
     let own = "datasets:\n  - path: a.jsonl\n    type:\n      field_prompt: q\n      field_chosen: good\n      \
                field_rejected: bad\n      prompt_format: \"{prompt}\"\nrl: dpo\n";
     expect(
@@ -94,6 +102,8 @@ fn preferences_have_their_loss_their_numbers_and_their_columns() {
     );
     let factory = read("llama_factory", "stage: dpo\npref_loss: simpo\npref_beta: 2.5\n", &[]);
     expect(&factory, &[("preference.loss", "\"simpo\""), ("preference.beta", "2.5"), ("preference.gamma", "0.5")]);
+    let factory = read("llama_factory", "stage: dpo\npref_loss: orpo\n", &[]);
+    expect(&factory, &[("preference.loss", "\"orpo\""), ("preference.beta", "0.1")]);
 }
 
 #[test]

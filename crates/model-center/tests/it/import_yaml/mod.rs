@@ -7,14 +7,9 @@ mod llama_factory;
 mod methods;
 mod refused;
 
+use crate::import::{expect, file};
 use model_center::import::{self, ImportOptions, NoteKind, Sheet};
 use model_center::recipe::{Recipe, list};
-use std::path::Path;
-
-pub fn file(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/imports").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
 
 fn yaml(name: &str, text: &str, options: &ImportOptions) -> model_center::Result<Sheet> {
     match name.starts_with("axolotl") {
@@ -34,13 +29,6 @@ const FILES: [&str; 6] = [
 
 fn of(name: &str) -> Sheet {
     yaml(name, &file(name), &ImportOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-#[track_caller]
-pub fn expect(sheet: &Sheet, values: &[(&str, &str)]) {
-    for (key, value) in values {
-        assert_eq!(sheet.get(key), Some(*value), "{key} in\n{sheet}");
-    }
 }
 
 pub fn differs(sheet: &Sheet) -> String {

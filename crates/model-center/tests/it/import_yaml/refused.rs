@@ -11,7 +11,9 @@ fn what_cannot_be_kept_is_refused_with_its_line_and_a_way_out() {
         ("adapter: qlora\n", vec!["c.yml:6, adapter", "a model in 4 bits", "write load_in_4bit: true"]),
         ("load_in_4bit: true\n", vec!["c.yml:6, load_in_4bit", "updates alone", "write adapter: qlora"]),
         ("adapter: loha\n", vec!["the adapter loha is not translated"]),
-        ("rl: grpo\n", vec!["rl grpo", "DPO, IPO, SimPO and reward models alone"]),
+        ("rl: grpo\n", vec!["rl grpo", "DPO, IPO, SimPO, ORPO and reward models alone"]),
+        ("rl: kto\n", vec!["c.yml:6, rl", "KTO judges one by one", "preference.loss = \"kto\""]),
+        ("rl: orpo\n", vec!["the type alpaca of ORPO's pairs is not available", "chat_template.argilla"]),
         ("rl: dpo\nreward_model: true\n", vec!["reward_model trains on rewards alone"]),
         ("rl: dpo\n", vec!["the type alpaca of pairs is not available", "chatml.TYPE"]),
         ("load_in_8bit: true\ntrl: { beta: 1 }\n", vec!["load_in_8bit", "also refused: trl", "--leave load_in_8bit"]),
@@ -45,7 +47,8 @@ fn what_cannot_be_kept_is_refused_with_its_line_and_a_way_out() {
     let base = "model_name_or_path: m\ndataset: a\n";
     for (more, words) in [
         ("stage: ppo\n", "stage ppo"),
-        ("stage: dpo\npref_loss: orpo\n", "the loss orpo"),
+        ("stage: kto\n", "KTO judges one by one"),
+        ("stage: dpo\npref_loss: hinge\n", "the loss hinge"),
         ("stage: dpo\npref_ftx: 0.5\n", "the plain loss of chosen completions is not added"),
         ("stage: dpo\nref_model: other\n", "the reference is the model that training begins with"),
         ("finetuning_type: freeze\n", "--set 'train.only="),
@@ -57,7 +60,8 @@ fn what_cannot_be_kept_is_refused_with_its_line_and_a_way_out() {
         ("lr_scheduler_type: one_cycle\n", "one cycle rises over its warm-up"),
         ("train_on_prompt: true\nmask_history: true\n", "learns what it masks"),
         ("interleave_probs: 0.5\nmix_strategy: x\n", "numbers with commas"),
-        ("kto_chosen_weight: 0.1\n", "DPO, IPO, SimPO and reward models alone"),
+        ("kto_chosen_weight: 0.1\n", "KTO judges one by one"),
+        ("reward_model: m\n", "DPO, IPO, SimPO, ORPO and reward models alone"),
     ] {
         let error = import::llama_factory(&format!("{base}{more}"), "c.yml", &none).unwrap_err().to_string();
         assert!(error.contains(words), "{more}: {error}");
