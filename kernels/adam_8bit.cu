@@ -10,7 +10,14 @@ constexpr int kStateBlock = 256;
 constexpr int kCodes = 256;
 
 struct Adam8bitArguments {
-    StepOperands operands;
+    In grad;
+    // Written; read too where there is no master.
+    Out parameter;
+    // Null for an f32 parameter.
+    float* master;
+    // One number; if it is not finite nothing is changed.
+    const float* factor;
+    long long count;
     StepNumbers numbers;
     unsigned char* m;
     unsigned char* v;
@@ -40,27 +47,27 @@ __device__ __forceinline__ void adam_8bit_body(const Adam8bitArguments& a) {
     SHARED(float, of_m, [kCodes]);
     SHARED(float, of_v, [kCodes]);
     SHARED(float, partials, [kMostWarps]);
-    const StepOperands& operands = a.operands;
-    if (changes_nothing(operands)) {
+    const float known = *a.factor;
+    if (!(fabsf(known) < BMTRAIN_INFINITY)) {
         return;
     }
     const int lane = static_cast<int>(threadIdx.x);
     of_m[lane] = a.of_m[lane];
     of_v[lane] = a.of_v[lane];
     __syncthreads();
-    const float factor = a.numbers.sign * *operands.factor;
-    const long long blocks = (operands.count + kStateBlock - 1) / kStateBlock;
-    float* const values = values_of(operands);
+    const float factor = a.numbers.sign * known;
+    const long long blocks = (a.count + kStateBlock - 1) / kStateBlock;
+    float* const values = a.master != nullptr ? a.master : static_cast<float*>(a.parameter.data);
 #pragma unroll 1
     for (long long block = blockIdx.x; block < blocks; block += gridDim.x) {
         const long long index = block * kStateBlock + lane;
-        const bool inside = index < operands.count;
+        const bool inside = index < a.count;
         float p = 0.0f, m = 0.0f, v = 0.0f;
         if (inside) {
             p = values[index];
             m = __fmul_rn(of_m[a.m[index]], a.m_scale[block]);
             v = __fmul_rn(of_v[a.v[index]], a.v_scale[block]);
-            const float g = decayed_gradient(a.numbers, factor, p, Types::load(operands.grad, index));
+            const float g = decayed_gradient(a.numbers, factor, p, Types::load(a.grad, index));
             p = adam_step(a.numbers, p, g, m, v);
         }
         // Their barriers come after every thread has read the old scales.
@@ -70,8 +77,8 @@ __device__ __forceinline__ void adam_8bit_body(const Adam8bitArguments& a) {
             a.m[index] = nearest_code(of_m, m_scale > 0.0f ? m / m_scale : 0.0f);
             a.v[index] = nearest_code(of_v, v_scale > 0.0f ? v / v_scale : 0.0f);
             values[index] = p;
-            if (operands.master != nullptr) {
-                Types::store(operands.parameter, index, p);
+            if (a.master != nullptr) {
+                Types::store(a.parameter, index, p);
             }
         }
         if (lane == 0) {

@@ -6,7 +6,7 @@
 //     m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2
 //     p = p - rate * m / (sqrt(v * correction) + epsilon), p first shrunk when decoupled
 //
-// Launch: clip_factor one thread; adam blocks that take packs in turn, kStepThreads threads.
+// Launch: clip_factor one thread; adam blocks of kStepThreads threads for each run, which take its packs in turn.
 // Numerics: as in steps.cuh: both kernels have the CPU's bits.
 // Bytes moved for each element of adam: the gradient and three f32 numbers (moments, and the parameter or its master)
 // are read, the three written, and beside a master the parameter; 28 for f32 as well as for 16-bit parameters with
@@ -47,21 +47,12 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads) clip_factor(const Cli
 }
 BMTRAIN_KERNEL(clip_factor)
 
-struct AdamArguments {
-    StepOperands operands;
-    StepNumbers numbers;
-    float* m;
-    float* v;
-    // Every address is a multiple of 16 bytes.
-    int whole;
-    int unused;
-};
+using AdamArguments = StepArguments<StepNumbers, 2>;
 
 template <class Types> __device__ __forceinline__ void adam_body(const AdamArguments& a) {
-    const auto step = [&](float p, float g, float (&states)[2]) {
-        return adam_step(a.numbers, p, g, states[0], states[1]);
-    };
-    each_step<Types, true>(a.operands, a.numbers, a.whole, {a.m, a.v}, step);
+    each_step<Types, true>(a, [](const StepRun<StepNumbers, 2>& run, float p, float g, float (&states)[2]) {
+        return adam_step(run.numbers, p, g, states[0], states[1]);
+    });
 }
 
 TYPED_KERNEL(adam, AdamArguments, kStepThreads)

@@ -299,13 +299,22 @@ constexpr int kNormThreads = 256;
 constexpr int kChunkThreads = 16;
 constexpr int kChunksAtOnce = kNormThreads / kChunkThreads;
 
+// Runs of a launch; crate::cuda::runs::NORM_RUNS.
+constexpr int kNormRuns = 128;
+
+struct NormRun {
+    const void* x;
+    long long count;
+    int first_block;
+    int blocks;
+};
+
 struct NormPartsArguments {
-    In x;
     // For each block: the limbs of its sum, or the bits of its largest magnitude.
     long long* parts;
-    long long count;
-    int whole;
-    int unused;
+    int type;
+    int count;
+    NormRun runs[kNormRuns];
 };
 
 // Sum of squares of a chunk in the order of the CPU backend: sixteen sums, each over every sixteenth element;
@@ -343,7 +352,7 @@ __device__ __forceinline__ double chunk_squares(const In& x, long long start, in
     return sum;
 }
 
-// Launch: blocks that take chunks in turn, kNormThreads threads. Sixteen threads read 64 neighbouring bytes (f32) at a
+// Launch: blocks of kNormThreads threads for each run, which take its chunks in turn. Sixteen threads read 64 neighbouring bytes (f32) at a
 // time, in eight loads that are on their way at once. Each sixteen add up limbs of their own: integers, so that the
 // order is free. Limbs do not overflow below 2^38 elements.
 template <class Types>
@@ -355,14 +364,16 @@ __device__ __forceinline__ void squares_parts_body(const NormPartsArguments& a) 
         words[word] = 0;
     }
     __syncthreads();
-    const long long chunks = (a.count + kNormChunk - 1) / kNormChunk;
+    const NormRun& run = own_run(a.runs, a.count);
+    const In x = {run.x, a.type, 0};
+    const long long chunks = (run.count + kNormChunk - 1) / kNormChunk;
 #pragma unroll 1
-    for (long long first = static_cast<long long>(blockIdx.x) * kChunksAtOnce; first < chunks;
-         first += static_cast<long long>(gridDim.x) * kChunksAtOnce) {
+    for (long long first = static_cast<long long>(blockIdx.x - run.first_block) * kChunksAtOnce; first < chunks;
+         first += static_cast<long long>(run.blocks) * kChunksAtOnce) {
         const long long start = (first + own) * kNormChunk;
-        const long long left = a.count - start;
+        const long long left = run.count - start;
         const int count = left >= kNormChunk ? kNormChunk : left > 0 ? static_cast<int>(left) : 0;
-        const double sum = chunk_squares<Types>(a.x, start, count, place);
+        const double sum = chunk_squares<Types>(x, start, count, place);
         if (place < 3) {
             unsigned long long share = 0;
             const int word = sum_place(sum, place, share);
@@ -395,24 +406,29 @@ __device__ __forceinline__ unsigned pack_bits(const Pack& pack) {
     return largest;
 }
 
-// The largest bits among the packs that a thread takes in turn.
+// The largest bits among every `stride`-th pack from `first` on.
 template <class Types>
-__device__ __forceinline__ unsigned largest_bits(const In& x, long long elements, int whole) {
+__device__ __forceinline__ unsigned largest_bits(const In& x, long long elements, int whole, long long first,
+                                                 long long stride) {
     unsigned largest = 0;
     const long long packs = (elements + kPack - 1) / kPack;
 #pragma unroll 2
-    for (long long pack = global_thread(); pack < packs; pack += global_threads()) {
+    for (long long pack = first; pack < packs; pack += stride) {
         const int count = row_count(elements, pack * kPack);
         largest = max(largest, pack_bits(Types::load_pack(x, pack * kPack, count, whole != 0 && count == kPack)));
     }
     return largest;
 }
 
-// Launch: blocks that take packs in turn, kNormThreads threads.
+// Launch: blocks of kNormThreads threads for each run, which take its packs in turn.
 template <class Types>
 __device__ __forceinline__ void largest_parts_body(const NormPartsArguments& a) {
     SHARED(unsigned, warps, [kNormThreads / kWarpThreads]);
-    unsigned largest = largest_bits<Types>(a.x, a.count, a.whole);
+    const NormRun& run = own_run(a.runs, a.count);
+    const long long first = static_cast<long long>(blockIdx.x - run.first_block) * kNormThreads + threadIdx.x;
+    const long long stride = static_cast<long long>(run.blocks) * kNormThreads;
+    const int whole = reinterpret_cast<unsigned long long>(run.x) % 16 == 0;
+    unsigned largest = largest_bits<Types>({run.x, a.type, 0}, run.count, whole, first, stride);
     for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
         largest = max(largest, __shfl_xor_sync(kAllLanes, largest, distance));
     }
@@ -483,10 +499,10 @@ struct NonFiniteArguments {
     int unused;
 };
 
-// Launch: as largest_parts. Every thread that finds something writes the same 1.
+// Launch: blocks of kNormThreads threads, which take packs in turn. Every thread that finds something writes the same 1.
 template <class Types>
 __device__ __forceinline__ void non_finite_body(const NonFiniteArguments& a) {
-    if (largest_bits<Types>(a.x, a.count, a.whole) >= 0x7f800000u) {
+    if (largest_bits<Types>(a.x, a.count, a.whole, global_thread(), global_threads()) >= 0x7f800000u) {
         *a.flag = 1;
     }
 }

@@ -49,54 +49,71 @@ __device__ __forceinline__ float adam_step(const StepNumbers& numbers, float p, 
     return descended(numbers, p, m / __fadd_rn(root, numbers.epsilon));
 }
 
-// What a step works on.
-struct StepOperands {
-    In grad;
+// Runs of a launch; crate::cuda::runs::STEP_RUNS.
+constexpr int kStepRuns = 32;
+
+// Elements that share the numbers of a step.
+template <class Numbers, int kStates> struct StepRun {
+    const void* grad;
     // Written; read too where there is no master.
-    Out parameter;
+    void* parameter;
     // Null for an f32 parameter.
     float* master;
-    // One number; if it is not finite nothing is changed.
-    const float* factor;
+    // A state is null where the form of the step has none.
+    float* states[kStates];
     long long count;
+    int first_block;
+    int blocks;
+    // Every address is a multiple of 16 bytes.
+    int whole;
+    Numbers numbers;
 };
 
-__device__ __forceinline__ bool changes_nothing(const StepOperands& a) {
-    return !(fabsf(*a.factor) < BMTRAIN_INFINITY);
-}
-
-// What is updated: the master, or a parameter without one, which is f32.
-__device__ __forceinline__ float* values_of(const StepOperands& a) {
-    return a.master != nullptr ? a.master : static_cast<float*>(a.parameter.data);
-}
+// What a step works on.
+template <class Numbers, int kStates> struct StepArguments {
+    // One number; if it is not finite nothing is changed.
+    const float* factor;
+    int grad_type;
+    int parameter_type;
+    int count;
+    int unused;
+    StepRun<Numbers, kStates> runs[kStepRuns];
+};
 
 // Threads of a block of each_step.
 constexpr int kStepThreads = 256;
 
-// Takes the packs of a range in turn: `step(p, g, states)` changes the states of an element and returns its new value.
-// A state is null where there is none, unless `kAll`; `whole`: every address is a multiple of 16 bytes.
-template <class Types, bool kAll, int kStates, class Step>
-__device__ __forceinline__ void each_step(const StepOperands& a, const StepNumbers& numbers, int whole,
-                                          float* const (&states)[kStates], Step step) {
-    if (changes_nothing(a)) {
+// The blocks of a run take its packs in turn: `step(run, p, g, states)` changes the states of an element and
+// returns its new value. `kAll`: every state is there.
+template <class Types, bool kAll, class Numbers, int kStates, class Step>
+__device__ __forceinline__ void each_step(const StepArguments<Numbers, kStates>& a, Step step) {
+    const float known = *a.factor;
+    if (!(fabsf(known) < BMTRAIN_INFINITY)) {
         return;
     }
-    const float factor = numbers.sign * *a.factor;
-    const long long packs = (a.count + kPack - 1) / kPack;
-    float* const values = values_of(a);
+    const StepRun<Numbers, kStates>& run = own_run(a.runs, a.count);
+    const Numbers& numbers = run.numbers;
+    const float factor = numbers.sign * known;
+    const In grads = {run.grad, a.grad_type, 0};
+    const Out parameter = {run.parameter, a.parameter_type, 0};
+    // What is updated: the master, or a parameter without one, which is f32.
+    float* const values = run.master != nullptr ? run.master : static_cast<float*>(run.parameter);
+    const long long packs = (run.count + kPack - 1) / kPack;
+    const long long stride = static_cast<long long>(run.blocks) * kStepThreads;
+    const long long first = static_cast<long long>(blockIdx.x - run.first_block) * kStepThreads + threadIdx.x;
 #pragma unroll 1
-    for (long long pack = global_thread(); pack < packs; pack += global_threads()) {
+    for (long long pack = first; pack < packs; pack += stride) {
         const long long index = pack * kPack;
-        const int count = a.count - index >= kPack ? kPack : static_cast<int>(a.count - index);
-        const bool is_whole = whole != 0 && count == kPack;
+        const int count = run.count - index >= kPack ? kPack : static_cast<int>(run.count - index);
+        const bool is_whole = run.whole != 0 && count == kPack;
         // All on their way before the first is used.
-        const auto loaded = Types::load_pack(a.grad, index, count, is_whole);
+        const auto loaded = Types::load_pack(grads, index, count, is_whole);
         Pack p = load_pack_of<float>(values, index, count, is_whole);
         Pack of[kStates] = {};
 #pragma unroll
         for (int state = 0; state < kStates; ++state) {
-            if (kAll || states[state] != nullptr) {
-                of[state] = load_pack_of<float>(states[state], index, count, is_whole);
+            if (kAll || run.states[state] != nullptr) {
+                of[state] = load_pack_of<float>(run.states[state], index, count, is_whole);
             }
         }
         const Pack grad = loaded;
@@ -107,7 +124,7 @@ __device__ __forceinline__ void each_step(const StepOperands& a, const StepNumbe
             for (int state = 0; state < kStates; ++state) {
                 at[state] = of[state].at[i];
             }
-            p.at[i] = step(p.at[i], decayed_gradient(numbers, factor, p.at[i], grad.at[i]), at);
+            p.at[i] = step(run, p.at[i], decayed_gradient(numbers, factor, p.at[i], grad.at[i]), at);
 #pragma unroll
             for (int state = 0; state < kStates; ++state) {
                 of[state].at[i] = at[state];
@@ -115,13 +132,13 @@ __device__ __forceinline__ void each_step(const StepOperands& a, const StepNumbe
         }
 #pragma unroll
         for (int state = 0; state < kStates; ++state) {
-            if (kAll || states[state] != nullptr) {
-                store_pack_of<float>(states[state], 0, index, of[state], count, is_whole);
+            if (kAll || run.states[state] != nullptr) {
+                store_pack_of<float>(run.states[state], 0, index, of[state], count, is_whole);
             }
         }
         store_pack_of<float>(values, 0, index, p, count, is_whole);
-        if (a.master != nullptr) {
-            Types::store_pack(a.parameter, index, p, count, is_whole);
+        if (run.master != nullptr) {
+            Types::store_pack(parameter, index, p, count, is_whole);
         }
     }
 }

@@ -5,7 +5,7 @@
 //
 // The change of each form is below; crate::kernel::UpdateRule has the formulas in one piece.
 //
-// Launch: blocks that take packs in turn, kStepThreads threads.
+// Launch: blocks of kStepThreads threads for each run, which take its packs in turn.
 // Numerics: as in steps.cuh: it has the CPU's bits.
 // Bytes moved for each element: gradient, states, and parameter or master are read; states, parameter and master are
 // written.
@@ -28,26 +28,18 @@ struct UpdateNumbers : StepNumbers {
     float moment_rate;
 };
 
-struct UpdateArguments {
-    StepOperands operands;
-    UpdateNumbers numbers;
-    // Null where the form has no such state.
-    float* first;
-    float* second;
-    float* third;
-    // Every address is a multiple of 16 bytes.
-    int whole;
-    int unused;
-};
+// Its states are `first`, `second` and `third`.
+using UpdateRun = StepRun<UpdateNumbers, 3>;
+using UpdateArguments = StepArguments<UpdateNumbers, 3>;
 
 // The step of an element: p, and its states in `first`, `second` and `third`.
-__device__ __forceinline__ float updated(const UpdateArguments& a, float p, float g, float& first, float& second,
+__device__ __forceinline__ float updated(const UpdateRun& run, float p, float g, float& first, float& second,
                                          float& third) {
-    const UpdateNumbers& n = a.numbers;
+    const UpdateNumbers& n = run.numbers;
     switch (n.form) {
         case kSgd: {
             float change = g;
-            if (a.first != nullptr) {
+            if (run.states[0] != nullptr) {
                 first = moved_average(first, n.beta1, n.rest1, g);
                 change = __fmaf_rn(n.rest2, first, __fmul_rn(n.beta2, g));
             }
@@ -59,12 +51,12 @@ __device__ __forceinline__ float updated(const UpdateArguments& a, float p, floa
         case kRmsProp: {
             second = square_average(second, n.beta2, n.rest2, g);
             float square = second;
-            if (a.third != nullptr) {
+            if (run.states[2] != nullptr) {
                 third = __fmaf_rn(n.rest2, __fsub_rn(g, third), third);
                 square = fmaxf(__fmaf_rn(-third, third, second), 0.0f);
             }
             float change = g / __fadd_rn(sqrtf(square), n.epsilon);
-            if (a.first != nullptr) {
+            if (run.states[0] != nullptr) {
                 first = __fmaf_rn(n.beta1, first, change);
                 change = first;
             }
@@ -104,10 +96,9 @@ __device__ __forceinline__ float updated(const UpdateArguments& a, float p, floa
 }
 
 template <class Types> __device__ __forceinline__ void update_body(const UpdateArguments& a) {
-    const auto step = [&](float p, float g, float (&states)[3]) {
-        return updated(a, p, g, states[0], states[1], states[2]);
-    };
-    each_step<Types, false>(a.operands, a.numbers, a.whole, {a.first, a.second, a.third}, step);
+    each_step<Types, false>(a, [](const UpdateRun& run, float p, float g, float (&states)[3]) {
+        return updated(run, p, g, states[0], states[1], states[2]);
+    });
 }
 
 TYPED_KERNEL(update, UpdateArguments, kStepThreads)

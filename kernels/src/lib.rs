@@ -34,6 +34,9 @@ const UNITS_OF_ROWS: Header = Header { file: "units.cuh", code: include_str!("..
 /// Sums that are exact.
 const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
 
+/// Several runs of elements in one launch.
+const RUNS: Header = Header { file: "runs.cuh", code: include_str!("../runs.cuh") };
+
 /// What the sources of optimizers have in common.
 const STEPS: Header = Header { file: "steps.cuh", code: include_str!("../steps.cuh") };
 
@@ -47,7 +50,8 @@ const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("
 const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
 
 /// Adam with moments in 8 bits.
-pub const ADAM_8BIT: Source = Source { file: "adam_8bit.cu", headers: &[STEPS], code: include_str!("../adam_8bit.cu") };
+pub const ADAM_8BIT: Source =
+    Source { file: "adam_8bit.cu", headers: &[RUNS, STEPS], code: include_str!("../adam_8bit.cu") };
 
 /// Attention for every head size and dtype.
 pub const ATTENTION: Source =
@@ -83,7 +87,7 @@ pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_s
 
 /// Clipping and Adam.
 pub const OPTIMIZER: Source =
-    Source { file: "optimizer.cu", headers: &[EXACT, STEPS], code: include_str!("../optimizer.cu") };
+    Source { file: "optimizer.cu", headers: &[EXACT, RUNS, STEPS], code: include_str!("../optimizer.cu") };
 
 /// Instructions of inline assembly by themselves.
 pub const PROBE: Source = Source { file: "probe.cu", headers: &[TENSOR_CORE_WORDS], code: include_str!("../probe.cu") };
@@ -92,7 +96,7 @@ pub const PROBE: Source = Source { file: "probe.cu", headers: &[TENSOR_CORE_WORD
 pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
 
 /// Sums over rows, softmax, norms of gradients.
-pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: include_str!("../reduce.cu") };
+pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT, RUNS], code: include_str!("../reduce.cu") };
 
 /// Permutations, rows from one place to another.
 pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rows.cu") };
@@ -101,7 +105,7 @@ pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], co
 pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rotary.cu") };
 
 /// Optimizers that update each element by itself, Adam apart.
-pub const UPDATE: Source = Source { file: "update.cu", headers: &[STEPS], code: include_str!("../update.cu") };
+pub const UPDATE: Source = Source { file: "update.cu", headers: &[RUNS, STEPS], code: include_str!("../update.cu") };
 
 /// [`ATTENTION_MMA`] for a head size and a dtype.
 macro_rules! attention_mma {

@@ -8,7 +8,7 @@ use super::simd::vectorised;
 use super::threads::Threads;
 use crate::error::Result;
 use crate::exact::Sum;
-use crate::kernel::{Adam, AdamNumbers, ClipFactor, NORM_CHUNK, NormOrder};
+use crate::kernel::{Adam, AdamNumbers, AdamRun, ClipFactor, NORM_CHUNK, NormOrder};
 use std::sync::{Mutex, PoisonError};
 
 /// Elements of a piece of work.
@@ -30,11 +30,12 @@ pub(super) fn clip_factor(a: ClipFactor<'_>) -> Result<()> {
 pub(super) fn adam(threads: &Threads, a: Adam<'_>) -> Result<()> {
     const NAME: &str = "adam";
     let factor = read::<f32>(NAME, a.factor)?[0];
-    let master = a.master.map(|master| write::<f32>(NAME, master)).transpose()?;
-    let (m, v) = (write::<f32>(NAME, a.m)?, write::<f32>(NAME, a.v)?);
-    let (parameter, grad) = (FloatsMut::of(NAME, a.parameter)?, Floats::of(NAME, a.grad)?);
-    let states = [Some(m), Some(v), None];
-    step(threads, a.settings.numbers(factor), factor, Elements { parameter, master, states, grad }, None);
+    for AdamRun { parameter, master, m, v, grad, settings } in a.runs {
+        let master = master.map(|master| write::<f32>(NAME, master)).transpose()?;
+        let states = [Some(write::<f32>(NAME, m)?), Some(write::<f32>(NAME, v)?), None];
+        let (parameter, grad) = (FloatsMut::of(NAME, parameter)?, Floats::of(NAME, grad)?);
+        step(threads, settings.numbers(factor), factor, Elements { parameter, master, states, grad }, None);
+    }
     Ok(())
 }
 

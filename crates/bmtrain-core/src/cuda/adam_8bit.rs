@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{Launch, StepOperands, Typed, arguments, typed};
+use super::launch::{In, Launch, Out, Typed, arguments, long, typed};
+use crate::buffer::ViewMut;
 use crate::error::Result;
 use crate::kernel::{Adam8bit, AdamNumbers, Arguments as _, STATE_BLOCK};
 use crate::quantised::{SIGNED, UNSIGNED};
@@ -11,8 +12,11 @@ const ADAM: Typed = typed!("adam_8bit", "adam_8bit");
 
 pub(super) fn adam_8bit(launch: &Launch<'_>, a: Adam8bit<'_>) -> Result<()> {
     let arguments = arguments!(Adam8bitArguments {
-        operands: StepOperands =
-            StepOperands::of(Adam8bit::NAME, [&a.grad, &a.factor], &a.parameter, a.master.as_ref())?,
+        grad: In = In::of(&a.grad),
+        parameter: Out = Out::of(&a.parameter),
+        master: u64 = a.master.as_ref().map_or(0, ViewMut::address),
+        factor: u64 = a.factor.address(),
+        count: i64 = long(Adam8bit::NAME, "elements", a.parameter.len())?,
         // The factor of the gradient is on the device; here is its sign.
         numbers: AdamNumbers = a.settings.numbers(1.0),
         m: u64 = a.m.address(),

@@ -175,38 +175,6 @@ impl Out {
     }
 }
 
-/// `StepOperands` of steps.cuh.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(super) struct StepOperands {
-    grad: In,
-    parameter: Out,
-    master: u64,
-    factor: u64,
-    count: i64,
-}
-
-impl StepOperands {
-    /// Of a step of kernel `op` with this gradient, factor, parameter and master.
-    pub(super) fn of(
-        op: &'static str,
-        [grad, factor]: [&View<'_>; 2],
-        parameter: &ViewMut<'_>,
-        master: Option<&ViewMut<'_>>,
-    ) -> Result<Self> {
-        Ok(StepOperands {
-            grad: In::of(grad),
-            parameter: Out::of(parameter),
-            master: master.map_or(0, ViewMut::address),
-            factor: factor.address(),
-            count: long(op, "elements", parameter.len())?,
-        })
-    }
-}
-
-/// `kStepThreads` of steps.cuh.
-pub(super) const STEP_THREADS: usize = 256;
-
 /// `Dropout` of philox.cuh.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

@@ -36,6 +36,7 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod runs;
 mod scratch;
 mod span;
 mod staging;

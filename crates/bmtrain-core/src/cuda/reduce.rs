@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, WARP, arguments, block_each, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, WARP, arguments, block_each, long, tag, threads_for, typed, whole};
 use super::modules::Name;
+use super::runs::{NORM_RUNS, NormRun, RunBlocks, blocks_of};
 use crate::buffer::View;
 use crate::error::Result;
 use crate::exact::WORDS;
@@ -154,31 +155,42 @@ pub(super) fn softmax_backward(launch: &Launch<'_>, a: SoftmaxBackward<'_>) -> R
     unsafe { launch.run(SOFTMAX_BACKWARD.of(views.iter().map(View::dtype)), grid, arguments) }
 }
 
-/// Queue a norm: its parts, one for each block, then their total.
+/// Queue a norm: its parts, one for each block, [`NORM_RUNS`] of the ranges in a launch; then their total.
 pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     const NAME: &str = GradNorm::NAME;
-    let elements = a.x.len();
-    let (name, items, words) = match a.order {
-        NormOrder::Two => (SQUARES_PARTS, elements.div_ceil(NORM_CHUNK * CHUNKS_AT_ONCE), WORDS),
-        NormOrder::Infinity => (LARGEST_PARTS, elements.div_ceil(PACK * NORM_THREADS), 1),
+    let (name, at_once, words) = match a.order {
+        NormOrder::Two => (SQUARES_PARTS, NORM_CHUNK * CHUNKS_AT_ONCE, WORDS),
+        NormOrder::Infinity => (LARGEST_PARTS, PACK * NORM_THREADS, 1),
     };
     // The total does not depend on how many parts there are.
-    let blocks = launch.blocks(items);
+    let share = |xs: &[View<'_>]| {
+        let items: Vec<usize> = xs.iter().map(|x| x.len().div_ceil(at_once)).collect();
+        RunBlocks::share(&items, launch.blocks(usize::MAX))
+    };
+    let shares: Vec<Vec<RunBlocks>> = a.xs.chunks(NORM_RUNS).map(share).collect();
+    let blocks: u32 = shares.iter().map(|shares| blocks_of(shares)).sum();
     let scratch = launch.scratch.take(blocks as usize * words * size_of::<i64>())?;
-    let parts = scratch.address();
-    let count = long(NAME, "elements", elements)?;
-    let arguments = arguments!(NormPartsArguments {
-        x: In = In::of(&a.x),
-        parts: u64 = parts,
-        count: i64 = count,
-        whole: i32 = whole([a.x.address()], &[]),
-        unused: i32 = 0,
-    });
-    // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the integers of each block. The memory stays
-    // valid until the lane has run the kernel, because the pool gives it out in lane order.
-    unsafe { launch.run(name.of([a.x.dtype()]), Grid::line(blocks, NORM_THREADS as u32), arguments) }?;
+    let mut parts = scratch.address();
+    for (xs, shares) in a.xs.chunks(NORM_RUNS).zip(&shares) {
+        let mut runs = [NormRun { x: 0, count: 0, first_block: 0, blocks: 0 }; NORM_RUNS];
+        for ((run, x), share) in runs.iter_mut().zip(xs).zip(shares) {
+            let count = long(NAME, "elements", x.len())?;
+            *run = NormRun { x: x.address(), count, first_block: share.first, blocks: share.count };
+        }
+        let arguments = arguments!(NormPartsArguments {
+            parts: u64 = parts,
+            type_of: i32 = tag(xs[0].dtype()),
+            count: i32 = xs.len() as i32,
+            runs: [NormRun; NORM_RUNS] = runs,
+        });
+        let grid = Grid::line(blocks_of(shares), NORM_THREADS as u32);
+        // SAFETY: laid out as in reduce.cu. Each x holds `count` elements, scratch the integers of each block. The
+        // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+        unsafe { launch.run(name.of([xs[0].dtype()]), grid, arguments) }?;
+        parts += u64::from(blocks_of(shares)) * words as u64 * 8;
+    }
     let arguments = arguments!(NormTotalArguments {
-        parts: u64 = parts,
+        parts: u64 = scratch.address(),
         out: u64 = a.out.view.address(),
         count: i64 = i64::from(blocks),
         largest: i32 = i32::from(a.order == NormOrder::Infinity),

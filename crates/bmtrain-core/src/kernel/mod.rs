@@ -83,7 +83,7 @@ pub use loss::{
 pub use norm::{NormBackward, NormForward, NormKind};
 pub(crate) use operand::Operand;
 pub use operand::{Access, Dest};
-pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
+pub use optimizer::{Adam, AdamRun, AdamSettings, ClipFactor, NormOrder};
 pub(crate) use optimizer::{AdamNumbers, check_step};
 pub use quantised::{QuantisedInputGradient, QuantisedLinear, QuantisedRows};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
@@ -95,7 +95,7 @@ pub(crate) use update::{UpdateForm, UpdateNumbers};
 
 use crate::backend::{DeviceId, Lane};
 use crate::error::{Error, Result};
-use operand::Footprint;
+use operand::{Footprint, any_collides};
 
 /// How much work a kernel is: what a benchmark and a profile divide time by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -244,7 +244,7 @@ kernels! {
     NonFinite,
     /// From norm to clipping factor, without the host.
     ClipFactor,
-    /// One Adam step over a run of elements.
+    /// One Adam step over runs of elements.
     Adam,
     /// The same with moments in 8 bits.
     Adam8bit,
@@ -275,10 +275,13 @@ impl Kernel<'_> {
     /// range.
     pub fn check(&self, device: DeviceId, on: Lane) -> Result<()> {
         self.check_arguments()?;
+        /// Views that are held against each other without memory for a list of them.
+        const FEW: usize = 16;
         let name = self.name();
-        let mut seen: [Option<Footprint>; 16] = [None; 16];
+        let (mut seen, mut more) = ([const { None::<Footprint> }; FEW], Vec::new());
         let mut count = 0;
         let mut fault = None;
+        let overlap = || Error::argument(name, "a range that is written overlaps another argument");
         self.visit(&mut |access| {
             let footprint = access.footprint();
             if footprint.range.device != device {
@@ -289,15 +292,18 @@ impl Kernel<'_> {
                 let lane = footprint.range.lane;
                 fault = Some(Error::argument(name, format!("a view of lane {lane:?} was given to lane {on:?}")));
             }
-            if seen.iter().flatten().any(|other| other.collides(&footprint)) {
-                fault = Some(Error::argument(name, "a range that is written overlaps another argument"));
+            if count < FEW && seen.iter().flatten().any(|other| other.collides(&footprint)) {
+                fault = Some(overlap());
             }
             match seen.get_mut(count) {
                 Some(slot) => *slot = Some(footprint),
-                None => fault = Some(Error::argument(name, "more than 16 views")),
+                None => more.push(footprint),
             }
             count += 1;
         });
+        if !more.is_empty() && any_collides(seen.into_iter().flatten().chain(more).collect()) {
+            fault = Some(overlap());
+        }
         fault.map_or(Ok(()), Err)
     }
 

@@ -58,6 +58,22 @@ impl Footprint {
     }
 }
 
+/// Whether a written range overlaps another one. Rows count as everything from the first to the last: for long lists,
+/// in whose order of addresses each range is held against those that came before it.
+pub(super) fn any_collides(mut all: Vec<Footprint>) -> bool {
+    all.retain(|footprint| footprint.range.bytes() > 0);
+    all.sort_unstable_by_key(|footprint| footprint.range.address);
+    let (mut read_until, mut written_until) = (0, 0);
+    all.iter().any(|footprint| {
+        let Range { address, .. } = footprint.range;
+        let end = address + footprint.range.bytes() as u64;
+        let collides = address < written_until || footprint.writes && address < read_until;
+        let until = if footprint.writes { &mut written_until } else { &mut read_until };
+        *until = end.max(*until);
+        collides
+    })
+}
+
 impl Access<'_> {
     pub(super) fn footprint(&self) -> Footprint {
         match self {
@@ -108,6 +124,13 @@ impl Operand for Dest<'_> {
 
     fn range(&self) -> Option<&Range> {
         Some(&self.view.range)
+    }
+}
+
+/// A list has no single range: its elements are checked by the kernel.
+impl<T: Operand> Operand for Vec<T> {
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.iter().for_each(|operand| operand.visit(visit));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Arguments of the optimizer step and of gradient clipping.
 
+use super::{Arguments, Elements, Operand, expect};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -44,7 +45,7 @@ arguments! {
     }
 }
 
-/// One Adam step (Kingma and Ba, 2015) over a run of elements that share their weight decay.
+/// One Adam step (Kingma and Ba, 2015) over runs of elements, e.g. all parameters of a model.
 ///
 /// With `g = factor * grad` and `t = step`: `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
 /// `p = p - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon) - lr * decay * p` when decoupled
@@ -54,6 +55,15 @@ arguments! {
 /// nearest, ties to even.
 #[derive(Debug)]
 pub struct Adam<'a> {
+    /// The elements. All runs have parameters of one type and gradients of one type.
+    pub runs: Vec<AdamRun<'a>>,
+    /// f32 `[1]`: multiplied into the gradients; if it is not finite nothing is changed.
+    pub factor: View<'a>,
+}
+
+/// Elements of an [`Adam`] step that share its numbers: ranges of one length.
+#[derive(Debug)]
+pub struct AdamRun<'a> {
     /// Parameter, any floating-point type.
     pub parameter: ViewMut<'a>,
     /// f32 copy of a parameter of another type.
@@ -64,8 +74,6 @@ pub struct Adam<'a> {
     pub v: ViewMut<'a>,
     /// Gradient, any floating-point type.
     pub grad: View<'a>,
-    /// f32 `[1]`: multiplied into the gradient; if it is not finite nothing is changed.
-    pub factor: View<'a>,
     /// The numbers of the step.
     pub settings: AdamSettings,
 }
@@ -136,12 +144,33 @@ impl AdamSettings {
     }
 }
 
+impl Operand for AdamRun<'_> {
+    visits!(parameter, master, m, v, grad);
+}
+
 arguments! {
-    Adam, "adam", |a| {
-        grad: Float[a.parameter.len()], factor: F32[1], parameter: Float, master: F32[a.parameter.len()],
-        m: F32[a.parameter.len()], v: F32[a.parameter.len()]
-    },
-    check_step(Self::NAME, a.parameter.dtype(), a.master.is_some(), a.settings.step)
+    Adam, "adam", |a| { runs: Any, factor: F32[1] }, a.check_runs()
+}
+
+impl Adam<'_> {
+    fn check_runs(&self) -> Result<()> {
+        let types = |run: &AdamRun<'_>| (run.parameter.dtype(), run.grad.dtype());
+        let Some(first) = self.runs.first().map(types) else { return Ok(()) };
+        for run in &self.runs {
+            let AdamRun { parameter, master, m, v, grad, settings } = run;
+            let len = Some(parameter.len());
+            expect(Self::NAME, "parameter", parameter, Elements::Float, None)?;
+            expect(Self::NAME, "grad", grad, Elements::Float, len)?;
+            expect(Self::NAME, "master", master, Elements::F32, len)?;
+            expect(Self::NAME, "m", m, Elements::F32, len)?;
+            expect(Self::NAME, "v", v, Elements::F32, len)?;
+            check_step(Self::NAME, parameter.dtype(), master.is_some(), settings.step)?;
+            if types(run) != first {
+                return Err(Error::argument(Self::NAME, "runs have parameters or gradients of several types"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Whether step number `step` of a parameter of this dtype can be taken with or without a master.

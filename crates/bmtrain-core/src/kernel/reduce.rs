@@ -1,8 +1,9 @@
 //! Arguments of reductions and of softmax. All sums are made in an order that depends on sizes alone.
 
-use super::Dest;
 use super::optimizer::NormOrder;
+use super::{Arguments, Dest, Elements, expect};
 use crate::buffer::{View, ViewMut};
+use crate::error::{Error, Result};
 use crate::exact::WORDS;
 
 /// `out[c] (+)= sum over rows of x[r, c]`: the gradient of a bias.
@@ -22,7 +23,7 @@ arguments! {
     ColumnSum, "column_sum", |a| { x: Float[a.rows * a.columns], out: Float[a.columns] }
 }
 
-/// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`. NaN and infinity propagate.
+/// Accumulate the sum of squares, or the largest magnitude, of all `xs` into `out`. NaN and infinity propagate.
 ///
 /// Numerics: the squares of each [`NORM_CHUNK`] elements are summed in f64 in a fixed order, the sums of the chunks
 /// exactly ([`exact::Sum`](crate::exact::Sum)). So values that are cut at multiples of a chunk give the same bits in
@@ -31,8 +32,8 @@ arguments! {
 pub struct GradNorm<'a> {
     /// Sum of squares or maximum.
     pub order: NormOrder,
-    /// The values.
-    pub x: View<'a>,
+    /// The values, of one type: e.g. the gradients of all parameters of a model.
+    pub xs: Vec<View<'a>>,
     /// Accumulated result: the i64 integers of [`exact::Sum`](crate::exact::Sum), or the bits of the largest magnitude
     /// and zeros. Results of several ranks are added, or their maximum taken, elementwise.
     pub out: Dest<'a>,
@@ -42,7 +43,17 @@ pub struct GradNorm<'a> {
 pub const NORM_CHUNK: usize = 128;
 
 arguments! {
-    GradNorm, "grad_norm", |a| { x: Float, out: I64[WORDS] }
+    GradNorm, "grad_norm", |a| { xs: Any, out: I64[WORDS] }, a.check_values()
+}
+
+impl GradNorm<'_> {
+    fn check_values(&self) -> Result<()> {
+        self.xs.iter().try_for_each(|x| expect(Self::NAME, "xs", x, Elements::Float, None))?;
+        match self.xs.windows(2).all(|pair| pair[0].dtype() == pair[1].dtype()) {
+            true => Ok(()),
+            false => Err(Error::argument(Self::NAME, "xs are of several types")),
+        }
+    }
 }
 
 /// Set `flag` to 1 if anything in `x` is infinite or not a number; leave it otherwise.

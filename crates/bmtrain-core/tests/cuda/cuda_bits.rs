@@ -7,11 +7,11 @@
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
-    Adam, Adam8bit, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm,
-    NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
+    Adam, Adam8bit, AdamRun, AdamSettings, Cast, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom,
+    GradNorm, NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
 };
 use bmtrain_core::philox::Key;
-use bmtrain_core::{DType, Device, Float, Lane, Segment, Tensor};
+use bmtrain_core::{DType, Device, Float, Lane, Segment, Storage, Tensor};
 use cuda_emulator::{Driver, with_driver};
 use half::{bf16, f16};
 use std::{fmt::Debug, sync::Arc};
@@ -186,12 +186,33 @@ fn norms_of_gradients_have_the_bits_of_the_cpu() {
                         for add in [false, true, true] {
                             let view = x.view().unwrap().part(start, len).unwrap();
                             let out = Dest { view: words.view_mut().unwrap(), add };
-                            device.launch(GradNorm { order, x: view, out }).unwrap();
+                            device.launch(GradNorm { order, xs: vec![view], out }).unwrap();
                             seen.push(bytes(&words));
                         }
                         seen
                     });
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn norms_of_many_ranges_have_the_bits_of_the_cpu() {
+    on_pair("norms_of_many_ranges_have_the_bits_of_the_cpu", |pair| {
+        for order in [NormOrder::Two, NormOrder::Infinity] {
+            for dtype in FLOATS {
+                pair.same_bits(&format!("{order:?} of ranges in {dtype}"), |device| {
+                    let x = tensor(device, dtype, &wide(300_000));
+                    let mut words = Tensor::from_slice_in(device, [WORDS], &[9i64; WORDS], Segment::Data).unwrap();
+                    // More than a launch takes, some without elements, one far larger than the others.
+                    let part = |i: usize| x.view().unwrap().part(i * 500, [i % 401, 130_000][usize::from(i == 77)]);
+                    let xs = (0..300).map(|i| part(i).unwrap()).collect();
+                    device.launch(GradNorm { order, xs, out: words.dest(true).unwrap() }).unwrap();
+                    let some = bytes(&words);
+                    device.launch(GradNorm { order, xs: Vec::new(), out: words.dest(false).unwrap() }).unwrap();
+                    [some, bytes(&words)]
+                });
             }
         }
     });
@@ -205,7 +226,7 @@ fn sums_that_ranks_have_added_are_carried() {
             let mut sum = Tensor::from_slice_in(device, [WORDS], &sum, Segment::Data).unwrap();
             let x = tensor(device, DType::F32, &wide(300));
             let out = Dest { view: sum.view_mut().unwrap(), add: true };
-            device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out }).unwrap();
+            device.launch(GradNorm { order: NormOrder::Two, xs: vec![x.view().unwrap()], out }).unwrap();
             bytes(&sum)
         });
     });
@@ -274,29 +295,83 @@ fn adam_has_the_bits_of_the_cpu() {
                         let (mut m, mut v) = (f32s(&values(3003, 3)), f32s(&positive));
                         let (grads, factor) = (tensor(device, grad, &values(3003, 2)), f32s(&[factor]));
                         let kernel = Adam {
-                            parameter: parameters.view_mut().unwrap().part(start, len).unwrap(),
-                            master: (parameter != DType::F32)
-                                .then(|| masters.view_mut().unwrap().part(start, len).unwrap()),
-                            m: m.view_mut().unwrap().part(start, len).unwrap(),
-                            v: v.view_mut().unwrap().part(start, len).unwrap(),
-                            grad: grads.view().unwrap().part(start, len).unwrap(),
+                            runs: vec![AdamRun {
+                                parameter: parameters.view_mut().unwrap().part(start, len).unwrap(),
+                                master: (parameter != DType::F32)
+                                    .then(|| masters.view_mut().unwrap().part(start, len).unwrap()),
+                                m: m.view_mut().unwrap().part(start, len).unwrap(),
+                                v: v.view_mut().unwrap().part(start, len).unwrap(),
+                                grad: grads.view().unwrap().part(start, len).unwrap(),
+                                settings: AdamSettings {
+                                    lr: 0.01,
+                                    beta1: 0.9,
+                                    beta2: 0.999,
+                                    epsilon: 1e-8,
+                                    decay: 0.1,
+                                    decoupled,
+                                    maximize,
+                                    step,
+                                },
+                            }],
                             factor: factor.view().unwrap(),
-                            settings: AdamSettings {
-                                lr: 0.01,
-                                beta1: 0.9,
-                                beta2: 0.999,
-                                epsilon: 1e-8,
-                                decay: 0.1,
-                                decoupled,
-                                maximize,
-                                step,
-                            },
                         };
                         device.launch(kernel).unwrap();
                         [&parameters, &masters, &m, &v].map(bytes)
                     });
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn adam_over_many_runs_has_the_bits_of_the_cpu() {
+    if !(cfg!(target_arch = "x86_64") && fused_multiply_add()) {
+        println!("the CPU backend rounds twice here, where a device rounds once");
+        return;
+    }
+    /// More than twice what a launch takes; every run has numbers of its own.
+    const RUNS: usize = 75;
+    const ROOM: usize = 600;
+    on_pair("adam_over_many_runs_has_the_bits_of_the_cpu", |pair| {
+        for (parameter, grad) in [(DType::F32, DType::F32), (DType::BF16, DType::F32), (DType::F16, DType::F16)] {
+            pair.same_bits(&format!("{parameter} with {grad}"), |device| {
+                let len = RUNS * ROOM;
+                let stored = |dtype: DType, values: Vec<f32>| {
+                    let storage = Storage::zeros(device, len, dtype, Segment::Data).unwrap();
+                    let out = Dest { view: storage.view_mut(0..len).unwrap(), add: false };
+                    device.launch(Cast { x: tensor(device, DType::F32, &values).view().unwrap(), out }).unwrap();
+                    storage
+                };
+                let parameters = stored(parameter, values(len, 1));
+                let masters = stored(DType::F32, values(len, 1));
+                let m = stored(DType::F32, values(len, 3));
+                let v = stored(DType::F32, values(len, 4).iter().map(|x| x.abs() * 0.1).collect());
+                let (grads, factor) = (stored(grad, values(len, 2)), tensor(device, DType::F32, &[0.5]));
+                let run = |i: usize| {
+                    let range = i * ROOM..i * ROOM + [0, 1, 7, 8, 257, 600][i % 6];
+                    AdamRun {
+                        parameter: parameters.view_mut(range.clone()).unwrap(),
+                        master: (parameter != DType::F32).then(|| masters.view_mut(range.clone()).unwrap()),
+                        m: m.view_mut(range.clone()).unwrap(),
+                        v: v.view_mut(range.clone()).unwrap(),
+                        grad: grads.view(range).unwrap(),
+                        settings: AdamSettings {
+                            lr: 0.01 * (i + 1) as f32,
+                            beta1: 0.9,
+                            beta2: 0.999,
+                            epsilon: 1e-8,
+                            decay: 0.1 * (i % 2) as f32,
+                            decoupled: i > 30,
+                            maximize: false,
+                            step: i as u64 + 1,
+                        },
+                    }
+                };
+                let runs = (0..RUNS).map(run).collect();
+                device.launch(Adam { runs, factor: factor.view().unwrap() }).unwrap();
+                [&parameters, &masters, &m, &v].map(|storage| bytes(&storage.tensor(0, [len]).unwrap()))
+            });
         }
     });
 }

@@ -176,7 +176,7 @@ impl WholeRule for AdafactorOptions {
         divide_by_root((&change, all()), grad()?, &estimate, one)?;
         let words = Storage::zeros(device, WORDS, DType::I64, Segment::Workspace)?;
         let out = Dest { view: words.view_mut(0..WORDS)?, add: false };
-        device.launch(GradNorm { order: NormOrder::Two, x: change.view(all())?, out })?;
+        device.launch(GradNorm { order: NormOrder::Two, xs: vec![change.view(all())?], out })?;
         let root = (len as f64).sqrt();
         let factor = at_most(device, words.view(0..WORDS)?, self.clip_threshold * root)?;
         let (factor, amplified) = (factor.view()?, scalar(device, AMPLIFIED)?);

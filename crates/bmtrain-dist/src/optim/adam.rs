@@ -2,9 +2,9 @@
 
 use super::on_device::{DeviceOptimizer, DeviceRule, Rule, StepElements, StepNumbers};
 use crate::error::{Error, Result};
-use bmtrain_core::Device;
 use bmtrain_core::buffer::ViewMut;
-use bmtrain_core::kernel::{Adam as AdamKernel, AdamSettings};
+use bmtrain_core::kernel::{Adam as AdamKernel, AdamRun, AdamSettings};
+use bmtrain_core::{DType, Device};
 
 /// How weight decay acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -86,12 +86,24 @@ impl Rule for AdamOptions {
 
 impl DeviceRule for AdamOptions {
     fn launch(&self, device: &Device, elements: StepElements<'_>, numbers: StepNumbers) -> Result<()> {
-        let StepElements { parameter, master, states, grad, factor, .. } = elements;
-        let Ok([m, v]) = <[ViewMut<'_>; 2]>::try_from(states) else {
-            return Err(Error::setting("adam", "a step takes two moments"));
-        };
-        let settings = self.settings(numbers);
-        Ok(device.launch(AdamKernel { parameter, master, m, v, grad, factor, settings })?)
+        self.launch_all(device, vec![(elements, numbers)])
+    }
+
+    fn launch_all(&self, device: &Device, runs: Vec<(StepElements<'_>, StepNumbers)>) -> Result<()> {
+        let mut steps: Vec<([DType; 2], AdamKernel<'_>)> = Vec::new();
+        for (elements, numbers) in runs {
+            let StepElements { parameter, master, states, grad, factor, .. } = elements;
+            let Ok([m, v]) = <[ViewMut<'_>; 2]>::try_from(states) else {
+                return Err(Error::setting("adam", "a step takes two moments"));
+            };
+            let dtypes = [parameter.dtype(), grad.dtype()];
+            let run = AdamRun { parameter, master, m, v, grad, settings: self.settings(numbers) };
+            match steps.iter_mut().find(|(known, _)| *known == dtypes) {
+                Some((_, step)) => step.runs.push(run),
+                None => steps.push((dtypes, AdamKernel { runs: vec![run], factor })),
+            }
+        }
+        steps.into_iter().try_for_each(|(_, step)| Ok(device.launch(step)?))
     }
 }
 

@@ -4,6 +4,7 @@
 use super::ParamGroup;
 use crate::error::{Error, Result};
 use crate::param::Flat;
+use bmtrain_core::buffer::View;
 use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{AddScaled, ClipFactor, Dest, GradNorm, NormOrder};
@@ -56,16 +57,24 @@ impl ClipGroup {
     fn measure(
         &mut self,
         device: &Device,
-        mut ranges: Vec<(Storage, Range<usize>)>,
+        ranges: &[(Storage, Range<usize>)],
         (of_ranks, scale): (&Flat, f32),
     ) -> Result<()> {
-        if ranges.is_empty() {
-            // All that this rank has is counted by another one.
-            ranges.push((Storage::zeros(device, 1, DType::F32, Segment::Workspace)?, 0..0));
+        let mut by_type: Vec<(DType, Vec<View<'_>>)> = Vec::new();
+        for (grads, range) in ranges {
+            let view = grads.view(range.clone())?;
+            match by_type.iter_mut().find(|(dtype, _)| *dtype == view.dtype()) {
+                Some((_, xs)) => xs.push(view),
+                None => by_type.push((view.dtype(), vec![view])),
+            }
         }
-        for (number, (grads, range)) in ranges.into_iter().enumerate() {
+        if by_type.is_empty() {
+            // All that this rank has is counted by another one.
+            by_type.push((DType::F32, Vec::new()));
+        }
+        for (number, (_, xs)) in by_type.into_iter().enumerate() {
             let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
-            device.launch(GradNorm { order: self.clip.order, x: grads.view(range)?, out })?;
+            device.launch(GradNorm { order: self.clip.order, xs, out })?;
         }
         let by = match self.clip.order {
             NormOrder::Two => Reduction::Sum,
@@ -155,7 +164,7 @@ impl Clipping {
         };
         let all = std::iter::once(&mut self.together).chain(self.apart.iter_mut().map(|(_, group)| group));
         for (group, ranges) in all.zip(ranges) {
-            group.measure(device, ranges, (flat, scale))?;
+            group.measure(device, &ranges, (flat, scale))?;
         }
         self.agree(device)
     }

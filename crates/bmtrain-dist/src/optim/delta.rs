@@ -47,7 +47,7 @@ impl<'a> Before<'a> {
         let (a, out) = (self.values.view(self.range)?, self.kept.view_mut(all.clone())?);
         device.launch(AddScaled { alpha: 1.0, a, beta: -1.0, b: None, out })?;
         let out = Dest { view: words.view_mut(index * WORDS..(index + 1) * WORDS)?, add: true };
-        Ok(device.launch(GradNorm { order: NormOrder::Two, x: self.kept.view(all)?, out })?)
+        Ok(device.launch(GradNorm { order: NormOrder::Two, xs: vec![self.kept.view(all)?], out })?)
     }
 }
 

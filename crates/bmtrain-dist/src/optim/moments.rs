@@ -245,7 +245,7 @@ fn squares(flat: &Flat, moments: &Moments, due: &[DueUpdate]) -> Result<Storage>
             None => flat.values()?.view(part.in_values)?,
         };
         let out = Dest { view: words.view_mut(index * WORDS..(index + 1) * WORDS)?, add: true };
-        device.launch(GradNorm { order: NormOrder::Two, x, out })?;
+        device.launch(GradNorm { order: NormOrder::Two, xs: vec![x], out })?;
     }
     let ranks = &flat.sharding().ranks;
     if ranks.size() > 1 {

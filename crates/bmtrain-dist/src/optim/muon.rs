@@ -201,7 +201,7 @@ fn divided_by_norm(matrix: View<'_>, out: &Storage) -> Result<()> {
     let (mut norm, mut factor, one) = (scalar(0.0)?, scalar(0.0)?, scalar(1.0)?);
     let words = Storage::zeros(device, WORDS, DType::I64, Segment::Workspace)?;
     let sum = Dest { view: words.view_mut(0..WORDS)?, add: false };
-    device.launch(GradNorm { order: NormOrder::Two, x: matrix, out: sum })?;
+    device.launch(GradNorm { order: NormOrder::Two, xs: vec![matrix], out: sum })?;
     device.launch(ClipFactor {
         order: NormOrder::Two,
         max_norm: f32::INFINITY,

@@ -104,6 +104,12 @@ pub trait DeviceRule: Rule {
     /// Launch the step of a run of elements.
     fn launch(&self, device: &Device, elements: StepElements<'_>, numbers: StepNumbers) -> Result<()>;
 
+    /// Launch the steps of runs of elements, which all have the same factor: one after another unless a kernel takes
+    /// several.
+    fn launch_all(&self, device: &Device, runs: Vec<(StepElements<'_>, StepNumbers)>) -> Result<()> {
+        runs.into_iter().try_for_each(|(elements, numbers)| self.launch(device, elements, numbers))
+    }
+
     /// For an optimizer that sees whole parameters: how their directions come about, which then are the gradients of
     /// [`DeviceRule::launch`], without states and with a factor of 1 in place of one that is finite.
     fn of_whole(&self) -> Option<&dyn WholeRule> {
@@ -176,55 +182,84 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
         Ok(DeviceOptimizer { inner: States::new(groups, options)? })
     }
 
-    /// Update the parameters of one storage.
-    fn update(&mut self, flat: &Rc<Flat>, due: Vec<DueUpdate>, args: StepArgs<'_>) -> Result<()> {
+    /// Update all parameters that are due, with as few launches as the rule has for them.
+    fn update_all(&mut self, due: Vec<DueUpdate>, args: StepArgs<'_>) -> Result<()> {
+        let mut steps = Vec::with_capacity(due.len());
+        for DueUpdate { flat, index, .. } in &due {
+            let (state, _) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
+            steps.push(state.count_step(*index));
+        }
+        let mut runs = Vec::with_capacity(due.len());
+        for (due, step) in due.iter().zip(steps) {
+            let Some(state) = self.inner.states.iter().find(|state| Rc::ptr_eq(&state.flat, &due.flat)) else {
+                continue;
+            };
+            let elements = elements_of(&state.moments, due, None, args.factor)?;
+            runs.extend(elements.map(|elements| (elements, due.numbers(args.lr, step))));
+        }
+        self.inner.options.launch_all(args.factor.device(), runs)
+    }
+
+    /// Update the parameters of one storage, one after another: with directions of whole parameters, or with a record
+    /// of how far each moves.
+    fn update_flat(&mut self, flat: &Rc<Flat>, due: &[DueUpdate], args: StepArgs<'_>) -> Result<()> {
         let (state, options) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
         let directions = match options.of_whole() {
-            Some(rule) => Some(directions((rule, options), state, &due, args.factor)?),
+            Some(rule) => Some(directions((rule, options), state, due, args.factor)?),
             None => None,
         };
-        for DueUpdate { index, grads, decay, lr_factor, recorded, .. } in due {
-            let (step, part) = (state.count_step(index), flat.owned(index));
-            if part.of_param.is_empty() {
-                continue;
-            }
-            let (master, moved) = (state.moments.master(), state.moments.moved.as_ref());
-            let keep = |part: OwnedPart| match master {
-                Some(master) => Before::keep(master, part.in_state),
-                None => Before::keep(flat.values()?, part.in_values),
+        for due in due {
+            let step = state.count_step(due.index);
+            let moments = &state.moments;
+            let Some(elements) = elements_of(moments, due, directions.as_ref(), args.factor)? else { continue };
+            let keep = |part: &OwnedPart| match moments.master() {
+                Some(master) => Before::keep(master, part.in_state.clone()),
+                None => Before::keep(flat.values()?, part.in_values.clone()),
             };
-            let before = recorded.into_iter().map(keep).collect::<Result<Vec<_>>>()?;
-            let range = part.in_state;
-            let mut views = Vec::new();
-            let (grad, factor) = match &directions {
-                None => {
-                    for (spec, state) in state.moments.states() {
-                        views.push(state.view_mut(spec.form.range_of(&range))?);
-                    }
-                    (grads.view(range.clone())?, args.factor.view()?)
-                }
-                Some(Directions { whole, one, .. }) => {
-                    let start = flat.layout().spans()[index].range().start;
-                    (whole.view(start + part.of_param.start..start + part.of_param.end)?, one.view()?)
-                }
-            };
-            let rate = directions.as_ref().and_then(|directions| directions.rates.get(&index));
-            let rate = rate.map(Tensor::view).transpose()?;
-            let elements = StepElements {
-                parameter: flat.values()?.view_mut(part.in_values)?,
-                master: master.map(|master| master.view_mut(range.clone())).transpose()?,
-                states: views,
-                grad,
-                factor,
-                rate,
-            };
-            options.launch(flat.device(), elements, StepNumbers { lr: args.lr * lr_factor, decay, step })?;
-            if let Some(moved) = moved {
-                before.into_iter().try_for_each(|before| before.measure(moved, index))?;
+            let before = due.recorded.iter().map(keep).collect::<Result<Vec<_>>>()?;
+            options.launch(flat.device(), elements, due.numbers(args.lr, step))?;
+            if let Some(moved) = &moments.moved {
+                before.into_iter().try_for_each(|before| before.measure(moved, due.index))?;
             }
         }
         Ok(())
     }
+}
+
+/// The elements of a parameter that this rank updates, if there are any, by its gradient or by its direction.
+fn elements_of<'a>(
+    moments: &'a Moments,
+    DueUpdate { flat, index, grads, .. }: &'a DueUpdate,
+    directions: Option<&'a Directions>,
+    factor: &'a Tensor,
+) -> Result<Option<StepElements<'a>>> {
+    let part = flat.owned(*index);
+    if part.of_param.is_empty() {
+        return Ok(None);
+    }
+    let range = part.in_state;
+    let mut states = Vec::new();
+    let (grad, factor) = match directions {
+        None => {
+            for (spec, state) in moments.states() {
+                states.push(state.view_mut(spec.form.range_of(&range))?);
+            }
+            (grads.view(range.clone())?, factor.view()?)
+        }
+        Some(Directions { whole, one, .. }) => {
+            let start = flat.layout().spans()[*index].range().start;
+            (whole.view(start + part.of_param.start..start + part.of_param.end)?, one.view()?)
+        }
+    };
+    let rate = directions.and_then(|directions| directions.rates.get(index));
+    Ok(Some(StepElements {
+        parameter: flat.values()?.view_mut(part.in_values)?,
+        master: moments.master().map(|master| master.view_mut(range)).transpose()?,
+        states,
+        grad,
+        factor,
+        rate: rate.map(Tensor::view).transpose()?,
+    }))
 }
 
 impl<R: DeviceRule> Optimizer for DeviceOptimizer<R> {
@@ -236,14 +271,18 @@ impl<R: DeviceRule> Optimizer for DeviceOptimizer<R> {
         for moved in self.inner.states.iter().filter_map(|state| state.moments.moved.as_ref()) {
             moved.device().launch(Fill { value: 0.0, out: moved.view_mut(0..moved.len())? })?;
         }
+        let due = self.inner.begin_step()?;
+        if self.inner.options.of_whole().is_none() && !self.inner.options.records_delta() {
+            return self.update_all(due, args);
+        }
         let mut by_flat: Vec<(Rc<Flat>, Vec<DueUpdate>)> = Vec::new();
-        for due in self.inner.begin_step()? {
+        for due in due {
             match by_flat.iter_mut().find(|(flat, _)| Rc::ptr_eq(flat, &due.flat)) {
                 Some((_, all)) => all.push(due),
                 None => by_flat.push((Rc::clone(&due.flat), vec![due])),
             }
         }
-        by_flat.into_iter().try_for_each(|(flat, due)| self.update(&flat, due, args))
+        by_flat.into_iter().try_for_each(|(flat, due)| self.update_flat(&flat, &due, args))
     }
 
     fn undo_count(&mut self) {

@@ -3,7 +3,7 @@
 //! checks of groups and states, which come before anything is changed.
 
 use super::delta::{Delta, norms};
-use super::on_device::Rule;
+use super::on_device::{Rule, StepNumbers};
 use super::{KeptSpec, ParamGroup, ParamState, StateStretch};
 use crate::error::{Error, Result};
 use crate::param::{Flat, OwnedPart, Param, visit_whole};
@@ -43,6 +43,13 @@ pub(super) struct DueUpdate {
     pub(super) lr_factor: f64,
     /// The elements whose change this rank measures, in order, if that is recorded.
     pub(super) recorded: Vec<OwnedPart>,
+}
+
+impl DueUpdate {
+    /// The numbers of step number `step` of the parameter.
+    pub(super) fn numbers(&self, lr: f64, step: u64) -> StepNumbers {
+        StepNumbers { lr: lr * self.lr_factor, decay: self.decay, step }
+    }
 }
 
 /// The groups of an optimizer and the states of their storages.

@@ -14,7 +14,7 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let mut words = Tensor::from_slice_in(bench.device, [WORDS], &[0i64; WORDS], Segment::Data)?;
     for (name, order) in [("grad_norm 2", NormOrder::Two), ("grad_norm inf", NormOrder::Infinity)] {
         bench.moving(name, dtype, size * len, |launch| {
-            launch(GradNorm { order, x: x.view()?, out: words.dest(false)? }.into())
+            launch(GradNorm { order, xs: vec![x.view()?], out: words.dest(false)? }.into())
         })?;
     }
     let mut flag = Tensor::from_slice_in(bench.device, [1], &[0i32], Segment::Data)?;
@@ -38,22 +38,24 @@ fn adam(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let bytes = if dtype == DType::F32 { 7 * 4 } else { 6 * 4 + 2 * dtype.size() };
     bench.moving("adam", dtype, bytes * len, |launch| {
         let kernel = Adam {
-            parameter: parameter.view_mut()?,
-            master: if dtype == DType::F32 { None } else { Some(master.view_mut()?) },
-            m: m.view_mut()?,
-            v: v.view_mut()?,
-            grad: grad.view()?,
+            runs: vec![AdamRun {
+                parameter: parameter.view_mut()?,
+                master: if dtype == DType::F32 { None } else { Some(master.view_mut()?) },
+                m: m.view_mut()?,
+                v: v.view_mut()?,
+                grad: grad.view()?,
+                settings: AdamSettings {
+                    lr: 1e-4,
+                    beta1: 0.9,
+                    beta2: 0.999,
+                    epsilon: 1e-8,
+                    decay: 0.01,
+                    decoupled: true,
+                    maximize: false,
+                    step: 10,
+                },
+            }],
             factor: factor.view()?,
-            settings: AdamSettings {
-                lr: 1e-4,
-                beta1: 0.9,
-                beta2: 0.999,
-                epsilon: 1e-8,
-                decay: 0.01,
-                decoupled: true,
-                maximize: false,
-                step: 10,
-            },
         };
         launch(kernel.into())
     })

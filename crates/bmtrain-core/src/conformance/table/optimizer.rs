@@ -36,13 +36,15 @@ fn adam(name: &str, factor: f32, n: usize, settings: AdamSettings) -> Case {
         let factor = Tensor::full_in(device, [1], DType::F32, factor, Segment::Workspace)?;
         let wide = parameter.dtype() == DType::F32;
         device.launch(Adam {
-            parameter: parameter.view_mut()?,
-            master: if wide { None } else { Some(master.view_mut()?) },
-            m: m.view_mut()?,
-            v: v.view_mut()?,
-            grad: t[3].view()?,
+            runs: vec![AdamRun {
+                parameter: parameter.view_mut()?,
+                master: if wide { None } else { Some(master.view_mut()?) },
+                m: m.view_mut()?,
+                v: v.view_mut()?,
+                grad: t[3].view()?,
+                settings,
+            }],
             factor: factor.view()?,
-            settings,
         })?;
         Ok(vec![if wide { copy(&parameter)? } else { master }, parameter, m, v])
     })
@@ -83,7 +85,7 @@ fn clip(order: NormOrder, name: &str, max_norm: f32, scale: f32) -> Case {
     Case::kernel(format!("clip_factor/{name}/{max_norm} under {scale}"), move |device, t| {
         let (mut norm, mut factor) = (zeros(device, &[1], DType::F32)?, zeros(device, &[1], DType::F32)?);
         let mut words = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
-        device.launch(GradNorm { order, x: t[0].view()?, out: words.dest(false)? })?;
+        device.launch(GradNorm { order, xs: vec![t[0].view()?], out: words.dest(false)? })?;
         device.launch(ClipFactor {
             order,
             max_norm,

@@ -101,7 +101,7 @@ fn grad_norms(cases: &mut Vec<Case>) {
             let case = Case::kernel(format!("grad_norm/{name}/{n} and {more}"), move |device, t| {
                 let mut words = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
                 for (x, add) in [(&t[0], false), (&t[1], true)] {
-                    device.launch(GradNorm { order, x: x.view()?, out: words.dest(add)? })?;
+                    device.launch(GradNorm { order, xs: vec![x.view()?], out: words.dest(add)? })?;
                 }
                 norm_of(device, order, &words)
             });

@@ -156,21 +156,23 @@ fn reduce_all<T: Copy + Send>(
 
 pub(super) fn grad_norm(threads: &Threads, a: GradNorm<'_>) -> Result<()> {
     const NAME: &str = "grad_norm";
-    let (len, x) = (a.x.len(), Floats::of(NAME, a.x)?);
     let (add, out) = (a.out.add, write::<i64>(NAME, a.out.view)?);
     if !add {
         out.fill(0);
     }
-    match a.order {
-        NormOrder::Two => {
-            let mut sum = Sum::from_words(std::array::from_fn(|i| out[i]));
-            sum.merge(sum_of_squares(threads, x, len));
-            out.copy_from_slice(&sum.words());
+    let mut sum = Sum::from_words(std::array::from_fn(|i| out[i]));
+    for x in a.xs {
+        let (len, x) = (x.len(), Floats::of(NAME, x)?);
+        match a.order {
+            NormOrder::Two => sum.merge(sum_of_squares(threads, x, len)),
+            NormOrder::Infinity => {
+                let largest = reduce_all(threads, x, len, 0, largest_bits, u32::max);
+                out[0] = out[0].max(i64::from(largest));
+            }
         }
-        NormOrder::Infinity => {
-            let largest = reduce_all(threads, x, len, 0, largest_bits, u32::max);
-            out[0] = out[0].max(i64::from(largest));
-        }
+    }
+    if a.order == NormOrder::Two {
+        out.copy_from_slice(&sum.words());
     }
     Ok(())
 }

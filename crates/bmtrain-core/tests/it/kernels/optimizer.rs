@@ -1,6 +1,7 @@
 //! Clipping and Adam against plain loops in doubles.
 
 use super::{FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, values, with_any_threads};
+use bmtrain_core::Storage;
 use bmtrain_core::device::Device;
 use bmtrain_core::dtype::DType;
 use bmtrain_core::error::Result;
@@ -41,22 +42,24 @@ fn step(device: &Device, len: usize, s: Setting) -> Result<[Tensor; 10]> {
     let factor = filled(device, DType::F32, 1, s.factor);
     let Setting { decoupled, maximize, step, .. } = s;
     device.launch(Adam {
-        parameter: parameter.view_mut()?,
-        master: (s.parameter != DType::F32).then(|| master.view_mut()).transpose()?,
-        m: m.view_mut()?,
-        v: v.view_mut()?,
-        grad: grad.view()?,
+        runs: vec![AdamRun {
+            parameter: parameter.view_mut()?,
+            master: (s.parameter != DType::F32).then(|| master.view_mut()).transpose()?,
+            m: m.view_mut()?,
+            v: v.view_mut()?,
+            grad: grad.view()?,
+            settings: AdamSettings {
+                lr: 0.01,
+                beta1: 0.9,
+                beta2: 0.999,
+                epsilon: 1e-8,
+                decay: 0.1,
+                decoupled,
+                maximize,
+                step,
+            },
+        }],
         factor: factor.view()?,
-        settings: AdamSettings {
-            lr: 0.01,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            decay: 0.1,
-            decoupled,
-            maximize,
-            step,
-        },
     })?;
     let [p, w, m_old, v_old, g] = new();
     Ok([p, w, m_old, v_old, g, parameter, master, m, v, grad])
@@ -136,4 +139,55 @@ fn the_clipping_factor_is_that_of_the_true_norm() {
         let [norm, factor] = clip(NormOrder::Two, 1.0, 1.0, bad);
         assert!(!norm.is_finite() && factor.is_nan());
     }
+}
+
+#[test]
+fn runs_are_stepped_as_each_by_itself_and_may_not_overlap() {
+    const LEN: usize = 64;
+    const RUNS: usize = 9;
+    let device = Device::cpu(2).unwrap();
+    let stored = |seed: u32| {
+        let storage = Storage::zeros(&device, RUNS * LEN, DType::F32, Segment::Data).unwrap();
+        let x = sampled(&device, DType::F32, RUNS * LEN, seed);
+        let out = Dest { view: storage.view_mut(0..RUNS * LEN).unwrap(), add: false };
+        device.launch(Cast { x: x.view().unwrap(), out }).unwrap();
+        storage
+    };
+    let settings = |number: usize| AdamSettings {
+        lr: 0.01,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        decay: 0.1,
+        decoupled: true,
+        maximize: false,
+        step: number as u64 + 1,
+    };
+    let factor = filled(&device, DType::F32, 1, 0.5);
+    let states = || [stored(1), stored(3), Storage::zeros(&device, RUNS * LEN, DType::F32, Segment::Data).unwrap()];
+    let (grads, (apart, together)) = (stored(2), (states(), states()));
+    fn run<'a>([p, m, v]: &'a [Storage; 3], grads: &'a Storage, at: usize, settings: AdamSettings) -> AdamRun<'a> {
+        let view = |storage: &'a Storage| storage.view_mut(at..at + LEN).unwrap();
+        let grad = grads.view(at..at + LEN).unwrap();
+        AdamRun { parameter: view(p), master: None, m: view(m), v: view(v), grad, settings }
+    }
+    let step = |runs| device.launch(Adam { runs, factor: factor.view().unwrap() });
+    for number in 0..RUNS {
+        step(vec![run(&apart, &grads, number * LEN, settings(number))]).unwrap();
+    }
+    step((0..RUNS).map(|number| run(&together, &grads, number * LEN, settings(number))).collect()).unwrap();
+    let values = |states: &[Storage; 3]| {
+        states.each_ref().map(|storage| storage.tensor(0, [RUNS * LEN]).unwrap().to_vec::<f32>().unwrap())
+    };
+    assert_eq!(values(&apart), values(&together));
+    // The last one begins inside of the one before: found among more views than are held against each other in place.
+    let starts = |last: usize| (0..RUNS - 1).map(|number| number * LEN).chain([last]);
+    let overlapping = starts((RUNS - 1) * LEN - 1).map(|at| run(&together, &grads, at, settings(0))).collect();
+    let error = step(overlapping).unwrap_err().to_string();
+    assert!(error.contains("overlaps"), "{error}");
+    let mut several = vec![run(&together, &grads, 0, settings(0)), run(&together, &grads, LEN, settings(0))];
+    let narrow = Storage::zeros(&device, LEN, DType::BF16, Segment::Data).unwrap();
+    several[1].grad = narrow.view(0..LEN).unwrap();
+    let error = step(several).unwrap_err().to_string();
+    assert!(error.contains("several types"), "{error}");
 }

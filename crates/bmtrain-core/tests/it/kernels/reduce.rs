@@ -45,7 +45,7 @@ fn norm(order: NormOrder, dtype: DType, x: &[f32], old: Option<f32>) -> f64 {
         let device = device(threads);
         let mut out = Tensor::from_slice_in(&device, [WORDS], &before, Segment::Data).unwrap();
         let dest = out.dest(old.is_some()).unwrap();
-        device.launch(GradNorm { order, x: tensor(&device, dtype, x).view().unwrap(), out: dest }).unwrap();
+        device.launch(GradNorm { order, xs: vec![tensor(&device, dtype, x).view().unwrap()], out: dest }).unwrap();
         out.to_vec::<i64>().unwrap()
     });
     assert!(words.windows(2).all(|pair| pair[0] == pair[1]), "threads do not matter");
@@ -100,7 +100,7 @@ fn parts_cut_at_chunks_give_the_bits_of_the_whole_in_any_order() {
         for part in parts {
             let x = tensor(&device, DType::F32, &x[part.clone()]);
             let dest = out.dest(true).unwrap();
-            device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out: dest }).unwrap();
+            device.launch(GradNorm { order: NormOrder::Two, xs: vec![x.view().unwrap()], out: dest }).unwrap();
         }
         out.to_vec::<i64>().unwrap()
     };
