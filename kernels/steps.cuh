@@ -66,6 +66,7 @@ template <class Numbers, int kStates> struct StepRun {
     int blocks;
     // Every address is a multiple of 16 bytes.
     int whole;
+    int unused;
     Numbers numbers;
 };
 

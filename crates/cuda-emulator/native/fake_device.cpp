@@ -3,6 +3,8 @@
 #include "fake_declared.h"
 #include "sanitizer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -92,15 +94,29 @@ Device& device() {
     return only;
 }
 
+std::size_t account_gib() {
+    static const std::size_t found = from_environment("EMULATED_CUDA_ACCOUNT", 0);
+    return found;
+}
+
 Address allocate(std::size_t bytes) {
     const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    void* const memory = std::aligned_alloc(alignment, rounded);
-    if (memory == nullptr) {
-        return 0;
+    void* memory = nullptr;
+    if (account_gib() != 0) {
+        // Addresses that nothing else has, and that nothing may touch.
+        memory = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) {
+            return 0;
+        }
+    } else {
+        memory = std::aligned_alloc(alignment, rounded);
+        if (memory == nullptr) {
+            return 0;
+        }
+        // All bits set: not a number in every floating-point type, -1 in every integer.
+        std::memset(memory, 0xFF, bytes);
+        sanitizer::forbid(static_cast<char*>(memory) + bytes, rounded - bytes);
     }
-    // All bits set: not a number in every floating-point type, -1 in every integer.
-    std::memset(memory, 0xFF, bytes);
-    sanitizer::forbid(static_cast<char*>(memory) + bytes, rounded - bytes);
     const auto start = reinterpret_cast<Address>(memory);
     forget_freed(start, rounded);
     device().memory[start] = bytes;
@@ -116,8 +132,13 @@ bool release(Address start) {
     }
     device().memory_in_use -= found->second;
     device().freed[start] = found->second;
+    const std::size_t bytes = found->second;
     memory.erase(found);
-    std::free(reinterpret_cast<void*>(start));
+    if (account_gib() != 0) {
+        munmap(reinterpret_cast<void*>(start), bytes);
+    } else {
+        std::free(reinterpret_cast<void*>(start));
+    }
     return true;
 }
 

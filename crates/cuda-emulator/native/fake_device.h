@@ -91,8 +91,8 @@ struct Stream {
     bool busy = false;
 };
 
-// More than a test should need; requests beyond it show what running out looks like.
-inline constexpr std::size_t device_bytes = std::size_t{1} << 30;
+// Of a device that works: more than a test should need; requests beyond it show what running out looks like.
+inline constexpr std::size_t working_bytes = std::size_t{1} << 30;
 inline constexpr std::size_t alignment = 512;
 
 struct Device {
@@ -134,6 +134,10 @@ bool allocated(Address start, std::size_t bytes);
 
 // A number that a test has set; `otherwise` where it has not.
 unsigned long long from_environment(const char* name, unsigned long long otherwise);
+
+// GiB of a device that only keeps account: its memory is addresses, nothing runs on it, and what is read from it is
+// zeros. 0 for a device that works.
+std::size_t account_gib();
 
 // The first range that is not allocated becomes a message and the error.
 Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, Status error);

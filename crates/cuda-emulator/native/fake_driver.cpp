@@ -11,10 +11,12 @@
 // EMULATED_CUDA_DAWDLE, microseconds that each launch takes before it is queued, for threads to come between each
 // other; EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
 // EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is
-// never launched; EMULATED_CUDA_IDLE, 1 for a device that runs no
-// kernel and leaves their results what they were: it is for tests that ask what is launched; EMULATED_CUDA_DRAINS, 1
-// for calls that return memory or take page-locked memory to wait for all work, as a real driver's do: where work waits
-// for another rank, whose calls a real driver may hold up meanwhile, they fail.
+// never launched; EMULATED_CUDA_IDLE, 1 for a device that runs no kernel and leaves their results what they were: it is
+// for tests that ask what is launched; EMULATED_CUDA_ACCOUNT, the GiB of a device that only keeps account: its memory is
+// addresses, nothing runs on it, and what is read from it is zeros, for tests that ask what models launch that are too
+// large to run here; EMULATED_CUDA_DRAINS, 1 for calls that return memory or take page-locked memory to wait for all
+// work, as a real driver's do: where work waits for another rank, whose calls a real driver may hold up meanwhile, they
+// fail.
 #include "cuda_emulator.h"
 #include "fake_declared.h"
 #include "fake_device.h"
@@ -328,7 +330,7 @@ Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
     record(label, static_cast<unsigned long long>(grid_x) * grid_y * grid_z, block_x * block_y * block_z);
     return give(stream, [=] {
         const Status status = check_words(words, label, illegal_address);
-        return status != success ? status : run_kernel(thread, extent, label);
+        return status != success || account_gib() != 0 ? status : run_kernel(thread, extent, label);
     });
 }
 

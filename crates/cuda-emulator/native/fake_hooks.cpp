@@ -73,7 +73,7 @@ Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*rel
     Lock lock(device().mutex);
     // How many blocks and threads a library chooses is its own matter: several.
     record("a library", 2, 64);
-    return give(stream, [work, owned] { return work(owned.get()); });
+    return give(stream, [work, owned] { return account_gib() == 0 ? work(owned.get()) : success; });
 }
 
 }  // extern "C"

@@ -39,7 +39,9 @@ Status fill(Address to, Pattern pattern, std::size_t count, void* stream) {
         if (Status status = check_ranges({to}, bytes, illegal_address)) {
             return status;
         }
-        std::fill_n(reinterpret_cast<Pattern*>(to), count, pattern);
+        if (account_gib() == 0) {
+            std::fill_n(reinterpret_cast<Pattern*>(to), count, pattern);
+        }
         return success;
     });
 }
@@ -56,6 +58,7 @@ Status cuMemAlloc_v2(Address* address, std::size_t bytes) {
     if (bytes == 0) {
         return invalid_value;
     }
+    const std::size_t device_bytes = account_gib() == 0 ? working_bytes : account_gib() << 30;
     if (bytes > device_bytes - device().memory_in_use) {
         return out_of_memory;
     }
@@ -100,7 +103,9 @@ Status cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, voi
         if (Status status = check_ranges({to}, bytes, illegal_address)) {
             return status;
         }
-        std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+        if (account_gib() == 0) {
+            std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+        }
         return success;
     });
 }
@@ -114,7 +119,11 @@ Status cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, void* str
         if (Status status = check_ranges({from}, bytes, illegal_address)) {
             return status;
         }
-        std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+        if (account_gib() == 0) {
+            std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+        } else {
+            std::memset(to, 0, bytes);
+        }
         return success;
     });
 }
@@ -128,7 +137,9 @@ Status cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, void* s
         if (Status status = check_ranges({to, from}, bytes, illegal_address)) {
             return status;
         }
-        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+        if (account_gib() == 0) {
+            std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+        }
         return success;
     });
 }

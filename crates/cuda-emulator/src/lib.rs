@@ -7,6 +7,7 @@
 
 mod build;
 pub mod declared;
+pub mod launches;
 pub mod stems;
 
 use bmtrain_kernels::UNITS;

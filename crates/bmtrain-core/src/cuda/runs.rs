@@ -65,6 +65,7 @@ struct StepRun<N, const STATES: usize> {
     first_block: i32,
     blocks: i32,
     whole: i32,
+    unused: i32,
     numbers: N,
 }
 
@@ -83,6 +84,7 @@ impl<N: Copy, const STATES: usize> StepRun<N, STATES> {
             first_block: blocks.first,
             blocks: blocks.count,
             whole: whole(addresses, &[]),
+            unused: 0,
             numbers: *numbers,
         })
     }

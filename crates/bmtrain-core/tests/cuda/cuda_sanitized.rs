@@ -11,15 +11,15 @@ use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{NormForward, NormKind};
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use cuda_emulator::declared::Declared;
+use cuda_emulator::launches::{Launched, launched_by};
 use cuda_emulator::stems::stem_of;
 use cuda_emulator::with_stems;
 use cuda_emulator::{Checker, Driver, in_child, with_driver};
-use cudarc::driver::sys::culib;
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
-use std::{env, ffi};
 
 /// Names the chosen rows in the second child, a line each: name, tab, dtype.
 const CHOSEN: &str = "BMTRAIN_SANITIZED_ROWS";
@@ -67,9 +67,9 @@ fn choose(stems: &[&str]) {
         }
         for &dtype in &case.dtypes {
             let launches = launches_of(&device, &case, dtype);
-            let cost: u64 = launches.iter().map(|(_, blocks, threads)| blocks * u64::from(*threads)).sum();
+            let cost: u64 = launches.iter().map(|launch| launch.blocks * u64::from(launch.threads)).sum();
             let row = format!("{}\t{dtype}", case.name);
-            for (kernel, blocks, threads) in launches {
+            for Launched { kernel, blocks, threads } in launches {
                 if blocks * u64::from(threads) > 1 {
                     all.insert(row.clone());
                     let best = cheapest.entry((kernel, blocks > 1, threads > 32)).or_insert((u64::MAX, String::new()));
@@ -84,31 +84,9 @@ fn choose(stems: &[&str]) {
     }
 }
 
-/// What a row launches: kernels with their blocks and threads.
-fn launches_of(device: &Device, case: &Case, dtype: DType) -> Vec<(String, u64, u32)> {
-    // SAFETY: the bindings have opened the emulated driver, which stays open; types as in fake_hooks.cpp.
-    let (record, launch) = unsafe {
-        let record = *culib().get::<unsafe extern "C" fn(i32)>(b"emulated_record\0").unwrap();
-        type Launch = unsafe extern "C" fn(usize, *mut ffi::c_char, usize, *mut u64, *mut u32) -> i32;
-        (record, *culib().get::<Launch>(b"emulated_launch\0").unwrap())
-    };
-    // SAFETY: a switch.
-    unsafe { record(1) };
-    // Results mean nothing here, and neither does a kernel that the backend lacks.
-    let _ = conformance::compare(device, device, case, dtype);
-    let mut launches = Vec::new();
-    loop {
-        let mut name = [0; 256];
-        let (mut blocks, mut threads) = (0, 0);
-        // SAFETY: the name has that number of bytes and ends with a zero; the other pointers are live.
-        let name = unsafe {
-            if launch(launches.len(), name.as_mut_ptr(), name.len(), &mut blocks, &mut threads) == 0 {
-                return launches;
-            }
-            ffi::CStr::from_ptr(name.as_ptr())
-        };
-        launches.push((name.to_str().unwrap().to_owned(), blocks, threads));
-    }
+/// What a row launches. Results mean nothing here, and neither does a kernel that the backend lacks.
+fn launches_of(device: &Device, case: &Case, dtype: DType) -> Vec<Launched> {
+    launched_by(|| conformance::compare(device, device, case, dtype)).1
 }
 
 /// The body of the second child. A report ends the process; the row it belongs to is the last that was named.
