@@ -121,7 +121,7 @@ impl LmHead {
         let reduction = if batch.by_sequence { Reduction::None } else { Reduction::Mean };
         let options = LinearCrossEntropy {
             shard: self.shard(table).cloned(),
-            ..in_chunks(CrossEntropy { reduction, ..self.options(batch) }, self.weight(table))
+            ..in_chunks(CrossEntropy { reduction, ..self.options(batch) }, self.weight(table), cx.device())
         };
         let loss = ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?;
         if batch.by_sequence { sum_by_sequence(&loss, cx) } else { Ok(loss) }
