@@ -8,22 +8,23 @@ struct Words {
     unsigned at[4];
 };
 
-// Ten rounds, `kUnrolled` of them in a row. Unrolled all at once, the keys of the rounds do not depend on the counter,
-// and a kernel with a loop around keeps all twenty in registers: right where there is room, a reason to spill where
-// there is not.
-template <int kUnrolled = 1>
-__device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1, unsigned c2,
-                                        unsigned c3) {
+// The keys of the ten rounds. The host makes them, and kernels have them in their arguments: operands in constant memory
+// cost neither registers nor instructions.
+struct RoundKeys {
+    unsigned at[10][2];
+};
+
+// Ten rounds, `kUnrolled` of them in a row: fewer where a kernel has no registers to spare.
+template <int kUnrolled = 10>
+__device__ __forceinline__ Words philox(const RoundKeys& keys, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
 #pragma unroll kUnrolled
     for (int round = 0; round < 10; ++round) {
         const unsigned high0 = __umulhi(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;
         const unsigned high1 = __umulhi(c2, 0xcd9e8d57u), low1 = c2 * 0xcd9e8d57u;
-        c0 = high1 ^ c1 ^ key0;
+        c0 = high1 ^ c1 ^ keys.at[round][0];
         c1 = low1;
-        c2 = high0 ^ c3 ^ key1;
+        c2 = high0 ^ c3 ^ keys.at[round][1];
         c3 = low0;
-        key0 += 0x9e3779b9u;
-        key1 += 0xbb67ae85u;
     }
     return {{c0, c1, c2, c3}};
 }
@@ -32,7 +33,7 @@ __device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c
 struct Dropout {
     unsigned threshold;
     float scale;
-    unsigned key[2];
+    RoundKeys keys;
     unsigned step;
     unsigned micro_batch;
     unsigned long long offset;
@@ -44,27 +45,38 @@ __device__ __forceinline__ unsigned long long dropout_element(const Dropout& d, 
     return d.offset + static_cast<unsigned long long>(row) * d.row_stride + static_cast<unsigned long long>(column);
 }
 
-template <int kUnrolled = 1>
+template <int kUnrolled = 10>
 __device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long long block) {
     const unsigned low = static_cast<unsigned>(block), high = static_cast<unsigned>(block >> 32);
-    return philox<kUnrolled>(d.key[0], d.key[1], low, high, d.step, d.micro_batch);
+    return philox<kUnrolled>(d.keys, low, high, d.step, d.micro_batch);
 }
 
-// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. A block is made once for the elements
-// it covers; there is one block more where the first element is not the first of its block.
+// Which elements of a block are kept: a bit for each.
+__device__ __forceinline__ unsigned kept_of(const Dropout& d, const Words& words) {
+    unsigned kept = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        kept |= words.at[i] < d.threshold ? 0u : 1u << i;
+    }
+    return kept;
+}
+
+// Which elements of two blocks are kept. A round waits for the one before it: the rounds of two blocks take turns.
+__device__ __forceinline__ unsigned kept_of_two(const Dropout& d, unsigned long long block) {
+    const Words first = dropout_block(d, block), second = dropout_block(d, block + 1);
+    return kept_of(d, first) | kept_of(d, second) << 4;
+}
+
+// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. Two blocks are made at a time, as many
+// as cover the elements.
 template <int Count>
 __device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long long element) {
     const int skipped = static_cast<int>(element % 4);
     unsigned kept = 0;
 #pragma unroll 1
-    for (int place = -skipped; place < Count; place += 4) {
-        const Words words = dropout_block(d, element / 4 + (place + skipped) / 4);
-        unsigned four = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            four |= words.at[i] < d.threshold ? 0u : 1u << i;
-        }
-        kept |= place < 0 ? four >> -place : four << place;
+    for (int place = -skipped; place < Count; place += 8) {
+        const unsigned eight = kept_of_two(d, element / 4 + (place + skipped) / 4);
+        kept |= place < 0 ? eight >> -place : eight << place;
     }
     return kept;
 }
@@ -79,11 +91,7 @@ __device__ __forceinline__ Pack dropout_factors(const Dropout& d, unsigned long 
     unsigned kept = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-        const Words words = dropout_block<kUnrolled>(d, element / 4 + block);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            kept |= words.at[i] < d.threshold ? 0u : 1u << (4 * block + i);
-        }
+        kept |= kept_of(d, dropout_block<kUnrolled>(d, element / 4 + block)) << (4 * block);
     }
     kept >>= skipped;
     Pack factors;

@@ -40,7 +40,6 @@ __device__ __forceinline__ void dropout_body(const DropoutArguments& a) {
         const bool whole = a.whole != 0 && count == kPack;
         const long long index = row * a.columns + column;
         Pack pack = Types::load_pack(x, index, count, whole);
-        // All rounds in a row: nothing else needs the registers.
         const Pack factors = dropout_factors<10>(a.dropout, dropout_element(a.dropout, row, column));
         if (a.y.add != 0) {
             const Pack before = Types::load_pack(old, index, count, whole);
@@ -66,7 +65,7 @@ enum { kNormal = 0, kUniform = 1, kTruncated = 2 };
 
 struct FillRandomArguments {
     Out out;
-    unsigned key[2];
+    RoundKeys keys;
     // Index of the first element.
     unsigned long long offset;
     long long count;
@@ -141,7 +140,7 @@ __device__ __forceinline__ Normals normal_pair(unsigned first, unsigned second) 
 // A block of the generator; an `attempt` beyond the first is for values that were cut.
 __device__ __forceinline__ Words random_block(const FillRandomArguments& a, unsigned long long block,
                                               unsigned attempt) {
-    return philox(a.key[0], a.key[1], static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), 0u, attempt);
+    return philox(a.keys, static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), 0u, attempt);
 }
 
 // Element `index` of a block, a standard normal; if cut, the first within two deviations among the attempts.

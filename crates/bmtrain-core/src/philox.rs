@@ -27,16 +27,23 @@ impl Key {
 /// One block: four random integers for a 128-bit counter.
 #[inline(always)]
 pub fn block(key: Key, counter: [u32; 4]) -> [u32; 4] {
-    let [mut k0, mut k1] = key.0;
     let [mut c0, mut c1, mut c2, mut c3] = counter;
-    for _ in 0..10 {
+    for [k0, k1] in round_keys(key) {
         let p0 = u64::from(c0) * 0xd251_1f53;
         let p1 = u64::from(c2) * 0xcd9e_8d57;
         (c0, c1, c2, c3) = ((p1 >> 32) as u32 ^ c1 ^ k0, p1 as u32, (p0 >> 32) as u32 ^ c3 ^ k1, p0 as u32);
-        k0 = k0.wrapping_add(0x9e37_79b9);
-        k1 = k1.wrapping_add(0xbb67_ae85);
     }
     [c0, c1, c2, c3]
+}
+
+/// The keys of the ten rounds.
+#[inline(always)]
+pub(crate) fn round_keys(key: Key) -> [[u32; 2]; 10] {
+    let Key([first, second]) = key;
+    std::array::from_fn(|round| {
+        let round = round as u32;
+        [first.wrapping_add(round.wrapping_mul(0x9e37_79b9)), second.wrapping_add(round.wrapping_mul(0xbb67_ae85))]
+    })
 }
 
 /// A random integer as a number in `(0, 1)`, never 0 and never 1.

@@ -11,6 +11,7 @@ use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Dest, Dropout};
+use crate::philox::round_keys;
 
 pub(super) const WARP: usize = 32;
 
@@ -181,7 +182,8 @@ impl Out {
 pub(super) struct Mask {
     threshold: u32,
     scale: f32,
-    key: [u32; 2],
+    /// `RoundKeys`.
+    keys: [[u32; 2]; 10],
     step: u32,
     micro_batch: u32,
     offset: u64,
@@ -192,11 +194,12 @@ impl Mask {
     /// The mask of rows of `columns`; without a dropout nothing is masked.
     pub(super) fn of(dropout: Option<&Dropout>, columns: usize) -> Self {
         let Some(d) = dropout else {
-            return Mask { threshold: 0, scale: 1.0, key: [0; 2], step: 0, micro_batch: 0, offset: 0, row_stride: 0 };
+            let keys = [[0; 2]; 10];
+            return Mask { threshold: 0, scale: 1.0, keys, step: 0, micro_batch: 0, offset: 0, row_stride: 0 };
         };
         let row_stride = if d.row_stride == 0 { columns as u64 } else { d.row_stride };
         let (step, micro_batch, offset) = (d.step, d.micro_batch, d.offset);
-        Mask { threshold: d.threshold, scale: d.scale, key: d.key.0, step, micro_batch, offset, row_stride }
+        Mask { threshold: d.threshold, scale: d.scale, keys: round_keys(d.key), step, micro_batch, offset, row_stride }
     }
 
     pub(super) fn drops(&self) -> bool {

@@ -6,6 +6,7 @@ use super::launch::{In, Launch, Mask, Out, PACK, Typed, arguments, long, typed, 
 use super::modules::Name;
 use crate::error::Result;
 use crate::kernel::{Arguments as _, Distribution, DropoutApply, FillRandom};
+use crate::philox::round_keys;
 
 /// `kRandomThreads`.
 const THREADS: usize = 256;
@@ -48,7 +49,7 @@ pub(super) fn fill_random(launch: &Launch<'_>, a: FillRandom<'_>) -> Result<()> 
     let count = a.out.len();
     let arguments = arguments!(FillRandomArguments {
         out: Out = Out::of(&a.out),
-        key: [u32; 2] = a.key.0,
+        keys: [[u32; 2]; 10] = round_keys(a.key),
         offset: u64 = a.offset,
         count: i64 = long(FillRandom::NAME, "elements", count)?,
         first: f32 = first,
