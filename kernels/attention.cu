@@ -154,10 +154,10 @@ __device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const
 __device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s, Four& factors) {
     const unsigned long long element = dropout_element(a.dropout, row, s);
     const unsigned first = element % 4;
-    const Words low = dropout_block<1>(a.dropout, element / 4);
+    const Words low = dropout_block<false>(a.dropout, element / 4);
     Words high = low;
     if (first > 0) {
-        high = dropout_block<1>(a.dropout, element / 4 + 1);
+        high = dropout_block<false>(a.dropout, element / 4 + 1);
     }
     const unsigned words[8] = {low.at[0],  low.at[1],  low.at[2],  low.at[3],
                                high.at[0], high.at[1], high.at[2], high.at[3]};

@@ -177,7 +177,7 @@ __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner
         }
     }
     if (General && a.dropout.threshold != 0) {
-        KeptKeys<Bands, Tiles> kept;
+        KeptKeys<Bands, Tiles, Width == 10 || !kHasRoom ? 1 : 2> kept;
         kept.make(a, corner);
 #pragma unroll
         for (int band = 0; band < Bands; ++band) {
@@ -332,7 +332,7 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
         const Corner corner = {b, n, row, s};
         apply_rules<General, false>(a, corner, scores);
         const bool drops = General && a.dropout.threshold != 0;
-        KeptKeys<kBands, kKeys / 8> kept;
+        KeptKeys<kBands, kKeys / 8, 2> kept;
         if (drops) {
             kept.make(a, corner);
         }
@@ -449,7 +449,7 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
         unsigned kept = 0;
         if (drops) {
             const long long query = query_row(a, b, n, l + score_column(mma_g() / 2, mma_g() % 2));
-            kept = dropout_kept<16 * kBands>(a.dropout, dropout_element(a.dropout, query, row));
+            kept = dropout_kept<16 * kBands, 2>(a.dropout, dropout_element(a.dropout, query, row));
         }
 #pragma unroll
         for (int j = 0; j < kQueries / 8; ++j) {

@@ -142,9 +142,16 @@ __device__ __forceinline__ void each_score(const Corner& corner, float (&scores)
     }
 }
 
+// Whether the forward pass has registers for two Philox blocks at once: for sm_80 the compiler needs a few more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+constexpr bool kHasRoom = false;
+#else
+constexpr bool kHasRoom = true;
+#endif
+
 // Bits of keys that dropout leaves, of each of a lane's queries. The four lanes of a query make a quarter of a tile's
 // bits each, so that every Philox block is made by one lane; a lane asks the others for the bits of its scores.
-template <int Bands, int Tiles> struct KeptKeys {
+template <int Bands, int Tiles, int kAtOnce> struct KeptKeys {
     static constexpr int kOfLane = Tiles * 8 / 4;
     unsigned bits[Bands][2];
 
@@ -155,7 +162,7 @@ template <int Bands, int Tiles> struct KeptKeys {
             for (int half = 0; half < 2; ++half) {
                 const long long row = query_row(a, corner.b, corner.n, corner.row + score_row(band, 2 * half));
                 const int s = corner.column + mma_t() * kOfLane;
-                bits[band][half] = dropout_kept<kOfLane>(a.dropout, dropout_element(a.dropout, row, s));
+                bits[band][half] = dropout_kept<kOfLane, kAtOnce>(a.dropout, dropout_element(a.dropout, row, s));
             }
         }
     }

@@ -14,17 +14,26 @@ struct RoundKeys {
     unsigned at[10][2];
 };
 
-// Ten rounds, `kUnrolled` of them in a row: fewer where a kernel has no registers to spare.
-template <int kUnrolled = 10>
+// Ten rounds in a row; without `kUnrolled` a loop that makes the keys, for kernels that have no registers to spare.
+template <bool kUnrolled = true>
 __device__ __forceinline__ Words philox(const RoundKeys& keys, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
-#pragma unroll kUnrolled
+    unsigned key0 = keys.at[0][0], key1 = keys.at[0][1];
+#pragma unroll(kUnrolled ? 10 : 1)
     for (int round = 0; round < 10; ++round) {
+        if (kUnrolled) {
+            key0 = keys.at[round][0];
+            key1 = keys.at[round][1];
+        }
         const unsigned high0 = __umulhi(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;
         const unsigned high1 = __umulhi(c2, 0xcd9e8d57u), low1 = c2 * 0xcd9e8d57u;
-        c0 = high1 ^ c1 ^ keys.at[round][0];
+        c0 = high1 ^ c1 ^ key0;
         c1 = low1;
-        c2 = high0 ^ c3 ^ keys.at[round][1];
+        c2 = high0 ^ c3 ^ key1;
         c3 = low0;
+        if (!kUnrolled) {
+            key0 += 0x9e3779b9u;
+            key1 += 0xbb67ae85u;
+        }
     }
     return {{c0, c1, c2, c3}};
 }
@@ -45,7 +54,7 @@ __device__ __forceinline__ unsigned long long dropout_element(const Dropout& d, 
     return d.offset + static_cast<unsigned long long>(row) * d.row_stride + static_cast<unsigned long long>(column);
 }
 
-template <int kUnrolled = 10>
+template <bool kUnrolled = true>
 __device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long long block) {
     const unsigned low = static_cast<unsigned>(block), high = static_cast<unsigned>(block >> 32);
     return philox<kUnrolled>(d.keys, low, high, d.step, d.micro_batch);
@@ -61,22 +70,27 @@ __device__ __forceinline__ unsigned kept_of(const Dropout& d, const Words& words
     return kept;
 }
 
-// Which elements of two blocks are kept. A round waits for the one before it: the rounds of two blocks take turns.
-__device__ __forceinline__ unsigned kept_of_two(const Dropout& d, unsigned long long block) {
+// Which elements of `kAtOnce` blocks are kept, one or two.
+template <int kAtOnce> __device__ __forceinline__ unsigned kept_of(const Dropout& d, unsigned long long block) {
+    if (kAtOnce == 1) {
+        return kept_of(d, dropout_block<false>(d, block));
+    }
     const Words first = dropout_block(d, block), second = dropout_block(d, block + 1);
     return kept_of(d, first) | kept_of(d, second) << 4;
 }
 
-// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. Two blocks are made at a time, as many
-// as cover the elements.
-template <int Count>
+// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. As many blocks as cover the elements are
+// made, one or two at a time: one round waits for another, so that the rounds of two blocks that take turns are done in
+// little more time than those of one, in four registers more. One at a time is for kernels that have none: there the
+// rounds are a loop.
+template <int Count, int kAtOnce>
 __device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long long element) {
     const int skipped = static_cast<int>(element % 4);
     unsigned kept = 0;
 #pragma unroll 1
-    for (int place = -skipped; place < Count; place += 8) {
-        const unsigned eight = kept_of_two(d, element / 4 + (place + skipped) / 4);
-        kept |= place < 0 ? eight >> -place : eight << place;
+    for (int place = -skipped; place < Count; place += 4 * kAtOnce) {
+        const unsigned bits = kept_of<kAtOnce>(d, element / 4 + (place + skipped) / 4);
+        kept |= place < 0 ? bits >> -place : bits << place;
     }
     return kept;
 }
@@ -84,7 +98,7 @@ __device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long
 // The factors of eight neighbouring elements: of two blocks, or three where the first element is not the first of a
 // block. Blocks are made one after the other and leave a bit for each element, so that a kernel that holds a row in
 // registers keeps it there.
-template <int kUnrolled = 1>
+template <bool kUnrolled = false>
 __device__ __forceinline__ Pack dropout_factors(const Dropout& d, unsigned long long element) {
     const unsigned skipped = element % 4;
     const int blocks = skipped == 0 ? 2 : 3;

@@ -40,7 +40,7 @@ __device__ __forceinline__ void dropout_body(const DropoutArguments& a) {
         const bool whole = a.whole != 0 && count == kPack;
         const long long index = row * a.columns + column;
         Pack pack = Types::load_pack(x, index, count, whole);
-        const Pack factors = dropout_factors<10>(a.dropout, dropout_element(a.dropout, row, column));
+        const Pack factors = dropout_factors<true>(a.dropout, dropout_element(a.dropout, row, column));
         if (a.y.add != 0) {
             const Pack before = Types::load_pack(old, index, count, whole);
 #pragma unroll

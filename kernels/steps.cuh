@@ -66,8 +66,8 @@ template <class Numbers, int kStates> struct StepRun {
     int blocks;
     // Every address is a multiple of 16 bytes.
     int whole;
-    int unused;
     Numbers numbers;
+    int unused;
 };
 
 // What a step works on.

@@ -65,8 +65,8 @@ struct StepRun<N, const STATES: usize> {
     first_block: i32,
     blocks: i32,
     whole: i32,
-    unused: i32,
     numbers: N,
+    unused: i32,
 }
 
 impl<N: Copy, const STATES: usize> StepRun<N, STATES> {
@@ -84,8 +84,8 @@ impl<N: Copy, const STATES: usize> StepRun<N, STATES> {
             first_block: blocks.first,
             blocks: blocks.count,
             whole: whole(addresses, &[]),
-            unused: 0,
             numbers: *numbers,
+            unused: 0,
         })
     }
 }
