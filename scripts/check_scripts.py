@@ -138,7 +138,7 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
         self.assertEqual(kernel_ledger.most_threads(self.PTX), {"first": 128, "second": 1024})
 
     def test_blocks_of_a_multiprocessor_are_those_of_nvidias_calculator(self):
-        # cuda_occupancy.h of nvidia-cuda-runtime 13.0.96; registers, shared memory, threads: blocks of each architecture.
+        # By cuda_occupancy.h of nvidia-cuda-runtime 13.0.96. Registers, shared memory, threads: blocks on each device.
         known = {
             (32, 0, 256): (8, 6, 8, 8),
             (33, 0, 256): (6, 6, 6, 6),

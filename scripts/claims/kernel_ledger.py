@@ -12,7 +12,7 @@ from collections import Counter, namedtuple
 # What the library compiles for on A100, on RTX 40 and L40, on Hopper and on Blackwell, in the order of the ledger.
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 
-# What a multiprocessor holds of warps, of blocks, and of shared memory in bytes, all of which one block may have.
+# What a multiprocessor holds of warps, of blocks, and of shared memory in bytes. One block may have all the memory.
 Multiprocessor = namedtuple("Multiprocessor", "warps blocks shared")
 MULTIPROCESSORS = {
     "sm_80": Multiprocessor(64, 32, 164 << 10),
@@ -20,9 +20,9 @@ MULTIPROCESSORS = {
     "sm_90a": Multiprocessor(64, 32, 228 << 10),
     "sm_100": Multiprocessor(64, 32, 228 << 10),
 }
-# The same for all of them: registers of a multiprocessor and of a block, units in which registers of a warp and shared
-# memory of a block are allocated, shared memory that the system takes of each block, parts of a multiprocessor, of
-# which each has its own registers and warps.
+# The same for all of them: registers of a multiprocessor and of a block; the units in which registers of a warp and
+# shared memory of a block are allocated; shared memory that the system takes of each block; parts of a multiprocessor,
+# each with registers and warps of its own.
 REGISTERS, REGISTER_UNIT, SHARED_UNIT, SYSTEM_SHARED, PARTS, WARP = 65536, 256, 128, 1024, 4, 32
 
 
