@@ -24,6 +24,7 @@ import allreduce  # noqa: E402
 import compare_runs  # noqa: E402
 import dead_rank  # noqa: E402
 import event_files  # noqa: E402
+import kernel_ledger  # noqa: E402
 import kernels_compile  # noqa: E402
 import prepare_sentences  # noqa: E402
 import repairs  # noqa: E402
@@ -73,14 +74,53 @@ ptxas info    : Function properties for second
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
 """
+    SASS = """//--------------------- .text.first --------------------------
+.text.first:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0020*/                   LDG.E.U16.CONSTANT R8, desc[UR4][R2.64] ;
+        /*0030*/                   LDG.E R8, desc[UR4][R2.64+0x4] ;
+        /*0040*/                   LDSM.16.MT88.4 R8, [R3] ;
+        /*0050*/                   HMMA.16816.F32.BF16 R4, R4, R8, R4 ;
+        /*0060*/             @!UP1 HMMA.16816.F32.BF16 R4, R4, R8, R4 ;
+        /*0070*/              @P3  STG.E.64 desc[UR4][R2.64], R4 ;
+        /*0080*/                   LD.E.U8 R4, desc[UR4][R2.64] ;
+        /*0090*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*00a0*/                   STL.64 [R1+0x8], R4 ;
+        /*00b0*/                   MUFU.EX2 R4, R4 ;
+.L_x_1:
+        /*00c0*/                   EXIT ;
+.text.second:
+        /*0000*/                   LDGSTS.E.BYPASS.128 [R4], desc[UR4][R2.64] ;
+        /*10010*/                  LDL.LU R4, [R1] ;
+"""
+    PTX = """.visible .entry first(
+	.param .align 8 .b8 first_param_0[40]
+)
+.maxntid 128, 1, 1
+.minnctapersm 2
+{
+}
+.visible .entry second(
+	.param .align 8 .b8 second_param_0[40]
+)
+.maxntid 1024, 1, 1
+{
+"""
+    PLAN = """    static constexpr int kRow = Head + 8;
+    static constexpr int kForwardBands = 2;
+    static constexpr int kForwardKeys = Head <= 80 ? 64 : 32;
+    static constexpr int kKeyBands = Head <= 32 ? 2 : 1;
+    static constexpr int kKeyQueries = 32;
+"""
 
-    def measured(self, **changes):
-        numbers = {"registers": 40, "stack": 0, "spill_stores": 0, "spill_loads": 0, "shared": 128, **changes}
-        return {("norm", "norm_forward_f32", "sm_80"): numbers}
+    def kernels(self, *names, **changes):
+        numbers = {"threads": 256, "registers": 40, "blocks": 6, "shared": 128, "LDG.128": 4, **changes}
+        return {name: {architecture: dict(numbers) for architecture in kernel_ledger.ARCHITECTURES}
+                for name in names or ["norm_f32"]}
 
     def ledger(self, reason="", **changes):
-        row = {column: str(number) for column, number in next(iter(self.measured(**changes).values())).items()}
-        return {("norm", "norm_forward_f32", "sm_80"): {**row, "reason": reason}}
+        return kernel_ledger.text_of(self.kernels(**changes), {"norm_f32": reason})
 
     def test_the_assemblers_report_is_read_in_both_forms(self):
         none = {"stack": 0, "spill_stores": 0, "spill_loads": 0, "shared": 0}
@@ -89,24 +129,103 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
             "second": {**none, "registers": 24},
         })
 
-    def test_what_is_as_the_ledger_says_or_takes_less_is_fine(self):
-        self.assertEqual(kernels_compile.findings(self.measured(), self.ledger()), [])
-        self.assertEqual(kernels_compile.findings(self.measured(registers=32), self.ledger()), [])
+    def test_instructions_are_counted_by_width_and_predicate(self):
+        self.assertEqual(kernel_ledger.counts(self.SASS), {
+            "first": {"LDG.128": 1, "LDG.16": 1, "LDG.32": 1, "LDSM": 1, "HMMA": 2, "predicated HMMA": 1, "STG.64": 1,
+                      "LD": 1, "BAR": 1, "STL": 1, "MUFU": 1},
+            "second": {"LDGSTS": 1, "LDL": 1},
+        })
+        self.assertEqual(kernel_ledger.most_threads(self.PTX), {"first": 128, "second": 1024})
 
-    def test_growth_is_found(self):
-        for column in kernels_compile.NUMBERS:
-            found = kernels_compile.findings(self.measured(**{column: 200}), self.ledger(reason="known"))
+    def test_blocks_of_a_multiprocessor_are_those_of_nvidias_calculator(self):
+        # By cuda_occupancy.h of nvidia-cuda-runtime 13.0.96. Registers, shared memory, threads: blocks on each device.
+        known = {
+            (32, 0, 256): (8, 6, 8, 8),
+            (33, 0, 256): (6, 6, 6, 6),
+            (16, 0, 32): (32, 24, 32, 32),
+            (128, 34824, 256): (2, 2, 2, 2),
+            (129, 0, 256): (1, 1, 1, 1),
+            (168, 36880, 128): (3, 2, 3, 3),
+            (169, 36880, 128): (2, 2, 2, 2),
+            (255, 68000, 128): (2, 1, 2, 2),
+            (64, 512, 1024): (1, 1, 1, 1),
+            (65, 0, 1024): (0, 0, 0, 0),
+            (40, 101376, 64): (1, 1, 2, 2),
+            (40, 101377, 64): (1, 0, 2, 2),
+            (40, 232448, 64): (0, 0, 1, 1),
+            (40, 232449, 64): (0, 0, 0, 0),
+            (232, 0, 96): (2, 2, 2, 2),
+        }
+        for (registers, shared, threads), blocks in known.items():
+            found = tuple(kernel_ledger.blocks(a, registers, shared, threads) for a in kernel_ledger.ARCHITECTURES)
+            self.assertEqual(found, blocks, (registers, shared, threads))
+
+    def test_shared_memory_of_attention_follows_from_its_plan(self):
+        def at_launch(kernel):
+            return kernel_ledger.shared_at_launch(self.PLAN, kernel)
+
+        self.assertEqual(at_launch("attention_mma_forward_plain_64_bf16"), (128 + 256) * 72 * 2)
+        self.assertEqual(at_launch("attention_mma_forward_general_128_f16"), (128 + 128) * 136 * 2)
+        self.assertEqual(at_launch("attention_mma_backward_keys_plain_32_f16"), (256 + 128) * 40 * 2)
+        self.assertEqual(at_launch("attention_forward_64"), 0)
+
+    def test_a_ledger_names_kernels_with_equal_lines_together_and_is_read_back(self):
+        kernels = self.kernels("norm_bf16", "norm_f16", "norm_f32", "loss_f32", "cast_integers")
+        kernels["norm_f32"]["sm_100"]["registers"] = 48
+        for kernel in ("norm_bf16", "norm_f16", "loss_f32"):
+            kernels[kernel]["sm_80"]["STL"] = 1
+        reasons = dict.fromkeys(("norm_bf16", "norm_f16"), "it has to, twice") | {"norm_f32": "no longer needed"}
+        text = kernel_ledger.text_of(kernels, reasons)
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        rest = "blocks 6, shared 128"
+        self.assertEqual(lines, [
+            f"cast_integers: threads 256, registers 40, {rest}, LDG.128 4",
+            f"loss_f32: threads 256, registers 40, {rest}, STL 1/0/0/0, LDG.128 4",
+            f"norm_{{bf16,f16}}: threads 256, registers 40, {rest}, STL 1/0/0/0, LDG.128 4",
+            "    reason: it has to, twice",
+            f"norm_f32: threads 256, registers 40/40/40/48, {rest}, LDG.128 4",
+        ])
+        cells, found = kernel_ledger.read(text)
+        self.assertEqual(found, {"norm_bf16": "it has to, twice", "norm_f16": "it has to, twice"})
+        self.assertEqual(cells["norm_f16"]["STL"], "1/0/0/0")
+        self.assertEqual(kernel_ledger.changes(text, text), [])
+
+    def test_what_is_as_in_the_ledger_is_fine(self):
+        self.assertEqual(kernels_compile.findings(self.kernels(), self.ledger()), [])
+
+    def test_every_value_that_changes_is_found_with_the_command_that_accepts_it(self):
+        for column in kernel_ledger.COLUMNS:
+            for after in (0, 5) if column in ("shared", "LDG.128") else (5,):
+                spilled = self.ledger(reason="known", stack=8, **({column: 3} if column != "stack" else {}))
+                found = kernels_compile.findings(self.kernels(**{"stack": 8, column: after}), spilled)
+                self.assertEqual(len(found), 2, found)
+                self.assertRegex(found[0], rf"^norm_f32: {column} was \d+ and is {after}$")
+                self.assertIn("--accept", found[1])
+
+    def test_dtypes_that_change_alike_are_one_finding(self):
+        before = kernel_ledger.text_of(self.kernels("norm_bf16", "norm_f16", "cast"), {})
+        after = self.kernels("norm_bf16", "norm_f16", "cast", **{"LDG.128": 0, "LDG.32": 16})
+        after["cast"] = self.kernels("cast")["cast"]
+        found = kernels_compile.findings(after, before)
+        self.assertEqual(found[:-1], ["norm_{bf16,f16}: LDG.128 was 4 and is 0, LDG.32 was 0 and is 16"])
+
+    def test_local_memory_takes_a_reason(self):
+        for column in kernel_ledger.LOCAL:
+            spilled = {column: 4}
+            found = kernels_compile.findings(self.kernels(**spilled), self.ledger(**spilled))
             self.assertEqual(len(found), 1, found)
-            self.assertIn(f"{column} rose", found[0])
+            self.assertIn("gives no reason", found[0])
+            self.assertEqual(kernels_compile.findings(self.kernels(**spilled), self.ledger("why", **spilled)), [])
 
-    def test_a_spill_needs_a_reason(self):
-        spills = {"spill_stores": 4, "spill_loads": 4}
-        self.assertIn("gives no reason", kernels_compile.findings(self.measured(**spills), self.ledger(**spills))[0])
-        self.assertEqual(kernels_compile.findings(self.measured(**spills), self.ledger(reason="why", **spills)), [])
+    def test_a_product_under_a_predicate_and_a_block_that_does_not_fit_are_found(self):
+        for changes in ({"predicated HMMA": 1}, {"predicated LDSM": 1}, {"blocks": 0}):
+            found = kernels_compile.findings(self.kernels(**changes), self.ledger(**changes))
+            self.assertEqual(len(found), len(kernel_ledger.ARCHITECTURES), found)
 
-    def test_kernels_that_came_or_went_are_found(self):
-        self.assertIn("not in the ledger", kernels_compile.findings(self.measured(), {})[0])
-        self.assertIn("the units have not", kernels_compile.findings({}, self.ledger())[0])
+    def test_kernels_that_came_or_went_and_a_text_by_hand_are_found(self):
+        self.assertIn("norm_f32: not in the ledger", kernels_compile.findings(self.kernels(), ""))
+        self.assertIn("norm_f32: in the ledger, but no unit has it", kernels_compile.findings({}, self.ledger()))
+        self.assertIn("the text is not", kernels_compile.findings(self.kernels(), self.ledger() + "\n")[0])
 
 
 class EventFiles(InScratch):

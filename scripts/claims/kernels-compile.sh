@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Usage: scripts/claims/kernels-compile.sh [--accept | --all]
 #
-# Every unit of CUDA kernels compiled by NVRTC for A100 (sm_80) and Hopper (sm_90, sm_90a) and by nvcc for sm_90a, with
-# --all for each of the three. What each kernel takes of a multiprocessor, as NVRTC has it, is held against
-# kernels/registers.csv: no spilled register without a reason given there, no more registers, stack or shared memory
-# than before, no kernel more or less. The figure is kernels x architectures / those that spill with a reason.
+# Every unit of CUDA kernels compiled by NVRTC for A100 (sm_80), RTX 40 and L40 (sm_89), Hopper (sm_90a) and Blackwell
+# (sm_100), and by nvcc for sm_90a to PTX, with --all for each of the four and to machine code. What becomes of each
+# kernel is held against kernels/ledger.txt: registers, shared memory, the blocks that a multiprocessor holds, products
+# on tensor cores, accesses to memory by their width, barriers. Every value that differs is a finding, local memory
+# takes a reason in the ledger, and instructions that all lanes of a warp take part in may not be predicated. The figure
+# is kernels x architectures / those that spill with a reason.
 #
-# --accept writes what was measured into that file, with the reasons already there; look at the difference before you
-# commit it.
+# --accept writes the ledger, with the reasons already there; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
@@ -23,6 +24,6 @@ need_cargo
 toolkit="$("$root/scripts/cuda_env.sh")"
 scratch
 (cd "$root" && cargo run --locked --quiet --package bmtrain-kernels --example texts "$scratch") >&2
-figure="$(python3 "$root/scripts/claims/kernels_compile.py" "$toolkit" "$scratch" "$root/kernels/registers.csv" \
+figure="$(python3 "$root/scripts/claims/kernels_compile.py" "$toolkit" "$scratch" "$root/kernels/ledger.txt" \
     "$cache/cuda/compiled" "$@")" || verdict "${figure:-none}" short
 verdict "$figure" ok

@@ -1,11 +1,10 @@
-"""Compiles CUDA kernel sources and compares their resource use with a ledger. Called by kernels-compile.sh.
+"""Compiles CUDA kernel sources and compares what became of them with a ledger. Called by kernels-compile.sh.
 
 Arguments: the toolkit's directory, the directory of sources, the ledger, a directory that caches compilations; --accept
-to rewrite the ledger, --all to compile with nvcc for every architecture. Findings go to stderr, the figure to stdout;
-the exit status is 1 if anything is wrong.
+to rewrite the ledger, --all to compile with nvcc to the end, for every architecture. Findings go to stderr, the figure
+to stdout; the exit status is 1 if anything is wrong.
 """
 
-import csv
 import ctypes
 import hashlib
 import inspect
@@ -19,13 +18,14 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")
-# What the library compiles for on the devices it is written for, and so what nvcc compiles for unless it is told --all.
+import kernel_ledger
+from kernel_ledger import ARCHITECTURES
+
+# What nvcc compiles for unless it is told --all, and then only to PTX: what follows is the assembler that NVRTC has.
 NVCC_ARCHITECTURES = ("sm_90a",)
 # What the library compiles with, and the report of the assembler. Part of the key of what was compiled before.
 OPTIONS = ("-std=c++17", "--ptxas-options=-v")
-COLUMNS = ("unit", "kernel", "architecture", "registers", "stack", "spill_stores", "spill_loads", "shared", "reason")
-NUMBERS = COLUMNS[3:8]
+REPORTED = ("registers", "stack", "spill_stores", "spill_loads", "shared")
 JOBS = 2
 
 
@@ -37,35 +37,58 @@ def open_nvrtc(toolkit):
 
 
 def nvrtc(toolkit, name, text, architecture):
-    """The run-time compiler's log of a source text; raises with that log if it does not compile."""
+    """The run-time compiler's log, PTX and machine code of a source text; raises with the log if it does not
+    compile."""
     library = open_nvrtc(toolkit)
     program = ctypes.c_void_p()
     made = library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if made != 0:
         raise RuntimeError(f"{name}: NVRTC cannot make a program (error {made})")
+
+    def output(what):
+        size = ctypes.c_size_t()
+        getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        content = ctypes.create_string_buffer(size.value)
+        getattr(library, f"nvrtcGet{what}")(program, content)
+        return content.raw
+
     options = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
     status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-    size = ctypes.c_size_t()
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    log = log.value.decode(errors="replace")
+    log = output("ProgramLog").rstrip(b"\0").decode(errors="replace")
     if status != 0:
         raise RuntimeError(f"{name}: NVRTC for {architecture} (error {status}):\n{log}")
-    return log
+    ptx, cubin = output("PTX").rstrip(b"\0").decode(), output("CUBIN")
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return log, ptx, cubin
 
 
-def nvcc(toolkit, name, text, architecture):
+def disassembled(toolkit, name, cubin):
+    """Machine code as text."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([toolkit / "bin" / "nvdisasm", "--print-code", file.name], capture_output=True, text=True,
+                              check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: nvdisasm:\n{done.stderr}")
+    return done.stdout
+
+
+def nvcc(toolkit, name, text, architecture, to="-cubin"):
     """Compiles a source text with nvcc; raises with its output if that fails."""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / name
         source.write_text(text)
-        command = [toolkit / "bin" / "nvcc", "-std=c++17", "-cubin", f"-arch={architecture}", "-o",
+        command = [toolkit / "bin" / "nvcc", "-std=c++17", to, f"-arch={architecture}", "-o",
                    Path(directory) / "out", source]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{name}: nvcc for {architecture}:\n{done.stderr}{done.stdout}")
+
+
+def nvcc_to_ptx(toolkit, name, text, architecture):
+    """As `nvcc`, but for the assembler."""
+    nvcc(toolkit, name, text, architecture, "-ptx")
 
 
 def kernels_of(log):
@@ -74,7 +97,7 @@ def kernels_of(log):
     for line in log.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
             name = found[1]
-            kernels[name] = dict.fromkeys(NUMBERS, 0)
+            kernels[name] = dict.fromkeys(REPORTED, 0)
         elif found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
             # Also of functions that were not inlined: they belong to the kernel before them.
             for column, number in zip(("stack", "spill_stores", "spill_loads"), found.groups()):
@@ -88,11 +111,16 @@ def kernels_of(log):
 
 
 def by_nvrtc(toolkit, name, text, architecture):
-    """One unit by the run-time compiler: its kernels."""
-    kernels = kernels_of(nvrtc(toolkit, name, text, architecture))
+    """One unit by the run-time compiler: its kernels, with what is counted of each."""
+    log, ptx, cubin = nvrtc(toolkit, name, text, architecture)
+    kernels = kernels_of(log)
     if not kernels:
         raise RuntimeError(f"{name}: the assembler's report for {architecture} names no kernel")
-    return kernels
+    threads = kernel_ledger.most_threads(ptx)
+    counts = kernel_ledger.counts(disassembled(toolkit, name, cubin))
+    if not kernels.keys() == threads.keys() == counts.keys():
+        raise RuntimeError(f"{name}: report, PTX and machine code for {architecture} have not the same kernels")
+    return {kernel: {**numbers, "threads": threads[kernel], **counts[kernel]} for kernel, numbers in kernels.items()}
 
 
 def processor_seconds():
@@ -105,7 +133,8 @@ def compiled(job):
     """One unit by one compiler for one architecture, unless it was compiled before; what came of it, and seconds of a
     processor."""
     toolkit, store, compiler, unit, text, architecture = job
-    how = "".join(map(inspect.getsource, (nvrtc, by_nvrtc, kernels_of, nvcc)))
+    code = (nvrtc, by_nvrtc, kernels_of, nvcc, disassembled, kernel_ledger.counts, kernel_ledger.most_threads)
+    how = "".join(map(inspect.getsource, code)) + repr(kernel_ledger.READING)
     parts = (text, architecture, compiler, *OPTIONS, str(toolkit), how)
     key = hashlib.sha256("|".join(hashlib.sha256(part.encode()).hexdigest() for part
                                   in parts).encode()).hexdigest()[:32]
@@ -121,47 +150,7 @@ def compiled(job):
     return result, processor_seconds() - started
 
 
-COMPILERS = {"NVRTC": by_nvrtc, "nvcc": nvcc}
-
-
-def read_ledger(path):
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {tuple(row[column] for column in COLUMNS[:3]): row for row in rows}
-
-
-def write_ledger(path, measured, ledger):
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for key in sorted(measured):
-            reason = ledger.get(key, {}).get("reason", "")
-            writer.writerow([*key, *(measured[key][column] for column in NUMBERS), reason])
-
-
-def findings(measured, ledger):
-    """What is wrong, one line each."""
-    wrong = []
-    fix = "if that is meant: scripts/claims/kernels-compile.sh --accept"
-    for key in sorted(measured.keys() | ledger.keys()):
-        name = " ".join(key)
-        if key not in measured:
-            wrong.append(f"{name}: the ledger has it, the units have not; {fix}")
-            continue
-        now = measured[key]
-        spilled = now["spill_stores"] + now["spill_loads"]
-        if spilled > 0 and not ledger.get(key, {}).get("reason", "").strip():
-            wrong.append(f"{name}: {spilled} bytes of registers are spilled, and the ledger gives no reason")
-        if key not in ledger:
-            wrong.append(f"{name}: not in the ledger; {fix}")
-            continue
-        for column in NUMBERS:
-            before = int(ledger[key][column])
-            if now[column] > before:
-                wrong.append(f"{name}: {column} rose from {before} to {now[column]}; {fix}")
-    return wrong
+COMPILERS = {"NVRTC": by_nvrtc, "nvcc": nvcc, "nvcc to PTX": nvcc_to_ptx}
 
 
 def all_compiled(jobs):
@@ -182,30 +171,55 @@ def all_compiled(jobs):
     return done, broken
 
 
+def measured(done, units):
+    """The columns of every kernel, {kernel: {architecture: {column: number}}}, from what the run-time compiler made of
+    all units."""
+    kernels = {}
+    for (compiler, unit, architecture), found in done.items():
+        for kernel, numbers in found.items() if compiler == "NVRTC" else ():
+            numbers = dict(numbers)
+            numbers["shared"] += kernel_ledger.shared_at_launch(units[unit], kernel)
+            numbers["blocks"] = kernel_ledger.blocks(architecture, numbers["registers"], numbers["shared"],
+                                                     numbers["threads"])
+            kernels.setdefault(kernel, {})[architecture] = numbers
+    return kernels
+
+
+def findings(kernels, ledger):
+    """What is wrong with kernels, and where they differ from the text of a ledger, one line each."""
+    _, reasons = kernel_ledger.read(ledger)
+    wrong = kernel_ledger.broken_rules(kernels, reasons)
+    now = kernel_ledger.text_of(kernels, reasons)
+    if now != ledger:
+        wrong += kernel_ledger.changes(ledger, now) or ["kernels/ledger.txt: the values are right, the text is not"]
+        wrong.append("if that is meant: scripts/claims/kernels-compile.sh --accept")
+    return wrong
+
+
 def main():
     toolkit, texts, path, store = map(Path, sys.argv[1:5])
     accept, everything = ("--accept" in sys.argv[5:]), ("--all" in sys.argv[5:])
     units = {file.stem: file.read_text() for file in sorted(texts.glob("*.cu"))}
-    plan = {"NVRTC": ARCHITECTURES, "nvcc": ARCHITECTURES if everything else NVCC_ARCHITECTURES}
+    second = ("nvcc", ARCHITECTURES) if everything else ("nvcc to PTX", NVCC_ARCHITECTURES)
     # The longest first, so that the last to end is a short one.
     order = sorted(units, key=lambda unit: -len(units[unit]))
     jobs = [(toolkit, store, compiler, unit, units[unit], architecture)
-            for compiler, architectures in plan.items() for unit in order for architecture in architectures]
-    done, broken = all_compiled(jobs)
-    measured = {(unit, kernel, architecture): numbers for (compiler, unit, architecture), kernels in done.items()
-                if compiler == "NVRTC" for kernel, numbers in kernels.items()}
-    ledger = read_ledger(path)
-    if accept and not broken:
-        write_ledger(path, measured, ledger)
-        ledger = read_ledger(path)
-    wrong = broken + ([] if broken else findings(measured, ledger))
+            for compiler, architectures in (("NVRTC", ARCHITECTURES), second)
+            for unit in order for architecture in architectures]
+    done, wrong = all_compiled(jobs)
+    kernels = {} if wrong else measured(done, units)
+    figure = f"{len(wrong)}_units_do_not_compile"
+    if not wrong:
+        ledger = path.read_text() if path.exists() else ""
+        if accept:
+            ledger = kernel_ledger.text_of(kernels, kernel_ledger.read(ledger)[1])
+            path.write_text(ledger)
+        wrong = findings(kernels, ledger)
+        each = [numbers for values in kernels.values() for numbers in values.values()]
+        figure = f"{len(each)}/{sum(numbers['spill_stores'] + numbers['spill_loads'] > 0 for numbers in each)}"
     for line in wrong:
         print(line, file=sys.stderr)
-    fewer = sum(any(now[c] < int(ledger[key][c]) for c in NUMBERS) for key, now in measured.items() if key in ledger)
-    if fewer:
-        print(f"{fewer} kernels take less than in the ledger; --accept keeps that", file=sys.stderr)
-    spilling = sum(now["spill_stores"] + now["spill_loads"] > 0 for now in measured.values())
-    print(f"{len(measured)}/{spilling}" if not broken else f"{len(broken)}_units_do_not_compile")
+    print(figure)
     return 1 if wrong else 0
 
 
