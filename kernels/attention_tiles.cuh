@@ -142,8 +142,8 @@ __device__ __forceinline__ void each_score(const Corner& corner, float (&scores)
     }
 }
 
-// Whether the forward pass has registers for two Philox blocks at once: for sm_80 the compiler needs a few more.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+// Whether the forward pass has registers for two Philox blocks at once: before sm_90 the compiler needs a few more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kHasRoom = false;
 #else
 constexpr bool kHasRoom = true;

@@ -21,15 +21,16 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 /// Steps of models that are in the ledger.
-const STEPS: [(&str, Size, usize, usize, f32); 4] = [
+const STEPS: [(&str, Size, usize, usize, f32); 5] = [
     ("GPT-2 124M, 64 x 1024, without dropout", Size::Gpt2, 64, 1024, 0.0),
     ("GPT-2 124M, 64 x 1024, dropout 0.1", Size::Gpt2, 64, 1024, 0.1),
     ("BERT-base, fine-tuning of a classifier, 32 x 128, dropout 0.1", Size::BertBase, 32, 128, 0.1),
     ("BERT-base, fine-tuning of a classifier, 8 x 128, dropout 0.1", Size::BertBase, 8, 128, 0.1),
+    ("Llama 3 8B, 8 x 2048", Size::Llama8b, 8, 2048, 0.0),
 ];
 
-/// GiB of the device that keeps account.
-const MEMORY: &str = "80";
+/// GiB of the device that keeps account: more than any has, for a step of 8 billion parameters without shards.
+const MEMORY: &str = "1024";
 
 /// The time model: a kernel takes as long as its operations or its bytes, whichever is longer.
 mod model {
@@ -41,8 +42,11 @@ mod model {
     const PRODUCTS: [f64; 2] = [600e12, 680e12];
     /// Of attention forward and backward, for heads of 64 and of 128.
     const ATTENTION: [[f64; 2]; 2] = [[220e12, 170e12], [300e12, 200e12]];
-    /// What dropout of attention multiplies their times by.
-    const DROPOUT: [f64; 2] = [3.3, 2.2];
+    /// What dropout of attention adds to their times, in parts of them, where four decisions take 155 instructions.
+    const DROPOUT: [f64; 2] = [2.3, 1.2];
+    const DECISIONS: f64 = 155.0;
+    /// Instructions that four decisions take: of attention's two Philox blocks at once, 107 for eight.
+    const TAKEN: f64 = 107.0 / 2.0;
     /// Multiprocessors, and the tile of a product that each takes.
     const MULTIPROCESSORS: f64 = 132.0;
     const TILE: [f64; 2] = [128.0, 256.0];
@@ -62,7 +66,7 @@ mod model {
         let flops = cost.flops as f64;
         let attention = |way: usize, inputs: &AttentionInputs<'_>| {
             let head = usize::from(inputs.shape.head_size > 64);
-            let slowed = if inputs.dropout.is_some() { DROPOUT[way] } else { 1.0 };
+            let slowed = if inputs.dropout.is_some() { 1.0 + DROPOUT[way] * TAKEN / DECISIONS } else { 1.0 };
             // Half of the scores are not made where a query sees only what is before it.
             let made = if inputs.causal { 0.5 } else { 1.0 };
             slowed * made * flops / ATTENTION[head][way]

@@ -43,7 +43,7 @@ pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> Batch {
     let labels =
         |count: usize, bound: usize| (0..count).map(|index| random(2 * tokens + index, bound) as i64).collect();
     match shape.family {
-        Family::Gpt2 => words,
+        Family::Gpt2 | Family::Llama => words,
         Family::Bert => Batch { labels: Some(Labels::Classes(labels(rows, 2))), ..words },
         Family::T5 => Batch { labels: Some(Labels::Classes(labels(rows * target, shape.vocab_size))), ..words },
     }

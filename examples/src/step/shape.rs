@@ -5,12 +5,13 @@ use bmtrain_core::kernel::Activation;
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use model_center::Result;
-use model_center::config::{BertConfig, Gpt2Config, T5Config, TextConfig};
+use model_center::config::{BertConfig, Gpt2Config, LlamaConfig, T5Config, TextConfig};
 use model_center::model::TextModel;
 use model_center::model::bert::Bert;
 use model_center::model::decoder::DecoderHead;
 use model_center::model::encoder::EncoderHead;
 use model_center::model::gpt2::Gpt2;
+use model_center::model::llama::Llama;
 use model_center::model::seq2seq::Seq2SeqHead;
 use model_center::model::t5::T5;
 
@@ -21,6 +22,9 @@ pub enum Family {
     Bert,
     /// Every token is predicted from the tokens before it.
     Gpt2,
+    /// As GPT-2, with RMS norms, rotary embeddings, gated feed-forward layers, and one key and value head for four query
+    /// heads.
+    Llama,
     /// Reads a row, and predicts every token of its target.
     T5,
 }
@@ -61,6 +65,11 @@ impl Shape {
                 let config = Gpt2Config { text, ..Gpt2Config::default() };
                 Box::new(Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder)?)
             }
+            Family::Llama => {
+                let text = self.text(LlamaConfig::default().text);
+                let config = LlamaConfig { text, num_heads_kv: self.num_heads_kv(), ..LlamaConfig::default() };
+                Box::new(Llama::new(device, config, DecoderHead::CausalLm { tied: false }, blocks, builder)?)
+            }
             Family::T5 => {
                 let config = T5Config {
                     text: self.text(T5Config::default().text),
@@ -70,6 +79,11 @@ impl Shape {
                 Box::new(T5::new(device, config, Seq2SeqHead::CausalLm { tied: true }, blocks, builder)?)
             }
         })
+    }
+
+    /// Key and value heads.
+    pub(super) fn num_heads_kv(self) -> usize {
+        if self.family == Family::Llama { self.num_heads / 4 } else { self.num_heads }
     }
 
     fn bert(self) -> BertConfig {

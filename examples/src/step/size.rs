@@ -16,6 +16,8 @@ pub enum Size {
     Gpt2,
     /// GPT-2 of 48 layers of 1600.
     Gpt2Xl,
+    /// Llama 3 of 32 layers of 4096; every token is a label.
+    Llama8b,
     /// T5 of 12 and 12 layers of 768; every token of a target is a label.
     T5Base,
     /// BERT of 2 layers of 64, for quick checks.
@@ -33,14 +35,19 @@ impl Size {
             Size::BertBase | Size::Gpt2 | Size::T5Base => (12, 768, 12),
             Size::BertLarge => (24, 1024, 16),
             Size::Gpt2Xl => (48, 1600, 25),
+            Size::Llama8b => (32, 4096, 32),
             Size::Minilm => (6, 384, 12),
             Size::Tiny | Size::TinyGpt2 | Size::TinyT5 => (2, 64, 4),
         };
         let (family, vocab_size) = match self {
             Size::BertBase | Size::BertLarge | Size::Minilm | Size::Tiny => (Family::Bert, 30522),
             Size::Gpt2 | Size::Gpt2Xl | Size::TinyGpt2 => (Family::Gpt2, 50257),
+            Size::Llama8b => (Family::Llama, 128_256),
             Size::T5Base | Size::TinyT5 => (Family::T5, 32128),
         };
+        if family == Family::Llama {
+            return Shape { family, num_layers, dim_model, num_heads, dim_ff: 14_336, vocab_size, dropout_p: 0.0 };
+        }
         Shape { family, num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size, dropout_p: 0.1 }
     }
 }
@@ -48,15 +55,18 @@ impl Size {
 impl Shape {
     /// The matrix products `[tokens, k] x [k, n]` of a step's linear layers, and how many there are of each.
     pub fn products(self, extent: Extent) -> Vec<Product> {
-        let Shape { family, num_layers, dim_model: d, dim_ff: f, vocab_size, .. } = self;
+        let Shape { family, num_layers, dim_model: d, num_heads, dim_ff: f, vocab_size, .. } = self;
         let tokens = extent.rows * extent.length;
         let each = |tokens, n, k| Product { tokens, n, k, count: num_layers };
         let words = |tokens| Product { tokens, n: vocab_size, k: d, count: 1 };
-        let block = |tokens| [each(tokens, 3 * d, d), each(tokens, d, d), each(tokens, f, d), each(tokens, d, f)];
+        let qkv = d + 2 * d / num_heads * self.num_heads_kv();
+        // A gated layer has its gate and its values beside each other.
+        let up = if family == Family::Llama { 2 * f } else { f };
+        let block = |tokens| [each(tokens, qkv, d), each(tokens, d, d), each(tokens, up, d), each(tokens, d, f)];
         let mut products = block(tokens).to_vec();
         match family {
             Family::Bert => {}
-            Family::Gpt2 => products.push(words(tokens)),
+            Family::Gpt2 | Family::Llama => products.push(words(tokens)),
             Family::T5 => {
                 let target = extent.rows * extent.target;
                 products.extend(block(target));
@@ -80,7 +90,7 @@ impl Shape {
         let seen = document.unwrap_or(length).min(length);
         let attention = match family {
             Family::Bert => pairs(length, seen),
-            Family::Gpt2 => pairs(length, seen) / 2.0,
+            Family::Gpt2 | Family::Llama => pairs(length, seen) / 2.0,
             Family::T5 => pairs(length, length) + pairs(target, target) / 2.0 + pairs(target, length),
         };
         linear + attention
@@ -114,6 +124,10 @@ mod tests {
         let gpt2 = flops(Size::Gpt2, 1024, 7) / 1024.0;
         let weights = 12.0 * 12.0 * 768.0 * 768.0 + 50257.0 * 768.0;
         assert!((gpt2 - 6.0 * weights - 6.0 * 12.0 * 768.0 * 1024.0).abs() < 1.0, "{gpt2}");
+        // Llama 3 has 6.98 billion weights in its blocks' products and 525 million in its head.
+        let llama = flops(Size::Llama8b, 2048, 7) / 2048.0;
+        let weights = 32.0 * 4096.0 * (2.0 * 4096.0 + 2.0 * 1024.0 + 3.0 * 14336.0) + 128_256.0 * 4096.0;
+        assert!((llama - 6.0 * weights - 6.0 * 32.0 * 4096.0 * 2048.0).abs() < 1e3, "{llama}");
         // BERT attends both ways and predicts no tokens.
         let bert = flops(Size::BertLarge, 512, 7) / 512.0;
         assert!((bert - 24.0 * (6.0 * 12.0 * 1024.0 * 1024.0 + 12.0 * 1024.0 * 512.0)).abs() < 1.0, "{bert}");
