@@ -8,8 +8,10 @@
 //     statistics of a shard:  m = max x, sum exp(x - m), x[t], sum w x
 //     loss from shards:       lse = M + log(sum over shards of sum exp(m - M))
 //
-// Launch: forward, statistics and backward take one block per row, of whole warps, a thread per pack of the row but at
-// most kLossThreads; the loss of shards one thread per row.
+//     in place:               losses of a whole vocabulary, then dlogits of their sum where the logits were
+//
+// Launch: forward, statistics, backward and in place take one block per row, of whole warps, a thread per pack of the
+// row but at most kLossThreads, in place kInPlaceThreads; the loss of shards one thread per row.
 // Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are
 // read once. The fused forward pass takes fast exponentials, statistics accurate ones, and the backward pass the same
 // as the forward pass before it. A row whose logits are all minus infinity, or with an infinite or NaN logit, has a NaN
@@ -20,11 +22,19 @@
 
 constexpr int kLossThreads = 512;
 constexpr int kLossRowThreads = 256;
+// As many as there may be: one row on a multiprocessor rather than several, so that the rows in work fit into a device's
+// second-level cache and are read from memory once.
+constexpr int kInPlaceThreads = 1024;
 // Packs of a row that a thread has in flight.
 constexpr int kLogitsTogether = 2;
 
 // Numbers of the host for reports.
-enum { kCrossEntropyForward = 3, kCrossEntropyBackward = 4, kCrossEntropyStatistics = 5 };
+enum {
+    kCrossEntropyForward = 3,
+    kCrossEntropyBackward = 4,
+    kCrossEntropyStatistics = 5,
+    kCrossEntropyInPlace = 8,
+};
 
 struct Criterion {
     const long long* targets;
@@ -287,35 +297,32 @@ __device__ __forceinline__ void take(Exponentials& so_far, const Pack& pack) {
     so_far.largest = largest;
 }
 
+// What a shard knows of a row.
+struct RowStatistics {
+    Exponentials exponentials;
+    // Sum of weight times logit; 0 without smoothing.
+    float spread;
+};
+
+// The statistics of the row that starts at `begin`. Every thread of the block calls this and gets them.
 template <class Types>
-__device__ __forceinline__ void cross_entropy_statistics_body(const CrossEntropyStatisticsArguments& a) {
-    SHARED(float, partials, [kMostWarps]);
-    const Criterion& c = a.criterion;
-    const long long row = blockIdx.x, target = target_of(c, row, kCrossEntropyStatistics);
-    float* const out = a.statistics + 4 * row;
-    if (target < 0) {
-        if (threadIdx.x == 0) {
-            out[0] = -BMTRAIN_INFINITY;
-            out[1] = out[2] = out[3] = 0.0f;
-        }
-        return;
-    }
-    const long long begin = row * a.columns;
+__device__ __forceinline__ RowStatistics statistics_of(const In& logits, const Criterion& c, long long begin,
+                                                       bool aligned, float* partials) {
     const bool smooth = c.smoothing > 0.0f;
     const auto weight_at = [&](long long place) { return weight_of(c, c.first + (place - begin)); };
     Exponentials so_far = {-BMTRAIN_INFINITY, 0.0f};
     float spread = 0.0f;
     const auto one = [&](long long place) {
-        const float x = Types::load(a.logits, place);
+        const float x = Types::load(logits, place);
         take(so_far, x);
         if (smooth) {
             spread += weight_at(place) * x;
         }
     };
-    const Span span = span_of(begin, c.count, a.aligned != 0);
+    const Span span = span_of(begin, c.count, aligned);
     const auto packs = [&](long long place, long long stride) {
         Pack held[kLogitsTogether];
-        load_packs<Types>(held, a.logits, place, stride, span.tail);
+        load_packs<Types>(held, logits, place, stride, span.tail);
 #pragma unroll
         for (int h = 0; h < kLogitsTogether; ++h) {
             if (place + h * stride >= span.tail) {
@@ -334,15 +341,37 @@ __device__ __forceinline__ void cross_entropy_statistics_body(const CrossEntropy
 
     const float largest = block_max(so_far.largest, partials);
     const float sum = block_sum(so_far.sum * expf(so_far.largest - shift_of(largest)), partials);
-    if (smooth) {
-        spread = block_sum(spread, partials);
+    return {{largest, sum}, smooth ? block_sum(spread, partials) : 0.0f};
+}
+
+// The logit of the target; 0 if it is in another shard.
+template <class Types>
+__device__ __forceinline__ float target_logit(const In& logits, const Criterion& c, long long begin,
+                                              long long target) {
+    const long long column = target - c.first;
+    return column >= 0 && column < c.count ? Types::load(logits, begin + column) : 0.0f;
+}
+
+template <class Types>
+__device__ __forceinline__ void cross_entropy_statistics_body(const CrossEntropyStatisticsArguments& a) {
+    SHARED(float, partials, [kMostWarps]);
+    const Criterion& c = a.criterion;
+    const long long row = blockIdx.x, target = target_of(c, row, kCrossEntropyStatistics);
+    float* const out = a.statistics + 4 * row;
+    if (target < 0) {
+        if (threadIdx.x == 0) {
+            out[0] = -BMTRAIN_INFINITY;
+            out[1] = out[2] = out[3] = 0.0f;
+        }
+        return;
     }
+    const long long begin = row * a.columns;
+    const RowStatistics known = statistics_of<Types>(a.logits, c, begin, a.aligned != 0, partials);
     if (threadIdx.x == 0) {
-        const long long column = target - c.first;
-        out[0] = largest;
-        out[1] = sum;
-        out[2] = column >= 0 && column < c.count ? Types::load(a.logits, begin + column) : 0.0f;
-        out[3] = spread;
+        out[0] = known.exponentials.largest;
+        out[1] = known.exponentials.sum;
+        out[2] = target_logit<Types>(a.logits, c, begin, target);
+        out[3] = known.spread;
     }
 }
 
@@ -359,6 +388,19 @@ struct CrossEntropyLossArguments {
     long long rows;
     long long shards;
 };
+
+// The loss of a row over the classes of all shards.
+__device__ __forceinline__ float loss_of(const Criterion& c, long long target, double lse, float at_target,
+                                         double spread) {
+    const float hit = (1.0f - c.smoothing) * weight_of(c, target);
+    double loss = static_cast<double>(hit) * (lse - static_cast<double>(at_target));
+    if (c.smoothing > 0.0f) {
+        const double share = static_cast<double>(c.smoothing) / static_cast<double>(c.total);
+        const float weights = c.weights != nullptr ? *c.weight_sum : static_cast<float>(c.total);
+        loss += share * (static_cast<double>(weights) * lse - spread);
+    }
+    return static_cast<float>(loss);
+}
 
 extern "C" __global__ void __launch_bounds__(kLossRowThreads) cross_entropy_loss(const CrossEntropyLossArguments a) {
     const Criterion& c = a.criterion;
@@ -382,14 +424,7 @@ extern "C" __global__ void __launch_bounds__(kLossRowThreads) cross_entropy_loss
             spread += static_cast<double>(part[3]);
         }
         const double lse = static_cast<double>(largest) + static_cast<double>(logf(sum));
-        const float hit = (1.0f - c.smoothing) * weight_of(c, target);
-        double loss = static_cast<double>(hit) * (lse - static_cast<double>(at_target));
-        if (c.smoothing > 0.0f) {
-            const double share = static_cast<double>(c.smoothing) / static_cast<double>(c.total);
-            const float weights = c.weights != nullptr ? *c.weight_sum : static_cast<float>(c.total);
-            loss += share * (static_cast<double>(weights) * lse - spread);
-        }
-        a.losses[row] = static_cast<float>(loss);
+        a.losses[row] = loss_of(c, target, lse, at_target, spread);
         a.lse[row] = static_cast<float>(lse);
     }
 }
@@ -431,32 +466,28 @@ __device__ __forceinline__ float weight_sum_of(const Criterion& c, float* partia
     return block_sum(sum, partials);
 }
 
+// Zeros from element `begin` on.
 template <class Types>
-__device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBackwardArguments& a) {
-    SHARED(float, partials, [kMostWarps]);
-    const Criterion& c = a.criterion;
-    const long long row = blockIdx.x, begin = row * a.columns, target = target_of(c, row, kCrossEntropyBackward);
-    const bool counted = target >= 0, aligned = a.aligned != 0, fused = a.fused != 0;
-
-    // Padding, and all of an ignored row.
-    const long long used = counted ? c.count : 0;
-    const Span unused = span_of(begin + used, a.columns - used, aligned);
-    const auto zero = [&](long long place) { Types::store(a.dlogits, place, 0.0f); };
+__device__ __forceinline__ void write_zeros(const Out& out, long long begin, long long count, bool aligned) {
+    const Span span = span_of(begin, count, aligned);
+    const auto zero = [&](long long place) { Types::store(out, place, 0.0f); };
     const auto zeros = [&](long long place, long long stride) {
-        for (int h = 0; h < kLogitsTogether && place + h * stride < unused.tail; ++h) {
-            Types::store_pack(a.dlogits, place + h * stride, Pack{}, kPack, true);
+        for (int h = 0; h < kLogitsTogether && place + h * stride < span.tail; ++h) {
+            Types::store_pack(out, place + h * stride, Pack{}, kPack, true);
         }
     };
-    walk(unused, zero, zeros);
-    if (!counted) {
-        return;
-    }
+    walk(span, zero, zeros);
+}
 
-    const float factor = a.dloss[a.each != 0 ? row : 0] / (a.divisor != nullptr ? *a.divisor : 1.0f);
+// Writes the gradient of the row that starts at `begin`, `factor` times that of its loss. Every thread of the block
+// calls this; an element is written by the thread that read its logit.
+template <class Types>
+__device__ __forceinline__ void write_gradient(const In& logits, const Out& dlogits, const Criterion& c,
+                                               long long begin, long long target, bool aligned, bool fused,
+                                               float factor, float lse, float* partials) {
     const float spread = factor * c.smoothing / static_cast<float>(c.total);
     const float hit = factor * (1.0f - c.smoothing) * weight_of(c, target);
     const float probability = c.smoothing > 0.0f ? hit + spread * weight_sum_of(c, partials) : hit;
-    const float lse = a.lse[row];
     // The place of the target, -1 if it is in another shard.
     const long long column = target - c.first;
     const long long marked = column >= 0 && column < c.count ? begin + column : -1;
@@ -468,13 +499,13 @@ __device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBa
         return probability * (fused ? __expf(x - lse) : expf(x - lse)) - change;
     };
     const auto one = [&](long long place) {
-        const float value = gradient(Types::load(a.logits, place), place);
-        Types::store(a.dlogits, place, place == marked ? value - hit : value);
+        const float value = gradient(Types::load(logits, place), place);
+        Types::store(dlogits, place, place == marked ? value - hit : value);
     };
     const Span span = span_of(begin, c.count, aligned);
     const auto packs = [&](long long place, long long stride) {
         Pack held[kLogitsTogether];
-        load_packs<Types>(held, a.logits, place, stride, span.tail);
+        load_packs<Types>(held, logits, place, stride, span.tail);
 #pragma unroll
         for (int h = 0; h < kLogitsTogether; ++h) {
             const long long start = place + h * stride;
@@ -491,10 +522,71 @@ __device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBa
                     held[h].at[i] -= start + i == marked ? hit : 0.0f;
                 }
             }
-            Types::store_pack(a.dlogits, start, held[h], kPack, true);
+            Types::store_pack(dlogits, start, held[h], kPack, true);
         }
     };
     walk(span, one, packs);
 }
 
+template <class Types>
+__device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBackwardArguments& a) {
+    SHARED(float, partials, [kMostWarps]);
+    const Criterion& c = a.criterion;
+    const long long row = blockIdx.x, begin = row * a.columns, target = target_of(c, row, kCrossEntropyBackward);
+    const bool aligned = a.aligned != 0;
+    // Padding, and all of an ignored row.
+    const long long used = target >= 0 ? c.count : 0;
+    write_zeros<Types>(a.dlogits, begin + used, a.columns - used, aligned);
+    if (target < 0) {
+        return;
+    }
+    const float factor = a.dloss[a.each != 0 ? row : 0] / (a.divisor != nullptr ? *a.divisor : 1.0f);
+    write_gradient<Types>(a.logits, a.dlogits, c, begin, target, aligned, a.fused != 0, factor, a.lse[row], partials);
+}
+
 TYPED_KERNEL(cross_entropy_backward, CrossEntropyBackwardArguments, kLossThreads)
+
+// ---- losses and the gradient of their sum in one kernel
+
+struct CrossEntropyInPlaceArguments {
+    // Logits, then their gradient.
+    Out dlogits;
+    // The classes are a whole vocabulary.
+    Criterion criterion;
+    float* losses;
+    long long columns;
+    // The address of the logits is a multiple of 16 bytes.
+    int aligned;
+    int unused;
+};
+
+template <class Types>
+__device__ __forceinline__ void cross_entropy_in_place_body(const CrossEntropyInPlaceArguments& a) {
+    SHARED(float, partials, [kMostWarps]);
+    SHARED(float, shared_lse, [1]);
+    const Criterion& c = a.criterion;
+    const long long row = blockIdx.x, begin = row * a.columns, target = target_of(c, row, kCrossEntropyInPlace);
+    const bool aligned = a.aligned != 0;
+    const long long used = target >= 0 ? c.count : 0;
+    write_zeros<Types>(a.dlogits, begin + used, a.columns - used, aligned);
+    if (target < 0) {
+        if (threadIdx.x == 0) {
+            a.losses[row] = 0.0f;
+        }
+        return;
+    }
+    const In logits = {a.dlogits.data, a.dlogits.type, 0};
+    const RowStatistics known = statistics_of<Types>(logits, c, begin, aligned, partials);
+    if (threadIdx.x == 0) {
+        const double lse = static_cast<double>(known.exponentials.largest) +
+                           static_cast<double>(logf(known.exponentials.sum));
+        const float at_target = target_logit<Types>(logits, c, begin, target);
+        a.losses[row] = loss_of(c, target, lse, at_target, static_cast<double>(known.spread));
+        shared_lse[0] = static_cast<float>(lse);
+    }
+    // The logit of the target has been read.
+    __syncthreads();
+    write_gradient<Types>(logits, a.dlogits, c, begin, target, aligned, false, 1.0f, shared_lse[0], partials);
+}
+
+TYPED_KERNEL(cross_entropy_in_place, CrossEntropyInPlaceArguments, kInPlaceThreads)

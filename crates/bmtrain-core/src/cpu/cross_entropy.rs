@@ -1,5 +1,6 @@
 //! Cross-entropy: fused over a whole vocabulary, or as statistics of a shard and losses from all shards; gradients of a
-//! shard. A row of logits is read once forward and once backward, an ignored row not at all.
+//! shard. A row of logits is read once forward and once backward, an ignored row not at all; in place, forward and
+//! backward for one row after another.
 
 use super::loss::PIECE;
 use crate::cpu::access::{read, write};
@@ -10,7 +11,8 @@ use crate::cpu::simd::vectorised;
 use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::{
-    Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics, ShardClasses,
+    Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
+    CrossEntropyStatistics, ShardClasses,
 };
 
 #[derive(Clone, Copy)]
@@ -114,18 +116,21 @@ pub(in crate::cpu) fn statistics(threads: &Threads, a: CrossEntropyStatistics<'_
     threads.for_each_part(statistics, a.rows, rows_at_once(columns), |first, count, mut statistics| {
         let mut spare = Spare::new();
         for row in 0..count {
-            statistics.data.narrow(4 * row, &rows.statistics(logits, first + row, columns, &mut spare));
+            statistics
+                .data
+                .narrow(4 * row, &rows.statistics_at(logits, (first + row, (first + row) * columns), &mut spare));
         }
     });
     Ok(())
 }
 
 impl Rows<'_> {
-    fn statistics(&self, logits: Floats<'_>, row: usize, columns: usize, spare: &mut Spare) -> [f32; 4] {
+    /// The statistics of a row whose logits start at `begin`.
+    fn statistics_at(&self, logits: Floats<'_>, (row, begin): (usize, usize), spare: &mut Spare) -> [f32; 4] {
         let Some((target, _)) = self.target(row) else {
             return [f32::NEG_INFINITY, 0.0, 0.0, 0.0];
         };
-        let (begin, count) = (row * columns, self.classes.count);
+        let count = self.classes.count;
         let RowStatistics { largest, sum } = RowStatistics::of(logits, begin, count, spare);
         let at_target = self.column(target).map_or(0.0, |column| logits.tile(begin + column, 1, spare)[0]);
         let mut spread = 0.0f64;
@@ -190,6 +195,23 @@ pub(in crate::cpu) fn backward(threads: &Threads, a: CrossEntropyBackward<'_>) -
             let dloss = if dloss.len() == 1 { dloss[0] } else { dloss[row] };
             let at = RowIndex { row, local, columns };
             rows.gradient(logits, at, lse[row], dloss / divisor, &mut part, &mut spares);
+        }
+    });
+    Ok(())
+}
+
+pub(in crate::cpu) fn in_place(threads: &Threads, a: CrossEntropyInPlace<'_>) -> Result<()> {
+    const NAME: &str = "cross_entropy_in_place";
+    let (columns, rows, losses) = (a.columns, Rows::new(NAME, a.criterion)?, write::<f32>(NAME, a.losses)?);
+    let dlogits = FloatsMut::of(NAME, a.dlogits)?.rows(columns);
+    threads.for_each_part((dlogits, losses), a.rows, rows_at_once(columns), |first, count, (mut part, losses)| {
+        let mut spares = [const { Spare::new() }; 2];
+        for (local, loss) in losses.iter_mut().enumerate().take(count) {
+            let (row, begin) = (first + local, local * columns);
+            let statistics = rows.statistics_at(part.data.read(), (row, begin), &mut spares[0]);
+            let (of_row, lse) = rows.loss(row, std::iter::once(statistics.as_slice()));
+            *loss = of_row;
+            rows.gradient(None, RowIndex { row, local, columns }, lse, 1.0, &mut part, &mut spares);
         }
     });
     Ok(())

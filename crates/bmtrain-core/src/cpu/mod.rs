@@ -150,6 +150,7 @@ fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::PointwiseForward(a) => loss::pointwise_forward(threads, a),
         Kernel::PointwiseBackward(a) => loss::pointwise_backward(threads, a),
         Kernel::CrossEntropyStatistics(a) => cross_entropy::statistics(threads, a),
+        Kernel::CrossEntropyInPlace(a) => cross_entropy::in_place(threads, a),
         Kernel::CrossEntropyLoss(a) => cross_entropy::loss(threads, a),
         Kernel::LossTotals(a) => loss::totals(threads, a),
         Kernel::ScaleBy(a) => loss::scale_by(threads, a),

@@ -8,18 +8,22 @@ use super::modules::Name;
 use crate::buffer::View;
 use crate::error::Result;
 use crate::kernel::{
-    Arguments as _, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics,
+    Arguments as _, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
+    CrossEntropyStatistics,
 };
 
 /// `kLossThreads`.
 const THREADS: usize = 512;
 /// `kLossRowThreads`.
 const ROW_THREADS: usize = 256;
+/// `kInPlaceThreads`.
+const IN_PLACE_THREADS: usize = 1024;
 
 const FORWARD: Typed = typed!("cross_entropy", "cross_entropy_forward");
 const STATISTICS: Typed = typed!("cross_entropy", "cross_entropy_statistics");
 const LOSS: Name = Name { unit: "cross_entropy", kernel: c"cross_entropy_loss" };
 const BACKWARD: Typed = typed!("cross_entropy", "cross_entropy_backward");
+const IN_PLACE: Typed = typed!("cross_entropy", "cross_entropy_in_place");
 
 /// `Criterion`.
 #[derive(Debug, Clone, Copy)]
@@ -155,4 +159,23 @@ pub(super) fn backward(launch: &Launch<'_>, a: CrossEntropyBackward<'_>) -> Resu
     // with `first + count` within; what is written overlaps only logits that it replaces, each element by the thread
     // that read it. Memory stays valid as in `statistics`.
     unsafe { launch.run(name, grid, arguments) }
+}
+
+/// Queue [`CrossEntropyInPlace`]. A target out of range is reported; its row gets zeros.
+pub(super) fn in_place(launch: &Launch<'_>, a: CrossEntropyInPlace<'_>) -> Result<()> {
+    const NAME: &str = CrossEntropyInPlace::NAME;
+    let arguments = arguments!(CrossEntropyInPlaceArguments {
+        dlogits: Out = Out::of(&a.dlogits),
+        criterion: CriterionArguments = CriterionArguments::of(NAME, launch, &a.criterion)?,
+        losses: u64 = a.losses.address(),
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        aligned: i32 = whole([a.dlogits.address()], &[]),
+        unused: i32 = 0,
+    });
+    let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads_for(a.columns.div_ceil(PACK), IN_PLACE_THREADS));
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that there are rows x columns logits, whose first classes
+    // columns are read before they are replaced, each by the thread that read it; a target and a loss for each row, a
+    // weight for each class and their sum, and that nothing written overlaps anything else; a target out of range is
+    // not looked up. Memory stays valid as in `statistics`.
+    unsafe { launch.run(IN_PLACE.of([a.dlogits.dtype()]), grid, arguments) }
 }

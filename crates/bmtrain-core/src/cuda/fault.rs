@@ -12,13 +12,13 @@ use super::driver::{Context, Pattern, Pinned, Stream};
 use crate::backend::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{
-    Arguments, CrossEntropyBackward, CrossEntropyForward, CrossEntropyStatistics, EmbeddingBackward, EmbeddingForward,
-    LossTotals, RotaryApply,
+    Arguments, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyStatistics,
+    EmbeddingBackward, EmbeddingForward, LossTotals, RotaryApply,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernels that report, by the numbers their sources use; 0 stands for no report.
-const REPORTERS: [&str; 8] = [
+const REPORTERS: [&str; 9] = [
     "",
     EmbeddingForward::NAME,
     EmbeddingBackward::NAME,
@@ -27,6 +27,7 @@ const REPORTERS: [&str; 8] = [
     CrossEntropyStatistics::NAME,
     LossTotals::NAME,
     RotaryApply::NAME,
+    CrossEntropyInPlace::NAME,
 ];
 
 /// `Fault` of prelude.cuh.

@@ -270,6 +270,7 @@ impl Kernels for CudaBackend {
             Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
             Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
             Kernel::CrossEntropyStatistics(a) => self.run(on, |launch| cross_entropy::statistics(launch, a)),
+            Kernel::CrossEntropyInPlace(a) => self.run(on, |launch| cross_entropy::in_place(launch, a)),
             Kernel::CrossEntropyLoss(a) => self.run(on, |launch| cross_entropy::loss(launch, a)),
             Kernel::LossTotals(a) => self.run(on, |launch| loss::totals(launch, a)),
             Kernel::ScaleBy(a) => self.run(on, |launch| loss::scale_by(launch, a)),

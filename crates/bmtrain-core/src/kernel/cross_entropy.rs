@@ -3,7 +3,7 @@
 //!
 //! [`CrossEntropyForward`] reads a whole vocabulary once. A shard of the classes contributes four numbers per row,
 //! [`CrossEntropyStatistics`], and [`CrossEntropyLoss`] combines the shards. [`CrossEntropyBackward`] computes the
-//! gradient of the logits of a shard or of the whole vocabulary.
+//! gradient of the logits of a shard or of the whole vocabulary, [`CrossEntropyInPlace`] loss and gradient together.
 
 use super::{Arguments, Elements, Operand, expect};
 use crate::buffer::{View, ViewMut};
@@ -74,6 +74,23 @@ impl Criterion<'_> {
         }
         Ok(())
     }
+
+    /// Require the classes of a whole vocabulary.
+    fn check_whole(&self, name: &'static str) -> Result<()> {
+        let ShardClasses { count, total, .. } = self.classes;
+        match self.classes == ShardClasses::all(total) {
+            true => Ok(()),
+            false => Err(Error::shape(name, "classes", format!("all {total}"), count)),
+        }
+    }
+
+    /// Require the sum of class weights, if there are any.
+    fn check_sum(&self, name: &'static str) -> Result<()> {
+        match self.weights.is_some_and(|weights| weights.sum.is_none()) {
+            true => Err(Error::argument(name, "the sum of the class weights is missing")),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Operand for ClassWeights<'_> {
@@ -110,10 +127,7 @@ impl Arguments for CrossEntropyForward<'_> {
 
     fn check(&self) -> Result<()> {
         let name = Self::NAME;
-        let classes = self.criterion.classes;
-        if classes != ShardClasses::all(classes.total) {
-            return Err(Error::shape(name, "classes", format!("all {}", classes.total), classes.count));
-        }
+        self.criterion.check_whole(name)?;
         self.criterion.check(name, self.rows, self.columns)?;
         expect_matrix(name, "logits", [self.rows, self.columns], &self.logits, Elements::Float)?;
         expect(name, "losses", &self.losses, Elements::F32, Some(self.rows))?;
@@ -182,9 +196,7 @@ impl Arguments for CrossEntropyLoss<'_> {
 
     fn check(&self) -> Result<()> {
         self.criterion.check(Self::NAME, self.rows, self.criterion.classes.count)?;
-        if self.criterion.weights.is_some_and(|weights| weights.sum.is_none()) {
-            return Err(Error::argument(Self::NAME, "the sum of the class weights is missing"));
-        }
+        self.criterion.check_sum(Self::NAME)?;
         let sizes = [self.shards, self.rows.saturating_mul(4)];
         expect_matrix(Self::NAME, "statistics", sizes, &self.statistics, Elements::F32)?;
         expect(Self::NAME, "losses", &self.losses, Elements::F32, Some(self.rows))?;
@@ -235,6 +247,40 @@ impl Arguments for CrossEntropyBackward<'_> {
     }
 
     visits!(criterion, logits, lse, dloss, divisor, dlogits);
+}
+
+/// Losses of rows of logits over a whole vocabulary, and the gradient of their sum in the place of the logits: what
+/// [`CrossEntropyStatistics`], [`CrossEntropyLoss`] and [`CrossEntropyBackward`] compute one after another for a single
+/// shard, row by row, so that a row is in a cache when its gradient is computed.
+///
+/// Numerics: as theirs. Padding and ignored rows get zeros.
+#[derive(Debug)]
+pub struct CrossEntropyInPlace<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row, padding included.
+    pub columns: usize,
+    /// Targets, class weights with their sum, and smoothing; the classes are a whole vocabulary.
+    pub criterion: Criterion<'a>,
+    /// Loss of each row, f32 `[rows]`; 0 if it is ignored.
+    pub losses: ViewMut<'a>,
+    /// Logits, then their gradient, `[rows, columns]`.
+    pub dlogits: ViewMut<'a>,
+}
+
+impl Arguments for CrossEntropyInPlace<'_> {
+    const NAME: &'static str = "cross_entropy_in_place";
+
+    fn check(&self) -> Result<()> {
+        let name = Self::NAME;
+        self.criterion.check_whole(name)?;
+        self.criterion.check_sum(name)?;
+        self.criterion.check(name, self.rows, self.columns)?;
+        expect(name, "losses", &self.losses, Elements::F32, Some(self.rows))?;
+        expect_matrix(name, "dlogits", [self.rows, self.columns], &self.dlogits, Elements::Float)
+    }
+
+    visits!(criterion, losses, dlogits);
 }
 
 /// Require `rows` times `columns` elements, without overflow.

@@ -65,8 +65,8 @@ pub use attention::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Heads, HeadsMut, Mask,
 };
 pub use cross_entropy::{
-    ClassWeights, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics,
-    ShardClasses,
+    ClassWeights, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
+    CrossEntropyStatistics, ShardClasses,
 };
 pub use elementwise::{
     Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward,
@@ -224,6 +224,8 @@ kernels! {
     CrossEntropyLoss,
     /// Gradient of the logits of a shard or of a whole vocabulary.
     CrossEntropyBackward,
+    /// Losses over a whole vocabulary, and the gradient of their sum in the place of the logits.
+    CrossEntropyInPlace,
     /// Mean squared error of a regression.
     SquaredErrorForward,
     /// Its gradient.

@@ -5,8 +5,8 @@ use super::*;
 use crate::buffer::ViewMut;
 use crate::comm::{Communicator, tensors};
 use crate::kernel::{
-    ClassWeights, ColumnSum, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss,
-    CrossEntropyStatistics, LossTotals, ShardClasses,
+    ClassWeights, ColumnSum, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace,
+    CrossEntropyLoss, CrossEntropyStatistics, LossTotals, ShardClasses,
 };
 use std::sync::Arc;
 
@@ -293,6 +293,17 @@ impl Terms {
             None => (1, own),
         };
         device.launch(CrossEntropyLoss { rows: count, shards, statistics: all.view()?, criterion, losses, lse })
+    }
+
+    /// Losses of the rows of logits over a whole vocabulary, and the gradient of their sum in the place of the logits.
+    pub(super) fn in_place(
+        &self,
+        RowRange { first, count, columns }: RowRange,
+        losses: ViewMut<'_>,
+        dlogits: ViewMut<'_>,
+    ) -> Result<()> {
+        let criterion = self.criterion(first, count)?;
+        self.targets.device().launch(CrossEntropyInPlace { rows: count, columns, criterion, losses, dlogits })
     }
 
     /// Sum of the losses of all rows, sum of the row weights, and the mean.

@@ -3,7 +3,8 @@
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
-    Criterion, CrossEntropyBackward, CrossEntropyLoss, CrossEntropyStatistics, LossTotals, ShardClasses,
+    Criterion, CrossEntropyBackward, CrossEntropyInPlace, CrossEntropyLoss, CrossEntropyStatistics, LossTotals,
+    ShardClasses,
 };
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use cuda_emulator::{Driver, with_driver};
@@ -51,6 +52,22 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
                     error,
                     Error::Index { op: "cross_entropy_statistics", position: 2, index: bad, bound: CLASSES }
                 );
+
+                let (mut losses, mut dlogits) = (full(ROWS, 9.0), full(ROWS * COLUMNS, 0.5));
+                let (of_rows, in_place) = (losses.view_mut().unwrap(), dlogits.view_mut().unwrap());
+                let (rows, columns) = (ROWS, COLUMNS);
+                device
+                    .launch(CrossEntropyInPlace { rows, columns, criterion, losses: of_rows, dlogits: in_place })
+                    .unwrap();
+                let error = device.sync().unwrap_err();
+                assert_eq!(
+                    error,
+                    Error::Index { op: "cross_entropy_in_place", position: 2, index: bad, bound: CLASSES }
+                );
+                let (losses, dlogits) = (losses.to_vec::<f32>().unwrap(), dlogits.to_vec::<f32>().unwrap());
+                assert!(losses[0] > 0.0 && losses[1] == 0.0 && losses[2] == 0.0 && losses[3] > 0.0, "{losses:?}");
+                let counted = dlogits.chunks(COLUMNS).map(|row| row.iter().any(|x| *x != 0.0));
+                assert_eq!(counted.collect::<Vec<_>>(), [true, false, false, true]);
 
                 let (mut losses, mut lse) = (full(ROWS, 9.0), full(ROWS, 9.0));
                 device

@@ -36,6 +36,7 @@ const EMBEDDINGS_AND_LOSS: &[&str] = &[
     "cross_entropy_statistics",
     "cross_entropy_loss",
     "cross_entropy_backward",
+    "cross_entropy_in_place",
     "squared_error_forward",
     "squared_error_backward",
     "pointwise_forward",

@@ -46,6 +46,12 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
             };
             launch(kernel.into())
         })?;
+        if !fused {
+            bench.moving("losses and gradient", dtype, 2 * size * len, |launch| {
+                let (losses, dlogits) = (losses.view_mut()?, dlogits.view_mut()?);
+                launch(CrossEntropyInPlace { rows, columns, criterion, losses, dlogits }.into())
+            })?;
+        }
     }
     Ok(())
 }

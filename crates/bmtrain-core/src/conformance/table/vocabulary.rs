@@ -27,6 +27,14 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
             cases.push(kernels(rows, columns, counts, smoothing, weighted, false));
         }
     }
+    // Also rows in several packs of a thread, and without gaps between them, which then are not aligned.
+    for (rows, columns, count) in
+        [(7, 8, 5), (3, 2, 2), (9, 13, 13), (4, 264, 257), (2, 17_000, 16_999), (2, 20_001, 20_001)]
+    {
+        for (smoothing, weighted) in [(0.0, false), (0.1, false), (0.2, true)] {
+            cases.push(in_place(rows, columns, count, smoothing, weighted));
+        }
+    }
     cases.push(kernels(6, 24, &[24, 20], 0.1, true, true));
     cases.push(kernels(300, 1000, &[999, 1000], 0.1, false, true).large());
     unusual(cases);
@@ -120,6 +128,38 @@ fn kernels(rows: usize, columns: usize, counts: &[usize], smoothing: f32, weight
     let case = case.ids("targets", [rows], total as i64, Some(-100));
     let case = case.constant("weights", [total]).holding(Values::Uniform(0.2, 2.0)).of(DType::F32);
     case.expecting(move |t| host(t, [rows, columns], &host_counts, f64::from(smoothing), weighted))
+}
+
+/// Losses and the gradient of their sum in one kernel.
+fn in_place(rows: usize, columns: usize, count: usize, smoothing: f32, weighted: bool) -> Case {
+    let mut name = format!("cross_entropy_in_place/{rows}x{columns}x{count}");
+    for (on, word) in [(smoothing > 0.0, "/smoothing"), (weighted, "/weights")] {
+        name.push_str(if on { word } else { "" });
+    }
+    let case = Case::kernel(name, move |device, t| {
+        let sum = t[2].to_vec::<f32>()?.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
+        let sum = Tensor::full_in(device, [1], DType::F32, sum, Segment::Activations)?;
+        let weights = match weighted {
+            true => Some(ClassWeights { each: t[2].view()?, sum: Some(sum.view()?) }),
+            false => None,
+        };
+        let (classes, targets) = (ShardClasses::all(count), t[1].view()?);
+        let criterion = Criterion { classes, targets, ignore_index: -100, smoothing, weights };
+        let (mut losses, mut dlogits) = (zeros(device, &[rows], DType::F32)?, copy(&t[0])?);
+        let (of_rows, in_place) = (losses.view_mut()?, dlogits.view_mut()?);
+        device.launch(CrossEntropyInPlace { rows, columns, criterion, losses: of_rows, dlogits: in_place })?;
+        Ok(vec![losses, dlogits])
+    });
+    let case = case.constant("logits", [1, rows, columns]).deviation(3.0);
+    let case = case.ids("targets", [rows], count as i64, Some(-100));
+    let case = case.constant("weights", [count]).holding(Values::Uniform(0.2, 2.0)).of(DType::F32);
+    case.expecting(move |t| {
+        let mut all = host(t, [rows, columns], &[count], f64::from(smoothing), weighted);
+        // The gradient beside the logits has factor 1.
+        all.truncate(3);
+        all.remove(1);
+        all
+    })
 }
 
 type Targets<'t> = (&'t Tensor, Option<[&'t Tensor; 2]>);

@@ -71,6 +71,14 @@ impl Head {
         self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)
     }
 
+    /// The same of a head that has all classes, and the gradient of the sum of these losses in the place of the logits.
+    pub(super) fn losses_and_gradient(&self, rows: Range<usize>, logits: &Storage, losses: &Storage) -> Result<()> {
+        let (count, columns) = (rows.len(), self.size.columns);
+        self.logits(rows.clone(), logits)?;
+        let block = RowRange { first: rows.start, count, columns };
+        self.terms.in_place(block, losses.view_mut(rows)?, logits.view_mut(0..count * columns)?)
+    }
+
     pub(super) fn gradient(
         &self,
         rows: Range<usize>,

@@ -191,14 +191,27 @@ fn chunks(head: &Head, losses: &Storage, at_once: usize, wanted: Wanted) -> Resu
     let (device, Size { rows, columns, .. }) = (head.hidden.device(), head.size);
     let elements = at_once * columns;
     let logits = Storage::empty(device, elements, head.hidden.dtype(), Segment::Activations)?; // [at_once, columns]
-    let lse = Storage::empty(device, at_once, DType::F32, Segment::Activations)?; // [at_once]
     let sums = Sums::new(head, wanted)?;
-    let one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Activations)?; // [1]
+    // Ranks exchange statistics between the logits and their gradient.
+    let apart = match head.shard.is_some() || !wanted.any() {
+        true => Some((
+            Storage::empty(device, at_once, DType::F32, Segment::Activations)?, // [at_once]
+            Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Activations)?, // [1]
+        )),
+        false => None,
+    };
     for first in (0..rows).step_by(at_once.max(1)) {
         let chunk = first..rows.min(first + at_once);
-        head.losses(chunk.clone(), &logits, losses, lse.view_mut(0..chunk.len())?)?;
+        match &apart {
+            None => head.losses_and_gradient(chunk.clone(), &logits, losses)?,
+            Some((lse, one)) => {
+                head.losses(chunk.clone(), &logits, losses, lse.view_mut(0..chunk.len())?)?;
+                if wanted.any() {
+                    head.gradient(chunk.clone(), &logits, lse.view(0..chunk.len())?, one, None)?;
+                }
+            }
+        }
         if wanted.any() {
-            head.gradient(chunk.clone(), &logits, lse.view(0..chunk.len())?, &one, None)?;
             sums.add(head, chunk, &logits)?;
         }
     }
