@@ -22,7 +22,7 @@
 
 constexpr int kLossThreads = 512;
 constexpr int kLossRowThreads = 256;
-// As many as there may be: one row on a multiprocessor rather than several, so that the rows in work fit into a device's
+// The most there may be: one row on a multiprocessor rather than several, so that the rows in work fit into a device's
 // second-level cache and are read from memory once.
 constexpr int kInPlaceThreads = 1024;
 // Packs of a row that a thread has in flight.
@@ -479,7 +479,7 @@ __device__ __forceinline__ void write_zeros(const Out& out, long long begin, lon
     walk(span, zero, zeros);
 }
 
-// Writes the gradient of the row that starts at `begin`, `factor` times that of its loss. Every thread of the block
+// Writes the gradient of `factor` times the loss of the row that starts at `begin`. Every thread of the block
 // calls this; an element is written by the thread that read its logit.
 template <class Types>
 __device__ __forceinline__ void write_gradient(const In& logits, const Out& dlogits, const Criterion& c,

@@ -8,8 +8,8 @@ struct Words {
     unsigned at[4];
 };
 
-// The keys of the ten rounds. The host makes them, and kernels have them in their arguments: operands in constant memory
-// cost neither registers nor instructions.
+// The keys of the ten rounds. The host makes them, and kernels have them in their arguments: operands in constant
+// memory cost neither registers nor instructions.
 struct RoundKeys {
     unsigned at[10][2];
 };
@@ -79,10 +79,10 @@ template <int kAtOnce> __device__ __forceinline__ unsigned kept_of(const Dropout
     return kept_of(d, first) | kept_of(d, second) << 4;
 }
 
-// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. As many blocks as cover the elements are
-// made, one or two at a time: one round waits for another, so that the rounds of two blocks that take turns are done in
-// little more time than those of one, in four registers more. One at a time is for kernels that have none: there the
-// rounds are a loop.
+// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. As many blocks as cover the elements
+// are made, one or two at a time: one round waits for another, so that two blocks whose rounds take turns are done in
+// little more time than one, in four registers more. One at a time is for kernels that have none: there the rounds are
+// a loop.
 template <int Count, int kAtOnce>
 __device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long long element) {
     const int skipped = static_cast<int>(element % 4);

@@ -352,9 +352,9 @@ __device__ __forceinline__ double chunk_squares(const In& x, long long start, in
     return sum;
 }
 
-// Launch: blocks of kNormThreads threads for each run, which take its chunks in turn. Sixteen threads read 64 neighbouring bytes (f32) at a
-// time, in eight loads that are on their way at once. Each sixteen add up limbs of their own: integers, so that the
-// order is free. Limbs do not overflow below 2^38 elements.
+// Launch: blocks of kNormThreads threads for each run, which take its chunks in turn. Sixteen threads read 64
+// neighbouring bytes (f32) at a time, in eight loads that are on their way at once. Each sixteen add up limbs of their
+// own: integers, so that the order is free. Limbs do not overflow below 2^38 elements.
 template <class Types>
 __device__ __forceinline__ void squares_parts_body(const NormPartsArguments& a) {
     SHARED(unsigned long long, words, [kChunksAtOnce * kSumWords]);
@@ -499,7 +499,8 @@ struct NonFiniteArguments {
     int unused;
 };
 
-// Launch: blocks of kNormThreads threads, which take packs in turn. Every thread that finds something writes the same 1.
+// Launch: blocks of kNormThreads threads, which take packs in turn. Every thread that finds something writes the same
+// 1.
 template <class Types>
 __device__ __forceinline__ void non_finite_body(const NonFiniteArguments& a) {
     if (largest_bits<Types>(a.x, a.count, a.whole, global_thread(), global_threads()) >= 0x7f800000u) {

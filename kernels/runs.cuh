@@ -1,5 +1,5 @@
-// Several runs of elements in one launch: each is taken by blocks of its own, `blocks` of them from `first_block` on, in
-// ascending order and without gaps. crate::cuda::runs gives them out.
+// Several runs of elements in one launch: each is taken by blocks of its own, `blocks` of them from `first_block` on,
+// in ascending order and without gaps. crate::cuda::runs gives them out.
 
 // The run that this block belongs to: the last one that does not begin after it. The same for all threads of a block.
 template <class Run, int kMost>

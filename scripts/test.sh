@@ -72,7 +72,9 @@ emulated_limit=1500
 # say_emulated LOG: adds up what those tests of cargo took, a program after the other, and holds it against the limit.
 say_emulated() {
     local took
-    took="$(awk '/^ +(Running|Doc-tests) / { emulated = $0 ~ /tests\/(cuda\/main|train_emulated|gpu_check|step_ledger)\.rs/ }
+    took="$(awk '/^ +(Running|Doc-tests) / {
+            emulated = $0 ~ /tests\/(cuda\/main|train_emulated|gpu_check|step_ledger)\.rs/
+        }
         /^test result:/ && emulated { sub(/.*finished in /, ""); sub(/s.*/, ""); n += $0 }
         END { printf "%d", n + 0.5 }' "$1")"
     if [ "$took" -gt "$emulated_limit" ]; then

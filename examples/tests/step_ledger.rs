@@ -2,9 +2,9 @@
 //! so that a lost fusion shows as a changed line.
 //!
 //! The steps run through the whole CUDA backend on an emulated driver that only keeps account: launches are what a
-//! device would be given, operations and bytes what the kernels say of themselves. Nothing is computed, and nothing is
-//! measured. The time model is below; its constants are estimates for an H100, and they stay as they are, so that two
-//! versions of the ledger compare.
+//! device would be given, operations and bytes what the kernels report of themselves. Nothing is computed, and nothing
+//! is measured. The time model is below; its constants are estimates for an H100, and they stay as they are, so that
+//! two versions of the ledger compare.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::backend::{Backend, Kernels};
@@ -80,7 +80,7 @@ mod model {
         })
     }
 
-    /// Share of the multiprocessors that a product's tiles fill; sums that are cut give back a part of the rest.
+    /// Share of the multiprocessors that a product's tiles fill; a cut of the sums fills a part of the rest.
     fn filled(gemm: &Gemm<'_>) -> f64 {
         let batch = (gemm.batch.outer * gemm.batch.inner) as f64;
         let tiles = batch * (gemm.m as f64 / TILE[0]).ceil() * (gemm.n as f64 / TILE[1]).ceil();
@@ -167,7 +167,7 @@ fn ledger((name, size, rows, length, dropout_p): (&str, Size, usize, usize, f32)
 
 const HEAD: &str = "\
 # What training steps launch on a device, and an estimate of their time on an H100 by the model in
-# examples/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches of the device, GFLOP, MB, ms.
+# examples/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB, ms.
 # After a change: ACCEPT_LEDGER=1 cargo test -p bmtrain-examples --test step_ledger
 
 ";

@@ -9,14 +9,13 @@
 // EMULATED_CUDA_CAPABILITY, compute capability in tenths, 90 if absent; EMULATED_CUDA_FIRST, the number that the first
 // device has among all of the host, 0 if absent: what a process that sees some devices alone is not told otherwise;
 // EMULATED_CUDA_DAWDLE, microseconds that each launch takes before it is queued, for threads to come between each
-// other; EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
-// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is
-// never launched; EMULATED_CUDA_IDLE, 1 for a device that runs no kernel and leaves their results what they were: it is
-// for tests that ask what is launched; EMULATED_CUDA_ACCOUNT, the GiB of a device that only keeps account: its memory is
-// addresses, nothing runs on it, and what is read from it is zeros, for tests that ask what models launch that are too
-// large to run here; EMULATED_CUDA_DRAINS, 1 for calls that return memory or take page-locked memory to wait for all
-// work, as a real driver's do: where work waits for another rank, whose calls a real driver may hold up meanwhile, they
-// fail.
+// other; EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes; EMULATED_CUDA_FAILING_KERNEL, name of a
+// kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is never launched; EMULATED_CUDA_IDLE, 1
+// for a device that runs no kernel and leaves their results what they were: it is for tests that ask what is launched;
+// EMULATED_CUDA_ACCOUNT, the GiB of a device that only keeps account: its memory is addresses, nothing runs on it, and
+// what is read from it is zeros, for tests that ask what models launch that are too large to run here;
+// EMULATED_CUDA_DRAINS, 1 for calls that return memory or take page-locked memory to wait for all work, as a real
+// driver's do: where work waits for another rank, whose calls a real driver may hold up meanwhile, they fail.
 #include "cuda_emulator.h"
 #include "fake_declared.h"
 #include "fake_device.h"

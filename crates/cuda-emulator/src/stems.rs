@@ -28,7 +28,9 @@ macro_rules! with_stems {
             sums: ["column_sum", "sum", "mean"];
             optimizers: ["grad_norm", "non_finite", "clip_factor", "adam", "adam_8bit", "update"];
             random: ["fill_random", "dropout"];
-            vocabularies: ["vocabulary", "vocabulary_cross_entropy", "cross_entropy_in_place", "loss_totals", "scale_by"];
+            vocabularies: [
+                "vocabulary", "vocabulary_cross_entropy", "cross_entropy_in_place", "loss_totals", "scale_by"
+            ];
             heads: ["linear_cross_entropy"];
         }
     };

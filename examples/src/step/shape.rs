@@ -22,8 +22,8 @@ pub enum Family {
     Bert,
     /// Every token is predicted from the tokens before it.
     Gpt2,
-    /// As GPT-2, with RMS norms, rotary embeddings, gated feed-forward layers, and one key and value head for four query
-    /// heads.
+    /// As GPT-2, with RMS norms, rotary embeddings, gated feed-forward layers, and one key and value head for four
+    /// query heads.
     Llama,
     /// Reads a row, and predicts every token of its target.
     T5,

@@ -32,8 +32,8 @@ pub(super) fn adam(launch: &Launch<'_>, a: Adam<'_>) -> Result<()> {
         StepElements { parameter, master, states: [Some(m), Some(v)], grad, numbers: settings.numbers(1.0) }
     };
     let runs: Vec<StepElements<'_, AdamNumbers, 2>> = a.runs.into_iter().map(elements).collect();
-    // SAFETY: numbers and states are those of optimizer.cu. `check` saw that all ranges of a run hold as many elements,
-    // that moments and master are f32 and that a parameter without a master is, and that nothing written overlaps
-    // anything.
+    // SAFETY: numbers and states are laid out as in optimizer.cu. `check` saw that all ranges of a run hold as many
+    // elements, that moments and master are f32 and that a parameter without a master is, and that nothing written
+    // overlaps anything.
     unsafe { steps(launch, (Adam::NAME, ADAM), &a.factor, &runs) }
 }

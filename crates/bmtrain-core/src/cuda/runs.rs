@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// `kStepThreads` of steps.cuh.
 const STEP_THREADS: usize = 256;
-/// `kStepRuns` of steps.cuh: as many as fit into a kernel's 4 KiB of arguments.
+/// `kStepRuns` of steps.cuh: they fit into a kernel's 4 KiB of arguments.
 pub(super) const STEP_RUNS: usize = 32;
 /// `kNormRuns` of reduce.cu.
 pub(super) const NORM_RUNS: usize = 128;

@@ -192,7 +192,7 @@ fn chunks(head: &Head, losses: &Storage, at_once: usize, wanted: Wanted) -> Resu
     let elements = at_once * columns;
     let logits = Storage::empty(device, elements, head.hidden.dtype(), Segment::Activations)?; // [at_once, columns]
     let sums = Sums::new(head, wanted)?;
-    // Ranks exchange statistics between the logits and their gradient.
+    // With a shard, an all-gather of statistics comes between the logits and their gradient.
     let apart = match head.shard.is_some() || !wanted.any() {
         true => Some((
             Storage::empty(device, at_once, DType::F32, Segment::Activations)?, // [at_once]
