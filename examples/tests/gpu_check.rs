@@ -106,6 +106,55 @@ fn a_part_beyond_its_limit_ends_the_program_and_the_parts_before_it_are_kept() {
 }
 
 #[test]
+fn a_run_goes_on_after_one_that_ended_in_a_part() {
+    let test = "a_run_goes_on_after_one_that_ended_in_a_part";
+    with_driver(test, Driver::Emulated, &[], || {
+        let directory = tempfile::tempdir().unwrap();
+        let json = directory.path().join("found.json");
+        let start = |arguments: &[&str]| {
+            let mut command = gpu_check(arguments);
+            command.arg("--json").arg(&json).env("BMTRAIN_CUDA_KERNELS", cuda_emulator::compiled_kernels());
+            command.output().unwrap()
+        };
+        let run = |arguments: &[&str]| {
+            let output = start(arguments);
+            (output, serde_json::from_str::<Value>(&std::fs::read_to_string(&json).unwrap()).unwrap())
+        };
+        // Without a file a run begins anew.
+        let (output, mut found) = run(&["--resume", "--only", "environment,intrinsics"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(found["done"], serde_json::json!(["environment", "intrinsics"]));
+        // As if it had ended in the conformance table.
+        found["running"] = "conformance".into();
+        std::fs::write(&json, found.to_string()).unwrap();
+        let (output, found) = run(&["--resume", "--rows", "softmax/"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("environment: not run again") && said.contains("== training"), "{said}");
+        assert!(found["failures"][0].as_str().unwrap().contains("--only conformance"), "{found}");
+        assert!(found["parts"].get("conformance").is_none() && found["parts"]["training"].is_object(), "{found}");
+        // The table has the lines of both runs.
+        assert!(text(&output.stdout).contains("as the host computes them"), "{output:?}");
+
+        let mut again = found;
+        (again["running"], again["failures"]) = ("conformance".into(), Value::Array(Vec::new()));
+        again["done"] = serde_json::json!(["environment", "intrinsics", "training"]);
+        std::fs::write(&json, again.to_string()).unwrap();
+        let (output, found) = run(&["--resume", "--only", "conformance", "--rows", "softmax/"]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(found["parts"]["conformance"].is_object() && found["parts"]["training"].is_object(), "{found}");
+
+        std::fs::write(&json, found.to_string().replace("\"emulated\":true", "\"emulated\":false")).unwrap();
+        let output = start(&["--resume"]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(text(&output.stderr).contains("on a real device"), "{output:?}");
+        std::fs::write(&json, "[]").unwrap();
+        let output = start(&["--resume"]);
+        assert!(text(&output.stderr).contains("this is no report of gpu-check"), "{output:?}");
+    });
+}
+
+#[test]
 fn rows_of_no_name_are_a_failure() {
     let test = "rows_of_no_name_are_a_failure";
     with_driver(test, Driver::Emulated, &[], || {

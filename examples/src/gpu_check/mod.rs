@@ -57,6 +57,10 @@ pub struct Options {
     /// Write everything that was found as JSON, after every part: a run that is killed leaves what came before.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Go on with the file of --json: parts that an earlier run ended are not run again, and a part that it did not
+    /// survive is a failure, and run again only where --only names it.
+    #[arg(long, requires = "json")]
+    pub resume: bool,
     /// End the program when a part takes longer than this many seconds; the JSON has the parts before it.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub part_limit: Option<u32>,
@@ -199,6 +203,9 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         }
     };
     let mut report = Report::new(environment.is_emulated(), options.json.clone());
+    if options.resume {
+        report.resume(&options.only.iter().map(|part| part.name()).collect::<Vec<_>>())?;
+    }
     let place = Place {
         backend: Arc::new(CudaBackend::open(options.device, &cuda)?),
         // An emulated driver does not report it.
@@ -219,6 +226,10 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
     let mut ceilings = None;
     for &part in Part::ALL {
         if !options.only.is_empty() && !options.only.contains(&part) {
+            continue;
+        }
+        if report.is_done(&part.name()) {
+            report.say(&format!("== {}: not run again", part.name()));
             continue;
         }
         if report.is_lost() {
@@ -252,6 +263,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
             report.fail(format!("{}: {error}", part.name()));
             place.note_loss(&part.name(), report);
         }
+        report.end(part.name());
     }
     Ok(())
 }

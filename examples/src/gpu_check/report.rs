@@ -1,20 +1,34 @@
 //! What the program found: lines as they come, a table at the end, and everything as JSON.
 
 use crate::terminal;
-use model_center::Result;
 use model_center::file::write_atomic;
+use model_center::{Error, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One line of the table.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Row {
     what: String,
     figure: String,
     /// What it is held against, and whether it is reached.
     target: Option<(String, bool)>,
+}
+
+/// What a file of an earlier run has that is continued.
+#[derive(Debug, Deserialize)]
+struct Earlier {
+    emulated: bool,
+    program: String,
+    running: Option<String>,
+    failures: Vec<String>,
+    rows: Vec<Row>,
+    done: Vec<String>,
+    parts: Map<String, Value>,
 }
 
 /// Everything that was found so far.
@@ -23,8 +37,9 @@ pub struct Report {
     /// The device is emulated.
     pub emulated: bool,
     rows: Vec<Row>,
+    /// The parts that have ended.
+    done: Vec<String>,
     parts: Map<String, Value>,
-    targets: Vec<Value>,
     failures: Vec<String>,
     /// Why the device answers nothing any more.
     lost: Option<String>,
@@ -35,8 +50,54 @@ pub struct Report {
 impl Report {
     /// Nothing yet. The JSON is written to `path` with every part.
     pub fn new(emulated: bool, path: Option<PathBuf>) -> Self {
-        let (rows, parts, targets, failures) = (Vec::new(), Map::new(), Vec::new(), Vec::new());
-        Report { emulated, rows, parts, targets, failures, lost: None, path }
+        let (rows, done, parts, failures) = (Vec::new(), Vec::new(), Map::new(), Vec::new());
+        Report { emulated, rows, done, parts, failures, lost: None, path }
+    }
+
+    /// What an earlier run wrote to the file of the report, if there is one: its parts are not run again. A part that it
+    /// did not survive is a failure and is not run again either, unless it is among `wanted`: it may kill this process
+    /// too.
+    ///
+    /// # Errors
+    /// A file that is no report, or of another version of the program, or of an emulated device where this one is not.
+    pub fn resume(&mut self, wanted: &[String]) -> Result<()> {
+        const FIX: &str = "remove the file, or leave out --resume";
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::file("read", &path, error, FIX)),
+        };
+        let place = || path.display().to_string();
+        let earlier: Earlier = serde_json::from_str(&text)
+            .map_err(|error| Error::data(place(), format!("this is no report of gpu-check: {error}"), FIX))?;
+        let version = env!("CARGO_PKG_VERSION");
+        if earlier.program != version || earlier.emulated != self.emulated {
+            let reason = format!(
+                "the report is of version {} on {} device, and this is {version} on {} one",
+                earlier.program,
+                kind(earlier.emulated),
+                kind(self.emulated)
+            );
+            return Err(Error::data(place(), reason, FIX));
+        }
+        (self.rows, self.done, self.parts, self.failures) =
+            (earlier.rows, earlier.done, earlier.parts, earlier.failures);
+        if let Some(part) = earlier.running.filter(|part| !wanted.contains(part)) {
+            self.fail(format!("{part}: the run before ended in it; --only {part} runs it again"));
+            self.done.push(part);
+        }
+        Ok(())
+    }
+
+    /// Whether a part has ended, in this run or in the one that is continued.
+    pub fn is_done(&self, part: &str) -> bool {
+        self.done.iter().any(|done| done == part)
+    }
+
+    /// A part has ended.
+    pub fn end(&mut self, part: String) {
+        self.done.push(part);
     }
 
     /// A line of progress.
@@ -56,10 +117,8 @@ impl Report {
     pub fn held(&mut self, what: impl Into<String>, figure: impl Into<String>, (target, met): (&str, bool)) {
         let met = met && !self.emulated;
         self.row(what, figure);
-        let row = self.rows.last_mut();
-        if let Some(row) = row {
+        if let Some(row) = self.rows.last_mut() {
             row.target = Some((target.to_owned(), met));
-            self.targets.push(json!({ "what": row.what, "figure": row.figure, "target": target, "met": met }));
         }
     }
 
@@ -128,6 +187,11 @@ impl Report {
     /// The file cannot be written.
     pub fn write(&self, running: Option<&str>) -> Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
+        let target = |row: &Row| {
+            let (target, met) = row.target.as_ref()?;
+            Some(json!({ "what": row.what, "figure": row.figure, "target": target, "met": met }))
+        };
+        let targets: Vec<Value> = self.rows.iter().filter_map(target).collect();
         let whole = json!({
             "emulated": self.emulated,
             "date": date(SystemTime::now()),
@@ -136,7 +200,9 @@ impl Report {
             "passed": self.is_clean() && running.is_none(),
             "failures": self.failures,
             "device_lost": self.lost,
-            "targets": self.targets,
+            "targets": targets,
+            "rows": self.rows,
+            "done": self.done,
             "parts": self.parts,
         });
         write_atomic(path, format!("{whole:#}\n").as_bytes())
@@ -146,6 +212,10 @@ impl Report {
     fn marked(&self, line: &str) -> String {
         if self.emulated { format!("emulated: {line}") } else { line.to_owned() }
     }
+}
+
+fn kind(emulated: bool) -> &'static str {
+    if emulated { "an emulated" } else { "a real" }
 }
 
 /// A moment as `2026-01-31T12:00:00Z`.
