@@ -54,9 +54,9 @@ impl Report {
         Report { emulated, rows, done, parts, failures, lost: None, path }
     }
 
-    /// What an earlier run wrote to the file of the report, if there is one: its parts are not run again. A part that it
-    /// did not survive is a failure and is not run again either, unless it is among `wanted`: it may kill this process
-    /// too.
+    /// What an earlier run wrote to the file of the report, if there is one: its parts are not run again. A part that
+    /// it did not survive is a failure and is not run again either, unless it is among `wanted`: it may kill this
+    /// process too.
     ///
     /// # Errors
     /// A file that is no report, or of another version of the program, or of an emulated device where this one is not.
