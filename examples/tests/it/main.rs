@@ -13,6 +13,7 @@ mod convert;
 mod corpus;
 mod docs;
 mod doctor;
+mod embedding;
 mod evaluate;
 mod finetune;
 mod forward;

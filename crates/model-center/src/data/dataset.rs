@@ -28,6 +28,9 @@ pub enum LabelSpace {
     /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference
     /// model's.
     Judged,
+    /// This number of texts: an anchor, one that belongs to it, and perhaps one that does not. Their embeddings are
+    /// compared.
+    Texts(usize),
     /// One of these classes for each token that has one, such as the first of each word.
     TokenClasses(Vec<String>),
     /// The first and the last token of the span of the row that answers a question.
@@ -54,6 +57,7 @@ impl LabelSpace {
             LabelSpace::NextTokens
             | LabelSpace::Pairs
             | LabelSpace::Judged
+            | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::MaskedTokens { .. } => 0,
         }
@@ -62,7 +66,7 @@ impl LabelSpace {
     /// Rows of one sample: 1 except for multiple choice, pairs and targets.
     pub fn rows_per_sample(&self) -> usize {
         match self {
-            LabelSpace::Choices(choices) => *choices,
+            LabelSpace::Choices(rows) | LabelSpace::Texts(rows) => *rows,
             LabelSpace::Target | LabelSpace::Pairs | LabelSpace::Judged => 2,
             LabelSpace::Classes(_)
             | LabelSpace::Verbalizer(_)
@@ -104,6 +108,7 @@ impl LabelSpace {
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
             | LabelSpace::Judged
+            | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::TokenClasses(_)
             | LabelSpace::Span

@@ -39,6 +39,7 @@ pub use sft::{
     SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
 };
 pub use task::columns::{ColumnTask, LabelSpec};
+pub use task::embedding::{EmbeddingTask, RETRIEVAL_METRICS};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
 pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
 pub use task::published::PublishedTask;

@@ -1,7 +1,7 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
 use super::PairStatistics;
-use crate::data::{LabelSpace, Labels, SPAN_METRICS, TAG_METRICS};
+use crate::data::{LabelSpace, Labels, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
 use crate::{Error, Result};
 
 /// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
@@ -60,6 +60,12 @@ pub enum Metric {
     LogProbRejected,
     /// Of judged completions, how far the model is from its reference: see [`super::PairStatistics`].
     Kl,
+    /// Of embeddings, the mean reciprocal rank of the text that belongs to an anchor, among all texts.
+    MeanReciprocalRank,
+    /// Of embeddings, the share of anchors whose nearest text is the one that belongs to them.
+    RecallAt1,
+    /// Of embeddings, the share of anchors with the text that belongs to them among the nearest ten.
+    RecallAt10,
 }
 
 /// What a metric judges.
@@ -77,6 +83,8 @@ pub enum MetricKind {
     Tags,
     /// Pairs of completions.
     Pairs,
+    /// Embeddings of texts.
+    Embeddings,
 }
 
 impl MetricKind {
@@ -89,6 +97,7 @@ impl MetricKind {
             LabelSpace::TokenClasses(_) => MetricKind::Tags,
             LabelSpace::Span => MetricKind::Questions,
             LabelSpace::Pairs | LabelSpace::Judged => MetricKind::Pairs,
+            LabelSpace::Texts(_) => MetricKind::Embeddings,
         }
     }
 
@@ -112,6 +121,7 @@ impl MetricKind {
             MetricKind::Questions => "questions",
             MetricKind::Tags => "tags of words",
             MetricKind::Pairs => "pairs of completions",
+            MetricKind::Embeddings => "texts that belong together",
         }
     }
 
@@ -150,6 +160,9 @@ impl Metric {
         Metric::LogProbChosen,
         Metric::LogProbRejected,
         Metric::Kl,
+        Metric::MeanReciprocalRank,
+        Metric::RecallAt1,
+        Metric::RecallAt10,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -181,6 +194,9 @@ impl Metric {
             Metric::LogProbChosen => "log_prob_chosen",
             Metric::LogProbRejected => "log_prob_rejected",
             Metric::Kl => "kl",
+            Metric::MeanReciprocalRank => "mean_reciprocal_rank",
+            Metric::RecallAt1 => "recall_at_1",
+            Metric::RecallAt10 => "recall_at_10",
         }
     }
 
@@ -218,6 +234,7 @@ impl Metric {
             | Metric::LogProbChosen
             | Metric::LogProbRejected
             | Metric::Kl => MetricKind::Pairs,
+            Metric::MeanReciprocalRank | Metric::RecallAt1 | Metric::RecallAt10 => MetricKind::Embeddings,
             _ => MetricKind::Classes,
         }
     }
@@ -232,6 +249,7 @@ impl Metric {
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Pairs => PairStatistics::OF_PAIRS,
             LabelSpace::Judged => PairStatistics::METRICS,
+            LabelSpace::Texts(_) => RETRIEVAL_METRICS,
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
             }

@@ -14,6 +14,7 @@ mod metric;
 mod ordered;
 mod pairs;
 mod questions;
+mod retrieval;
 mod rouge;
 mod spans;
 
@@ -25,5 +26,6 @@ pub use metric::{Metric, MetricKind};
 pub use ordered::{OrderedSum, ValuePairs};
 pub use pairs::PairStatistics;
 pub use questions::Questions;
+pub use retrieval::{Retrieval, RetrievalScores};
 pub use rouge::{RougeL, rouge_l};
 pub use spans::{N_BEST, SpanAnswers, SpanCandidate, SpanSearch};

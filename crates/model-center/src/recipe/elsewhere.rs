@@ -243,6 +243,11 @@ const TASKS: &[(&str, &str)] = &[
     ("kto", "preference"),
     ("preference_optimization", "preference"),
     ("reward_modeling", "reward"),
+    ("embeddings", "embedding"),
+    ("sentence_embedding", "embedding"),
+    ("sentence_similarity", "embedding"),
+    ("contrastive", "embedding"),
+    ("feature_extraction", "embedding"),
     ("rm", "reward"),
 ];
 

@@ -6,6 +6,7 @@
 use super::adapter;
 use super::average;
 use super::batch_ramp;
+use super::embedding;
 use super::groups;
 use super::kinds::{Expected, Range, as_integer, quote};
 use super::layers::Value;
@@ -44,6 +45,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     let (adapter, base_weights) = adapter::read(r);
     let mut data = read_data(r);
     let preference = preference::read(r, &mut data.source);
+    let contrastive = embedding::read(r, &data.source);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
     let eval = read_eval(r, &data, train.micro_batch_size as u64);
@@ -96,6 +98,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         base_weights,
         data,
         preference,
+        contrastive,
         train,
         eval,
         save,
@@ -220,7 +223,7 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
         (None, MetricKind::Classes | MetricKind::Questions | MetricKind::Tags) => EvalMetric::Metric(Metric::Accuracy),
         (None, MetricKind::Values) => EvalMetric::Metric(Metric::Pearson),
-        (None, MetricKind::Tokens | MetricKind::Pairs) => EvalMetric::Loss,
+        (None, MetricKind::Tokens | MetricKind::Pairs | MetricKind::Embeddings) => EvalMetric::Loss,
     };
     let metric = read_metric(r, "eval.metric", default);
     r.follow("eval.metric", "data.task");

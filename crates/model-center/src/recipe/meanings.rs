@@ -149,6 +149,14 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.as_chat", "Make prompts and completions messages of a user and the assistant."),
     second("data.columns.chosen", "Column of the better completion of a pair."),
     second("data.columns.rejected", "Column of the worse completion of a pair."),
+    second("data.columns.anchor", "Column of the anchor, to which another text belongs."),
+    second("data.columns.positive", "Column of the text that belongs to the anchor."),
+    second("data.columns.negative", "Column of a text that does not; without it samples are pairs."),
+    second(
+        "embedding.temperature",
+        "What cosines are divided by in the loss of embeddings, which compares all samples of a step. See \
+         [embeddings](embeddings.md).",
+    ),
     second(
         "preference.loss",
         "Loss of pairs of completions: `dpo`, `ipo`, or `simpo` and `orpo`, which have no reference model; of \

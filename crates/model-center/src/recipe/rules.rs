@@ -7,6 +7,7 @@ use super::adapter;
 use super::average;
 use super::batch_ramp;
 use super::data_source::DataSource;
+use super::embedding;
 use super::layers::Origin;
 use super::memory;
 use super::mistake::{Group, Mistake};
@@ -30,6 +31,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     model::check(r, s);
     adapter::check(r, s);
     preference::check(r, s);
+    embedding::check(r, s);
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);
@@ -122,15 +124,18 @@ fn check_task(r: &mut Reader, s: &Settings) {
                 MetricKind::Tokens => "use \"perplexity\" or \"loss\"",
                 MetricKind::Tags => "use \"entity_f1\" or \"loss\"",
                 MetricKind::Pairs => "use \"reward_accuracy\" or \"loss\"",
+                MetricKind::Embeddings => "use \"mean_reciprocal_rank\" or \"loss\"",
             };
             r.contradiction(&[key, "data.task"], reason, fix);
         }
     }
 }
 
+const TEXT: &str = "data.columns.text";
+
 fn check_columns(r: &mut Reader, s: &Settings) {
     let Some((train, eval)) = s.data.source.files() else { return };
-    let (text, named, format) = match &s.data.source {
+    let (key, text, named, format) = match &s.data.source {
         DataSource::Task { .. }
         | DataSource::Prompts { .. }
         | DataSource::Published { .. }
@@ -140,20 +145,25 @@ fn check_columns(r: &mut Reader, s: &Settings) {
         | DataSource::Pretraining(_) => return,
         DataSource::TokenClassification { task, .. } => return check_tags(r, task),
         DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
+        DataSource::Embedding { task, .. } => {
+            let more =
+                [("data.columns.positive", Some(&task.positive)), ("data.columns.negative", task.negative.as_ref())];
+            ("data.columns.anchor", &task.anchor, more.to_vec(), task.format)
+        }
         DataSource::Files { columns, .. } => {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
-            (&columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
+            (TEXT, &columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
         }
         DataSource::LanguageModeling { task, .. } => match &task.columns {
             LanguageModelingColumns::Language { text, prompt } => {
-                (text, vec![("data.columns.prompt", prompt.as_ref())], task.format)
+                (TEXT, text, vec![("data.columns.prompt", prompt.as_ref())], task.format)
             }
             LanguageModelingColumns::Target { text, target } => {
-                (text, vec![("data.columns.target", Some(target))], task.format)
+                (TEXT, text, vec![("data.columns.target", Some(target))], task.format)
             }
         },
     };
-    let named: Vec<_> = std::iter::once(("data.columns.text", Some(text))).chain(named).collect();
+    let named: Vec<_> = std::iter::once((key, Some(text))).chain(named).collect();
     for (i, (key, name)) in named.iter().enumerate() {
         let twin = named[..i].iter().find(|(_, other)| name.is_some() && other == name);
         if let (Some((other, _)), Some(name)) = (twin, name) {
@@ -371,6 +381,7 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
         | DataSource::LanguageModeling { train, eval, .. }
         | DataSource::QuestionAnswering { train, eval, .. }
         | DataSource::TokenClassification { train, eval, .. }
+        | DataSource::Embedding { train, eval, .. }
         | DataSource::Template { train, eval, .. } => {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {

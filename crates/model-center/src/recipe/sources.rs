@@ -2,6 +2,7 @@
 
 use super::class_weights::{ClassWeights, read_class_weights};
 use super::data_source::DataSource;
+use super::embedding;
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, quote};
 use super::layers::Value;
@@ -12,8 +13,8 @@ use super::schema::Shape;
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
 use crate::data::{
-    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PairLabels,
-    PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
+    ColumnTask, EmbeddingTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS,
+    PairLabels, PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -34,6 +35,7 @@ enum Task {
     Seq2Seq,
     QuestionAnswering,
     TokenClassification,
+    Embedding,
     Sft,
     Pairs(PairLabels),
     Pretrain,
@@ -51,6 +53,7 @@ impl Task {
             | Task::Seq2Seq
             | Task::QuestionAnswering
             | Task::TokenClassification
+            | Task::Embedding
             | Task::Sft
             | Task::Pairs(_)
             | Task::Pretrain => false,
@@ -100,6 +103,7 @@ struct Keys {
     tokens: String,
     tags: String,
     spans: SpanTask,
+    embedding: EmbeddingTask,
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
@@ -116,6 +120,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("seq2seq", Task::Seq2Seq),
         ("question-answering", Task::QuestionAnswering),
         ("token-classification", Task::TokenClassification),
+        ("embedding", Task::Embedding),
         ("sft", Task::Sft),
         ("preference", Task::Pairs(PairLabels::LogProbs)),
         ("reward", Task::Pairs(PairLabels::Rewards)),
@@ -311,7 +316,11 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
             answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
         },
+        embedding: embedding::read_columns(r, COLUMN),
     };
+    if task.is_some_and(|task| task != Task::Embedding) {
+        embedding::refuse_columns(r);
+    }
     let sft = sft::read(r, COLUMN);
     match task {
         None | Some(Task::Sft) => sft::refuse_of_pairs(r),
@@ -454,6 +463,9 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
             let task = TagTask { tokens: keys.tokens, tags: keys.tags, labels, format };
             return DataSource::TokenClassification { train, eval, task };
         }
+        Some(Task::Embedding) => {
+            return DataSource::Embedding { train, eval, task: EmbeddingTask { format, ..keys.embedding } };
+        }
         Some(Task::Language) => LanguageModelingColumns::Language { text, prompt: keys.prompt },
         Some(Task::Seq2Seq) => LanguageModelingColumns::Target { text, target: keys.target },
         _ => {
@@ -490,10 +502,14 @@ fn refuse_foreign(r: &mut Reader, task: Task) {
     if task != Task::QuestionAnswering {
         refuse_span_keys(r);
     }
-    if let Task::QuestionAnswering | Task::TokenClassification = task {
+    if let Task::QuestionAnswering | Task::TokenClassification | Task::Embedding = task {
         for key in ["data.columns.text", "data.columns.text_pair", "data.columns.label"] {
             r.without_effect(key, "data.task", "the task has other columns, or knows them", "remove it");
         }
+    }
+    if task == Task::Embedding {
+        r.without_effect("data.labels", "data.task", "texts have no labels", "remove it");
+        r.without_effect("model.head", "data.task", "embeddings are made of hidden states", "remove it");
     }
     if task == Task::QuestionAnswering {
         for key in ["data.labels", "data.format"] {

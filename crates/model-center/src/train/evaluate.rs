@@ -1,6 +1,7 @@
 //! Evaluation of a model in training: every sample once, metrics and mean loss.
 
 use super::batches::Batches;
+use super::contrastive::{self, Contrastive};
 use super::generated_answers::GeneratedAnswers;
 use super::preference::Preference;
 use super::run_data::EvalSet;
@@ -78,6 +79,8 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) team: &'a RunRanks,
     /// The loss of pairs, where samples are such.
     pub(crate) preference: Option<&'a Preference>,
+    /// The loss of embeddings, where samples are texts that belong together.
+    pub(crate) contrastive: Option<Contrastive>,
     /// Whether this rank is asked to stop.
     pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
@@ -103,6 +106,9 @@ impl Evaluation {
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
         let Evaluation { sets, metrics, answers } = self;
+        if let (Some(loss), Some((_, batches))) = (context.contrastive, sets.first_mut()) {
+            return contrastive::evaluate(batches, loss, context);
+        }
         let (mut all, mut losses) = (None::<Evaluator>, OrderedSum::default());
         let (mut first, mut by_set) = (0, Vec::new());
         for (name, batches) in sets.iter_mut() {

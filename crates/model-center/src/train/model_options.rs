@@ -72,6 +72,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         LabelSpace::NextTokens
         | LabelSpace::Pairs
         | LabelSpace::Judged
+        | LabelSpace::Texts(_)
         | LabelSpace::Target
         | LabelSpace::Verbalizer(_)
         | LabelSpace::MaskedTokens { .. }
@@ -84,6 +85,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         _ if labels.need_lm_head() => TextHead::CausalLm,
         LabelSpace::TokenClasses(names) => TextHead::TokenClassification { outputs: names.len() },
         LabelSpace::Span => TextHead::QuestionAnswering,
+        LabelSpace::Texts(_) => TextHead::None,
         _ => TextHead::Classification { outputs: labels.outputs() },
     };
     OpenOptions {
@@ -102,7 +104,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         problem,
         dtype: resolved.model.dtype,
         adapter: resolved.adapter.clone(),
-        frozen: NamePatterns::new(&resolved.train.frozen),
+        frozen: frozen(resolved, labels),
         trained: resolved.train.only_trained(),
         weights: resolved.base_weights,
         f32_parameters: resolved.model.f32_parameters,
@@ -115,6 +117,13 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         attention_dropout: resolved.model.attention_dropout,
         ..OpenOptions::new(device)
     }
+}
+
+/// Patterns of frozen parameters. Embeddings are made without the pooler of a base model, which has no gradient then:
+/// weight decay alone would change it.
+fn frozen(resolved: &Resolved, labels: &LabelSpace) -> NamePatterns {
+    let pooler = matches!(labels, LabelSpace::Texts(_)).then_some("pooler.*");
+    NamePatterns::new(resolved.train.frozen.iter().map(String::as_str).chain(pooler))
 }
 
 /// How the model of this run is saved; `directory` is the one it came from.

@@ -59,6 +59,7 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, model: &ModelSide)
         DataSource::LanguageModeling { train, task, .. } => task.read(train, &options),
         DataSource::QuestionAnswering { train, task, .. } => task.read(train, &options),
         DataSource::TokenClassification { train, task, .. } => task.read(train, &options),
+        DataSource::Embedding { train, task, .. } => task.read(train, &options),
         DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
         DataSource::Sft(task) => {
             task.read(Split::Train, &options, model.sft())?.ok_or_else(|| no_split(resolved, "training"))
@@ -86,6 +87,7 @@ fn read_eval(
         }
         DataSource::LanguageModeling { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
         DataSource::QuestionAnswering { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::Embedding { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
         DataSource::TokenClassification { eval: Some(eval), task, .. } => {
             // A tag that occurs here alone is a mistake, not a class.
             TagTask { labels: LabelSpec::of(train), ..task.clone() }.read(eval, &options).map(Some)
@@ -98,6 +100,7 @@ fn read_eval(
         | DataSource::LanguageModeling { eval: None, .. }
         | DataSource::QuestionAnswering { eval: None, .. }
         | DataSource::TokenClassification { eval: None, .. }
+        | DataSource::Embedding { eval: None, .. }
         | DataSource::Template { eval: None, .. } => Ok(None),
         _ => read_split(resolved, Split::Validation, place, &options).map(Some),
     }

@@ -10,7 +10,7 @@ use crate::adapter::AdapterPlan;
 use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
-use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
+use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TextModel};
 use crate::recipe::{DataSource, LastBatch, ModelStart, Resolved};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
@@ -56,6 +56,8 @@ pub struct Setup {
     pub texts: Option<TextSamples>,
     /// What each class weighs in the training loss; `None`: all samples weigh the same.
     pub class_weights: Option<Vec<f32>>,
+    /// How hidden states become embeddings, where these are trained.
+    pub pooling: Option<Pooling>,
 }
 
 impl Setup {
@@ -133,6 +135,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
+    let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
     let steps_per_epoch = match resolved.data.source.pretraining() {
         Some(_) => resolved.train.steps.unwrap_or(1),
         None if keeps_last => found.div_ceil(batch),
@@ -163,6 +166,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         answers,
         texts,
         class_weights,
+        pooling,
     })
 }
 

@@ -34,6 +34,7 @@ mod config_qwen3;
 mod config_roberta;
 mod config_rows;
 mod config_t5;
+mod contrastive;
 mod corpus;
 mod cpm1;
 mod cpm2;

@@ -1,5 +1,6 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
+mod embedding;
 mod files;
 mod preference;
 mod sft;
@@ -125,6 +126,7 @@ length_grouped = false          # default
 
 [data.columns]
 # no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
+# no effect, it is for task embedding: anchor, positive, negative
 # no effect, it is for tasks sft, preference and reward: messages, completion, input, system
 # chosen                        # no effect: it is for tasks preference and reward
 # rejected                      # no effect: it is for tasks preference and reward
@@ -139,6 +141,9 @@ length_grouped = false          # default
 
 [preference]
 # no effect, it is for task preference: loss, beta, gamma, label_smoothing, good_weight, bad_weight
+
+[embedding]
+# temperature = 0.05            # no effect: it is for task embedding
 
 [train]
 # epochs                        # not set: no such limit

@@ -48,6 +48,7 @@ impl LabelSpec {
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
             | LabelSpace::Judged
+            | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => LabelSpec::Value,

@@ -1,6 +1,7 @@
 //! Tasks: how a record becomes the examples of a sample.
 
 pub(crate) mod columns;
+pub(crate) mod embedding;
 pub(crate) mod language_modeling;
 mod packed;
 mod passages;
