@@ -131,6 +131,12 @@ fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
                 columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
                 record
             }
+            DataSource::Embedding { task, .. } => {
+                let mut record = json!({});
+                record[&task.anchor] = text.into();
+                record[&task.positive] = other.into();
+                record
+            }
             DataSource::LanguageModeling { task, .. } => {
                 let mut record = json!({});
                 let (column, further) = match &task.columns {
