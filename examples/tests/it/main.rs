@@ -26,6 +26,7 @@ mod init;
 mod kills;
 mod launch_scripts;
 mod mistakes;
+mod multi_label;
 mod objectives;
 mod packing;
 mod pipeline;

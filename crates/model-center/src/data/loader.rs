@@ -446,6 +446,15 @@ impl Loader {
                     })
                     .collect(),
             ),
+            LabelSpace::LabelSets(names) => {
+                let mut flags = vec![0.0; samples.len() * names.len()];
+                for (sample, flags) in rows().zip(flags.chunks_mut(names.len().max(1))) {
+                    for label in dataset.label_set(sample) {
+                        flags.get_mut(*label as usize).into_iter().for_each(|flag| *flag = 1.0);
+                    }
+                }
+                Labels::Values(flags)
+            }
             LabelSpace::Value => Labels::Values(
                 rows()
                     .filter_map(|sample| match dataset.label(sample)? {

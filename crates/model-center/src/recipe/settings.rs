@@ -250,6 +250,8 @@ pub struct EvalSettings {
     pub metric: EvalMetric,
     /// Samples of one forward pass.
     pub batch_size: usize,
+    /// Probability above which a label is predicted, where samples have any number of them.
+    pub threshold: f32,
 }
 
 /// What an evaluation is judged by.

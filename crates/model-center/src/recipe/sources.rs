@@ -13,8 +13,9 @@ use super::schema::Shape;
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
 use crate::data::{
-    ColumnTask, EmbeddingTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS,
-    PairLabels, PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
+    ColumnTask, EmbeddingTask, Format, LabelColumns, LabelSpec, LanguageModelingColumns, LanguageModelingTask,
+    MultiLabelTask, OnBadRecord, PROMPTS, PairLabels, PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry,
+    TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -36,6 +37,7 @@ enum Task {
     QuestionAnswering,
     TokenClassification,
     Embedding,
+    MultiLabel,
     Sft,
     Pairs(PairLabels),
     Pretrain,
@@ -54,6 +56,7 @@ impl Task {
             | Task::QuestionAnswering
             | Task::TokenClassification
             | Task::Embedding
+            | Task::MultiLabel
             | Task::Sft
             | Task::Pairs(_)
             | Task::Pretrain => false,
@@ -98,6 +101,7 @@ struct Keys {
     text: String,
     text_pair: Option<String>,
     label: String,
+    label_columns: Option<Vec<String>>,
     prompt: Option<String>,
     target: String,
     tokens: String,
@@ -121,6 +125,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("question-answering", Task::QuestionAnswering),
         ("token-classification", Task::TokenClassification),
         ("embedding", Task::Embedding),
+        ("multi-label-classification", Task::MultiLabel),
         ("sft", Task::Sft),
         ("preference", Task::Pairs(PairLabels::LogProbs)),
         ("reward", Task::Pairs(PairLabels::Rewards)),
@@ -316,8 +321,17 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
             answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
         },
+        label_columns: r.optional_texts(
+            "data.columns.labels",
+            "not set: lists in data.columns.label",
+            "[\"toxic\", \"insult\"]",
+        ),
         embedding: embedding::read_columns(r, COLUMN),
     };
+    if task.is_some_and(|task| task != Task::MultiLabel) {
+        let why = "it is for task multi-label-classification";
+        r.without_effect("data.columns.labels", "data.task", why, "remove it");
+    }
     if task.is_some_and(|task| task != Task::Embedding) {
         embedding::refuse_columns(r);
     }
@@ -452,8 +466,11 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
         require_train(r, &keys);
         refuse_foreign(r, task);
     }
+    let (train, eval) = (keys.train.clone().unwrap_or_default(), keys.eval.clone());
+    if task == Some(Task::MultiLabel) {
+        return DataSource::MultiLabel { train, eval, task: multi_label(r, keys) };
+    }
     let Keys { format, text, .. } = keys;
-    let (train, eval) = (keys.train.unwrap_or_default(), keys.eval);
     let columns = match task {
         Some(Task::QuestionAnswering) => {
             return DataSource::QuestionAnswering { train, eval, task: keys.spans };
@@ -479,6 +496,23 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
         }
     };
     DataSource::LanguageModeling { train, eval, task: LanguageModelingTask { columns, format } }
+}
+
+/// The columns of texts with any number of labels.
+fn multi_label(r: &mut Reader, keys: Keys) -> MultiLabelTask {
+    let Keys { text, text_pair, label, label_columns, labels, format, .. } = keys;
+    let columns = match label_columns {
+        Some(columns) => {
+            for key in ["data.columns.label", "data.labels"] {
+                let why = "its columns have and name the labels";
+                r.without_effect(key, "data.columns.labels", why, "remove one of the two");
+            }
+            LabelColumns::Flags(columns)
+        }
+        None => LabelColumns::List(label),
+    };
+    let labels = labels.map_or(LabelSpec::Discover, LabelSpec::Names);
+    MultiLabelTask { text, text_pair, columns, labels, format }
 }
 
 /// Keys that belong to other tasks on files.

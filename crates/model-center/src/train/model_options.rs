@@ -63,11 +63,12 @@ fn stages(resolved: &Resolved, groups: &RankGroups) -> Result<Option<StageOption
 /// The same for a model on one rank.
 pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
     let names = match labels {
-        LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) => names.clone(),
+        LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) | LabelSpace::LabelSets(names) => names.clone(),
         _ => Vec::new(),
     };
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
+        LabelSpace::LabelSets(_) => Some(ProblemType::MultiLabel),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
         LabelSpace::NextTokens
         | LabelSpace::Pairs

@@ -174,7 +174,10 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
 fn order_labels(samples: &mut Samples, names: &[String]) -> Result<()> {
     for data in std::iter::once(&mut samples.train).chain(samples.eval.iter_mut().map(|set| &mut set.data)) {
         if let (RunData::Records(records), false) = (data, names.is_empty())
-            && matches!(records.labels(), LabelSpace::Classes(_) | LabelSpace::TokenClasses(_))
+            && matches!(
+                records.labels(),
+                LabelSpace::Classes(_) | LabelSpace::TokenClasses(_) | LabelSpace::LabelSets(_)
+            )
             && let Some(records) = Arc::get_mut(records)
         {
             records.order_labels(names)?;

@@ -83,6 +83,7 @@ mod lm_loss;
 mod memory_saving;
 mod metrics;
 mod model_center;
+mod multi_label;
 mod packed_decoding;
 #[cfg(feature = "parquet")]
 mod parquet_files;

@@ -2,6 +2,7 @@
 
 mod embedding;
 mod files;
+mod multi_label;
 mod preference;
 mod sft;
 
@@ -126,6 +127,7 @@ length_grouped = false          # default
 
 [data.columns]
 # no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
+# labels                        # no effect: it is for task multi-label-classification
 # no effect, it is for task embedding: anchor, positive, negative
 # no effect, it is for tasks sft, preference and reward: messages, completion, input, system
 # chosen                        # no effect: it is for tasks preference and reward
@@ -224,6 +226,7 @@ offload_parameters = false      # default
 every = "1 epoch"               # default
 metric = "accuracy"             # default: follows data.task
 batch_size = 32                 # default: follows train.micro_batch_size
+# threshold = 0.5               # no effect: it is for task multi-label-classification
 
 [save]
 which = "best"                  # default

@@ -3,6 +3,7 @@
 pub(crate) mod columns;
 pub(crate) mod embedding;
 pub(crate) mod language_modeling;
+pub(crate) mod multi_label;
 mod packed;
 mod passages;
 pub(crate) mod prompts;
