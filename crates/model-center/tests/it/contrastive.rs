@@ -6,7 +6,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{NamePatterns, widen};
 use model_center::contrastive::ContrastiveLoss;
 use model_center::data::Batch;
-use model_center::formats::{SafetensorsFile, TensorSource};
+use model_center::formats::SafetensorsFile;
 use model_center::model::{OpenOptions, OpenedModel, PoolingMode, Registry, TextHead};
 
 /// The largest relative error of a gradient, as of adapters.
