@@ -18,7 +18,8 @@ fn record(at: usize) -> Value {
         let [before, after] = FRAMES[frame % FRAMES.len()];
         format!("{before} {} {after}", SUBJECTS[subject % SUBJECTS.len()])
     };
-    let other = at + 1 + at / SUBJECTS.len();
+    // Of the last two subjects, which no anchor of the evaluation has.
+    let other = 10 + (at + 1) % 2;
     json!({"anchor": text(at, at / 4), "positive": text(at, at / 4 + 1), "negative": text(other, at / 4)})
 }
 

@@ -68,8 +68,7 @@ fn metric(fixture: &Fixture, dir: &str, name: &str) -> f64 {
 fn every_label_of_a_text_is_learned_and_the_directory_states_the_problem_type() {
     let fixture = fixture();
     let long = ["train.steps=60", "train.lr=3e-3", "eval.every=60 steps"];
-    let printed = run(&fixture, "lists", 1, &long).succeeded().stdout;
-    assert!(printed.contains("classes of train: cinema"), "{printed}");
+    run(&fixture, "lists", 1, &long).succeeded();
     for name in ["f1_micro", "f1_macro", "accuracy"] {
         assert!(metric(&fixture, "lists", name) >= 0.9, "{name}: {:?}", records(&fixture, "lists", "eval"));
     }

@@ -63,8 +63,10 @@ pub enum Metric {
     /// Of embeddings, the mean reciprocal rank of the text that belongs to an anchor, among all texts.
     MeanReciprocalRank,
     /// Of embeddings, the share of anchors whose nearest text is the one that belongs to them.
+    #[serde(rename = "recall_at_1")]
     RecallAt1,
     /// Of embeddings, the share of anchors with the text that belongs to them among the nearest ten.
+    #[serde(rename = "recall_at_10")]
     RecallAt10,
 }
 
