@@ -1,5 +1,5 @@
 """Golden data for losses of embeddings: writes `contrastive`, the loss of pairs with mean pooling and of triplets with
-the first token's hidden state, on a tiny BERT of other goldens, in 64-bit floats. The formula is that of
+the first token's hidden state, on a tiny BERT of other goldens, in 64-bit floats. The formula is from
 sentence-transformers' MultipleNegativesRankingLoss.
 
 crates/model-center/tests/golden/README.md describes every tensor. The data are committed; run the script only to change

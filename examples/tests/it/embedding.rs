@@ -12,7 +12,7 @@ const SUBJECTS: [&str; 12] =
 const HIDDEN: usize = 32;
 const FRAMES: [[&str; 2]; 3] = [["the", "is good"], ["a", "was fine"], ["to", "and very poor"]];
 
-/// Texts of a subject belong together, whatever is said of it.
+/// Texts of a subject belong together, whatever surrounds it.
 fn record(at: usize) -> Value {
     let text = |subject: usize, frame: usize| {
         let [before, after] = FRAMES[frame % FRAMES.len()];

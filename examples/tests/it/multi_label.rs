@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const WORDS: [(&str, &str); 3] = [("film", "cinema"), ("ball", "sport"), ("bank", "money")];
 
-/// A text has the label of each word that it has, so some have two and some none.
+/// A text has the label of each of these tokens in it, so some have two and some none.
 fn record(at: usize) -> (String, Vec<&'static str>) {
     let has = |word: usize| [at % 3, (at / 3) % 4].contains(&word);
     let kept: Vec<usize> = (0..3).filter(|word| has(*word) && !at.is_multiple_of(5)).collect();

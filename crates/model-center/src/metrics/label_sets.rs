@@ -1,4 +1,4 @@
-//! Counts of labels of which a sample has any number, and what follows from them.
+//! Counts of labels where a sample has any number of them, and what follows from the counts.
 //!
 //! Defines [`LabelSetCounts`] for F1, precision and recall over labels, and the share of samples whose labels are all
 //! right. Counts are integers, so merging over ranks is exact. Used through [`super::Evaluator`].
@@ -18,7 +18,7 @@ pub struct LabelSetCounts {
     threshold: f32,
 }
 
-/// The logit of a probability: a label is predicted where its logit is above that of the threshold.
+/// The logit of a probability: a label is predicted where its logit is above the threshold's.
 pub fn logit(probability: f32) -> f32 {
     let probability = f64::from(probability);
     (probability / (1.0 - probability)).ln() as f32

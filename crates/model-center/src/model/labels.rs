@@ -14,7 +14,7 @@ pub enum Targets {
     Classes(Tensor),
     /// f32 `[B, outputs]`, for regression.
     Values(Tensor),
-    /// f32 `[B, outputs]`, from 0 to 1: the probability of each label, of which a sample has any number.
+    /// f32 `[B, outputs]`, from 0 to 1: the probability of each label, where a sample has any number of them.
     Sets(Tensor),
 }
 

@@ -1,9 +1,9 @@
 //! Steps and evaluations of embeddings.
 //!
-//! The loss compares all samples of a step. So the micro-batches of a step are embedded twice: first without a tape, for
-//! the loss of the embeddings of all ranks and its gradients, then each with a tape, whose output gets these gradients.
-//! The activations of one micro-batch are stored at a time, as for any other loss, and the result does not depend on how
-//! samples are divided.
+//! The loss compares all samples of a step. So the micro-batches of a step are embedded twice: first without a tape,
+//! for the loss of the embeddings of all ranks and its gradients, then each with a tape, whose output gets these
+//! gradients. The activations of one micro-batch are stored at a time, as for any other loss, and the result does not
+//! depend on how samples are divided.
 //!
 //! Defines [`Contrastive`], which the trainer and evaluations ask.
 //!
@@ -141,8 +141,8 @@ impl Trainer {
     }
 }
 
-/// Evaluates the embeddings of every sample of a set: the rank of each anchor's positive among all texts of the set. The
-/// data-parallel ranks embed batches in turn. `None` where a rank is asked to stop.
+/// Evaluates the embeddings of every sample of a set: the rank of each anchor's positive among all texts of the set.
+/// The data-parallel ranks embed batches in turn. `None` where a rank is asked to stop.
 pub(super) fn evaluate(
     batches: &mut Batches,
     contrastive: Contrastive,

@@ -170,7 +170,8 @@ impl Trainer {
         Ok(outcome.loss)
     }
 
-    /// The backward pass of a micro-batch's loss with its weight, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
+    /// The backward pass of a micro-batch's loss with its weight, which gathers and recomputes per block, and reduces
+    /// gradients with the last micro-batch.
     pub(super) fn backward(&mut self, loss: &Var, (micro_batch, weight): (u64, f32), cx: &mut Ctx) -> Result<()> {
         match micro_batch + self.team.data_size() as u64 >= self.micro_batches() {
             true => self.optim.backward_last(loss, weight, cx)?,

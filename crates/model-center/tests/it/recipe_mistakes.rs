@@ -46,7 +46,8 @@ fn unknown_keys_elsewhere_are_found_too() {
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, adapter, data, \
-        data.columns, data.masking, data.spans, preference, embedding, train, train.batch_ramp, eval, train.early_stop, \
+        data.columns, data.masking, data.spans, preference, embedding, train, train.batch_ramp, eval, \
+        train.early_stop, \
         train.divergence, save, checkpoint, log, \
         run, output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
@@ -167,7 +168,8 @@ fn a_task_in_the_wrong_case_is_recognised() {
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
         \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"MNLI\", \"MNLI-mm\", \"QQP\", \"RACE\", \"SQuAD\", \
         \"classification\", \"regression\", \"language\", \"seq2seq\", \"question-answering\", \
-        \"token-classification\", \"embedding\", \"multi-label-classification\", \"sft\", \"preference\", \"reward\", \"pretrain\", \
+        \"token-classification\", \"embedding\", \"multi-label-classification\", \
+        \"sft\", \"preference\", \"reward\", \"pretrain\", \
         got the string \"boolq\"\n  --> r.toml:4:8\n  \
         fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);

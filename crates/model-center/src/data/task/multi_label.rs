@@ -22,7 +22,8 @@ pub const MULTI_LABEL_METRICS: &[Metric] =
 pub enum LabelColumns {
     /// A column with a list of labels, of JSON lines.
     List(String),
-    /// A column for each label, with 1 or true where the text has it, and 0 or false elsewhere. Columns name the labels.
+    /// A column for each label, with 1 or true where the text has it, and 0 or false elsewhere. Columns name the
+    /// labels.
     Flags(Vec<String>),
 }
 
