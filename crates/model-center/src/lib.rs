@@ -44,6 +44,7 @@ pub mod adapter;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+pub mod contrastive;
 pub mod corpus;
 pub mod data;
 pub mod error;

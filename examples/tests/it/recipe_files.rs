@@ -3,7 +3,7 @@
 
 use crate::fixture::{Fixture, golden, vocabulary};
 use bmtrain_dist::optim::ScheduleKind;
-use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
+use model_center::data::{Format, LabelColumns, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
 use model_center::model::MODELS;
 use model_center::recipe::{DataSource, PretrainingObjective, Recipe, Resolved};
 use serde_json::{Map, Value, json};
@@ -129,6 +129,23 @@ fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
                 record[&columns.text] = text.into();
                 record[&columns.label] = ["negative", "positive"][at % 2].into();
                 columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
+                record
+            }
+            DataSource::MultiLabel { task, .. } => {
+                let mut record = json!({});
+                record[&task.text] = text.into();
+                match &task.columns {
+                    LabelColumns::List(column) => record[column] = json!([other]),
+                    LabelColumns::Flags(columns) => {
+                        columns.iter().for_each(|column| record[column] = at.is_multiple_of(2).into());
+                    }
+                }
+                record
+            }
+            DataSource::Embedding { task, .. } => {
+                let mut record = json!({});
+                record[&task.anchor] = text.into();
+                record[&task.positive] = other.into();
                 record
             }
             DataSource::LanguageModeling { task, .. } => {

@@ -11,7 +11,8 @@ use super::loader::Position;
 pub enum Labels {
     /// Class or choice indices of the samples; [`IGNORED`] for none. A language-modelling head takes them as token ids.
     Classes(Vec<i64>),
-    /// Numbers to predict: one per sample and output.
+    /// Numbers to predict: one per sample and output. A classifier of any number of labels takes 1 for each label of a
+    /// sample, else 0.
     Values(Vec<f32>),
     /// The token ids of the sequences themselves, R × L.
     NextTokens(Vec<i64>),

@@ -28,6 +28,11 @@ pub enum LabelSpace {
     /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference
     /// model's.
     Judged,
+    /// This number of texts: an anchor, one that belongs to it, and perhaps one that does not. Their embeddings are
+    /// compared.
+    Texts(usize),
+    /// Any number of these labels; the head has one output per label.
+    LabelSets(Vec<String>),
     /// One of these classes for each token that has one, such as the first of each word.
     TokenClasses(Vec<String>),
     /// The first and the last token of the span of the row that answers a question.
@@ -50,10 +55,12 @@ impl LabelSpace {
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
             // Of each token.
             LabelSpace::TokenClasses(names) => names.len(),
+            LabelSpace::LabelSets(names) => names.len(),
             LabelSpace::Span => 2,
             LabelSpace::NextTokens
             | LabelSpace::Pairs
             | LabelSpace::Judged
+            | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::MaskedTokens { .. } => 0,
         }
@@ -62,12 +69,13 @@ impl LabelSpace {
     /// Rows of one sample: 1 except for multiple choice, pairs and targets.
     pub fn rows_per_sample(&self) -> usize {
         match self {
-            LabelSpace::Choices(choices) => *choices,
+            LabelSpace::Choices(rows) | LabelSpace::Texts(rows) => *rows,
             LabelSpace::Target | LabelSpace::Pairs | LabelSpace::Judged => 2,
             LabelSpace::Classes(_)
             | LabelSpace::Verbalizer(_)
             | LabelSpace::Value
             | LabelSpace::NextTokens
+            | LabelSpace::LabelSets(_)
             | LabelSpace::TokenClasses(_)
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => 1,
@@ -94,7 +102,7 @@ impl LabelSpace {
         self.are_tokens() || self.are_compared() || matches!(self, LabelSpace::Verbalizer(_))
     }
 
-    /// The number of classes or choices; `None` for a value and for tokens.
+    /// The number of classes or choices; `None` for a value, for sets of labels and for tokens.
     pub fn classes(&self) -> Option<usize> {
         match self {
             LabelSpace::Classes(names) => Some(names.len()),
@@ -104,7 +112,9 @@ impl LabelSpace {
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
             | LabelSpace::Judged
+            | LabelSpace::Texts(_)
             | LabelSpace::Target
+            | LabelSpace::LabelSets(_)
             | LabelSpace::TokenClasses(_)
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => None,
@@ -170,6 +180,8 @@ pub struct Dataset {
     pub(super) references: Vec<Vec<String>>,
     /// The class of each token, [`IGNORED`] for none; empty unless tokens have classes.
     pub(super) tags: Vec<i32>,
+    /// The distinct sets of labels, whose numbers samples have; empty of other labels. The labels of a set ascend.
+    pub(super) sets: Vec<Vec<u32>>,
     /// Of each token, 1 if it is learned; empty unless samples mark them.
     pub(super) learned: Vec<u8>,
     /// Where the tokens of passages are in their texts, if answers are spans.
@@ -257,7 +269,7 @@ impl Dataset {
             (Some(Label::Learned), _) if self.labels == LabelSpace::Pairs => 1,
             (Some(Label::Learned), _) => self.learned(sample).iter().skip(1).filter(|learned| **learned == 1).count(),
             (Some(Label::Tags), _) => self.tags(sample).iter().filter(|tag| i64::from(**tag) != IGNORED).count(),
-            (Some(Label::Class(_) | Label::Value(_) | Label::Span(_)), _) => 1,
+            (Some(Label::Class(_) | Label::Value(_) | Label::Set(_) | Label::Span(_)), _) => 1,
             (None, _) => 0,
         }
     }
@@ -272,7 +284,8 @@ impl Dataset {
     ///
     /// Errors: other names than the dataset's own.
     pub fn order_labels(&mut self, names: &[String]) -> Result<()> {
-        let (LabelSpace::Classes(own) | LabelSpace::TokenClasses(own)) = &self.labels else {
+        let (LabelSpace::Classes(own) | LabelSpace::TokenClasses(own) | LabelSpace::LabelSets(own)) = &self.labels
+        else {
             return Err(Error::data("labels", "the dataset has no named classes", "order classes only"));
         };
         let order: Option<Vec<usize>> = own.iter().map(|name| names.iter().position(|other| other == name)).collect();
@@ -284,6 +297,7 @@ impl Dataset {
             renumber(self, &order);
             self.labels = match self.labels {
                 LabelSpace::TokenClasses(_) => LabelSpace::TokenClasses(names.to_vec()),
+                LabelSpace::LabelSets(_) => LabelSpace::LabelSets(names.to_vec()),
                 _ => LabelSpace::Classes(names.to_vec()),
             };
             self.seal();
@@ -312,6 +326,15 @@ impl Dataset {
         self.range(sample).and_then(|range| self.tags.get(range)).unwrap_or_default()
     }
 
+    /// The labels of a sample, in ascending order; empty of one without labels, and unless samples have any number of
+    /// them.
+    pub fn label_set(&self, sample: usize) -> &[u32] {
+        match self.label(sample) {
+            Some(Label::Set(set)) => self.sets.get(set).map_or(&[], Vec::as_slice),
+            _ => &[],
+        }
+    }
+
     /// Of each token of a sample's rows, 1 if it is learned; empty unless samples mark them.
     pub fn learned(&self, sample: usize) -> &[u8] {
         self.range(sample).and_then(|range| self.learned.get(range)).unwrap_or_default()
@@ -335,8 +358,15 @@ impl Dataset {
         self.spans.as_ref()
     }
 
-    /// How often each class occurs, repetitions counted; empty for numbers.
+    /// How often each class or label occurs, repetitions counted; empty for numbers.
     pub fn class_counts(&self) -> Vec<u64> {
+        if let LabelSpace::LabelSets(names) = &self.labels {
+            let mut counts = vec![0; names.len()];
+            for label in (0..self.len()).flat_map(|sample| self.label_set(sample)) {
+                counts.get_mut(*label as usize).into_iter().for_each(|count| *count += 1);
+            }
+            return counts;
+        }
         let mut counts = vec![0; self.labels.classes().unwrap_or(0)];
         for sample in 0..self.len() {
             if let Some(Label::Class(class)) = self.label(sample)
@@ -370,6 +400,7 @@ impl Dataset {
             members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
             references: Vec::new(),
             tags: Vec::new(),
+            sets: self.sets.clone(),
             learned: Vec::new(),
             // Its answers have no text: what is counted are the sizes.
             spans: self.spans.as_ref().map(|spans| {
@@ -446,6 +477,7 @@ impl Dataset {
             + size_of_val(&*self.places)
             + size_of_val(&*self.members)
             + size_of_val(&*self.tags)
+            + self.sets.iter().map(|set| size_of_val(&**set)).sum::<usize>()
             + size_of_val(&*self.learned)
             + self.references.iter().flatten().map(String::len).sum::<usize>()
             + self.repeats.as_deref().map_or(0, size_of_val)

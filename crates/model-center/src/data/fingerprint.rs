@@ -19,12 +19,16 @@ impl Dataset {
         self.ends.iter().for_each(|end| number(*end as u64));
         for target in &self.targets {
             match target {
-                Label::Class(class) => number(*class as u64),
+                Label::Class(class) | Label::Set(class) => number(*class as u64),
                 Label::TokensFrom(from) => number(*from as u64),
                 Label::Value(value) => number(u64::from(value.to_bits())),
                 Label::Span([start, end]) => number(u64::from(*start) << 32 | u64::from(*end)),
                 Label::Tags | Label::Learned => number(0),
             }
+        }
+        for set in &self.sets {
+            number(set.len() as u64);
+            set.iter().for_each(|label| number(u64::from(*label)));
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
         self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));

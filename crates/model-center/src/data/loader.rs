@@ -340,13 +340,15 @@ impl Loader {
             segments.resize(padded, 0);
         }
         // The rows of a pair are sequences of their own.
-        let choices = if dataset.labels().are_compared() { 1 } else { (rows / samples.len().max(1)).max(1) };
+        let are_texts = matches!(dataset.labels(), LabelSpace::Texts(_));
+        let are_alone = are_texts || dataset.labels().are_compared();
+        let choices = if are_alone { 1 } else { (rows / samples.len().max(1)).max(1) };
         let batch = Batch {
             position,
             rows,
             attention_mask: Some(mask),
             token_type_ids: Some(segments),
-            labels: Some(self.labels(&samples, len)),
+            labels: (!are_texts).then(|| self.labels(&samples, len)),
             judgements: self.judgements(&samples),
             choices,
             ..Batch::new(len, input_ids)
@@ -444,6 +446,15 @@ impl Loader {
                     })
                     .collect(),
             ),
+            LabelSpace::LabelSets(names) => {
+                let mut flags = vec![0.0; samples.len() * names.len()];
+                for (sample, flags) in rows().zip(flags.chunks_mut(names.len().max(1))) {
+                    for label in dataset.label_set(sample) {
+                        flags.get_mut(*label as usize).into_iter().for_each(|flag| *flag = 1.0);
+                    }
+                }
+                Labels::Values(flags)
+            }
             LabelSpace::Value => Labels::Values(
                 rows()
                     .filter_map(|sample| match dataset.label(sample)? {
@@ -452,14 +463,16 @@ impl Loader {
                     })
                     .collect(),
             ),
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => Labels::Classes(
-                rows()
-                    .filter_map(|sample| match dataset.label(sample)? {
-                        Label::Class(class) => Some(class as i64),
-                        _ => None,
-                    })
-                    .collect(),
-            ),
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) | LabelSpace::Texts(_) => {
+                Labels::Classes(
+                    rows()
+                        .filter_map(|sample| match dataset.label(sample)? {
+                            Label::Class(class) => Some(class as i64),
+                            _ => None,
+                        })
+                        .collect(),
+                )
+            }
         }
     }
 }

@@ -39,7 +39,9 @@ pub use sft::{
     SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
 };
 pub use task::columns::{ColumnTask, LabelSpec};
+pub use task::embedding::{EmbeddingTask, RETRIEVAL_METRICS};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
+pub use task::multi_label::{LabelColumns, MULTI_LABEL_METRICS, MultiLabelTask};
 pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
 pub use task::published::PublishedTask;
 pub(crate) use task::spans::SpanWindows;
@@ -73,6 +75,8 @@ pub enum Label {
     Class(usize),
     /// A number to predict, finite.
     Value(f32),
+    /// The number of a set of labels, which the dataset has beside them.
+    Set(usize),
     /// The tokens of the sequence itself, or of its target, from this one on; the preceding ones are the prompt.
     TokensFrom(usize),
     /// The first and the last token of an answer in the row.

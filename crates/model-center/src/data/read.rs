@@ -240,6 +240,7 @@ impl<'a> Builder<'a> {
             members: Vec::new(),
             references: Vec::new(),
             tags: Vec::new(),
+            sets: Vec::new(),
             learned: Vec::new(),
             spans: None,
             repeats: None,
@@ -524,6 +525,14 @@ pub(super) fn renumber(dataset: &mut Dataset, order: &[usize]) {
         {
             *class = *new;
         }
+    }
+    for set in &mut dataset.sets {
+        for label in &mut *set {
+            if let Some(new) = order.get(*label as usize) {
+                *label = *new as u32;
+            }
+        }
+        set.sort_unstable();
     }
     for tag in &mut dataset.tags {
         if let Some(new) = usize::try_from(*tag).ok().and_then(|tag| order.get(tag)) {

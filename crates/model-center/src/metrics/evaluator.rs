@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Average, ClassCounts, EntityCounts, Metric, MetricKind, OrderedSum, PairStatistics, Questions, SpanAnswers,
-    SpanCandidate, ValuePairs,
+    Average, ClassCounts, EntityCounts, LabelSetCounts, Metric, MetricKind, OrderedSum, PairStatistics, Questions,
+    SpanAnswers, SpanCandidate, ValuePairs,
 };
 use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
@@ -28,6 +28,8 @@ pub enum Evaluator {
     Tokens(OrderedSum, u64),
     /// Of pairs of completions.
     Pairs(PairStatistics),
+    /// Of any number of labels for each sample.
+    LabelSets(LabelSetCounts),
 }
 
 impl Evaluator {
@@ -35,7 +37,8 @@ impl Evaluator {
     /// and its last token; the last two are -1 where there is no span.
     pub const SPAN_NUMBERS: usize = 4;
 
-    /// An empty evaluator for labels of a kind.
+    /// An empty evaluator for labels of a kind. Of any number of labels the threshold is 0.5: see
+    /// [`Evaluator::with_threshold`].
     pub fn new(labels: &LabelSpace) -> Evaluator {
         match (labels.classes(), labels) {
             (Some(classes), _) => Evaluator::Classes(ClassCounts::new(classes)),
@@ -43,6 +46,9 @@ impl Evaluator {
             (None, LabelSpace::Span) => Evaluator::Spans(SpanAnswers::default(), Arc::new([]), 0),
             (None, LabelSpace::Pairs) => Evaluator::Pairs(PairStatistics::default()),
             (None, LabelSpace::Judged) => Evaluator::Pairs(PairStatistics::judged()),
+            (None, LabelSpace::LabelSets(names)) => {
+                Evaluator::LabelSets(LabelSetCounts::new(names.len(), LabelSetCounts::THRESHOLD))
+            }
             (None, LabelSpace::TokenClasses(names)) => Evaluator::Tags(EntityCounts::default(), names.clone().into()),
             (None, _) => Evaluator::Values(ValuePairs::default()),
         }
@@ -55,6 +61,16 @@ impl Evaluator {
             Some(classes) if !members.is_empty() => Evaluator::Questions(Questions::new(classes), members),
             _ if *dataset.labels() == LabelSpace::Span => Evaluator::Spans(SpanAnswers::default(), members, 0),
             _ => Evaluator::new(dataset.labels()),
+        }
+    }
+
+    /// The same, where nothing was added yet, with the probability above which a label is predicted; no effect where
+    /// samples have one label.
+    #[must_use]
+    pub fn with_threshold(self, threshold: f32) -> Evaluator {
+        match self {
+            Evaluator::LabelSets(counts) => Evaluator::LabelSets(LabelSetCounts::new(counts.labels(), threshold)),
+            other => other,
         }
     }
 
@@ -75,7 +91,8 @@ impl Evaluator {
     ///
     /// Shapes: `logits` B × classes for classes, B × choices for choices (one output per row, rows of a sample
     /// together), B for numbers; `samples` and `labels` B. For tags B × any number of predicted classes at least the
-    /// labels'; for spans B × [`Evaluator::SPAN_NUMBERS`], for pairs B × [`PairStatistics::NUMBERS`].
+    /// labels'; for spans B × [`Evaluator::SPAN_NUMBERS`], for pairs B × [`PairStatistics::NUMBERS`]. For any number of
+    /// labels both `logits` and `labels` B × labels.
     ///
     /// Errors: lengths that do not agree, labels of the other kind or out of range, logits that are not numbers.
     pub fn add(&mut self, samples: &[u32], logits: &[f32], labels: &Labels) -> Result<()> {
@@ -87,6 +104,7 @@ impl Evaluator {
             // They are judged by their loss.
             Evaluator::Tokens(..) => return Ok(()),
             Evaluator::Pairs(pairs) => return add_pairs(pairs, samples, logits),
+            Evaluator::LabelSets(counts) => return add_sets(counts, samples, (logits, labels)),
             Evaluator::Tags(counts, names) => return add_tags(counts, names, samples.len(), (logits, labels)),
             Evaluator::Spans(answers, members, count) => {
                 *count += samples.len() as u64;
@@ -141,6 +159,7 @@ impl Evaluator {
                 *samples += more;
             }
             (Evaluator::Pairs(a), Evaluator::Pairs(b)) => a.merge(b),
+            (Evaluator::LabelSets(a), Evaluator::LabelSets(b)) if a.labels() == b.labels() => a.merge(b),
             (Evaluator::Tokens(a, samples), Evaluator::Tokens(b, more)) => {
                 a.merge(b);
                 *samples += more;
@@ -160,6 +179,7 @@ impl Evaluator {
             Evaluator::Questions(questions, _) => questions.counts().count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
             Evaluator::Pairs(pairs) => pairs.len() as u64,
+            Evaluator::LabelSets(counts) => counts.count(),
             Evaluator::Tags(counts, _) => counts.sequences(),
             Evaluator::Tokens(_, samples) | Evaluator::Spans(_, _, samples) => *samples,
         }
@@ -201,6 +221,7 @@ impl Evaluator {
             }
             // Their texts are rated by the evaluation, which has the passages.
             Evaluator::Spans(..) => None,
+            Evaluator::LabelSets(counts) => counts.value(metric),
             Evaluator::Pairs(pairs) => pairs.value(metric).or(pairs.is_of(metric).then_some(f64::NAN)),
             Evaluator::Tokens(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
         };
@@ -216,6 +237,7 @@ impl Evaluator {
                 Evaluator::Spans(..) => ("spans".into(), MetricKind::Questions.metrics()),
                 Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
                 Evaluator::Pairs(..) => (MetricKind::Pairs.name().into(), MetricKind::Pairs.metrics()),
+                Evaluator::LabelSets(_) => (MetricKind::LabelSets.name().into(), MetricKind::LabelSets.metrics()),
             };
             let reason = format!("{:?} does not judge labels that are {kind}", metric.name());
             Error::argument("eval.metric", reason, format!("use {}", fitting.join(", ")))
@@ -247,6 +269,27 @@ fn add_tags(
             .filter_map(|(label, predicted)| Some((name(usize::try_from(*label).ok()?), name(*predicted as usize))));
         let (labels, predicted): (Vec<&str>, Vec<&str>) = words.unzip();
         counts.add(&labels, &predicted);
+    }
+    Ok(())
+}
+
+/// Adds the logits and labels of samples with any number of labels.
+fn add_sets(counts: &mut LabelSetCounts, samples: &[u32], (logits, labels): (&[f32], &Labels)) -> Result<()> {
+    let Labels::Values(labels) = labels else {
+        let reason = format!("{} as any number of labels", MetricKind::by(labels).name());
+        return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+    };
+    let width = counts.labels();
+    if width == 0 || labels.len() != samples.len() * width || logits.len() != labels.len() {
+        let (logits, labels, samples) = (logits.len(), labels.len(), samples.len());
+        let reason = format!("{logits} outputs and {labels} labels for {samples} samples of {width} labels");
+        return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+    }
+    for ((sample, logits), labels) in samples.iter().zip(logits.chunks(width)).zip(labels.chunks(width)) {
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return Err(no_numbers(*sample, logits));
+        }
+        counts.add(logits, labels);
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
 use super::PairStatistics;
-use crate::data::{LabelSpace, Labels, SPAN_METRICS, TAG_METRICS};
+use crate::data::{LabelSpace, Labels, MULTI_LABEL_METRICS, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
 use crate::{Error, Result};
 
 /// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Share of right predictions.
+    /// Share of right predictions; of samples with any number of labels the share whose labels are all right.
     Accuracy,
     /// Precision of class 1.
     Precision,
@@ -22,7 +22,7 @@ pub enum Metric {
     RecallMacro,
     /// Mean over classes of their F1.
     F1Macro,
-    /// F1 of all decisions together; equals accuracy, since every sample has one class.
+    /// F1 of all decisions together; equals accuracy where every sample has one class.
     F1Micro,
     /// Matthews correlation coefficient, −1 to 1, for any number of classes.
     Matthews,
@@ -60,6 +60,14 @@ pub enum Metric {
     LogProbRejected,
     /// Of judged completions, how far the model is from its reference: see [`super::PairStatistics`].
     Kl,
+    /// Of embeddings, the mean reciprocal rank of the text that belongs to an anchor, among all texts.
+    MeanReciprocalRank,
+    /// Of embeddings, the share of anchors whose nearest text is the one that belongs to them.
+    #[serde(rename = "recall_at_1")]
+    RecallAt1,
+    /// Of embeddings, the share of anchors with the text that belongs to them among the nearest ten.
+    #[serde(rename = "recall_at_10")]
+    RecallAt10,
 }
 
 /// What a metric judges.
@@ -77,6 +85,10 @@ pub enum MetricKind {
     Tags,
     /// Pairs of completions.
     Pairs,
+    /// Embeddings of texts.
+    Embeddings,
+    /// Any number of labels for each sample.
+    LabelSets,
 }
 
 impl MetricKind {
@@ -89,6 +101,8 @@ impl MetricKind {
             LabelSpace::TokenClasses(_) => MetricKind::Tags,
             LabelSpace::Span => MetricKind::Questions,
             LabelSpace::Pairs | LabelSpace::Judged => MetricKind::Pairs,
+            LabelSpace::Texts(_) => MetricKind::Embeddings,
+            LabelSpace::LabelSets(_) => MetricKind::LabelSets,
         }
     }
 
@@ -112,12 +126,16 @@ impl MetricKind {
             MetricKind::Questions => "questions",
             MetricKind::Tags => "tags of words",
             MetricKind::Pairs => "pairs of completions",
+            MetricKind::Embeddings => "texts that belong together",
+            MetricKind::LabelSets => "any number of labels",
         }
     }
 
     /// The names of the metrics that judge it.
     pub fn metrics(self) -> Vec<&'static str> {
-        Metric::ALL.iter().filter(|metric| metric.kind() == self).map(|metric| metric.name()).collect()
+        let of_sets = |metric: &Metric| self == MetricKind::LabelSets && MULTI_LABEL_METRICS.contains(metric);
+        let all = Metric::ALL.iter().filter(|metric| metric.kind() == self || of_sets(metric));
+        all.map(|metric| metric.name()).collect()
     }
 }
 
@@ -150,6 +168,9 @@ impl Metric {
         Metric::LogProbChosen,
         Metric::LogProbRejected,
         Metric::Kl,
+        Metric::MeanReciprocalRank,
+        Metric::RecallAt1,
+        Metric::RecallAt10,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -181,6 +202,9 @@ impl Metric {
             Metric::LogProbChosen => "log_prob_chosen",
             Metric::LogProbRejected => "log_prob_rejected",
             Metric::Kl => "kl",
+            Metric::MeanReciprocalRank => "mean_reciprocal_rank",
+            Metric::RecallAt1 => "recall_at_1",
+            Metric::RecallAt10 => "recall_at_10",
         }
     }
 
@@ -218,6 +242,7 @@ impl Metric {
             | Metric::LogProbChosen
             | Metric::LogProbRejected
             | Metric::Kl => MetricKind::Pairs,
+            Metric::MeanReciprocalRank | Metric::RecallAt1 | Metric::RecallAt10 => MetricKind::Embeddings,
             _ => MetricKind::Classes,
         }
     }
@@ -232,6 +257,8 @@ impl Metric {
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Pairs => PairStatistics::OF_PAIRS,
             LabelSpace::Judged => PairStatistics::METRICS,
+            LabelSpace::Texts(_) => RETRIEVAL_METRICS,
+            LabelSpace::LabelSets(_) => MULTI_LABEL_METRICS,
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
             }

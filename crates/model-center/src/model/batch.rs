@@ -238,7 +238,8 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
     let of_tokens = head.is_lm() || matches!(head, Head::TokenClassifier { .. });
     let ids = labels.ids().filter(|_| of_tokens && batch.verbalizer.is_none());
     let Some(ids) = ids else {
-        return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
+        let samples = batch.rows / batch.choices.max(1);
+        return Ok(Some(Targets::upload(device, labels, samples, spec.problem_type)?));
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
     // Predicted tokens belong to their positions; other labels of a decoder are the tokens of the sequence itself.

@@ -10,7 +10,7 @@ use super::text_model::{END_LOGITS, ModelOutput, START_LOGITS};
 use crate::formats::Alias;
 use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy};
+use bmtrain_core::ops::{self, CrossEntropy, Reduction};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
@@ -346,5 +346,6 @@ pub(super) fn batch_loss(logits: &Var, batch: &DeviceBatch, cx: &mut Ctx) -> Res
             Some(ops::cross_entropy(cx, logits, targets, &options)?)
         }
         Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
+        Some(Targets::Sets(targets)) => Some(ops::binary_cross_entropy(cx, logits, targets, Reduction::Mean)?),
     })
 }

@@ -14,18 +14,29 @@ pub enum Targets {
     Classes(Tensor),
     /// f32 `[B, outputs]`, for regression.
     Values(Tensor),
+    /// f32 `[B, outputs]`, from 0 to 1: the probability of each label, where a sample has any number of them.
+    Sets(Tensor),
 }
 
 impl Targets {
-    /// Copies the labels of samples to a device.
+    /// Copies the labels of samples to a device, for a model of this problem type.
     ///
     /// # Errors
     /// Values that do not divide evenly among the samples, out of memory.
-    pub(super) fn upload(device: &Device, labels: &Labels, samples: usize) -> Result<Self> {
+    pub(super) fn upload(
+        device: &Device,
+        labels: &Labels,
+        samples: usize,
+        problem: Option<ProblemType>,
+    ) -> Result<Self> {
         Ok(match labels {
             Labels::Values(values) => {
                 let shape = [samples, values.len() / samples.max(1)];
-                Targets::Values(Tensor::from_slice_in(device, shape, values, Segment::Data)?)
+                let values = Tensor::from_slice_in(device, shape, values, Segment::Data)?;
+                match problem {
+                    Some(ProblemType::MultiLabel) => Targets::Sets(values),
+                    _ => Targets::Values(values),
+                }
             }
             Labels::Classes(labels)
             | Labels::NextTokens(labels)
@@ -52,8 +63,8 @@ pub(super) enum Wanted {
     Spans,
     /// This number of values per sample.
     Values(usize),
-    /// Any number of classes per sample (multi-label), whose loss is not supported.
-    Sets,
+    /// Any number of this number of labels per sample (multi-label), as a value from 0 to 1 for each.
+    Sets(usize),
     /// There is no head.
     Nothing,
 }
@@ -67,7 +78,7 @@ impl Wanted {
             Some(ProblemType::Regression) => Wanted::Values(outputs),
             None if outputs == 1 => Wanted::Values(outputs),
             Some(ProblemType::SingleLabel) | None => Wanted::Classes(outputs),
-            Some(ProblemType::MultiLabel) => Wanted::Sets,
+            Some(ProblemType::MultiLabel) => Wanted::Sets(outputs),
         }
     }
 
@@ -87,6 +98,16 @@ impl Wanted {
             (Wanted::Tokens, Some(ids), _) => Numbers::grid("labels", ids, batch, words).check(true),
             (Wanted::Classes(classes), Some(ids), _) => Numbers::flat("labels", ids, samples, classes).check(true),
             (Wanted::Values(outputs), _, Labels::Values(values)) => check_values(values, samples, outputs),
+            (Wanted::Sets(outputs), _, Labels::Values(values)) => {
+                check_values(values, samples, outputs)?;
+                match values.iter().position(|value| !(0.0..=1.0).contains(value)) {
+                    Some(at) => {
+                        let fix = "write 1 for each label of a sample, else 0";
+                        Err(Error::data(format!("labels[{at}]"), format!("{} is not from 0 to 1", values[at]), fix))
+                    }
+                    None => Ok(()),
+                }
+            }
             (wanted, ..) => Err(wrong_labels(labels, wanted)),
         }
     }
@@ -107,9 +128,12 @@ pub(super) fn wrong_labels(labels: &Labels, wanted: Wanted) -> Error {
             format!("the labels are {got}, and this model predicts the first and the last token of an answer"),
             "give start_positions and end_positions",
         ),
-        Wanted::Sets => (
-            "multi-label classification (problem_type multi_label_classification) has no loss here".to_owned(),
-            "leave the labels out for logits alone, or use a model with one class for each row",
+        Wanted::Sets(_) => (
+            format!(
+                "the labels are {got}, and a sample of this model has any number of labels (problem_type \
+                 multi_label_classification)"
+            ),
+            "write f32 [B, outputs], 1 for each label of a sample, else 0",
         ),
         _ => (format!("the labels are {got}, and this model tells classes apart"), "write them as i64"),
     };

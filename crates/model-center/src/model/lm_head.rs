@@ -82,7 +82,7 @@ impl LmHead {
             (Some(Targets::Classes(targets)), Some(shard)) => {
                 Some(ops::vocabulary_cross_entropy(cx, &own, targets, shard, &options)?) // [1]
             }
-            (Some(Targets::Values(_)) | None, _) => None,
+            (Some(Targets::Values(_) | Targets::Sets(_)) | None, _) => None,
         };
         Ok((Some(gathered(own, shard, cx)?), loss))
     }

@@ -40,6 +40,7 @@ mod open_options;
 pub mod opening;
 pub mod opt;
 mod packed;
+mod pooling;
 pub mod position_table;
 pub mod prelude;
 pub(crate) mod prompt;
@@ -63,6 +64,7 @@ pub use labels::Targets;
 pub use opening::Fill;
 pub(crate) use opening::from_parameters;
 pub use packed::{LogitsRead, PackedDecoding, SequenceTokens};
+pub use pooling::{Pooling, PoolingMode};
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };

@@ -9,6 +9,7 @@ use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
 use crate::model::packed::PackedDecoding;
+use crate::model::pooling::PoolingMode;
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::param::WholeReader;
@@ -119,6 +120,8 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// The maximum sequence length, in tokens.
     pub max_length: usize,
+    /// Elements of the last hidden state of a token.
+    pub hidden_size: usize,
     /// Names of the classes in the order of the classifier's outputs; empty where they have none.
     pub label_names: Vec<String>,
     /// Whether it has token type embeddings. Without them [`TextModel::forward`] ignores the token types of a batch.
@@ -163,6 +166,13 @@ pub trait TextModel: Module {
     /// # Errors
     /// As [`TextModel::loss`]; a model without a language-modelling head, a batch without labels.
     fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var>;
+
+    /// The embedding of each sequence, f32 `[R, D]`: the mean of the last hidden states of its tokens, or the first
+    /// one. It is not scaled to length one.
+    ///
+    /// # Errors
+    /// As [`TextModel::loss`]; [`PoolingMode::Max`], an encoder-decoder, virtual tokens.
+    fn embeddings(&self, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var>;
 
     /// The forward and backward passes of a training step over the stages of a pipeline, in place of
     /// [`TextModel::loss`] and the backward pass for each micro-batch: see [`Pipeline::forward_backward`].

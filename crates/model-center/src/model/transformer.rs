@@ -12,6 +12,7 @@ use super::incremental::Incremental;
 use super::inputs::Inputs;
 use super::opening::Fill;
 use super::packed::{Packed, PackedDecoding};
+use super::pooling::PoolingMode;
 use super::prompt::Prompt;
 use super::registry::{SaveOptions, param_shapes};
 use super::shared_layers::WrittenParams;
@@ -25,7 +26,7 @@ use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::{Ctx, DType, Device, Shape, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Device, Segment, Shape, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Pipeline};
@@ -338,6 +339,28 @@ impl<A: Architecture> TextModel for Transformer<A> {
         Ok(ops::scale(cx, &losses, -1.0)?) // [R]
     }
 
+    fn embeddings(&self, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var> {
+        if self.spec.is_encoder_decoder() || self.prompt.is_some() {
+            let (reason, fix) = match self.prompt {
+                Some(_) => ("virtual tokens are no part of a text", "set adapter.method = \"lora\""),
+                None => ("an encoder-decoder has no embeddings of texts", "use a model with one stack"),
+            };
+            return Err(Error::argument("embeddings", reason, fix));
+        }
+        let weights = pooled_weights(batch, pooling, cx)?; // [R, 1, L]
+        let batch = self.upload(batch, true, cx.device())?.with_all_states();
+        let mut flow = self.embed(&batch, cx)?;
+        for (stack, blocks) in Model::stacks(self).into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
+            flow = self.run_stack(stack, 0..blocks, flow, &batch, cx)?;
+        }
+        let missing = || Error::argument("embeddings", "no hidden states", "report this");
+        let hidden = self.all_tokens(flow.stacks.pop().ok_or_else(missing)?, 0, &batch, cx)?; // [R, L, D]
+        Model::release(self, cx);
+        let [rows, _, dim] = hidden.dims("embeddings")?;
+        let hidden = ops::cast(cx, &hidden, DType::F32)?;
+        Ok(ops::matmul(cx, &weights, &hidden, false, false)?.reshape([rows, dim])?) // [R, D]
+    }
+
     fn forward_backward(
         &self,
         pipeline: &Pipeline,
@@ -430,4 +453,26 @@ impl<A: Architecture> TextModel for Transformer<A> {
 fn loss_of(output: ModelOutput) -> bmtrain_dist::Result<Var> {
     let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
     output.loss.ok_or_else(missing)
+}
+
+/// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
+fn pooled_weights(batch: &Batch, pooling: PoolingMode, cx: &Ctx) -> Result<Var> {
+    let all = vec![1; batch.input_ids.len()];
+    let mask = batch.attention_mask.as_deref().unwrap_or(&all);
+    let of_row = |row: &[u8]| -> Option<Vec<f32>> {
+        let count = row.iter().filter(|token| **token == 1).count().max(1) as f32;
+        let first = row.iter().position(|token| *token == 1).unwrap_or(0);
+        match pooling {
+            PoolingMode::Mean => Some(row.iter().map(|token| f32::from(*token) / count).collect()),
+            PoolingMode::First => Some((0..row.len()).map(|at| f32::from(u8::from(at == first))).collect()),
+            PoolingMode::Max => None,
+        }
+    };
+    let weights: Option<Vec<Vec<f32>>> = mask.chunks(batch.length.max(1)).map(of_row).collect();
+    let weights = weights.ok_or_else(|| {
+        let reason = "the largest values of hidden states have no gradient here";
+        Error::argument("pooling", reason, "pool the mean or the first token")
+    })?;
+    let shape = [batch.rows, 1, batch.length];
+    Ok(Var::constant(Tensor::from_slice_in(cx.device(), shape, &weights.concat(), Segment::Data)?))
 }

@@ -94,6 +94,7 @@ impl LayoutRun {
                 (true, _) => TextHead::CausalLm,
                 (_, DataSource::QuestionAnswering { .. }) => TextHead::QuestionAnswering,
                 (_, DataSource::TokenClassification { .. }) => TextHead::TokenClassification { outputs: 2 },
+                (_, DataSource::Embedding { .. }) => TextHead::None,
                 (false, _) => TextHead::Classification { outputs: if source.is_regression() { 1 } else { 2 } },
             },
             dtype: resolved.model.dtype,

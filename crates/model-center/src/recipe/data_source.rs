@@ -5,9 +5,9 @@
 use super::pretraining::PretrainingSettings;
 use super::sources::has_prompts;
 use crate::data::{
-    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PairLabels, PromptEntry,
-    PublishedTask, SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask,
-    TaskEntry, TaskLabels, TemplateTask, TextFormats,
+    ColumnTask, EmbeddingTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, MULTI_LABEL_METRICS,
+    MultiLabelTask, PROMPTS, PairLabels, PromptEntry, PublishedTask, RETRIEVAL_METRICS, SPAN_METRICS, SQUAD_METRICS,
+    SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels, TemplateTask, TextFormats,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -77,6 +77,24 @@ pub enum DataSource {
         /// Columns, tags and format.
         task: TagTask,
     },
+    /// Files of texts with any number of labels.
+    MultiLabel {
+        /// Learnt from.
+        train: PathBuf,
+        /// Evaluated on this file; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns, labels and format.
+        task: MultiLabelTask,
+    },
+    /// Files of texts that belong together, for embeddings.
+    Embedding {
+        /// Learnt from.
+        train: PathBuf,
+        /// Evaluated on this file; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns and format.
+        task: EmbeddingTask,
+    },
     /// Files of texts for language modelling.
     LanguageModeling {
         /// Learnt from.
@@ -105,6 +123,8 @@ impl DataSource {
             DataSource::Files { .. } => "classification",
             DataSource::QuestionAnswering { .. } => "question-answering",
             DataSource::TokenClassification { .. } => "token-classification",
+            DataSource::Embedding { .. } => "embedding",
+            DataSource::MultiLabel { .. } => "multi-label-classification",
             DataSource::LanguageModeling {
                 task: LanguageModelingTask { columns: LanguageModelingColumns::Language { .. }, .. },
                 ..
@@ -139,6 +159,8 @@ impl DataSource {
             | DataSource::LanguageModeling { .. }
             | DataSource::QuestionAnswering { .. }
             | DataSource::TokenClassification { .. }
+            | DataSource::Embedding { .. }
+            | DataSource::MultiLabel { .. }
             | DataSource::Sft(_)
             | DataSource::Pretraining(_) => false,
         }
@@ -160,6 +182,8 @@ impl DataSource {
             DataSource::Published { task, .. } => Some(task.metrics()),
             DataSource::QuestionAnswering { .. } => Some(SPAN_METRICS),
             DataSource::TokenClassification { .. } => Some(TAG_METRICS),
+            DataSource::Embedding { .. } => Some(RETRIEVAL_METRICS),
+            DataSource::MultiLabel { .. } => Some(MULTI_LABEL_METRICS),
             DataSource::Task { entry, .. } => Some(entry.metrics).filter(|metrics| !metrics.is_empty()),
             _ => self.prompt_entry().map(|entry| entry.metrics),
         }
@@ -183,6 +207,8 @@ impl DataSource {
             | DataSource::LanguageModeling { train, eval, .. }
             | DataSource::QuestionAnswering { train, eval, .. }
             | DataSource::TokenClassification { train, eval, .. }
+            | DataSource::Embedding { train, eval, .. }
+            | DataSource::MultiLabel { train, eval, .. }
             | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
         }
     }
@@ -246,6 +272,8 @@ impl DataSource {
             | DataSource::Pretraining(_) => MetricKind::Tokens,
             DataSource::QuestionAnswering { .. } => MetricKind::Questions,
             DataSource::TokenClassification { .. } => MetricKind::Tags,
+            DataSource::Embedding { .. } => MetricKind::Embeddings,
+            DataSource::MultiLabel { .. } => MetricKind::LabelSets,
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
             _ if self.is_regression() => MetricKind::Values,
             _ => MetricKind::Classes,
@@ -259,6 +287,7 @@ impl DataSource {
             DataSource::Squad { .. } => true,
             DataSource::QuestionAnswering { .. } => return "question-answering",
             DataSource::TokenClassification { .. } => return "token-classification",
+            DataSource::Embedding { .. } => return "sentence-similarity",
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => entry.labels == TaskLabels::Target,
             DataSource::LanguageModeling { task, .. } => {
                 matches!(task.columns, LanguageModelingColumns::Target { .. })

@@ -206,6 +206,10 @@ const TASKS: &[(&str, &str)] = &[
     ("sentiment_analysis", "classification"),
     ("sentiment", "classification"),
     ("single_label_classification", "classification"),
+    ("multi_label", "multi-label-classification"),
+    ("multi_label_classification", "multi-label-classification"),
+    ("multilabel", "multi-label-classification"),
+    ("multilabel_classification", "multi-label-classification"),
     ("text_generation", "language"),
     ("causal_lm", "language"),
     ("clm", "language"),
@@ -243,6 +247,11 @@ const TASKS: &[(&str, &str)] = &[
     ("kto", "preference"),
     ("preference_optimization", "preference"),
     ("reward_modeling", "reward"),
+    ("embeddings", "embedding"),
+    ("sentence_embedding", "embedding"),
+    ("sentence_similarity", "embedding"),
+    ("contrastive", "embedding"),
+    ("feature_extraction", "embedding"),
     ("rm", "reward"),
 ];
 
@@ -273,10 +282,10 @@ const MISSING: &[Missing] = &[
         keys: &["rlhf", "ppo", "grpo", "reward_model", "ref_model"],
     },
     Missing {
-        what: "classification with several labels for one text is",
-        instead: "data.task = \"classification\", with one label for each text",
-        tasks: &["multi_label", "multilabel", "multi_label_classification", "multilabel_classification"],
-        keys: &["multi_label", "multilabel", "pos_weight"],
+        what: "a weight for each of several labels of a text is",
+        instead: "data.task = \"multi-label-classification\", where all labels weigh the same",
+        tasks: &[],
+        keys: &["pos_weight"],
     },
     Missing {
         what: "masked language modelling is",

@@ -6,6 +6,7 @@
 use super::adapter;
 use super::average;
 use super::batch_ramp;
+use super::embedding;
 use super::groups;
 use super::kinds::{Expected, Range, as_integer, quote};
 use super::layers::Value;
@@ -21,7 +22,7 @@ use super::schedule;
 use super::schema::Shape;
 use super::settings::*;
 use super::sources::read_data;
-use crate::metrics::{Metric, MetricKind};
+use crate::metrics::{LabelSetCounts, Metric, MetricKind};
 use bmtrain_core::cpu::Pinning;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
@@ -44,6 +45,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     let (adapter, base_weights) = adapter::read(r);
     let mut data = read_data(r);
     let preference = preference::read(r, &mut data.source);
+    let contrastive = embedding::read(r, &data.source);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
     let eval = read_eval(r, &data, train.micro_batch_size as u64);
@@ -96,6 +98,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         base_weights,
         data,
         preference,
+        contrastive,
         train,
         eval,
         save,
@@ -220,20 +223,26 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
         (None, MetricKind::Classes | MetricKind::Questions | MetricKind::Tags) => EvalMetric::Metric(Metric::Accuracy),
         (None, MetricKind::Values) => EvalMetric::Metric(Metric::Pearson),
-        (None, MetricKind::Tokens | MetricKind::Pairs) => EvalMetric::Loss,
+        (None, MetricKind::LabelSets) => EvalMetric::Metric(Metric::F1Micro),
+        (None, MetricKind::Tokens | MetricKind::Pairs | MetricKind::Embeddings) => EvalMetric::Loss,
     };
     let metric = read_metric(r, "eval.metric", default);
     r.follow("eval.metric", "data.task");
     let batch_size = r.integer("eval.batch_size", micro_batch_size, 1..=MOST_SAMPLES) as usize;
     r.follow("eval.batch_size", "train.micro_batch_size");
+    let threshold = r.single("eval.threshold", f64::from(LabelSetCounts::THRESHOLD), Range::Below(0.0, 1.0));
+    if data.source.predicts() != MetricKind::LabelSets {
+        let why = "it is for task multi-label-classification";
+        r.without_effect("eval.threshold", "data.task", why, "remove it");
+    }
     if !data.source.has_eval() {
         let key_of_data = data.source.eval_key();
         let (why, fix) = (format!("there is no {key_of_data}"), format!("set {key_of_data}, or remove it"));
-        for key in ["eval.every", "eval.metric", "eval.batch_size", "data.eval_limit"] {
+        for key in ["eval.every", "eval.metric", "eval.batch_size", "eval.threshold", "data.eval_limit"] {
             r.without_effect(key, key_of_data, &why, &fix);
         }
     }
-    EvalSettings { every, metric, batch_size }
+    EvalSettings { every, metric, batch_size, threshold }
 }
 
 fn read_metric(r: &mut Reader, key: &'static str, default: EvalMetric) -> EvalMetric {

@@ -150,6 +150,19 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.columns.chosen", "Column of the better completion of a pair."),
     second("data.columns.rejected", "Column of the worse completion of a pair."),
     second(
+        "data.columns.labels",
+        "Columns of 0 and 1, one for each label, of task `multi-label-classification`; without them \
+         `data.columns.label` has lists.",
+    ),
+    second("data.columns.anchor", "Column of the anchor, to which another text belongs."),
+    second("data.columns.positive", "Column of the text that belongs to the anchor."),
+    second("data.columns.negative", "Column of a text that does not; without it samples are pairs."),
+    second(
+        "embedding.temperature",
+        "What cosines are divided by in the loss of embeddings, which compares all samples of a step. See \
+         [embeddings](embeddings.md).",
+    ),
+    second(
         "preference.loss",
         "Loss of pairs of completions: `dpo`, `ipo`, or `simpo` and `orpo`, which have no reference model; of \
          completions that are judged one by one: `kto`. See [preferences](preference.md).",
@@ -401,6 +414,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("train.divergence.spike", "A loss of more than this many times the mean of recent ones is a spike."),
     second("eval.iterations", "Training batches that an evaluation of task `pretrain` has samples for."),
     first("eval.batch_size", "Samples of one forward pass of an evaluation."),
+    second(
+        "eval.threshold",
+        "Probability above which a label counts as predicted, of task `multi-label-classification`.",
+    ),
     first("save.which", "Which weights the run leaves in its output directory; `none` is for measurements."),
     first("save.dtype", "Dtype of the saved weights."),
     second("save.merged", "Save the model with the updates of `[adapter]` added, not the updates alone."),

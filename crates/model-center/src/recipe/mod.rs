@@ -18,6 +18,7 @@ mod class_weights;
 mod data_source;
 mod draft;
 mod elsewhere;
+mod embedding;
 mod groups;
 mod keys;
 mod kinds;

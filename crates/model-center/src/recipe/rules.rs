@@ -7,6 +7,7 @@ use super::adapter;
 use super::average;
 use super::batch_ramp;
 use super::data_source::DataSource;
+use super::embedding;
 use super::layers::Origin;
 use super::memory;
 use super::mistake::{Group, Mistake};
@@ -19,7 +20,7 @@ use super::resolved::Resolved;
 use super::schedule;
 use super::settings::{EvalMetric, Interval, Settings};
 use crate::corpus::{index_path, token_path};
-use crate::data::{Format, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
+use crate::data::{Format, LabelColumns, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::pretrained::ModelCaches;
 use crate::metrics::MetricKind;
 use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
@@ -30,6 +31,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     model::check(r, s);
     adapter::check(r, s);
     preference::check(r, s);
+    embedding::check(r, s);
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);
@@ -102,6 +104,10 @@ fn check_task(r: &mut Reader, s: &Settings) {
     if predicts == MetricKind::Values {
         r.without_effect("train.label_smoothing", "data.task", "a regression has no classes", "remove it");
     }
+    if predicts == MetricKind::LabelSets {
+        let why = "each of any number of labels has a loss of its own";
+        r.without_effect("train.label_smoothing", "data.task", why, "remove it");
+    }
     if !s.data.source.has_token_labels() {
         let fix = "remove it, or set data.objective = \"verbalizer\"";
         r.without_effect("train.prompt_loss", "data.objective", "there is no prompt before an answer", fix);
@@ -122,15 +128,19 @@ fn check_task(r: &mut Reader, s: &Settings) {
                 MetricKind::Tokens => "use \"perplexity\" or \"loss\"",
                 MetricKind::Tags => "use \"entity_f1\" or \"loss\"",
                 MetricKind::Pairs => "use \"reward_accuracy\" or \"loss\"",
+                MetricKind::LabelSets => "use \"f1_micro\" or \"loss\"",
+                MetricKind::Embeddings => "use \"mean_reciprocal_rank\" or \"loss\"",
             };
             r.contradiction(&[key, "data.task"], reason, fix);
         }
     }
 }
 
+const TEXT: &str = "data.columns.text";
+
 fn check_columns(r: &mut Reader, s: &Settings) {
     let Some((train, eval)) = s.data.source.files() else { return };
-    let (text, named, format) = match &s.data.source {
+    let (key, text, named, format) = match &s.data.source {
         DataSource::Task { .. }
         | DataSource::Prompts { .. }
         | DataSource::Published { .. }
@@ -140,20 +150,36 @@ fn check_columns(r: &mut Reader, s: &Settings) {
         | DataSource::Pretraining(_) => return,
         DataSource::TokenClassification { task, .. } => return check_tags(r, task),
         DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
+        DataSource::MultiLabel { task, .. } => {
+            let mut more = vec![("data.columns.text_pair", task.text_pair.as_ref())];
+            match &task.columns {
+                LabelColumns::List(column) => more.push(("data.columns.label", Some(column))),
+                LabelColumns::Flags(columns) => {
+                    check_labels(r, columns);
+                    more.extend(columns.iter().map(|column| ("data.columns.labels", Some(column))));
+                }
+            }
+            (TEXT, &task.text, more, task.format)
+        }
+        DataSource::Embedding { task, .. } => {
+            let more =
+                [("data.columns.positive", Some(&task.positive)), ("data.columns.negative", task.negative.as_ref())];
+            ("data.columns.anchor", &task.anchor, more.to_vec(), task.format)
+        }
         DataSource::Files { columns, .. } => {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
-            (&columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
+            (TEXT, &columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
         }
         DataSource::LanguageModeling { task, .. } => match &task.columns {
             LanguageModelingColumns::Language { text, prompt } => {
-                (text, vec![("data.columns.prompt", prompt.as_ref())], task.format)
+                (TEXT, text, vec![("data.columns.prompt", prompt.as_ref())], task.format)
             }
             LanguageModelingColumns::Target { text, target } => {
-                (text, vec![("data.columns.target", Some(target))], task.format)
+                (TEXT, text, vec![("data.columns.target", Some(target))], task.format)
             }
         },
     };
-    let named: Vec<_> = std::iter::once(("data.columns.text", Some(text))).chain(named).collect();
+    let named: Vec<_> = std::iter::once((key, Some(text))).chain(named).collect();
     for (i, (key, name)) in named.iter().enumerate() {
         let twin = named[..i].iter().find(|(_, other)| name.is_some() && other == name);
         if let (Some((other, _)), Some(name)) = (twin, name) {
@@ -161,9 +187,12 @@ fn check_columns(r: &mut Reader, s: &Settings) {
             r.contradiction(&[other, key], reason, "name two columns");
         }
     }
-    if let DataSource::Files { columns, .. } = &s.data.source
-        && let LabelSpec::Names(names) = &columns.labels
-    {
+    let labels = match &s.data.source {
+        DataSource::Files { columns, .. } => Some(&columns.labels),
+        DataSource::MultiLabel { task, .. } => Some(&task.labels),
+        _ => None,
+    };
+    if let Some(LabelSpec::Names(names)) = labels {
         check_labels(r, names);
     }
     check_format(r, s, format, (train, eval));
@@ -371,6 +400,8 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
         | DataSource::LanguageModeling { train, eval, .. }
         | DataSource::QuestionAnswering { train, eval, .. }
         | DataSource::TokenClassification { train, eval, .. }
+        | DataSource::Embedding { train, eval, .. }
+        | DataSource::MultiLabel { train, eval, .. }
         | DataSource::Template { train, eval, .. } => {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {

@@ -13,6 +13,7 @@ use super::optimizer::OptimizerSettings;
 use super::parallel::Parallel;
 use crate::adapter::Adapter;
 use crate::config::ConfigOverrides;
+use crate::contrastive::ContrastiveLoss;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
 use crate::model::WeightForm;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub data: DataSettings,
     /// `[preference]`: the loss of pairs of completions; `None` of other samples.
     pub preference: Option<PreferenceLoss>,
+    /// `[embedding]`: the loss of texts that belong together; `None` of other samples.
+    pub contrastive: Option<ContrastiveLoss>,
     /// `[train]`
     pub train: TrainSettings,
     /// `[eval]`
@@ -247,6 +250,8 @@ pub struct EvalSettings {
     pub metric: EvalMetric,
     /// Samples of one forward pass.
     pub batch_size: usize,
+    /// Probability above which a label is predicted, where samples have any number of them.
+    pub threshold: f32,
 }
 
 /// What an evaluation is judged by.

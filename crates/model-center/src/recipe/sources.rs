@@ -2,6 +2,7 @@
 
 use super::class_weights::{ClassWeights, read_class_weights};
 use super::data_source::DataSource;
+use super::embedding;
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, quote};
 use super::layers::Value;
@@ -12,8 +13,9 @@ use super::schema::Shape;
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
 use crate::data::{
-    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PairLabels,
-    PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
+    ColumnTask, EmbeddingTask, Format, LabelColumns, LabelSpec, LanguageModelingColumns, LanguageModelingTask,
+    MultiLabelTask, OnBadRecord, PROMPTS, PairLabels, PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry,
+    TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -34,6 +36,8 @@ enum Task {
     Seq2Seq,
     QuestionAnswering,
     TokenClassification,
+    Embedding,
+    MultiLabel,
     Sft,
     Pairs(PairLabels),
     Pretrain,
@@ -51,6 +55,8 @@ impl Task {
             | Task::Seq2Seq
             | Task::QuestionAnswering
             | Task::TokenClassification
+            | Task::Embedding
+            | Task::MultiLabel
             | Task::Sft
             | Task::Pairs(_)
             | Task::Pretrain => false,
@@ -95,11 +101,13 @@ struct Keys {
     text: String,
     text_pair: Option<String>,
     label: String,
+    label_columns: Option<Vec<String>>,
     prompt: Option<String>,
     target: String,
     tokens: String,
     tags: String,
     spans: SpanTask,
+    embedding: EmbeddingTask,
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
@@ -116,6 +124,8 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("seq2seq", Task::Seq2Seq),
         ("question-answering", Task::QuestionAnswering),
         ("token-classification", Task::TokenClassification),
+        ("embedding", Task::Embedding),
+        ("multi-label-classification", Task::MultiLabel),
         ("sft", Task::Sft),
         ("preference", Task::Pairs(PairLabels::LogProbs)),
         ("reward", Task::Pairs(PairLabels::Rewards)),
@@ -311,7 +321,20 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
             answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
         },
+        label_columns: r.optional_texts(
+            "data.columns.labels",
+            "not set: lists in data.columns.label",
+            "[\"toxic\", \"insult\"]",
+        ),
+        embedding: embedding::read_columns(r, COLUMN),
     };
+    if task.is_some_and(|task| task != Task::MultiLabel) {
+        let why = "it is for task multi-label-classification";
+        r.without_effect("data.columns.labels", "data.task", why, "remove it");
+    }
+    if task.is_some_and(|task| task != Task::Embedding) {
+        embedding::refuse_columns(r);
+    }
     let sft = sft::read(r, COLUMN);
     match task {
         None | Some(Task::Sft) => sft::refuse_of_pairs(r),
@@ -443,8 +466,11 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
         require_train(r, &keys);
         refuse_foreign(r, task);
     }
+    let (train, eval) = (keys.train.clone().unwrap_or_default(), keys.eval.clone());
+    if task == Some(Task::MultiLabel) {
+        return DataSource::MultiLabel { train, eval, task: multi_label(r, keys) };
+    }
     let Keys { format, text, .. } = keys;
-    let (train, eval) = (keys.train.unwrap_or_default(), keys.eval);
     let columns = match task {
         Some(Task::QuestionAnswering) => {
             return DataSource::QuestionAnswering { train, eval, task: keys.spans };
@@ -453,6 +479,9 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
             let labels = keys.labels.map_or(LabelSpec::Discover, LabelSpec::Names);
             let task = TagTask { tokens: keys.tokens, tags: keys.tags, labels, format };
             return DataSource::TokenClassification { train, eval, task };
+        }
+        Some(Task::Embedding) => {
+            return DataSource::Embedding { train, eval, task: EmbeddingTask { format, ..keys.embedding } };
         }
         Some(Task::Language) => LanguageModelingColumns::Language { text, prompt: keys.prompt },
         Some(Task::Seq2Seq) => LanguageModelingColumns::Target { text, target: keys.target },
@@ -467,6 +496,23 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
         }
     };
     DataSource::LanguageModeling { train, eval, task: LanguageModelingTask { columns, format } }
+}
+
+/// The columns of texts with any number of labels.
+fn multi_label(r: &mut Reader, keys: Keys) -> MultiLabelTask {
+    let Keys { text, text_pair, label, label_columns, labels, format, .. } = keys;
+    let columns = match label_columns {
+        Some(columns) => {
+            for key in ["data.columns.label", "data.labels"] {
+                let why = "its columns have and name the labels";
+                r.without_effect(key, "data.columns.labels", why, "remove one of the two");
+            }
+            LabelColumns::Flags(columns)
+        }
+        None => LabelColumns::List(label),
+    };
+    let labels = labels.map_or(LabelSpec::Discover, LabelSpec::Names);
+    MultiLabelTask { text, text_pair, columns, labels, format }
 }
 
 /// Keys that belong to other tasks on files.
@@ -490,10 +536,14 @@ fn refuse_foreign(r: &mut Reader, task: Task) {
     if task != Task::QuestionAnswering {
         refuse_span_keys(r);
     }
-    if let Task::QuestionAnswering | Task::TokenClassification = task {
+    if let Task::QuestionAnswering | Task::TokenClassification | Task::Embedding = task {
         for key in ["data.columns.text", "data.columns.text_pair", "data.columns.label"] {
             r.without_effect(key, "data.task", "the task has other columns, or knows them", "remove it");
         }
+    }
+    if task == Task::Embedding {
+        r.without_effect("data.labels", "data.task", "texts have no labels", "remove it");
+        r.without_effect("model.head", "data.task", "embeddings are made of hidden states", "remove it");
     }
     if task == Task::QuestionAnswering {
         for key in ["data.labels", "data.format"] {

@@ -9,7 +9,7 @@
 //! | `queue.rs`, `job.rs` | what connections ask of the model's thread |
 //! | `engine.rs` | the model's thread for texts: sequences that join and leave passes |
 //! | `prefill.rs` | prompts that are read in pieces between passes |
-//! | `embedder.rs`, `pooling.rs` | the model's thread for embeddings |
+//! | `embedder.rs` | the model's thread for embeddings |
 //! | `metrics.rs` | counters in Prometheus' text format |
 //!
 //! The model is on the thread that calls [`ModelServer::run`]. Each connection has a thread, which tokenizes, gives a
@@ -22,12 +22,10 @@ mod engine;
 mod job;
 mod metrics;
 mod options;
-mod pooling;
 mod prefill;
 mod queue;
 
 pub use options::{ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
-pub use pooling::{Pooling, PoolingMode};
 
 use crate::http::{Listener, random_token};
 use crate::model::{PackedDecoding, TextModel};

@@ -1,7 +1,7 @@
 //! What a server is told.
 
 use crate::generate::{GenerationConfig, GenerationSetup};
-use crate::serve::pooling::Pooling;
+use crate::model::Pooling;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};

@@ -114,6 +114,18 @@ impl Batches {
         }
     }
 
+    /// The number of samples of the batch at a position, the same on every rank.
+    ///
+    /// # Errors
+    /// As [`Batches::batch`].
+    pub(super) fn samples(&mut self, position: Position) -> Result<usize> {
+        match self {
+            Batches::Records(loader) => Ok(loader.samples(position)?.len()),
+            Batches::Pretraining(batches) => Ok(batches.numbers(position)?.len()),
+            Batches::Given(batches) => Ok(batches.batch(position)?.samples.len()),
+        }
+    }
+
     /// What a batch weighs in the mean of an evaluation.
     pub(super) fn weight_of(&self, batch: &Batch) -> u64 {
         match self {

@@ -32,7 +32,7 @@ pub(super) fn weights(resolved: &Resolved, train: &Dataset) -> Result<Option<Vec
 /// The samples of each class, and their weights, on a line; `None` of data without named classes.
 pub(super) fn describe(data: &Dataset, weights: Option<&[f32]>) -> Option<String> {
     let names = match data.labels() {
-        LabelSpace::Classes(names) => names,
+        LabelSpace::Classes(names) | LabelSpace::LabelSets(names) => names,
         LabelSpace::Verbalizer(answers) => &answers.names,
         _ => return None,
     };

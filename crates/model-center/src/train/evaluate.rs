@@ -1,6 +1,7 @@
 //! Evaluation of a model in training: every sample once, metrics and mean loss.
 
 use super::batches::Batches;
+use super::contrastive::{self, Contrastive};
 use super::generated_answers::GeneratedAnswers;
 use super::preference::Preference;
 use super::run_data::EvalSet;
@@ -65,6 +66,8 @@ pub(crate) struct Evaluation {
     sets: Vec<(String, Batches)>,
     metrics: Vec<Metric>,
     answers: Option<GeneratedAnswers>,
+    /// Probability above which a label is predicted, where samples have any number of them.
+    threshold: f32,
 }
 
 /// What is evaluated, and by which ranks.
@@ -78,6 +81,8 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) team: &'a RunRanks,
     /// The loss of pairs, where samples are such.
     pub(crate) preference: Option<&'a Preference>,
+    /// The loss of embeddings, where samples are texts that belong together.
+    pub(crate) contrastive: Option<Contrastive>,
     /// Whether this rank is asked to stop.
     pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
@@ -95,18 +100,24 @@ impl Evaluation {
         }
         let open = |set: &EvalSet| Ok((set.name.clone(), Batches::evaluation(&set.data, resolved.eval.batch_size)?));
         let sets = sets.iter().map(open).collect::<Result<_>>()?;
-        Ok(Some(Evaluation { sets, metrics: metrics(setup, resolved), answers: setup.answers.clone() }))
+        let (metrics, threshold) = (metrics(setup, resolved), resolved.eval.threshold);
+        Ok(Some(Evaluation { sets, metrics, answers: setup.answers.clone(), threshold }))
     }
 
     /// Evaluate every sample of every set once. The data-parallel ranks take batches in turn, and all return the same
     /// result, or `None` because one of them is asked to stop.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
-        let Evaluation { sets, metrics, answers } = self;
+        let Evaluation { sets, metrics, answers, threshold } = self;
+        if let (Some(loss), Some((_, batches))) = (context.contrastive, sets.first_mut()) {
+            return contrastive::evaluate(batches, loss, context);
+        }
         let (mut all, mut losses) = (None::<Evaluator>, OrderedSum::default());
         let (mut first, mut by_set) = (0, Vec::new());
         for (name, batches) in sets.iter_mut() {
-            let Some((evaluator, of_set)) = forward_all(batches, context, first)? else { return Ok(None) };
+            let Some((evaluator, of_set)) = forward_all(batches, context, (first, *threshold))? else {
+                return Ok(None);
+            };
             first += batches.per_epoch();
             by_set.push((name.clone(), of_set.mean()));
             losses.merge(&of_set);
@@ -140,11 +151,16 @@ impl Evaluation {
 
 /// Losses and outputs of all samples of a set, and its losses; its batches are numbered from `begin` on. `None` where a
 /// rank is asked to stop.
-fn forward_all(loader: &mut Batches, context: EvalContext<'_>, begin: u64) -> Result<Option<(Evaluator, OrderedSum)>> {
-    let mut evaluator = match loader.records() {
+fn forward_all(
+    loader: &mut Batches,
+    context: EvalContext<'_>,
+    (begin, threshold): (u64, f32),
+) -> Result<Option<(Evaluator, OrderedSum)>> {
+    let evaluator = match loader.records() {
         Some(records) => Evaluator::of(records),
         None => Evaluator::new(loader.labels()),
     };
+    let mut evaluator = evaluator.with_threshold(threshold);
     let mut losses = OrderedSum::default();
     let records = loader.records().cloned();
     let outputs = records.as_deref().map_or_else(|| loader.labels().outputs(), numbers_by_row);

@@ -12,7 +12,7 @@ use crate::formats::directory::copy_companions;
 use crate::formats::names::ParamShape;
 use crate::formats::{DirectoryLayout, shortened};
 use crate::model::registry::param_shapes;
-use crate::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
+use crate::model::{HeadInit, OpenOptions, OpenedModel, Pooling, Registry, SaveOptions, TextHead};
 use crate::run::StagedDirectory;
 use crate::{Error, Result};
 use bmtrain_core::limits::make_room;
@@ -54,6 +54,9 @@ pub(super) struct SavedModel {
     /// What inputs and outputs were part of; `None` for what the directory keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     formats: Option<Vec<TextFormats>>,
+    /// How hidden states become embeddings, where these were trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pooling: Option<Pooling>,
     /// Dtype of the weights that the run writes.
     dtype: String,
 }
@@ -63,6 +66,8 @@ pub(super) struct SavedModel {
 enum SavedHead {
     TokenClassification,
     QuestionAnswering,
+    /// Hidden states alone.
+    Base,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +118,7 @@ impl SavedModel {
         let head = match options.head {
             Some(TextHead::TokenClassification { .. }) => Some(SavedHead::TokenClassification),
             Some(TextHead::QuestionAnswering) => Some(SavedHead::QuestionAnswering),
+            Some(TextHead::None) => Some(SavedHead::Base),
             _ => None,
         };
         let head_values = match options.head_values {
@@ -135,6 +141,7 @@ impl SavedModel {
             adapter: options.adapter.map(from_anywhere),
             config: setup.start.config.as_deref().cloned(),
             formats: resolved.data.source.text_formats(),
+            pooling: setup.pooling,
             dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }
     }
@@ -165,6 +172,7 @@ impl SavedModel {
         let problem = self.problem.as_ref().map(|name| ProblemType::from_name(name).ok_or_else(|| unknown(name)));
         let head = match (self.head, self.outputs) {
             (Some(SavedHead::QuestionAnswering), _) => TextHead::QuestionAnswering,
+            (Some(SavedHead::Base), _) => TextHead::None,
             (Some(SavedHead::TokenClassification), outputs) => {
                 TextHead::TokenClassification { outputs: outputs.unwrap_or(0) }
             }
@@ -246,6 +254,9 @@ pub fn export(
     };
     if let Some(formats) = &saved.formats {
         write_formats(staged.path(), formats)?;
+    }
+    if let Some(pooling) = saved.pooling {
+        pooling.write(staged.path(), opened.model.info().hidden_size)?;
     }
     Ok(Exported { directory: staged.commit()?, parameters, values, dtype, left_out })
 }
@@ -342,6 +353,7 @@ mod tests {
             adapter: None,
             config: None,
             formats: None,
+            pooling: Some(Pooling::MEAN),
             dtype: "bf16".into(),
         }
     }

@@ -12,6 +12,7 @@
 //! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
+//! | `contrastive.rs` | steps and evaluations of embeddings |
 //! | `divergence.rs` | whether the loss has left its course |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
@@ -26,6 +27,7 @@ mod agree;
 mod batches;
 mod checkpointer;
 mod class_weights;
+mod contrastive;
 mod divergence;
 mod division;
 mod each_batch;

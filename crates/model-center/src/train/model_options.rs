@@ -63,15 +63,17 @@ fn stages(resolved: &Resolved, groups: &RankGroups) -> Result<Option<StageOption
 /// The same for a model on one rank.
 pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
     let names = match labels {
-        LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) => names.clone(),
+        LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) | LabelSpace::LabelSets(names) => names.clone(),
         _ => Vec::new(),
     };
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
+        LabelSpace::LabelSets(_) => Some(ProblemType::MultiLabel),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
         LabelSpace::NextTokens
         | LabelSpace::Pairs
         | LabelSpace::Judged
+        | LabelSpace::Texts(_)
         | LabelSpace::Target
         | LabelSpace::Verbalizer(_)
         | LabelSpace::MaskedTokens { .. }
@@ -84,6 +86,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         _ if labels.need_lm_head() => TextHead::CausalLm,
         LabelSpace::TokenClasses(names) => TextHead::TokenClassification { outputs: names.len() },
         LabelSpace::Span => TextHead::QuestionAnswering,
+        LabelSpace::Texts(_) => TextHead::None,
         _ => TextHead::Classification { outputs: labels.outputs() },
     };
     OpenOptions {
@@ -102,7 +105,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         problem,
         dtype: resolved.model.dtype,
         adapter: resolved.adapter.clone(),
-        frozen: NamePatterns::new(&resolved.train.frozen),
+        frozen: frozen(resolved, labels),
         trained: resolved.train.only_trained(),
         weights: resolved.base_weights,
         f32_parameters: resolved.model.f32_parameters,
@@ -115,6 +118,13 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         attention_dropout: resolved.model.attention_dropout,
         ..OpenOptions::new(device)
     }
+}
+
+/// Patterns of frozen parameters. Embeddings are made without the pooler of a base model, which has no gradient then:
+/// weight decay alone would change it.
+fn frozen(resolved: &Resolved, labels: &LabelSpace) -> NamePatterns {
+    let pooler = matches!(labels, LabelSpace::Texts(_)).then_some("pooler.*");
+    NamePatterns::new(resolved.train.frozen.iter().map(String::as_str).chain(pooler))
 }
 
 /// How the model of this run is saved; `directory` is the one it came from.

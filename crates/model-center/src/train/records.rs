@@ -3,7 +3,9 @@
 //! Defines [`read`], which the [`Setup`](super::Setup) of a run calls.
 
 use super::run_data::{EvalSet, RunData, Samples};
-use crate::data::{Dataset, LabelSpec, ReadOptions, SftModel, Split, Squad, TagTask, VerbalizerPosition};
+use crate::data::{
+    Dataset, LabelSpec, MultiLabelTask, ReadOptions, SftModel, Split, Squad, TagTask, VerbalizerPosition,
+};
 use crate::recipe::{DataSource, Resolved};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -59,6 +61,8 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, model: &ModelSide)
         DataSource::LanguageModeling { train, task, .. } => task.read(train, &options),
         DataSource::QuestionAnswering { train, task, .. } => task.read(train, &options),
         DataSource::TokenClassification { train, task, .. } => task.read(train, &options),
+        DataSource::Embedding { train, task, .. } => task.read(train, &options),
+        DataSource::MultiLabel { train, task, .. } => task.read(train, &options),
         DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
         DataSource::Sft(task) => {
             task.read(Split::Train, &options, model.sft())?.ok_or_else(|| no_split(resolved, "training"))
@@ -86,9 +90,14 @@ fn read_eval(
         }
         DataSource::LanguageModeling { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
         DataSource::QuestionAnswering { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::Embedding { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
         DataSource::TokenClassification { eval: Some(eval), task, .. } => {
             // A tag that occurs here alone is a mistake, not a class.
             TagTask { labels: LabelSpec::of(train), ..task.clone() }.read(eval, &options).map(Some)
+        }
+        DataSource::MultiLabel { eval: Some(eval), task, .. } => {
+            let labels = if task.labels == LabelSpec::Discover { LabelSpec::of(train) } else { task.labels.clone() };
+            MultiLabelTask { labels, ..task.clone() }.read(eval, &options).map(Some)
         }
         DataSource::Template { eval: Some(eval), task, .. } => {
             task.read(eval, answering(resolved, place)?, &options).map(Some)
@@ -98,6 +107,8 @@ fn read_eval(
         | DataSource::LanguageModeling { eval: None, .. }
         | DataSource::QuestionAnswering { eval: None, .. }
         | DataSource::TokenClassification { eval: None, .. }
+        | DataSource::Embedding { eval: None, .. }
+        | DataSource::MultiLabel { eval: None, .. }
         | DataSource::Template { eval: None, .. } => Ok(None),
         _ => read_split(resolved, Split::Validation, place, &options).map(Some),
     }

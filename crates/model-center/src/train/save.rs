@@ -73,6 +73,9 @@ impl Run<'_> {
                 if let Some(formats) = self.config.resolved.data.source.text_formats() {
                     write_formats(staged.path(), &formats)?;
                 }
+                if let Some(pooling) = self.config.setup.pooling {
+                    pooling.write(staged.path(), trainer.model.info().hidden_size)?;
+                }
                 if let Some(card) = contents.card {
                     write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
                 }

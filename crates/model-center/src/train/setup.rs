@@ -10,7 +10,7 @@ use crate::adapter::AdapterPlan;
 use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
-use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
+use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TextModel};
 use crate::recipe::{DataSource, LastBatch, ModelStart, Resolved};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
@@ -56,6 +56,8 @@ pub struct Setup {
     pub texts: Option<TextSamples>,
     /// What each class weighs in the training loss; `None`: all samples weigh the same.
     pub class_weights: Option<Vec<f32>>,
+    /// How hidden states become embeddings, where these are trained.
+    pub pooling: Option<Pooling>,
 }
 
 impl Setup {
@@ -133,6 +135,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
+    let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
     let steps_per_epoch = match resolved.data.source.pretraining() {
         Some(_) => resolved.train.steps.unwrap_or(1),
         None if keeps_last => found.div_ceil(batch),
@@ -163,6 +166,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         answers,
         texts,
         class_weights,
+        pooling,
     })
 }
 
@@ -170,7 +174,10 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
 fn order_labels(samples: &mut Samples, names: &[String]) -> Result<()> {
     for data in std::iter::once(&mut samples.train).chain(samples.eval.iter_mut().map(|set| &mut set.data)) {
         if let (RunData::Records(records), false) = (data, names.is_empty())
-            && matches!(records.labels(), LabelSpace::Classes(_) | LabelSpace::TokenClasses(_))
+            && matches!(
+                records.labels(),
+                LabelSpace::Classes(_) | LabelSpace::TokenClasses(_) | LabelSpace::LabelSets(_)
+            )
             && let Some(records) = Arc::get_mut(records)
         {
             records.order_labels(names)?;

@@ -45,7 +45,10 @@ impl Trainer {
                 self.run_pipeline(&weights, &inspectors, &mut local)?;
                 local.phases.pipeline = begun.elapsed().as_secs_f64();
             }
-            None => self.run_micro_batches(&weights, inspectors.first(), &mut local)?,
+            None => match self.contrastive {
+                Some(loss) => self.run_contrastive(loss, inspectors.first(), &mut local)?,
+                None => self.run_micro_batches(&weights, inspectors.first(), &mut local)?,
+            },
         }
         let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
@@ -104,7 +107,7 @@ impl Trainer {
             let loss = self.forward(&batch, local, &mut cx)?;
             let computed = Instant::now();
             local.phases.forward += (computed - loaded).as_secs_f64();
-            self.backward(&loss, micro_batch, weights, &mut cx)?;
+            self.backward(&loss, (micro_batch, weights.micro_batch(micro_batch)), &mut cx)?;
             local.phases.backward += computed.elapsed().as_secs_f64();
             local.losses.push(loss);
         }
@@ -117,7 +120,7 @@ impl Trainer {
         (self.team.data_rank() as u64..self.micro_batches()).step_by(self.team.data_size())
     }
 
-    fn training_context(&self, micro_batch: u64) -> Ctx {
+    pub(super) fn training_context(&self, micro_batch: u64) -> Ctx {
         Ctx::training(&self.device, self.randomness(micro_batch))
     }
 
@@ -167,9 +170,9 @@ impl Trainer {
         Ok(outcome.loss)
     }
 
-    /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
-    fn backward(&mut self, loss: &Var, micro_batch: u64, weights: &LossWeights, cx: &mut Ctx) -> Result<()> {
-        let weight = weights.micro_batch(micro_batch);
+    /// The backward pass of a micro-batch's loss with its weight, which gathers and recomputes per block, and reduces
+    /// gradients with the last micro-batch.
+    pub(super) fn backward(&mut self, loss: &Var, (micro_batch, weight): (u64, f32), cx: &mut Ctx) -> Result<()> {
         match micro_batch + self.team.data_size() as u64 >= self.micro_batches() {
             true => self.optim.backward_last(loss, weight, cx)?,
             false => self.optim.backward(loss, weight, cx)?,

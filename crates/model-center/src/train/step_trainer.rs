@@ -139,6 +139,7 @@ impl StepTraining {
                 batches: Batches::Given(GivenBatches::none()),
                 objective,
                 preference: None,
+                contrastive: None,
                 schedule: StepSchedule::given(0),
                 progress: TrainingProgress::default(),
                 clock: TrainingClock::default(),

@@ -4,6 +4,7 @@
 
 use super::agree::{Decision, StepMetrics, StopVote};
 use super::batches::Batches;
+use super::contrastive::Contrastive;
 use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
 use super::preconditions::FinetuneOptions;
@@ -36,6 +37,8 @@ pub(crate) struct Trainer {
     pub(super) objective: Objective,
     /// The loss of pairs, where samples are such.
     pub(super) preference: Option<Preference>,
+    /// The loss of embeddings, where samples are texts that belong together.
+    pub(super) contrastive: Option<Contrastive>,
     pub(super) schedule: StepSchedule,
     pub(super) progress: TrainingProgress,
     pub(super) clock: TrainingClock,
@@ -152,6 +155,7 @@ impl Trainer {
             adapter,
             batches: batches(setup, resolved, &team)?,
             preference,
+            contrastive: Contrastive::of(resolved, setup),
             objective: Objective {
                 label_smoothing: train.label_smoothing,
                 class_weights: setup.class_weights.clone(),
@@ -201,7 +205,7 @@ impl Trainer {
     pub(crate) fn evaluated<'a>(&'a self, is_stopped: &'a dyn Fn() -> bool) -> EvalContext<'a> {
         let Trainer { model, device, team, pipeline, preference, .. } = self;
         let (pipeline, preference) = (pipeline.as_ref(), preference.as_ref());
-        EvalContext { model: &**model, device, pipeline, team, preference, is_stopped }
+        EvalContext { model: &**model, device, pipeline, team, preference, contrastive: self.contrastive, is_stopped }
     }
 
     /// Do something with the averages of the weights in their place, if the run keeps any. On all ranks.

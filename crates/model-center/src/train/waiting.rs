@@ -19,6 +19,8 @@ pub fn note_reading(resolved: &Resolved) {
         | DataSource::LanguageModeling { train, eval, .. }
         | DataSource::QuestionAnswering { train, eval, .. }
         | DataSource::TokenClassification { train, eval, .. }
+        | DataSource::Embedding { train, eval, .. }
+        | DataSource::MultiLabel { train, eval, .. }
         | DataSource::Template { train, eval, .. } => vec![Some(train.as_path()), eval.as_deref()],
         DataSource::Sft(task) => {
             task.sets.iter().flat_map(|set| [Some(set.path.as_path()), set.eval.as_deref()]).collect()

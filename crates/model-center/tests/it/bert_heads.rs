@@ -238,7 +238,8 @@ fn labels_of_another_kind_than_the_heads_are_refused() {
         (&directory("cls", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
         (&directory("mlm", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
         (&several, classes, "multi_label_classification"),
-        (&several, numbers, "multi_label_classification"),
+        (&several, numbers, "labels has 2 values, and 4 are needed"),
+        (&several, Labels::Values(vec![0.0, 1.0, 1.5, 1.0]), "labels[2]: 1.5 is not from 0 to 1"),
     ];
     for (directory, labels, text) in cases {
         let error = score(directory, Some(labels), None).unwrap_err();

@@ -34,6 +34,7 @@ mod config_qwen3;
 mod config_roberta;
 mod config_rows;
 mod config_t5;
+mod contrastive;
 mod corpus;
 mod cpm1;
 mod cpm2;
@@ -82,6 +83,7 @@ mod lm_loss;
 mod memory_saving;
 mod metrics;
 mod model_center;
+mod multi_label;
 mod packed_decoding;
 #[cfg(feature = "parquet")]
 mod parquet_files;

@@ -1,6 +1,8 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
+mod embedding;
 mod files;
+mod multi_label;
 mod preference;
 mod sft;
 
@@ -125,6 +127,8 @@ length_grouped = false          # default
 
 [data.columns]
 # no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
+# labels                        # no effect: it is for task multi-label-classification
+# no effect, it is for task embedding: anchor, positive, negative
 # no effect, it is for tasks sft, preference and reward: messages, completion, input, system
 # chosen                        # no effect: it is for tasks preference and reward
 # rejected                      # no effect: it is for tasks preference and reward
@@ -139,6 +143,9 @@ length_grouped = false          # default
 
 [preference]
 # no effect, it is for task preference: loss, beta, gamma, label_smoothing, good_weight, bad_weight
+
+[embedding]
+# temperature = 0.05            # no effect: it is for task embedding
 
 [train]
 # epochs                        # not set: no such limit
@@ -219,6 +226,7 @@ offload_parameters = false      # default
 every = "1 epoch"               # default
 metric = "accuracy"             # default: follows data.task
 batch_size = 32                 # default: follows train.micro_batch_size
+# threshold = 0.5               # no effect: it is for task multi-label-classification
 
 [save]
 which = "best"                  # default

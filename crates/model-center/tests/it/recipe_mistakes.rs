@@ -46,13 +46,14 @@ fn unknown_keys_elsewhere_are_found_too() {
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, adapter, data, \
-        data.columns, data.masking, data.spans, preference, train, train.batch_ramp, eval, train.early_stop, \
+        data.columns, data.masking, data.spans, preference, embedding, train, train.batch_ramp, eval, \
+        train.early_stop, \
         train.divergence, save, checkpoint, log, \
         run, output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
         belongs to a table: model, adapter, data, data.columns, data.masking, data.spans, preference, \
-        train, train.batch_ramp, eval, train.early_stop, \
+        embedding, train, train.batch_ramp, eval, train.early_stop, \
         train.divergence, save, checkpoint, log, \
         run, output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
@@ -167,7 +168,8 @@ fn a_task_in_the_wrong_case_is_recognised() {
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
         \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"MNLI\", \"MNLI-mm\", \"QQP\", \"RACE\", \"SQuAD\", \
         \"classification\", \"regression\", \"language\", \"seq2seq\", \"question-answering\", \
-        \"token-classification\", \"sft\", \"preference\", \"reward\", \"pretrain\", \
+        \"token-classification\", \"embedding\", \"multi-label-classification\", \
+        \"sft\", \"preference\", \"reward\", \"pretrain\", \
         got the string \"boolq\"\n  --> r.toml:4:8\n  \
         fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
@@ -390,7 +392,7 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("dpo", ["has another name here", "write data.task = \"preference\""]),
         ("kto", ["has another name here", "write data.task = \"preference\""]),
         ("grpo", ["reinforcement learning (PPO, GRPO) is not available", "data.task = \"preference\""]),
-        ("multi-label", ["several labels for one text is not available", "one label for each text"]),
+        ("multi-label", ["has another name here", "write data.task = \"multi-label-classification\""]),
         ("conversational", ["has another name here", "write data.task = \"sft\""]),
         ("text-classification", ["has another name here", "write data.task = \"classification\""]),
         ("Summarization", ["has another name here", "write data.task = \"seq2seq\""]),

@@ -71,7 +71,7 @@ fn labels_that_do_not_fit_the_problem_type_are_named() {
     let (regression, several) = (with_type("regression"), with_type("multi_label_classification"));
     for (fixture, texts) in [
         (&regression, &["predicts numbers", "f32"][..]),
-        (&several, &["multi_label_classification", "leave the labels out"]),
+        (&several, &["multi_label_classification", "1 for each label"]),
     ] {
         write_inputs(&fixture.path("in.safetensors"), &[ids, ("labels", &[2], &[0, 1])]);
         forward_refused(fixture, &[], DATA, "in.safetensors, labels", texts);

@@ -43,11 +43,12 @@ impl LabelSpec {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Verbalizer(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
-            LabelSpace::TokenClasses(names) => LabelSpec::Found(names.clone()),
+            LabelSpace::TokenClasses(names) | LabelSpace::LabelSets(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
             | LabelSpace::Judged
+            | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::Span
             | LabelSpace::MaskedTokens { .. } => LabelSpec::Value,

@@ -1,7 +1,9 @@
 //! Tasks: how a record becomes the examples of a sample.
 
 pub(crate) mod columns;
+pub(crate) mod embedding;
 pub(crate) mod language_modeling;
+pub(crate) mod multi_label;
 mod packed;
 mod passages;
 pub(crate) mod prompts;

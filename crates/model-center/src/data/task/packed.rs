@@ -163,6 +163,7 @@ impl Packer<'_> {
             members: Vec::new(),
             references: Vec::new(),
             tags: Vec::new(),
+            sets: Vec::new(),
             learned: Vec::new(),
             spans: None,
             repeats: None,

@@ -1,17 +1,23 @@
 //! From hidden states to an embedding, as the directory of a sentence encoder states it.
+//!
+//! Defines [`Pooling`], which serving applies, training uses for its loss, and model directories record.
 
 use crate::config::fields_of;
-use crate::file::{is_inside, read_text};
+use crate::file::{is_inside, read_text, write_atomic};
 use crate::{Error, Result};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// The list of the steps of sentence-transformers.
 const MODULES_FILE: &str = "modules.json";
+/// The directory of the pooling's own file.
+const POOLING_DIRECTORY: &str = "1_Pooling";
 const MOST_BYTES: u64 = 1 << 20;
 
 /// What an embedding is of the hidden states of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum PoolingMode {
     /// The mean over all tokens.
     Mean,
@@ -22,7 +28,7 @@ pub enum PoolingMode {
 }
 
 /// From hidden states to an embedding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pooling {
     /// What it is.
     pub mode: PoolingMode,
@@ -65,6 +71,50 @@ impl Pooling {
             }
         }
         Ok(pooling)
+    }
+
+    /// The pooling of a directory whose embeddings are to be trained.
+    ///
+    /// # Errors
+    /// As [`Pooling::from_directory`]; the largest values, whose gradient is not computed.
+    pub fn to_train(directory: &Path) -> Result<Self> {
+        let pooling = Self::from_directory(directory)?;
+        match pooling.mode {
+            PoolingMode::Mean | PoolingMode::First => Ok(pooling),
+            PoolingMode::Max => {
+                let place = directory.join(MODULES_FILE).display().to_string();
+                let reason = "it asks for the largest values (pooling_mode_max_tokens), which are not trained";
+                Err(Error::model(place, reason, "use a model that pools the mean or the first token"))
+            }
+        }
+    }
+
+    /// Writes the pooling into a model directory, as sentence-transformers reads it; `size` is the number of elements
+    /// of an embedding.
+    ///
+    /// # Errors
+    /// What the disk refuses.
+    pub fn write(&self, directory: &Path, size: usize) -> Result<()> {
+        let own = directory.join(POOLING_DIRECTORY);
+        let fix = "choose a directory that you may write";
+        std::fs::create_dir_all(&own).map_err(|error| Error::file("create", &own, error, fix))?;
+        let is = |mode: PoolingMode| self.mode == mode;
+        let config = json!({
+            "word_embedding_dimension": size,
+            "pooling_mode_cls_token": is(PoolingMode::First),
+            "pooling_mode_mean_tokens": is(PoolingMode::Mean),
+            "pooling_mode_max_tokens": is(PoolingMode::Max),
+            "pooling_mode_mean_sqrt_len_tokens": false,
+        });
+        let steps = [("", "Transformer"), (POOLING_DIRECTORY, "Pooling"), ("2_Normalize", "Normalize")];
+        let count = if self.normalizes { 3 } else { 2 };
+        let module = |(number, (path, name)): (usize, &(&str, &str))| {
+            let class = format!("sentence_transformers.models.{name}");
+            json!({"idx": number, "name": number.to_string(), "path": path, "type": class})
+        };
+        let modules: Vec<Value> = steps.iter().take(count).enumerate().map(module).collect();
+        write_atomic(&own.join("config.json"), format!("{config:#}\n").as_bytes())?;
+        write_atomic(&directory.join(MODULES_FILE), format!("{:#}\n", Value::from(modules)).as_bytes())
     }
 
     /// The pooling of a `config.json` in a directory of its own.
@@ -144,6 +194,21 @@ mod tests {
         assert_eq!(of(PoolingMode::Max, false), [5.0, 4.0]);
         let half = 0.5_f32.sqrt();
         assert!(of(PoolingMode::Mean, true).iter().all(|x| (x - half).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_written_pooling_is_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        for mode in [PoolingMode::Mean, PoolingMode::First, PoolingMode::Max] {
+            for normalizes in [true, false] {
+                let pooling = Pooling { mode, normalizes, size: Some(12) };
+                pooling.write(directory.path(), 12).unwrap();
+                assert_eq!(Pooling::from_directory(directory.path()).unwrap(), pooling);
+                assert_eq!(Pooling::to_train(directory.path()).is_ok(), mode != PoolingMode::Max);
+            }
+        }
+        let error = Pooling::to_train(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("modules.json") && error.contains("pooling_mode_max_tokens"), "{error}");
     }
 
     #[test]
