@@ -231,6 +231,72 @@ fn virtual_tokens_are_trained_saved_and_generated_with() {
     }
 }
 
+/// Keys and values of virtual tokens in each layer.
+#[test]
+fn keys_and_values_of_virtual_tokens_are_trained_in_every_layout_and_generated_with() {
+    let fixture = Fixture::decoder();
+    let fixed = ["adapter.method=prefix", "adapter.virtual_tokens=4", "train.lr=1e-1", "train.steps=6"];
+    let task = ["data.task=language", "data.max_length=12", "checkpoint.every=2 steps", "train.micro_batch_size=2"];
+    let elastic = "train.gradient_sum=elastic";
+    let tune = |dir: &str, further: &[&str], more: &[&str]| {
+        let dir = format!("output.dir={dir}");
+        let all = fixed.iter().chain(&task).chain(more).copied().chain([dir.as_str()]);
+        let arguments: Vec<&str> = further.iter().copied().chain(all.flat_map(|set| ["--set", set])).collect();
+        fixture.finetune(&arguments)
+    };
+    let result = |dir: &str| (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, dir));
+    let run = tune("whole", &[], &[elastic]).succeeded();
+    let described = "keys and values of 4 virtual tokens before a sequence, in 2 layers";
+    assert!(run.stderr.contains(described), "{}", run.stderr);
+    let whole = result("whole");
+    assert!(whole.0.len() == 1 && whole.0[0].0 == "prompt_embeddings", "{:?}", whole.0);
+    assert!(whole.1[5] < whole.1[0], "{:?}", whole.1);
+    let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[elastic]);
+    assert_eq!(died.code, -1, "{}", died.stderr);
+    let again = tune("died", &[], &[elastic]).succeeded();
+    assert!(again.stderr.contains("going on after step 4"), "{}", again.stderr);
+    assert_eq!(result("died").0, whole.0);
+    tune("fast", &[], &[]).succeeded();
+    let of_stages = result("fast");
+    for (dir, further, more, expected) in [
+        ("zero", &["--ranks", "2"][..], &["parallel.zero=3", elastic][..], &whole),
+        ("stages", &["--ranks", "2"], &["parallel.pipeline=2"], &of_stages),
+        ("offload", &[], &["train.offload=true", "train.recompute=blocks", elastic], &whole),
+        ("attention", &[], &["train.recompute=attention", elastic], &whole),
+    ] {
+        tune(dir, further, more).succeeded();
+        assert_eq!(&result(dir), expected, "{dir}");
+    }
+    for (dir, more) in [("tensor", &[][..]), ("tokens", &["parallel.sequence=true"])] {
+        tune(dir, &["--ranks", "2"], &[&["parallel.tensor=2", elastic], more].concat()).succeeded();
+        let (ours, course) = result(dir);
+        for (ours, expected) in course.iter().zip(&whole.1) {
+            assert!((ours - expected).abs() <= 1e-5 * expected, "{dir}: {course:?} for {:?}", whole.1);
+        }
+        assert!(difference(&ours, &whole.0) <= 1e-3, "{dir}");
+    }
+    fixture.run(env!("CARGO_BIN_EXE_ckpt"), &["export", "whole/checkpoints", "exported"]).succeeded();
+    assert_eq!(tensors(&fixture, "exported/adapter_model.safetensors"), whole.0);
+
+    let text = ["--prompt", "it is a bad plot", "--max-new-tokens", "5", "--threads", "1"];
+    let generate = |arguments: &[&str]| {
+        fixture.run(env!("CARGO_BIN_EXE_generate"), &[arguments, &text[..]].concat()).succeeded().stdout
+    };
+    let generated = generate(&["whole/model"]);
+    assert_eq!(generate(&["model", "--adapter", "exported"]), generated);
+    assert_ne!(generate(&["model"]), generated);
+    let refused = fixture.convert(&["model", "merged", "--merge", "whole/model"]);
+    assert!(refused.code != 0 && refused.stderr.contains("cannot be merged"), "{}", refused.stderr);
+    for (set, reason) in [
+        ("data.packing=true", "virtual tokens precede a sequence"),
+        ("save.merged=true", "virtual tokens are not part of a model's weights"),
+        ("adapter.rank=4", "`adapter.rank` has no effect: it is for adapter.method = \"lora\""),
+    ] {
+        let error = tune("out", &["--dry-run"], &[set]).refused();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
 /// Lengths of rows, and learned factors.
 #[test]
 fn magnitudes_and_learned_factors_are_trained_resumed_and_merged() {

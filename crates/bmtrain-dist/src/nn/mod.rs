@@ -9,7 +9,7 @@ pub mod scaling;
 
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions, TensorSplit};
-pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions, PromptOptions};
+pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions, PrefixOptions, PromptOptions};
 pub(crate) use magnitude::Magnitude;
 pub use norm::{Norm, NormOptions};
 pub use scaling::{ScaledSide, ScalingOptions};

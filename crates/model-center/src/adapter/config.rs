@@ -12,6 +12,17 @@ pub enum AdapterConfig {
     Ia3(Ia3Config),
     /// Virtual tokens.
     Prompt(PromptConfig),
+    /// Virtual tokens that are keys and values alone.
+    Prefix(PrefixConfig),
+}
+
+/// Virtual tokens before every sequence whose keys and values are trained, for each layer its own. Source: Li and
+/// Liang, 2021.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixConfig {
+    /// Their number.
+    pub tokens: usize,
 }
 
 /// Virtual tokens before every sequence, whose embeddings are trained. Source: Lester et al., 2021.

@@ -45,7 +45,7 @@ impl AdapterPlan {
     pub fn check_merge(&self) -> Result<()> {
         match self.config {
             AdapterConfig::Lora(_) | AdapterConfig::Ia3(_) => Ok(()),
-            AdapterConfig::Prompt(_) => {
+            AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) => {
                 let reason = "virtual tokens are not part of a model's weights and cannot be merged with them";
                 Err(Error::argument(
                     "adapter.method",

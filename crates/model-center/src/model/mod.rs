@@ -41,6 +41,7 @@ pub mod opening;
 pub mod opt;
 mod packed;
 pub mod position_table;
+pub(crate) mod prefix;
 pub mod prelude;
 pub(crate) mod prompt;
 pub mod qwen2;

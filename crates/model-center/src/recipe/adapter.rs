@@ -3,7 +3,7 @@
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
 use super::settings::{ModelInit, SaveWhich, Settings};
-use crate::adapter::{Adapter, AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
+use crate::adapter::{Adapter, AdapterConfig, Ia3Config, LoraConfig, PrefixConfig, PromptConfig};
 use crate::model::WeightForm;
 use bmtrain_core::DeviceChoice;
 
@@ -14,8 +14,13 @@ const TEXT: Expected = Expected { what: "a text", example: "Classify the sentenc
 /// The most virtual tokens.
 const MOST_TOKENS: u64 = 1 << 16;
 /// The methods by name.
-const METHODS: [(&str, Method); 4] =
-    [("none", Method::None), ("lora", Method::Lora), ("ia3", Method::Ia3), ("prompt", Method::Prompt)];
+const METHODS: [(&str, Method); 5] = [
+    ("none", Method::None),
+    ("lora", Method::Lora),
+    ("ia3", Method::Ia3),
+    ("prompt", Method::Prompt),
+    ("prefix", Method::Prefix),
+];
 
 /// The keys that some methods alone take.
 const KEYS: [(&str, &[Method]); 11] = [
@@ -27,7 +32,7 @@ const KEYS: [(&str, &[Method]); 11] = [
     ("adapter.targets", &[Method::Lora, Method::Ia3]),
     ("adapter.feed_forward", &[Method::Ia3]),
     ("adapter.trained", &[Method::Lora, Method::Ia3]),
-    ("adapter.virtual_tokens", &[Method::Prompt]),
+    ("adapter.virtual_tokens", &[Method::Prompt, Method::Prefix]),
     ("adapter.prompt_text", &[Method::Prompt]),
     ("adapter.prompt_stacks", &[Method::Prompt]),
 ];
@@ -41,6 +46,7 @@ enum Method {
     Lora,
     Ia3,
     Prompt,
+    Prefix,
 }
 
 /// The names of methods, quoted and joined.
@@ -68,7 +74,9 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
     };
     let unset = match method {
         Method::Ia3 => "not set: keys, values and second layers of feed-forwards",
-        Method::None | Method::Lora | Method::Prompt => "not set: [\"all-linear\"], the linear layers of all blocks",
+        Method::None | Method::Lora | Method::Prompt | Method::Prefix => {
+            "not set: [\"all-linear\"], the linear layers of all blocks"
+        }
     };
     let targets = r.optional_texts("adapter.targets", unset, "[\"q_proj\", \"v_proj\"]");
     let unset = "not set: second layers of feed-forwards";
@@ -81,7 +89,7 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
         decoder: r.choice("adapter.prompt_stacks", &[("first", false), ("both", true)], false),
     };
     if method == Method::None {
-        let all: &[Method] = &[Method::Lora, Method::Ia3, Method::Prompt];
+        let all: &[Method] = &[Method::Lora, Method::Ia3, Method::Prompt, Method::Prefix];
         let of_all = ["adapter.quantize", "adapter.path"].map(|key| (key, all));
         for (key, methods) in of_all.into_iter().chain(KEYS) {
             let fix = format!("remove it, or set adapter.method = {}", names_of(methods, " or "));
@@ -109,6 +117,7 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
             Adapter::New(AdapterConfig::Lora(lora))
         }
         (Method::Prompt, None) => Adapter::New(AdapterConfig::Prompt(prompt)),
+        (Method::Prefix, None) => Adapter::New(AdapterConfig::Prefix(PrefixConfig { tokens: prompt.tokens })),
     };
     (Some(adapter), form)
 }
@@ -124,7 +133,8 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     }
     check_quantized(r, s);
     let is_prompt = matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_))));
-    if s.save.merged && is_prompt {
+    let has_virtual_tokens = is_prompt || matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prefix(_))));
+    if s.save.merged && has_virtual_tokens {
         let reason = "virtual tokens are not part of a model's weights, and `save.merged` writes a model alone";
         r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
     }
@@ -132,7 +142,7 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
         let reason = "virtual tokens are not sharded over tensor-parallel ranks";
         r.contradiction(&["parallel.sequence", "adapter.method"], reason, "set parallel.sequence = false");
     }
-    if s.data.packing && is_prompt {
+    if s.data.packing && has_virtual_tokens {
         let reason = "virtual tokens precede a sequence, and `data.packing` puts several documents into one";
         r.contradiction(&["data.packing", "adapter.method"], reason, "set data.packing = false");
     }

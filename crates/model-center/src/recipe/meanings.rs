@@ -78,8 +78,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second(
         "adapter.method",
         "`lora` freezes the model and trains low-rank updates of its linear layers, `ia3` factors of keys, values and \
-         feed-forwards, `prompt` the embeddings of virtual tokens before every sequence: all that checkpoints and the \
-         saved directory have, `docs/adapters.md`.",
+         feed-forwards, `prompt` the embeddings of virtual tokens before every sequence, `prefix` their keys and \
+         values in each layer: all that checkpoints and the saved directory have, `docs/adapters.md`.",
     ),
     second(
         "adapter.quantize",

@@ -7,7 +7,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
-use bmtrain_dist::nn::{Adapters, LowRankOptions, ScaledSide, ScalingOptions};
+use bmtrain_dist::nn::{Adapters, LowRankOptions, PrefixOptions, ScaledSide, ScalingOptions};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -52,6 +52,8 @@ pub struct Job {
     /// Whether all that is trained are factors of last parts of the outputs of these layers, and of inputs of the
     /// second layers of feed-forwards.
     pub factors: bool,
+    /// Virtual tokens whose keys and values are all that is trained.
+    pub prefix: Option<usize>,
     /// Label words that the model predicts at the last position of each sequence, instead of the golden labels.
     pub label_words: Option<[i64; 3]>,
     /// Factor of the loss in the backward pass.
@@ -80,6 +82,7 @@ impl Default for Job {
             low_rank: None,
             magnitude: false,
             factors: false,
+            prefix: None,
             label_words: None,
             weight: 1.0,
             steps: 20,
@@ -89,6 +92,10 @@ impl Default for Job {
 
 impl Job {
     pub fn model(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
+        if let Some(tokens) = self.prefix {
+            let adapters = Adapters { prefix: Some(PrefixOptions { tokens }), ..Adapters::default() };
+            return self.built(device, BuilderOptions { adapters: Some(Arc::new(adapters)), ..builder });
+        }
         let rank = match (self.low_rank, self.factors) {
             (None, false) => return self.built(device, builder),
             (rank, _) => rank,
