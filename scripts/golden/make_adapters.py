@@ -134,7 +134,7 @@ ADAPTERS = {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 2, "prefix_projection": False}),
     "prefix_bloom": ("bloom_a/lm", BloomForCausalLM, decoders.loss_of, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 4, "prefix_projection": False}),
-    "prefix_qwen3": ("qwen3_a/lm", Qwen3ForCausalLM, decoders.loss_of, {
+    "prefix_qwen3": ("qwen3_b/lm", Qwen3ForCausalLM, decoders.loss_of, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 1, "prefix_projection": False}),
     "prefix_opt": ("opt_a/lm", OPTForCausalLM, decoders.loss_of, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 3, "prefix_projection": False}),

@@ -189,7 +189,7 @@ impl Attention {
         let AttentionConfig { num_heads, num_heads_kv, .. } = config;
         let norm = |name: &str, options| Norm::of_heads(&builder.at(name), options);
         let project_qkv = config.project(&builder.at(PROJECT_QKV), &[num_heads, num_heads_kv, num_heads_kv])?;
-        let prefix = if config.causal { Prefix::new(builder, num_heads_kv, config.dim_head)? } else { None };
+        let prefix = if config.causal { Prefix::new(builder, &config)? } else { None };
         Ok(Attention {
             config,
             heads: config.local(builder)?,
@@ -300,7 +300,7 @@ impl Attention {
         })
     }
 
-    /// The keys and values before those of the sequences, `[B, P, 2 K H]`, where these begin with this pass.
+    /// The keys and values before the sequences, `[B, P, 2 K H]`, where these begin with this pass.
     fn prefix_of(&self, scope: &AttentionContext, cx: &Ctx) -> Result<Option<Var>> {
         let prefix = self.prefix.as_ref().zip(scope.prefix.as_ref());
         prefix.map(|(prefix, rows)| prefix.of_sequences(rows, cx)).transpose()

@@ -145,7 +145,7 @@ impl<'a, A: Architecture> Packed<'a, A> {
         prompt.map_or(0, |prompt| prompt.tokens())
     }
 
-    /// Keys of a sequence before its next tokens: those of prefix tuning, or the cached ones.
+    /// Keys of a sequence before its next tokens: of its prefix, or the cached ones.
     fn keys(&self, length: usize) -> usize {
         if length == 0 { self.model.spec.prefix } else { length }
     }
