@@ -231,12 +231,19 @@ fn virtual_tokens_are_trained_saved_and_generated_with() {
     }
 }
 
-/// Keys and values of virtual tokens in each layer.
+/// Keys and values of virtual tokens in each layer, and bottlenecks after layers: what cannot be merged.
 #[test]
-fn keys_and_values_of_virtual_tokens_are_trained_in_every_layout_and_generated_with() {
+fn prefixes_and_bottlenecks_are_trained_in_every_layout_and_generated_with() {
+    let prefix = ["adapter.method=prefix", "adapter.virtual_tokens=4", "train.lr=1e-1"];
+    trained_in_every_layout(&prefix, "keys and values of 4 virtual tokens before a sequence, in 2 layers");
+    let bottleneck = ["adapter.method=bottleneck", "adapter.bottleneck_size=3", "train.lr=1e-2"];
+    trained_in_every_layout(&bottleneck, "bottlenecks of 3 values on 4 c_proj");
+}
+
+fn trained_in_every_layout(fixed: &[&str], described: &str) {
     let fixture = Fixture::decoder();
-    let fixed = ["adapter.method=prefix", "adapter.virtual_tokens=4", "train.lr=1e-1", "train.steps=6"];
     let task = ["data.task=language", "data.max_length=12", "checkpoint.every=2 steps", "train.micro_batch_size=2"];
+    let task = [&task[..], &["train.steps=6"]].concat();
     let elastic = "train.gradient_sum=elastic";
     let tune = |dir: &str, further: &[&str], more: &[&str]| {
         let dir = format!("output.dir={dir}");
@@ -246,10 +253,10 @@ fn keys_and_values_of_virtual_tokens_are_trained_in_every_layout_and_generated_w
     };
     let result = |dir: &str| (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, dir));
     let run = tune("whole", &[], &[elastic]).succeeded();
-    let described = "keys and values of 4 virtual tokens before a sequence, in 2 layers";
     assert!(run.stderr.contains(described), "{}", run.stderr);
     let whole = result("whole");
-    assert!(whole.0.len() == 1 && whole.0[0].0 == "prompt_embeddings", "{:?}", whole.0);
+    let is_of_adapter = |name: &str| name == "prompt_embeddings" || name.contains(".c_proj.bottleneck.");
+    assert!(whole.0.iter().all(|(name, _)| is_of_adapter(name)), "{:?}", whole.0);
     assert!(whole.1[5] < whole.1[0], "{:?}", whole.1);
     let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[elastic]);
     assert_eq!(died.code, -1, "{}", died.stderr);
@@ -287,14 +294,27 @@ fn keys_and_values_of_virtual_tokens_are_trained_in_every_layout_and_generated_w
     assert_ne!(generate(&["model"]), generated);
     let refused = fixture.convert(&["model", "merged", "--merge", "whole/model"]);
     assert!(refused.code != 0 && refused.stderr.contains("cannot be merged"), "{}", refused.stderr);
-    for (set, reason) in [
-        ("data.packing=true", "virtual tokens precede a sequence"),
-        ("save.merged=true", "virtual tokens are not part of a model's weights"),
-        ("adapter.rank=4", "`adapter.rank` has no effect: it is for adapter.method = \"lora\""),
-    ] {
-        let error = tune("out", &["--dry-run"], &[set]).refused();
-        assert!(error.contains(reason), "{error}");
-    }
+    let error = tune("out", &["--dry-run"], &["save.merged=true", "adapter.rank=4"]).refused();
+    assert!(error.contains("`save.merged` writes a model alone") || error.contains("are not linear"), "{error}");
+    assert!(error.contains("`adapter.rank` has no effect: it is for adapter.method = \"lora\""), "{error}");
+}
+
+#[test]
+fn settings_of_prefixes_and_bottlenecks_that_contradict_others_are_named() {
+    let fixture = Fixture::decoder();
+    let refused = |sets: &[&str]| {
+        let sets = sets.iter().chain(&["data.task=language"]).flat_map(|set| ["--set", set]);
+        fixture.finetune(&["--dry-run"].into_iter().chain(sets).collect::<Vec<_>>()).refused()
+    };
+    let error = refused(&["adapter.method=prefix", "data.packing=true"]);
+    assert!(error.contains("virtual tokens precede a sequence"), "{error}");
+    let both = ["adapter.method=bottleneck", "adapter.placement=attention", "adapter.targets=[\"c_proj\"]"];
+    let error = refused(&both);
+    assert!(error.contains("`adapter.placement` has no effect: adapter.targets names the layers"), "{error}");
+    let error = refused(&["adapter.method=bottleneck", "adapter.targets=[\"c_attn\"]"]);
+    assert!(error.contains("c_attn does not end an attention or a feed-forward"), "{error}");
+    let error = refused(&["adapter.method=prefix", "adapter.activation=relu"]);
+    assert!(error.contains("`adapter.activation` has no effect: it is for adapter.method = \"bottleneck\""), "{error}");
 }
 
 /// Lengths of rows, and learned factors.

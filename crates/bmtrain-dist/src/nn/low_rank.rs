@@ -4,6 +4,7 @@
 //! each update beside the weight, and [`Linear`](super::Linear) adds their product to its outputs. With a
 //! [magnitude](LowRankOptions::magnitude) it scales them, too.
 
+use super::bottleneck::BottleneckOptions;
 use super::linear::{LinearOptions, Parallel, TensorSplit};
 use super::magnitude::Magnitude;
 use super::scaling::ScalingOptions;
@@ -24,9 +25,11 @@ pub struct Adapters {
     pub low_rank: HashMap<String, Vec<LowRankOptions>>,
     /// Learned factors by the full name of a linear layer, of outputs or inputs that do not overlap.
     pub scaling: HashMap<String, Vec<ScalingOptions>>,
+    /// Bottlenecks by the full name of a linear layer.
+    pub bottlenecks: HashMap<String, BottleneckOptions>,
     /// Virtual tokens, for a model that has them.
     pub prompt: Option<PromptOptions>,
-    /// Trained keys and values before those of every sequence, for a model that has them.
+    /// Trained keys and values before every sequence, for a model that has them.
     pub prefix: Option<PrefixOptions>,
     /// Full names of parameters of the model that are trained, too.
     pub trained: NamePatterns,

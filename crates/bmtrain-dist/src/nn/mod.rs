@@ -1,5 +1,6 @@
 //! Layers: the smallest things that own parameters.
 
+pub mod bottleneck;
 pub mod embedding;
 pub mod linear;
 pub mod low_rank;
@@ -7,6 +8,7 @@ mod magnitude;
 pub mod norm;
 pub mod scaling;
 
+pub use bottleneck::BottleneckOptions;
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions, TensorSplit};
 pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions, PrefixOptions, PromptOptions};

@@ -5,6 +5,7 @@
 //! `[N]`; IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. What virtual tokens have is one
 //! tensor, `prompt_embeddings`.
 
+use super::bottleneck::{self, BottleneckLayer};
 use super::lora::LoraUpdate;
 use super::modules::{LinearModule, names_module};
 use super::peft_config;
@@ -69,6 +70,8 @@ pub(super) struct PeftDirectory {
     magnitudes: BTreeMap<String, TensorEntry>,
     /// `ia3_l`, likewise.
     factors: BTreeMap<String, TensorEntry>,
+    /// How many of its four tensors the bottleneck after a module has, likewise.
+    bottlenecks: BTreeMap<String, usize>,
     /// Names of all tensors, without the prefix.
     names: BTreeSet<String>,
 }
@@ -89,6 +92,7 @@ impl PeftDirectory {
             updates: BTreeMap::new(),
             magnitudes: BTreeMap::new(),
             factors: BTreeMap::new(),
+            bottlenecks: BTreeMap::new(),
             names: BTreeSet::new(),
         };
         if let AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) = &peft.config {
@@ -109,6 +113,8 @@ impl PeftDirectory {
                 peft.magnitudes.insert(module, entry.clone());
             } else if let Some(module) = of(FACTORS) {
                 peft.factors.insert(module, entry.clone());
+            } else if let Some(module) = bottleneck::TENSORS.iter().find_map(|end| of(end)) {
+                *peft.bottlenecks.entry(module).or_default() += 1;
             } else if name.contains(".lora_") {
                 return Err(refused("only the matrices of LoRA and DoRA's magnitudes are read"));
             }
@@ -130,6 +136,7 @@ impl PeftDirectory {
         let missing = match &peft.config {
             AdapterConfig::Lora(_) => Some("lora_A").filter(|_| peft.updates.is_empty()),
             AdapterConfig::Ia3(_) => Some("ia3_l").filter(|_| peft.factors.is_empty()),
+            AdapterConfig::Bottleneck(_) => Some("bottleneck").filter(|_| peft.bottlenecks.is_empty()),
             AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) => None,
         };
         if let Some(missing) = missing {
@@ -233,6 +240,27 @@ impl PeftDirectory {
             }
         }
         self.check_used(chosen.len(), self.factors.keys(), modules, names)?;
+        Ok(chosen)
+    }
+
+    /// The model's modules that have bottlenecks, in the model's order.
+    pub(super) fn chosen_bottlenecks<'m>(
+        &self,
+        modules: &'m [LinearModule],
+        names: &NameTable,
+    ) -> Result<Vec<&'m LinearModule>> {
+        let mut chosen = Vec::new();
+        for module in modules {
+            let Some((path, count)) = of_module(&self.bottlenecks, &module.path, names.base_prefix) else { continue };
+            if *count < bottleneck::TENSORS.len() {
+                return Err(self.misfit(path, "weights and biases of down and up are not all there".to_owned()));
+            }
+            if !bottleneck::may_have_one(module) {
+                return Err(self.misfit(path, "it does not end an attention or a feed-forward".to_owned()));
+            }
+            chosen.push(module);
+        }
+        self.check_used(chosen.len(), self.bottlenecks.keys(), modules, names)?;
         Ok(chosen)
     }
 
@@ -370,6 +398,8 @@ impl AdapterPlan {
     pub fn written(&self) -> impl Iterator<Item = &str> {
         let updates = self.updates.iter().flat_map(LoraUpdate::parameters);
         let updates = updates.chain(self.factors.iter().map(|factors| factors.factors.as_str()));
+        let bottlenecks = self.bottlenecks.iter().flat_map(|layer| layer.parameters.iter().map(String::as_str));
+        let updates = updates.chain(bottlenecks);
         let whole = self.trained.iter().map(|param| param.name.as_str());
         let tables = self.virtual_tokens.iter().flat_map(|tables| tables.names.iter().map(String::as_str));
         updates.chain(whole).chain(tables)
@@ -396,6 +426,9 @@ impl AdapterPlan {
         let prefixed = |part: &TensorPart| TensorPart { name: format!("{PREFIX}{}", part.name), ..part.clone() };
         if let Some(factors) = self.factors.iter().find(|factors| factors.factors == name) {
             return vec![prefixed(&factors.tensor())];
+        }
+        if let Some(part) = self.bottlenecks.iter().find_map(|layer| BottleneckLayer::tensor(layer, name)) {
+            return vec![prefixed(&part)];
         }
         let trained = self.trained.iter().find(|param| param.name == name);
         trained.into_iter().flat_map(|param| param.parts.iter().map(prefixed)).collect()

@@ -5,7 +5,8 @@
 use super::lora::LoraUpdate;
 use super::peft::{PeftDetails, SAVE_AGAIN};
 use super::plan::AdapterPlan;
-use super::{AdapterConfig, Ia3Config, LoraConfig, PrefixConfig, PromptConfig};
+use super::{AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PrefixConfig, PromptConfig};
+use crate::config::activations;
 use crate::config::json::number;
 use crate::file::printable;
 use crate::model::TextHead;
@@ -27,10 +28,14 @@ const NOT_AVAILABLE: [&str; 11] = [
     "velora_config",
 ];
 
+/// The method of bottleneck adapters, which PEFT does not have.
+const BOTTLENECK: &str = "BOTTLENECK";
+
 /// The settings of a configuration, and alphas of some modules by names as in its targets.
 ///
 /// # Errors
-/// Another method than LoRA, DoRA, IA³, prompt and prefix tuning, or a part of LoRA that is not available; malformed values.
+/// Another method than LoRA, DoRA, IA³, prompt tuning, prefix tuning and bottlenecks, or a part of LoRA that is not
+/// available; malformed values.
 pub(super) fn read(fields: &Map<String, Value>, place: &str) -> Result<(AdapterConfig, Vec<(String, f32)>)> {
     match fields.get("peft_type").and_then(Value::as_str).unwrap_or_default() {
         "PROMPT_TUNING" => Ok((AdapterConfig::Prompt(read_prompt(fields, place)?), Vec::new())),
@@ -42,6 +47,7 @@ pub(super) fn read(fields: &Map<String, Value>, place: &str) -> Result<(AdapterC
             let (config, alphas) = read_lora(fields, place)?;
             Ok((AdapterConfig::Lora(config), alphas))
         }
+        BOTTLENECK => Ok((AdapterConfig::Bottleneck(read_bottleneck(fields, place)?), Vec::new())),
         "IA3" => {
             let [targets, feed_forward, trained] =
                 ["target_modules", "feedforward_modules", "modules_to_save"].map(|field| texts(fields, field));
@@ -70,6 +76,19 @@ fn read_tokens(fields: &Map<String, Value>, place: &str) -> Result<usize> {
     let tokens = fields.get(field).and_then(Value::as_u64).filter(|tokens| (1..=1 << 20).contains(tokens));
     let wrong = || Error::model(format!("{place}, field {field}"), "it is not a number of tokens", SAVE_AGAIN);
     tokens.map(|tokens| tokens as usize).ok_or_else(wrong)
+}
+
+/// The settings of bottleneck adapters.
+fn read_bottleneck(fields: &Map<String, Value>, place: &str) -> Result<BottleneckConfig> {
+    let wrong = |field: &str, reason: &str| Error::model(format!("{place}, field {field}"), reason, SAVE_AGAIN);
+    let size = fields.get("bottleneck_size").and_then(Value::as_u64).filter(|size| (1..=1 << 20).contains(size));
+    let size = size.ok_or_else(|| wrong("bottleneck_size", "it is not a number of values"))? as usize;
+    let name = fields.get("activation").and_then(Value::as_str).unwrap_or_default();
+    let activation = activations::parse(name).filter(|between| !between.gated);
+    let activation = activation.ok_or_else(|| wrong("activation", "it is not the name of an activation"))?.activation;
+    let [targets, trained] = ["target_modules", "modules_to_save"].map(|field| texts(fields, field));
+    // The tensors state the layers.
+    Ok(BottleneckConfig { size, activation, placement: BottleneckPlacement::Both, targets, trained })
 }
 
 /// The settings of LoRA, and alphas of some modules.
@@ -140,6 +159,7 @@ impl AdapterPlan {
             AdapterConfig::Ia3(_) => self.ia3_fields(),
             AdapterConfig::Prompt(config) => self.prompt_fields(config, details),
             AdapterConfig::Prefix(config) => self.prefix_fields(config),
+            AdapterConfig::Bottleneck(config) => self.bottleneck_fields(config),
         };
         let common = json!({
             "task_type": self.head.and_then(|head| task_type(head, self.generates_targets)),
@@ -181,6 +201,16 @@ impl AdapterPlan {
             "encoder_hidden_size": size,
             "prefix_projection": false,
             "modules_to_save": null,
+        })
+    }
+
+    fn bottleneck_fields(&self, config: &BottleneckConfig) -> Value {
+        json!({
+            "peft_type": BOTTLENECK,
+            "bottleneck_size": config.size,
+            "activation": activations::name(config.activation),
+            "target_modules": self.target_modules,
+            "modules_to_save": self.saved_modules(),
         })
     }
 

@@ -1,17 +1,18 @@
 //! Which layers of a model are updated, and what else is trained of it.
 
+use super::bottleneck::{self, BottleneckLayer};
 use super::lora::{self, LoraUpdate};
 use super::modules::{linear_modules, names_ancestor, target_modules};
 use super::peft::PeftDirectory;
 use super::scaling::{self, LearnedFactors};
 use super::virtual_tokens::TokenTables;
-use super::{Adapter, AdapterConfig, PrefixConfig, PromptConfig};
+use super::{Adapter, AdapterConfig, BottleneckConfig, PrefixConfig, PromptConfig};
 use crate::formats::names::ParamShape;
 use crate::formats::{NameTable, TensorPart};
 use crate::model::TextHead;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
-use bmtrain_dist::nn::{Adapters, LowRankOptions, PrefixOptions, PromptOptions, ScalingOptions};
+use bmtrain_dist::nn::{Adapters, BottleneckOptions, LowRankOptions, PrefixOptions, PromptOptions, ScalingOptions};
 use bmtrain_dist::param::NamePatterns;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub struct AdapterPlan {
     pub(super) config: AdapterConfig,
     pub(super) updates: Vec<LoraUpdate>,
     pub(super) factors: Vec<LearnedFactors>,
+    pub(super) bottlenecks: Vec<BottleneckLayer>,
     pub(super) trained: Vec<TrainedParam>,
     pub(super) virtual_tokens: Option<TokenTables>,
     /// What PEFT's `target_modules` has to be for the same layers.
@@ -81,6 +83,7 @@ impl AdapterPlan {
         let mut plan = AdapterPlan {
             updates: Vec::new(),
             factors: Vec::new(),
+            bottlenecks: Vec::new(),
             trained: Vec::new(),
             virtual_tokens: None,
             target_modules: Vec::new(),
@@ -123,6 +126,16 @@ impl AdapterPlan {
                 plan.target_modules.sort();
                 plan.factors =
                     chosen.iter().map(|(module, of_inputs)| LearnedFactors::new(module, *of_inputs)).collect();
+                plan.add_trained(&config.trained, parameters, names)?;
+            }
+            AdapterConfig::Bottleneck(config) => {
+                let modules = linear_modules(parameters, names)?;
+                let chosen = match plan.saved.first() {
+                    Some(saved) => saved.chosen_bottlenecks(&modules, names)?,
+                    None => bottleneck::chosen(&config, &modules)?,
+                };
+                plan.target_modules = target_modules(chosen.iter().copied(), &modules);
+                plan.bottlenecks = chosen.iter().map(|module| BottleneckLayer::new(module, config.size)).collect();
                 plan.add_trained(&config.trained, parameters, names)?;
             }
             AdapterConfig::Prompt(config) => {
@@ -184,10 +197,14 @@ impl AdapterPlan {
     /// The options of the builder that declares the updates.
     pub fn adapters(&self) -> Adapters {
         let mut low_rank: HashMap<String, Vec<LowRankOptions>> = HashMap::new();
-        let (mut dropout, mut prompt, mut prefix) = (0.0, None, None);
+        let (mut dropout, mut bottlenecks, mut prompt, mut prefix) = (0.0, HashMap::new(), None, None);
         match &self.config {
             AdapterConfig::Lora(config) => dropout = config.dropout,
             AdapterConfig::Ia3(_) => {}
+            AdapterConfig::Bottleneck(BottleneckConfig { size, activation, .. }) => {
+                let options = BottleneckOptions { size: *size, activation: *activation };
+                bottlenecks = self.bottlenecks.iter().map(|one| (one.layer.clone(), options.clone())).collect();
+            }
             AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
                 prompt = Some(PromptOptions { tokens: *tokens, decoder: *decoder });
             }
@@ -208,7 +225,7 @@ impl AdapterPlan {
             scaling.entry(factors.layer.clone()).or_default().push(factors.options());
         }
         let trained = NamePatterns::new(self.trained.iter().map(|param| param.name.as_str()));
-        Adapters { low_rank, scaling, prompt, prefix, trained }
+        Adapters { low_rank, scaling, bottlenecks, prompt, prefix, trained }
     }
 
     /// Names and full shapes of the written parameters, in the order of [`AdapterPlan::written`].
@@ -225,7 +242,9 @@ impl AdapterPlan {
         let factors = self.factors.iter().map(|factors| ParamShape::new(factors.factors.clone(), [factors.count()]));
         let whole = self.trained.iter().map(|param| ParamShape::new(param.name.clone(), param.shape.clone()));
         let tables = self.virtual_tokens.iter().flat_map(TokenTables::shapes);
-        self.updates.iter().flat_map(of_update).chain(factors).chain(whole).chain(tables).collect()
+        let bottlenecks = self.bottlenecks.iter().flat_map(BottleneckLayer::shapes);
+        let of_layers = self.updates.iter().flat_map(of_update).chain(factors).chain(bottlenecks);
+        of_layers.chain(whole).chain(tables).collect()
     }
 
     /// The text that new virtual tokens begin with.
@@ -277,6 +296,11 @@ impl AdapterPlan {
         &self.factors
     }
 
+    /// The bottlenecks, in the order of the model's layers.
+    pub fn bottlenecks(&self) -> &[BottleneckLayer] {
+        &self.bottlenecks
+    }
+
     /// Our names of the model's parameters that are trained as a whole.
     pub fn trained(&self) -> impl Iterator<Item = &str> {
         self.trained.iter().map(|param| param.name.as_str())
@@ -297,6 +321,7 @@ impl AdapterPlan {
                 format!("{} of rank {}", if config.dora { "DoRA" } else { "LoRA" }, config.rank)
             }
             AdapterConfig::Ia3(_) => "IA3".to_owned(),
+            AdapterConfig::Bottleneck(BottleneckConfig { size, .. }) => format!("bottlenecks of {size} values"),
             AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
                 let decoder = if *decoder { " and as many before the decoder's" } else { "" };
                 return format!("{tokens} virtual tokens before a sequence{decoder}");
@@ -308,6 +333,7 @@ impl AdapterPlan {
         };
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         let names = self.updates.iter().map(LoraUpdate::name).chain(self.factors.iter().map(LearnedFactors::name));
+        let names = names.chain(self.bottlenecks.iter().map(BottleneckLayer::name));
         names.for_each(|name| *counts.entry(name).or_default() += 1);
         let layers: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let trained = match self.modules_to_save.as_slice() {
