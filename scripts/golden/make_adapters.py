@@ -1,5 +1,5 @@
-"""Golden data for adapters: writes `adapters`, PEFT's LoRA, DoRA, IA3 and prompt tuning on tiny models of other goldens
-in 64-bit floats.
+"""Golden data for adapters: writes `adapters`, PEFT's LoRA, DoRA, IA3, prompt and prefix tuning on tiny models of
+other goldens in 64-bit floats.
 
 crates/model-center/tests/golden/README.md describes every file and tensor. The data are committed; run the script only
 to change them:
@@ -14,10 +14,11 @@ import re
 
 import peft
 import torch
-from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
+from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertForSequenceClassification, BloomForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration,
+    BertForSequenceClassification, BloomForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM,
+    T5ForConditionalGeneration,
 )
 
 import decoders
@@ -125,6 +126,16 @@ ADAPTERS = {
         "feedforward_modules": ["output.dense"]}),
     "ia3_t5": ("t5_b/lm", T5ForConditionalGeneration, seq2seq.loss_of, {
         "task_type": "SEQ_2_SEQ_LM", "target_modules": ["k", "v", "wo"], "feedforward_modules": ["wo"]}),
+    # Keys and values of virtual tokens: of fewer heads than queries have beside rotary positions, beside learned ones,
+    # slopes and norms of heads.
+    "prefix_llama": ("llama_a/lm", LlamaForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "num_virtual_tokens": 3, "prefix_projection": False}),
+    "prefix_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "num_virtual_tokens": 2, "prefix_projection": False}),
+    "prefix_bloom": ("bloom_a/lm", BloomForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "num_virtual_tokens": 4, "prefix_projection": False}),
+    "prefix_qwen3": ("qwen3_b/lm", Qwen3ForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "num_virtual_tokens": 1, "prefix_projection": False}),
 }
 
 
@@ -142,6 +153,8 @@ def name_in_file(name):
 
 def config_of(settings):
     """The configuration of an adapter."""
+    if "prefix_projection" in settings:
+        return PrefixTuningConfig(**settings)
     if "num_virtual_tokens" in settings:
         return PromptTuningConfig(**settings)
     return LoraConfig(lora_dropout=0.0, **settings) if "r" in settings else IA3Config(**settings)
@@ -231,11 +244,32 @@ def write_combined(out):
     print(f"{name}: logits of two adapters")
 
 
+# Keys and values that are projected from smaller embeddings: the model, the seed, the configuration.
+PROJECTED = ("prefix_projected", "llama_a/lm", 611, {
+    "task_type": "CAUSAL_LM", "num_virtual_tokens": 3, "prefix_projection": True, "encoder_hidden_size": 6})
+
+
+def write_projected(out):
+    """An adapter whose projection PEFT has computed in the tensor that it saved, and the logits with it."""
+    name, model, seed, settings = PROJECTED
+    directory = out / "adapters" / name
+    tuned = build(model, LlamaForCausalLM, settings, seed)
+    save(tuned, model, directory)
+    inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
+    tuned = peft.PeftModel.from_pretrained(
+        LlamaForCausalLM.from_pretrained(DEFAULT_OUT / model, attn_implementation="eager"), directory)
+    with in_64_bits():
+        logits = tuned.double().eval()(**inputs).logits
+    save_file({"logits": logits.detach().clone().contiguous()}, directory / "golden.safetensors")
+    print(f"{name}: logits of projected keys and values")
+
+
 def write_all(out):
     assert peft.__version__ == PINNED_PEFT, f"peft is {peft.__version__}, the goldens are of {PINNED_PEFT}"
     for number, name in enumerate(ADAPTERS):
         write_adapter(out, name, 501 + number)
     write_combined(out)
+    write_projected(out)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! Linear layers, split by columns or rows over tensor-parallel ranks.
 
+use super::bottleneck::Bottleneck;
 use super::embedding::shard_of;
 use super::low_rank::LowRank;
 use super::scaling::{self, Scaling};
@@ -75,6 +76,8 @@ pub struct Linear {
     low_rank: Vec<LowRank>,
     /// Learned factors, of the builder's adapters.
     scaling: Scaling,
+    /// What follows the outputs, of the builder's adapters.
+    bottleneck: Option<Bottleneck>,
 }
 
 /// What the layer does over several tensor-parallel ranks.
@@ -111,8 +114,9 @@ impl Linear {
         };
         let low_rank = LowRank::of_layer(builder, &layer, &weight)?;
         let scaling = Scaling::of_layer(builder, &layer, &weight)?;
+        let bottleneck = Bottleneck::of_layer(builder, &layer)?;
         builder.note_linear(layer);
-        Ok(Linear { weight, bias, parallel, low_rank, scaling })
+        Ok(Linear { weight, bias, parallel, low_rank, scaling, bottleneck })
     }
 
     /// The outputs of this rank, where they are split as a vocabulary over several ranks.
@@ -128,11 +132,11 @@ impl Linear {
         &self.weight
     }
 
-    /// Whether it has low-rank updates or learned factors
+    /// Whether it has low-rank updates, learned factors or a bottleneck
     /// ([`BuilderOptions::adapters`](crate::param::BuilderOptions::adapters)), which an op that fuses several layers
     /// does not compute.
     pub fn is_adapted(&self) -> bool {
-        !self.low_rank.is_empty() || !self.scaling.is_empty()
+        !self.low_rank.is_empty() || !self.scaling.is_empty() || self.bottleneck.is_some()
     }
 
     /// The bias, `[outputs]`.
@@ -172,6 +176,10 @@ impl Linear {
         let y = self.low_rank.iter().try_fold(y, update)?; // [.., outputs]
         let y = if has_magnitudes { self.with_magnitudes(y, bias.as_ref(), cx)? } else { y }; // [.., outputs]
         let y = self.scaling.of_outputs(y, cx)?; // [.., outputs]
+        let y = match &self.bottleneck {
+            Some(bottleneck) => bottleneck.after(y, cx)?, // [.., outputs]
+            None => y,
+        };
         match (&self.parallel, activation, own_activation) {
             // Of the sum, not of its terms.
             (_, Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),

@@ -4,6 +4,7 @@
 //! each update beside the weight, and [`Linear`](super::Linear) adds their product to its outputs. With a
 //! [magnitude](LowRankOptions::magnitude) it scales them, too.
 
+use super::bottleneck::BottleneckOptions;
 use super::linear::{LinearOptions, Parallel, TensorSplit};
 use super::magnitude::Magnitude;
 use super::scaling::ScalingOptions;
@@ -24,8 +25,12 @@ pub struct Adapters {
     pub low_rank: HashMap<String, Vec<LowRankOptions>>,
     /// Learned factors by the full name of a linear layer, of outputs or inputs that do not overlap.
     pub scaling: HashMap<String, Vec<ScalingOptions>>,
+    /// Bottlenecks by the full name of a linear layer.
+    pub bottlenecks: HashMap<String, BottleneckOptions>,
     /// Virtual tokens, for a model that has them.
     pub prompt: Option<PromptOptions>,
+    /// Trained keys and values before every sequence, for a model that has them.
+    pub prefix: Option<PrefixOptions>,
     /// Full names of parameters of the model that are trained, too.
     pub trained: NamePatterns,
 }
@@ -38,6 +43,14 @@ pub struct PromptOptions {
     pub tokens: usize,
     /// Whether the decoder of an encoder-decoder has as many of its own, beside the encoder's.
     pub decoder: bool,
+}
+
+/// Virtual tokens before every sequence that are keys and values alone, trained for each self-attention: prefix tuning.
+/// A model that has them reads them from its builder's options and declares the values below [`Builder::adapter`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefixOptions {
+    /// Their number, before a sequence.
+    pub tokens: usize,
 }
 
 /// One low-rank update of a linear layer: `y[.., rows] += scale · dropout(x) a^T b^T`.

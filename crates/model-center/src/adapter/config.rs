@@ -1,5 +1,6 @@
 //! The settings of adapters.
 
+use bmtrain_core::kernel::Activation;
 use serde::{Deserialize, Serialize};
 
 /// What is trained beside a frozen model.
@@ -12,6 +13,62 @@ pub enum AdapterConfig {
     Ia3(Ia3Config),
     /// Virtual tokens.
     Prompt(PromptConfig),
+    /// Virtual tokens that are keys and values alone.
+    Prefix(PrefixConfig),
+    /// Two maps after layers.
+    Bottleneck(BottleneckConfig),
+}
+
+/// Two maps with an activation in between after the outputs of layers, which are added to them: bottleneck adapters.
+/// Source: Houlsby et al., 2019; Pfeiffer et al., 2021.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BottleneckConfig {
+    /// Length in between.
+    pub size: usize,
+    /// Function in between.
+    #[serde(with = "crate::config::activations::by_name")]
+    pub activation: Activation,
+    /// After which layers, where [`BottleneckConfig::targets`] names none.
+    pub placement: BottleneckPlacement,
+    /// After which layers, by names as in [`LoraConfig::targets`]; empty for [`BottleneckConfig::placement`].
+    pub targets: Vec<String>,
+    /// Modules that are trained as a whole, as in [`LoraConfig::trained`].
+    pub trained: Vec<String>,
+}
+
+/// After which layers of a block bottlenecks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BottleneckPlacement {
+    /// Each attention and each feed-forward, as Houlsby et al. have them.
+    Both,
+    /// Each attention.
+    Attention,
+    /// Each feed-forward, as Pfeiffer et al. have them.
+    FeedForward,
+}
+
+impl Default for BottleneckConfig {
+    /// 64 values in between with GELU, after attention and feed-forward.
+    fn default() -> Self {
+        BottleneckConfig {
+            size: 64,
+            activation: Activation::Gelu,
+            placement: BottleneckPlacement::Both,
+            targets: Vec::new(),
+            trained: Vec::new(),
+        }
+    }
+}
+
+/// Virtual tokens before every sequence whose keys and values are trained, for each layer its own. Source: Li and
+/// Liang, 2021.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixConfig {
+    /// Their number.
+    pub tokens: usize,
 }
 
 /// Virtual tokens before every sequence, whose embeddings are trained. Source: Lester et al., 2021.

@@ -41,11 +41,16 @@ impl AdapterPlan {
     /// Whether the adapter can be added to a model's weights.
     ///
     /// # Errors
-    /// Virtual tokens, which are no part of them.
+    /// Virtual tokens, which are no part of them; bottlenecks, which are not linear.
     pub fn check_merge(&self) -> Result<()> {
         match self.config {
             AdapterConfig::Lora(_) | AdapterConfig::Ia3(_) => Ok(()),
-            AdapterConfig::Prompt(_) => {
+            AdapterConfig::Bottleneck(_) => {
+                let reason = "bottleneck adapters are not linear and cannot be merged with a model's weights";
+                let fix = "use it beside the model: --adapter, or save.merged = false";
+                Err(Error::argument("adapter.method", reason, fix))
+            }
+            AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) => {
                 let reason = "virtual tokens are not part of a model's weights and cannot be merged with them";
                 Err(Error::argument(
                     "adapter.method",

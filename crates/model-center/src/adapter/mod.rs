@@ -2,7 +2,8 @@
 //!
 //! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them, with
 //!   trained lengths of rows as DoRA. [`Ia3Config`]: learned factors of what they compute. [`PromptConfig`]: virtual
-//!   tokens before every sequence.
+//!   tokens before every sequence. [`PrefixConfig`]: keys and values of virtual tokens.
+//!   [`BottleneckConfig`]: two maps after attention and feed-forward.
 //! - [`Adapter`]: a new one, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
 //!   of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
 //! - [`AdapterPlan`]: what is trained of a model: loads and writes PEFT
@@ -26,6 +27,7 @@
 //!
 //! [`OpenOptions::adapter`]: crate::model::OpenOptions::adapter
 
+mod bottleneck;
 mod combined;
 mod config;
 mod lora;
@@ -36,8 +38,12 @@ mod peft_config;
 mod plan;
 mod save;
 mod scaling;
+mod virtual_tokens;
 
-pub use config::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
+pub use bottleneck::BottleneckLayer;
+pub use config::{
+    AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PrefixConfig, PromptConfig,
+};
 pub use lora::LoraUpdate;
 pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
 pub use plan::AdapterPlan;

@@ -2,14 +2,16 @@
 //!
 //! Source: PEFT 0.21, `get_peft_model_state_dict`. Tensors have the path of their module after `base_model.model.`;
 //! `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored, DoRA's `lora_magnitude_vector`
-//! `[N]`; IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. The embeddings of virtual tokens are one tensor,
-//! `prompt_embeddings`.
+//! `[N]`; IA³'s `ia3_l` is `[N, 1]` of outputs and `[1, K]` of inputs. What virtual tokens have is one
+//! tensor, `prompt_embeddings`.
 
+use super::bottleneck::{self, BottleneckLayer};
 use super::lora::LoraUpdate;
 use super::modules::{LinearModule, names_module};
 use super::peft_config;
-use super::plan::{AdapterPlan, PromptTables};
+use super::plan::AdapterPlan;
 use super::scaling::{has_own_inputs, shared_inputs};
+use super::virtual_tokens::TokenTables;
 use super::{AdapterConfig, LoraConfig, weights_path};
 use crate::config::json::{parse_object, to_text};
 use crate::file::{printable, read_text, write_atomic};
@@ -30,7 +32,8 @@ pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
-/// The embeddings of virtual tokens, before the encoder and then before the decoder where both have them.
+/// The embeddings of virtual tokens, before the encoder and then before the decoder where both have them; of prefix
+/// tuning, of each virtual token the keys and values of all layers.
 const PROMPT_EMBEDDINGS: &str = "prompt_embeddings";
 /// What follows the path of a module in the name of its lengths of rows.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
@@ -67,6 +70,8 @@ pub(super) struct PeftDirectory {
     magnitudes: BTreeMap<String, TensorEntry>,
     /// `ia3_l`, likewise.
     factors: BTreeMap<String, TensorEntry>,
+    /// How many of its four tensors the bottleneck after a module has, likewise.
+    bottlenecks: BTreeMap<String, usize>,
     /// Names of all tensors, without the prefix.
     names: BTreeSet<String>,
 }
@@ -87,9 +92,10 @@ impl PeftDirectory {
             updates: BTreeMap::new(),
             magnitudes: BTreeMap::new(),
             factors: BTreeMap::new(),
+            bottlenecks: BTreeMap::new(),
             names: BTreeSet::new(),
         };
-        if let AdapterConfig::Prompt(_) = &peft.config {
+        if let AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) = &peft.config {
             return Ok(peft);
         }
         let mut halves: BTreeMap<String, [Option<TensorEntry>; 2]> = BTreeMap::new();
@@ -107,6 +113,8 @@ impl PeftDirectory {
                 peft.magnitudes.insert(module, entry.clone());
             } else if let Some(module) = of(FACTORS) {
                 peft.factors.insert(module, entry.clone());
+            } else if let Some(module) = bottleneck::TENSORS.iter().find_map(|end| of(end)) {
+                *peft.bottlenecks.entry(module).or_default() += 1;
             } else if name.contains(".lora_") {
                 return Err(refused("only the matrices of LoRA and DoRA's magnitudes are read"));
             }
@@ -128,7 +136,8 @@ impl PeftDirectory {
         let missing = match &peft.config {
             AdapterConfig::Lora(_) => Some("lora_A").filter(|_| peft.updates.is_empty()),
             AdapterConfig::Ia3(_) => Some("ia3_l").filter(|_| peft.factors.is_empty()),
-            AdapterConfig::Prompt(_) => None,
+            AdapterConfig::Bottleneck(_) => Some("bottleneck").filter(|_| peft.bottlenecks.is_empty()),
+            AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) => None,
         };
         if let Some(missing) = missing {
             return Err(Error::model(weights.place(), format!("there is no {missing} in it"), SAVE_AGAIN));
@@ -234,6 +243,27 @@ impl PeftDirectory {
         Ok(chosen)
     }
 
+    /// The model's modules that have bottlenecks, in the model's order.
+    pub(super) fn chosen_bottlenecks<'m>(
+        &self,
+        modules: &'m [LinearModule],
+        names: &NameTable,
+    ) -> Result<Vec<&'m LinearModule>> {
+        let mut chosen = Vec::new();
+        for module in modules {
+            let Some((path, count)) = of_module(&self.bottlenecks, &module.path, names.base_prefix) else { continue };
+            if *count < bottleneck::TENSORS.len() {
+                return Err(self.misfit(path, "weights and biases of down and up are not all there".to_owned()));
+            }
+            if !bottleneck::may_have_one(module) {
+                return Err(self.misfit(path, "it does not end an attention or a feed-forward".to_owned()));
+            }
+            chosen.push(module);
+        }
+        self.check_used(chosen.len(), self.bottlenecks.keys(), modules, names)?;
+        Ok(chosen)
+    }
+
     /// Refuse a directory that has `paths` of modules beyond the `used` ones.
     fn check_used<'p>(
         &self,
@@ -290,17 +320,25 @@ impl SavedValues<'_> {
     pub fn get(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let SavedValues { plan, sources } = self;
         let Some((saved, weights)) = sources.get(plan.source_of(name)) else { return Ok(None) };
-        if let Some(PromptTables { names, tokens, size }) = &plan.prompt {
+        if let Some(tables) = &plan.virtual_tokens {
+            let TokenTables { names, tokens, size, kv_heads } = tables;
             let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
-            let shape = [names.len() * tokens, *size];
+            let shape = tables.shape();
             // PEFT keeps rows for a decoder that it does not read.
-            let fits = |entry: &&TensorEntry| entry.shape == shape || entry.shape == [2 * tokens, *size];
+            let has_rows_of_decoder = |entry: &TensorEntry| kv_heads.is_none() && entry.shape == [2 * tokens, *size];
+            let fits = |entry: &&TensorEntry| entry.shape == shape || has_rows_of_decoder(entry);
             let entry = weights.entry(PROMPT_EMBEDDINGS).filter(fits).ok_or_else(|| {
                 let reason = format!("it is missing, or not of shape {shape:?}, as the model has it");
                 Error::model(tensor(weights, PROMPT_EMBEDDINGS), reason, SAVE_AGAIN)
             })?;
-            let mut values = vec![0.0; tokens * size];
-            weights.read_f32_at(&entry.name, number * tokens * size, &mut values)?;
+            let (mut values, mut first) = (vec![0.0; tokens * size], 0);
+            for range in tables.ranges(number) {
+                let end = first + range.len();
+                if let Some(row) = values.get_mut(first..end) {
+                    weights.read_f32_at(&entry.name, range.start, row)?;
+                }
+                first = end;
+            }
             return Ok(Some(values));
         }
         let parts = plan.parts(name);
@@ -360,8 +398,11 @@ impl AdapterPlan {
     pub fn written(&self) -> impl Iterator<Item = &str> {
         let updates = self.updates.iter().flat_map(LoraUpdate::parameters);
         let updates = updates.chain(self.factors.iter().map(|factors| factors.factors.as_str()));
+        let bottlenecks = self.bottlenecks.iter().flat_map(|layer| layer.parameters.iter().map(String::as_str));
+        let updates = updates.chain(bottlenecks);
         let whole = self.trained.iter().map(|param| param.name.as_str());
-        updates.chain(whole).chain(self.prompt.iter().flat_map(|prompt| prompt.names.iter().map(String::as_str)))
+        let tables = self.virtual_tokens.iter().flat_map(|tables| tables.names.iter().map(String::as_str));
+        updates.chain(whole).chain(tables)
     }
 
     /// PEFT's tensors that make up one of the written parameters, with their full names; none of any other.
@@ -386,6 +427,9 @@ impl AdapterPlan {
         if let Some(factors) = self.factors.iter().find(|factors| factors.factors == name) {
             return vec![prefixed(&factors.tensor())];
         }
+        if let Some(part) = self.bottlenecks.iter().find_map(|layer| BottleneckLayer::tensor(layer, name)) {
+            return vec![prefixed(&part)];
+        }
         let trained = self.trained.iter().find(|param| param.name == name);
         trained.into_iter().flat_map(|param| param.parts.iter().map(prefixed)).collect()
     }
@@ -404,11 +448,11 @@ impl AdapterPlan {
         let parts: Vec<(&str, Vec<TensorPart>)> = self.written().map(|name| (name, self.parts(name))).collect();
         let entry = |part: &TensorPart| TensorEntry::new(part.name.clone(), dtype, part.shape.clone());
         let mut entries: Vec<TensorEntry> = parts.iter().flat_map(|(_, parts)| parts.iter().map(entry)).collect();
-        if let Some(PromptTables { names, tokens, size }) = &self.prompt {
-            entries.push(TensorEntry::new(PROMPT_EMBEDDINGS, dtype, [names.len() * tokens, *size]));
+        if let Some(tables) = &self.virtual_tokens {
+            entries.push(TensorEntry::new(PROMPT_EMBEDDINGS, dtype, tables.shape()));
         }
         let mut writer = SafetensorsWriter::create(&weights_path(directory), &entries)?;
-        let (mut values, mut prompt) = (Vec::new(), Vec::new());
+        let (mut values, mut of_tables) = (Vec::new(), Vec::new());
         for (name, parts) in &parts {
             values.clear();
             fill(name, &mut values)?;
@@ -416,11 +460,11 @@ impl AdapterPlan {
                 writer.write_f32(&part.name, &part.of(&values)?)?;
             }
             if parts.is_empty() {
-                prompt.extend_from_slice(&values);
+                of_tables.extend_from_slice(&values);
             }
         }
-        if self.prompt.is_some() {
-            writer.write_f32(PROMPT_EMBEDDINGS, &prompt)?;
+        if let Some(tables) = &self.virtual_tokens {
+            writer.write_f32(PROMPT_EMBEDDINGS, &tables.tensor(&of_tables))?;
         }
         writer.finish()?;
         write_atomic(&directory.join(ADAPTER_CONFIG), to_text(&self.config_fields(details)).as_bytes())

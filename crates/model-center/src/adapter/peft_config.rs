@@ -1,11 +1,12 @@
 //! `adapter_config.json` of a PEFT directory, read and written.
 //!
-//! Source: PEFT 0.21, `LoraConfig`, `IA3Config`, `PromptTuningConfig`.
+//! Source: PEFT 0.21, `LoraConfig`, `IA3Config`, `PromptTuningConfig`, `PrefixTuningConfig`.
 
 use super::lora::LoraUpdate;
 use super::peft::{PeftDetails, SAVE_AGAIN};
 use super::plan::AdapterPlan;
-use super::{AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
+use super::{AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PrefixConfig, PromptConfig};
+use crate::config::activations;
 use crate::config::json::number;
 use crate::file::printable;
 use crate::model::TextHead;
@@ -27,17 +28,26 @@ const NOT_AVAILABLE: [&str; 11] = [
     "velora_config",
 ];
 
+/// The method of bottleneck adapters, which PEFT does not have.
+const BOTTLENECK: &str = "BOTTLENECK";
+
 /// The settings of a configuration, and alphas of some modules by names as in its targets.
 ///
 /// # Errors
-/// Another method than LoRA, DoRA, IA³ and prompt tuning, or a part of LoRA that is not available; malformed values.
+/// Another method than LoRA, DoRA, IA³, prompt tuning, prefix tuning and bottlenecks, or a part of LoRA that is not
+/// available; malformed values.
 pub(super) fn read(fields: &Map<String, Value>, place: &str) -> Result<(AdapterConfig, Vec<(String, f32)>)> {
     match fields.get("peft_type").and_then(Value::as_str).unwrap_or_default() {
         "PROMPT_TUNING" => Ok((AdapterConfig::Prompt(read_prompt(fields, place)?), Vec::new())),
+        // With a projection the tensor has what it computed.
+        "PREFIX_TUNING" => {
+            Ok((AdapterConfig::Prefix(PrefixConfig { tokens: read_tokens(fields, place)? }), Vec::new()))
+        }
         "LORA" => {
             let (config, alphas) = read_lora(fields, place)?;
             Ok((AdapterConfig::Lora(config), alphas))
         }
+        BOTTLENECK => Ok((AdapterConfig::Bottleneck(read_bottleneck(fields, place)?), Vec::new())),
         "IA3" => {
             let [targets, feed_forward, trained] =
                 ["target_modules", "feedforward_modules", "modules_to_save"].map(|field| texts(fields, field));
@@ -46,21 +56,39 @@ pub(super) fn read(fields: &Map<String, Value>, place: &str) -> Result<(AdapterC
         method => {
             let reason = format!("the method \"{}\" is not read", printable(method, 60));
             let place = format!("{place}, field peft_type");
-            Err(Error::model(place, reason, "use an adapter of LoRA, of IA3 or of prompt tuning"))
+            Err(Error::model(place, reason, "use an adapter of LoRA, of IA3, or of prompt or prefix tuning"))
         }
     }
 }
 
 /// The settings of prompt tuning.
 fn read_prompt(fields: &Map<String, Value>, place: &str) -> Result<PromptConfig> {
-    let wrong = |field: &str, reason: &str| Error::model(format!("{place}, field {field}"), reason, SAVE_AGAIN);
-    let tokens =
-        fields.get("num_virtual_tokens").and_then(Value::as_u64).filter(|tokens| (1..=1 << 20).contains(tokens));
-    let tokens = tokens.ok_or_else(|| wrong("num_virtual_tokens", "it is not a number of tokens"))?;
+    let tokens = read_tokens(fields, place)?;
     // The tensor of PEFT's directories may have room for the decoder's, which PEFT does not read.
     let decoder = fields.get("decoder_prompt").and_then(Value::as_bool).unwrap_or(false);
     let text = fields.get("prompt_tuning_init_text").and_then(Value::as_str).map(str::to_owned);
-    Ok(PromptConfig { tokens: tokens as usize, text, decoder })
+    Ok(PromptConfig { tokens, text, decoder })
+}
+
+/// The number of virtual tokens.
+fn read_tokens(fields: &Map<String, Value>, place: &str) -> Result<usize> {
+    let field = "num_virtual_tokens";
+    let tokens = fields.get(field).and_then(Value::as_u64).filter(|tokens| (1..=1 << 20).contains(tokens));
+    let wrong = || Error::model(format!("{place}, field {field}"), "it is not a number of tokens", SAVE_AGAIN);
+    tokens.map(|tokens| tokens as usize).ok_or_else(wrong)
+}
+
+/// The settings of bottleneck adapters.
+fn read_bottleneck(fields: &Map<String, Value>, place: &str) -> Result<BottleneckConfig> {
+    let wrong = |field: &str, reason: &str| Error::model(format!("{place}, field {field}"), reason, SAVE_AGAIN);
+    let size = fields.get("bottleneck_size").and_then(Value::as_u64).filter(|size| (1..=1 << 20).contains(size));
+    let size = size.ok_or_else(|| wrong("bottleneck_size", "it is not a number of values"))? as usize;
+    let name = fields.get("activation").and_then(Value::as_str).unwrap_or_default();
+    let activation = activations::parse(name).filter(|between| !between.gated);
+    let activation = activation.ok_or_else(|| wrong("activation", "it is not the name of an activation"))?.activation;
+    let [targets, trained] = ["target_modules", "modules_to_save"].map(|field| texts(fields, field));
+    // The tensors state the layers.
+    Ok(BottleneckConfig { size, activation, placement: BottleneckPlacement::Both, targets, trained })
 }
 
 /// The settings of LoRA, and alphas of some modules.
@@ -130,6 +158,8 @@ impl AdapterPlan {
             AdapterConfig::Lora(config) => self.lora_fields(config),
             AdapterConfig::Ia3(_) => self.ia3_fields(),
             AdapterConfig::Prompt(config) => self.prompt_fields(config, details),
+            AdapterConfig::Prefix(config) => self.prefix_fields(config),
+            AdapterConfig::Bottleneck(config) => self.bottleneck_fields(config),
         };
         let common = json!({
             "task_type": self.head.and_then(|head| task_type(head, self.generates_targets)),
@@ -145,7 +175,7 @@ impl AdapterPlan {
         json!({
             "peft_type": "PROMPT_TUNING",
             "num_virtual_tokens": config.tokens,
-            "token_dim": self.prompt.as_ref().map(|prompt| prompt.size),
+            "token_dim": self.virtual_tokens.as_ref().map(|tables| tables.size),
             "num_transformer_submodules": if config.decoder { 2 } else { 1 },
             "decoder_prompt": config.decoder,
             "num_attention_heads": null,
@@ -154,6 +184,33 @@ impl AdapterPlan {
             "prompt_tuning_init_text": config.text,
             "tokenizer_name_or_path": config.text.as_ref().map(|_| details.base_model),
             "modules_to_save": null,
+        })
+    }
+
+    fn prefix_fields(&self, config: &PrefixConfig) -> Value {
+        let tables = self.virtual_tokens.as_ref();
+        // Of keys alone.
+        let size = tables.map(|tables| tables.size / 2);
+        json!({
+            "peft_type": "PREFIX_TUNING",
+            "num_virtual_tokens": config.tokens,
+            "token_dim": size,
+            "num_transformer_submodules": 1,
+            "num_attention_heads": tables.and_then(|tables| tables.kv_heads),
+            "num_layers": tables.map(|tables| tables.names.len()),
+            "encoder_hidden_size": size,
+            "prefix_projection": false,
+            "modules_to_save": null,
+        })
+    }
+
+    fn bottleneck_fields(&self, config: &BottleneckConfig) -> Value {
+        json!({
+            "peft_type": BOTTLENECK,
+            "bottleneck_size": config.size,
+            "activation": activations::name(config.activation),
+            "target_modules": self.target_modules,
+            "modules_to_save": self.saved_modules(),
         })
     }
 

@@ -1,17 +1,18 @@
 //! Which layers of a model are updated, and what else is trained of it.
 
+use super::bottleneck::{self, BottleneckLayer};
 use super::lora::{self, LoraUpdate};
 use super::modules::{linear_modules, names_ancestor, target_modules};
 use super::peft::PeftDirectory;
 use super::scaling::{self, LearnedFactors};
-use super::{Adapter, AdapterConfig, PromptConfig};
+use super::virtual_tokens::TokenTables;
+use super::{Adapter, AdapterConfig, BottleneckConfig, PrefixConfig, PromptConfig};
 use crate::formats::names::ParamShape;
 use crate::formats::{NameTable, TensorPart};
 use crate::model::TextHead;
-use crate::model::prompt::PROMPT_NAMES;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
-use bmtrain_dist::nn::{Adapters, LowRankOptions, PromptOptions, ScalingOptions};
+use bmtrain_dist::nn::{Adapters, BottleneckOptions, LowRankOptions, PrefixOptions, PromptOptions, ScalingOptions};
 use bmtrain_dist::param::NamePatterns;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -32,24 +33,15 @@ pub(super) struct TrainedParam {
     pub(super) source: usize,
 }
 
-/// The virtual tokens of a model.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct PromptTables {
-    /// Our names of the tables, `[tokens, size]`: before the first stack and, if it has its own, before the decoder.
-    pub(super) names: Vec<String>,
-    pub(super) tokens: usize,
-    /// Length of a token's embedding.
-    pub(super) size: usize,
-}
-
 /// An [`Adapter`] of a model.
 #[derive(Debug, Clone)]
 pub struct AdapterPlan {
     pub(super) config: AdapterConfig,
     pub(super) updates: Vec<LoraUpdate>,
     pub(super) factors: Vec<LearnedFactors>,
+    pub(super) bottlenecks: Vec<BottleneckLayer>,
     pub(super) trained: Vec<TrainedParam>,
-    pub(super) prompt: Option<PromptTables>,
+    pub(super) virtual_tokens: Option<TokenTables>,
     /// What PEFT's `target_modules` has to be for the same layers.
     pub(super) target_modules: Vec<String>,
     /// What `feedforward_modules` has to be.
@@ -91,8 +83,9 @@ impl AdapterPlan {
         let mut plan = AdapterPlan {
             updates: Vec::new(),
             factors: Vec::new(),
+            bottlenecks: Vec::new(),
             trained: Vec::new(),
-            prompt: None,
+            virtual_tokens: None,
             target_modules: Vec::new(),
             feed_forward_modules: Vec::new(),
             modules_to_save: Vec::new(),
@@ -135,37 +128,34 @@ impl AdapterPlan {
                     chosen.iter().map(|(module, of_inputs)| LearnedFactors::new(module, *of_inputs)).collect();
                 plan.add_trained(&config.trained, parameters, names)?;
             }
-            AdapterConfig::Prompt(config) => plan.prompt = Some(plan.prompt_tables(&config, parameters)?),
+            AdapterConfig::Bottleneck(config) => {
+                let modules = linear_modules(parameters, names)?;
+                let chosen = match plan.saved.first() {
+                    Some(saved) => saved.chosen_bottlenecks(&modules, names)?,
+                    None => bottleneck::chosen(&config, &modules)?,
+                };
+                plan.target_modules = target_modules(chosen.iter().copied(), &modules);
+                plan.bottlenecks = chosen.iter().map(|module| BottleneckLayer::new(module, config.size)).collect();
+                plan.add_trained(&config.trained, parameters, names)?;
+            }
+            AdapterConfig::Prompt(config) => {
+                plan.virtual_tokens = Some(TokenTables::of_prompt(&config, parameters, (head, generates_targets))?);
+            }
+            AdapterConfig::Prefix(config) => {
+                plan.virtual_tokens = Some(TokenTables::of_prefix(&config, parameters, (head, generates_targets))?);
+            }
         }
         Ok(plan)
     }
 
     /// Whether new updates of layers are all that is trained: without them the model is what training begins with.
     pub(crate) fn is_new_updates_alone(&self) -> bool {
-        self.prompt.is_none() && self.trained.is_empty() && self.saved.is_empty()
+        self.virtual_tokens.is_none() && self.trained.is_empty() && self.saved.is_empty()
     }
 
     /// Whether virtual tokens are trained.
-    pub(crate) fn is_prompt(&self) -> bool {
-        self.prompt.is_some()
-    }
-
-    /// The tables of virtual tokens.
-    fn prompt_tables(&self, config: &PromptConfig, parameters: &Parameters) -> Result<PromptTables> {
-        if !matches!(self.head, None | Some(TextHead::CausalLm)) {
-            let reason = "prompt tuning is for decoders and encoder-decoders with a language-modelling head";
-            let fix = "set adapter.method = \"lora\", or use a task of a language model";
-            return Err(Error::argument("adapter.method", reason, fix));
-        }
-        if config.decoder && !self.generates_targets {
-            let reason = "the model has no decoder beside an encoder, which virtual tokens could precede";
-            return Err(Error::argument("adapter.prompt_stacks", reason, "leave it out"));
-        }
-        let table = parameters.find_declared(TOKENS).map(|param| param.spec().shape.last());
-        let missing = || Error::model("the model", format!("it has no {TOKENS}"), "use a transformer");
-        let count = if config.decoder { 2 } else { 1 };
-        let names = PROMPT_NAMES[..count].iter().map(|name| format!("prompt.{name}.weight")).collect();
-        Ok(PromptTables { names, tokens: config.tokens, size: table.ok_or_else(missing)? })
+    pub(crate) fn has_virtual_tokens(&self) -> bool {
+        self.virtual_tokens.is_some()
     }
 
     /// Choose the parameters that are trained as a whole.
@@ -207,13 +197,19 @@ impl AdapterPlan {
     /// The options of the builder that declares the updates.
     pub fn adapters(&self) -> Adapters {
         let mut low_rank: HashMap<String, Vec<LowRankOptions>> = HashMap::new();
-        let (dropout, prompt) = match &self.config {
-            AdapterConfig::Lora(config) => (config.dropout, None),
-            AdapterConfig::Ia3(_) => (0.0, None),
-            AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
-                (0.0, Some(PromptOptions { tokens: *tokens, decoder: *decoder }))
+        let (mut dropout, mut bottlenecks, mut prompt, mut prefix) = (0.0, HashMap::new(), None, None);
+        match &self.config {
+            AdapterConfig::Lora(config) => dropout = config.dropout,
+            AdapterConfig::Ia3(_) => {}
+            AdapterConfig::Bottleneck(BottleneckConfig { size, activation, .. }) => {
+                let options = BottleneckOptions { size: *size, activation: *activation };
+                bottlenecks = self.bottlenecks.iter().map(|one| (one.layer.clone(), options.clone())).collect();
             }
-        };
+            AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
+                prompt = Some(PromptOptions { tokens: *tokens, decoder: *decoder });
+            }
+            AdapterConfig::Prefix(PrefixConfig { tokens }) => prefix = Some(PrefixOptions { tokens: *tokens }),
+        }
         for update in &self.updates {
             low_rank.entry(update.layer().to_owned()).or_default().push(LowRankOptions {
                 name: update.place(),
@@ -229,7 +225,7 @@ impl AdapterPlan {
             scaling.entry(factors.layer.clone()).or_default().push(factors.options());
         }
         let trained = NamePatterns::new(self.trained.iter().map(|param| param.name.as_str()));
-        Adapters { low_rank, scaling, prompt, trained }
+        Adapters { low_rank, scaling, bottlenecks, prompt, prefix, trained }
     }
 
     /// Names and full shapes of the written parameters, in the order of [`AdapterPlan::written`].
@@ -245,10 +241,10 @@ impl AdapterPlan {
         };
         let factors = self.factors.iter().map(|factors| ParamShape::new(factors.factors.clone(), [factors.count()]));
         let whole = self.trained.iter().map(|param| ParamShape::new(param.name.clone(), param.shape.clone()));
-        let prompt = self.prompt.iter().flat_map(|PromptTables { names, tokens, size }| {
-            names.iter().map(|name| ParamShape::new(name.clone(), [*tokens, *size]))
-        });
-        self.updates.iter().flat_map(of_update).chain(factors).chain(whole).chain(prompt).collect()
+        let tables = self.virtual_tokens.iter().flat_map(TokenTables::shapes);
+        let bottlenecks = self.bottlenecks.iter().flat_map(BottleneckLayer::shapes);
+        let of_layers = self.updates.iter().flat_map(of_update).chain(factors).chain(bottlenecks);
+        of_layers.chain(whole).chain(tables).collect()
     }
 
     /// The text that new virtual tokens begin with.
@@ -265,7 +261,7 @@ impl AdapterPlan {
     /// # Errors
     /// A text without tokens; a token that the table has no row for.
     pub(crate) fn begin_with(&self, ids: &[u32], table: &[f32], parameters: &Parameters) -> Result<()> {
-        let Some(PromptTables { names, tokens, size }) = &self.prompt else { return Ok(()) };
+        let Some(TokenTables { names, tokens, size, .. }) = &self.virtual_tokens else { return Ok(()) };
         let wrong = |reason: &str| Error::argument("adapter.prompt_text", reason, "give another text");
         if ids.is_empty() {
             return Err(wrong("it has no tokens"));
@@ -300,6 +296,11 @@ impl AdapterPlan {
         &self.factors
     }
 
+    /// The bottlenecks, in the order of the model's layers.
+    pub fn bottlenecks(&self) -> &[BottleneckLayer] {
+        &self.bottlenecks
+    }
+
     /// Our names of the model's parameters that are trained as a whole.
     pub fn trained(&self) -> impl Iterator<Item = &str> {
         self.trained.iter().map(|param| param.name.as_str())
@@ -320,13 +321,19 @@ impl AdapterPlan {
                 format!("{} of rank {}", if config.dora { "DoRA" } else { "LoRA" }, config.rank)
             }
             AdapterConfig::Ia3(_) => "IA3".to_owned(),
+            AdapterConfig::Bottleneck(BottleneckConfig { size, .. }) => format!("bottlenecks of {size} values"),
             AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
                 let decoder = if *decoder { " and as many before the decoder's" } else { "" };
                 return format!("{tokens} virtual tokens before a sequence{decoder}");
             }
+            AdapterConfig::Prefix(PrefixConfig { tokens }) => {
+                let layers = self.virtual_tokens.as_ref().map_or(0, |tables| tables.names.len());
+                return format!("keys and values of {tokens} virtual tokens before a sequence, in {layers} layers");
+            }
         };
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         let names = self.updates.iter().map(LoraUpdate::name).chain(self.factors.iter().map(LearnedFactors::name));
+        let names = names.chain(self.bottlenecks.iter().map(BottleneckLayer::name));
         names.for_each(|name| *counts.entry(name).or_default() += 1);
         let layers: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let trained = match self.modules_to_save.as_slice() {

@@ -121,7 +121,7 @@ pub(super) fn shared_inputs(module: &LinearModule) -> String {
 }
 
 /// Whether it is the second layer of a feed-forward.
-fn is_second(module: &LinearModule) -> bool {
+pub(super) fn is_second(module: &LinearModule) -> bool {
     last_name(&module.layer.name) == "w_out"
 }
 

@@ -51,7 +51,23 @@ pub(crate) fn take(fields: &mut Fields, names: &[&str]) -> Result<Option<Between
     Ok(known.map(|(_, between)| between))
 }
 
-fn parse(text: &str) -> Option<Between> {
+/// The serde form of an activation: its name.
+pub(crate) mod by_name {
+    use super::{Activation, parse};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(activation: &Activation, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(super::name(*activation))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let between = parse(&name).filter(|between| !between.gated);
+        between.map(|between| between.activation).ok_or_else(|| D::Error::custom("unknown activation"))
+    }
+}
+
+pub(crate) fn parse(text: &str) -> Option<Between> {
     let plain = text.strip_prefix("gated_").or_else(|| text.strip_prefix("gated-"));
     let known = ACTIVATIONS.iter().find(|(_, names)| names.contains(&plain.unwrap_or(text)))?;
     Some(Between { activation: known.0, gated: plain.is_some() })

@@ -2,6 +2,7 @@
 
 use super::cache::OwnCache;
 use super::mask::{AttentionContext, Memory, Visible};
+use super::prefix::{self, Prefix};
 use super::tokens::TokensRead;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_core::ops::{self, AttentionOptions, Documents, HeadShard, Rotary, TokenShard};
@@ -165,6 +166,9 @@ pub(super) fn scaled_by_length(x: &Var, length: usize, is_scaled: bool, cx: &Ctx
     }
 }
 
+/// The name of the fused projection below an attention's.
+pub(crate) const PROJECT_QKV: &str = "project_qkv";
+
 /// Self-attention: `attention_out(attention(project_qkv(x)))`. A tensor-parallel rank computes some of the heads: N and
 /// K below are its own.
 #[derive(Debug, Clone)]
@@ -172,6 +176,8 @@ pub struct Attention {
     config: AttentionConfig,
     heads: LocalHeads,
     project_qkv: Linear,
+    /// Keys and values of virtual tokens.
+    prefix: Option<Prefix>,
     /// Of queries and of keys.
     head_norms: Option<[Norm; 2]>,
     attention_out: Linear,
@@ -182,11 +188,13 @@ impl Attention {
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
         let AttentionConfig { num_heads, num_heads_kv, .. } = config;
         let norm = |name: &str, options| Norm::of_heads(&builder.at(name), options);
-        let project_qkv = config.project(&builder.at("project_qkv"), &[num_heads, num_heads_kv, num_heads_kv])?;
+        let project_qkv = config.project(&builder.at(PROJECT_QKV), &[num_heads, num_heads_kv, num_heads_kv])?;
+        let prefix = if config.causal { Prefix::new(builder, &config)? } else { None };
         Ok(Attention {
             config,
             heads: config.local(builder)?,
             project_qkv,
+            prefix,
             head_norms: match config.head_norm {
                 Some(options) => Some([norm("query_norm", options)?, norm("key_norm", options)?]),
                 None => None,
@@ -251,25 +259,51 @@ impl Attention {
     }
 
     /// `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
-    fn attend(&self, qkv: Var, scope: &AttentionContext, cache: Option<&mut OwnCache>, cx: &mut Ctx) -> Result<Var> {
+    fn attend(
+        &self,
+        qkv: Var,
+        scope: &AttentionContext,
+        mut cache: Option<&mut OwnCache>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let options =
             &self.config.options(&self.heads, (&scope.visible, scope.documents.as_ref()), scope.bias.as_ref(), cx)?;
         let LocalHeads { query: num_heads, kv: num_heads_kv, .. } = self.heads;
+        let prefix = self.prefix_of(scope, cx)?; // [B, P, 2 K H]
+        if let (Some(prefix), Some(cache)) = (&prefix, &mut cache) {
+            cache.begin_with(prefix)?;
+        }
+        let q_end = num_heads * self.config.dim_head;
         let Some(norms) = &self.head_norms else {
             let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
-            return Ok(match cache {
-                None => ops::attention_fused(cx, &qkv, options)?,      // [B, L, N H]
-                Some(cache) => cache.attend_fused(&qkv, options, cx)?, // [B, L, N H]
+            return Ok(match (cache, prefix) {
+                (None, None) => ops::attention_fused(cx, &qkv, options)?, // [B, L, N H]
+                (None, Some(prefix)) => {
+                    let q = ops::slice_last(cx, &qkv, 0..q_end)?; // [B, L, N H]
+                    let kv = ops::slice_last(cx, &qkv, q_end..qkv.shape().last())?; // [B, L, 2 K H]
+                    ops::attention_cross(cx, &q, &prefix::joined(&prefix, &kv, cx)?, options)? // [B, L, N H]
+                }
+                (Some(cache), _) => cache.attend_fused(&qkv, options, cx)?, // [B, L, N H]
             });
         };
         let [q, k, v] = self.normed(&qkv, norms, cx)?; // [B, L, N H], [B, L, K H] twice
         drop(qkv);
         let q = self.rotate(q, num_heads, scope, cx)?; // [B, L, N H]
         let k = self.rotate(k, num_heads_kv, scope, cx)?; // [B, L, K H]
-        Ok(match cache {
-            None => ops::attention(cx, &q, &k, &v, options)?,        // [B, L, N H]
-            Some(cache) => cache.attend([&q, &k, &v], options, cx)?, // [B, L, N H]
+        Ok(match (cache, prefix) {
+            (None, None) => ops::attention(cx, &q, &k, &v, options)?, // [B, L, N H]
+            (None, Some(prefix)) => {
+                let kv = ops::concat_last(cx, &[&k, &v])?; // [B, L, 2 K H]
+                ops::attention_cross(cx, &q, &prefix::joined(&prefix, &kv, cx)?, options)? // [B, L, N H]
+            }
+            (Some(cache), _) => cache.attend([&q, &k, &v], options, cx)?, // [B, L, N H]
         })
+    }
+
+    /// The keys and values before the sequences, `[B, P, 2 K H]`, where these begin with this pass.
+    fn prefix_of(&self, scope: &AttentionContext, cx: &Ctx) -> Result<Option<Var>> {
+        let prefix = self.prefix.as_ref().zip(scope.prefix.as_ref());
+        prefix.map(|(prefix, rows)| prefix.of_sequences(rows, cx)).transpose()
     }
 
     /// Queries, keys and values apart, the heads of the first two normalised.

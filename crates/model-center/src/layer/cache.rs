@@ -36,6 +36,15 @@ impl OwnCache {
         }
     }
 
+    /// Let sequences without tokens so far begin with keys and values of virtual tokens: `[B, P, 2 K H]` of a batch,
+    /// which has none; `[1, P, 2 K H]` of packed sequences.
+    pub(super) fn begin_with(&mut self, prefix: &Var) -> Result<()> {
+        Ok(match self {
+            OwnCache::Batch(own) => own.append(prefix.value())?,
+            OwnCache::Packed(own) => own.begin_with(prefix.value())?,
+        })
+    }
+
     /// Attention with the projections side by side in one tensor: `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
     pub(super) fn attend_fused(&mut self, qkv: &Var, options: &AttentionOptions<'_>, cx: &Ctx) -> Result<Var> {
         Ok(match self {

@@ -60,6 +60,10 @@ pub struct AttentionContext {
     pub bias: Option<Var>,
     /// For blocks with rotary embedding.
     pub angles: Option<Angles>,
+    /// i64 `[B, P]`, the numbers of the virtual tokens whose trained keys and values precede the sequences, for blocks
+    /// that have some (prefix tuning); `None` without, and where caches have them already. They are keys of mask and
+    /// bias.
+    pub prefix: Option<Tensor>,
     /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. Mask, documents, bias
     /// and angles are of all tokens.
     pub tokens: Option<TokenShard>,

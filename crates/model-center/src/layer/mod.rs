@@ -7,6 +7,7 @@ pub mod cache;
 pub mod feed_forward;
 pub mod mask;
 pub mod position;
+pub(crate) mod prefix;
 pub mod tokens;
 
 pub use attention::{Attention, AttentionConfig, CrossAttention, RotaryHeads};

@@ -56,6 +56,9 @@ pub struct Spec {
     pub label_names: Vec<String>,
     /// Whether a batch may have a context with bidirectional attention, and spans.
     pub has_spans: bool,
+    /// Virtual tokens before every sequence that are keys and values alone (prefix tuning). The builder's options set
+    /// it, not the configuration.
+    pub prefix: usize,
     /// The decoder start token of an encoder-decoder.
     pub decoder_start_token: Option<usize>,
     /// The EOS token, whose hidden state the classifier of an encoder-decoder reads.
@@ -85,6 +88,7 @@ impl Spec {
             problem_type: text.problem_type,
             label_names: text.labels.clone(),
             has_spans: false,
+            prefix: 0,
             decoder_start_token: None,
             eos_token: None,
             starts_with_sentinel: false,

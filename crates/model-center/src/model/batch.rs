@@ -8,6 +8,7 @@ use super::decoder_inputs;
 use super::head::{ClassifierInput, Head};
 use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
 use super::position_table::{Count, PositionTable};
+use super::prefix;
 use super::prompt::PromptIds;
 use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
@@ -29,7 +30,8 @@ pub struct Sequences {
     pub reach: usize,
     /// i64 `[B, L]`; `None` without token types.
     pub token_type_ids: Option<Tensor>,
-    /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
+    /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded. Where keys precede the sequences, in
+    /// a cache or as [`Sequences::prefix`], it is of all keys.
     pub padding: Option<Tensor>,
     /// i64 `[B, L]`, the index of each token in its sequence or document; `None` if positions do not need it.
     pub numbers: Option<Tensor>,
@@ -42,6 +44,9 @@ pub struct Sequences {
     pub tokens: Option<TokenShard>,
     /// Which hidden states are read after the last block.
     pub reads: TokensRead,
+    /// i64 `[B, P]`, the numbers of virtual tokens whose trained keys and values precede the sequences; `None` without
+    /// any, and where caches have them.
+    pub prefix: Option<Tensor>,
     /// The ids of virtual tokens and of what follows; `None` without virtual tokens.
     pub prompt: Option<PromptIds>,
 }
@@ -60,21 +65,25 @@ pub(super) struct SequenceInput<'a> {
     pub documents: Option<&'a [u32]>,
     /// Tokens of the longest document, or of a sequence.
     pub longest: usize,
+    /// P, keys and values before each sequence.
+    pub prefix: usize,
 }
 
 impl<'a> SequenceInput<'a> {
     /// One document for each sequence; positions count what is not padding.
     pub(super) fn new(ids: &'a [i64], shape: [usize; 2], mask: (&'static str, Option<&'a [u8]>)) -> Self {
-        SequenceInput { ids, shape, mask, counted: mask.1, documents: None, longest: shape[1] }
+        SequenceInput { ids, shape, mask, counted: mask.1, documents: None, longest: shape[1], prefix: 0 }
     }
 }
 
 impl Sequences {
     /// Copies sequences to the device.
     pub(super) fn upload(device: &Device, stack: &StackSpec, input: SequenceInput<'_>) -> Result<Self> {
-        let SequenceInput { ids, shape: [rows, length], mask: (name, mask), counted, documents, longest } = input;
-        let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
-        let padding = upload_mask(device, name, [rows, length], ids.len(), mask)?;
+        let SequenceInput { ids, shape: [rows, length], mask: (name, mask), counted, documents, longest, .. } = input;
+        let (prefix, keys) = (input.prefix, input.prefix + length);
+        let grid =
+            |columns: usize, values: &[i64]| Tensor::from_slice_in(device, [rows, columns], values, Segment::Data);
+        let padding = upload_mask(device, name, [rows, length, prefix], mask)?;
         let table = stack.added.table();
         let by_token = PositionTable { first: 0, count: Count::Tokens };
         // Rotary positions are indices, whether or not there is padding before them.
@@ -83,19 +92,26 @@ impl Sequences {
             PositionsConfig::Rotary(_) => (documents.is_some(), None),
             PositionsConfig::None | PositionsConfig::Relative(_) => (false, None),
         };
-        let rows_of =
-            |table: PositionTable, counted: Option<&[u8]>| grid(&table.rows_of([rows, length], counted, documents));
+        let position_ids = |table: PositionTable| {
+            let table = PositionTable { first: table.first + prefix, ..table };
+            grid(length, &table.rows_of([rows, length], counted, documents))
+        };
+        let numbers = || {
+            let numbered = numbered.map(|mask| prefix::masked(mask, length, prefix));
+            grid(keys, &by_token.rows_of([rows, keys], numbered.as_deref(), documents))
+        };
         Ok(Sequences {
-            ids: grid(ids)?,
-            position_ids: table.map(|table| rows_of(table, counted)).transpose()?,
-            reach: longest,
+            ids: grid(length, ids)?,
+            position_ids: table.map(position_ids).transpose()?,
+            reach: prefix + longest,
             token_type_ids: None,
             padding,
-            numbers: has_numbers.then(|| rows_of(by_token, numbered)).transpose()?,
+            numbers: has_numbers.then(numbers).transpose()?,
             visible: None,
             documents: documents.map(|starts| Documents::new(device, [rows, length], starts)).transpose()?,
             tokens: None,
             reads: TokensRead::All,
+            prefix: prefix::rows(device, [rows, prefix])?,
             prompt: None,
         })
     }
@@ -163,7 +179,8 @@ impl DeviceBatch {
             let counted = counted.as_deref().or(mask);
             let input = SequenceInput::new(ids, [rows, length], ("attention_mask", mask));
             let (documents, longest) = (packed(batch), longest_document(batch));
-            let first = Sequences::upload(device, stack, SequenceInput { counted, documents, longest, ..input })?;
+            let input = SequenceInput { counted, documents, longest, prefix: spec.prefix, ..input };
+            let first = Sequences::upload(device, stack, input)?;
             let types = stack.type_size.map(|_| batch.token_type_ids.clone().unwrap_or_else(|| vec![0; ids.len()]));
             let token_type_ids = types.map(|types| grid([rows, length], &types)).transpose()?;
             let visible = visible_keys(batch)?

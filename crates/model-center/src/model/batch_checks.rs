@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Whether ids and labels are valid for the model.
 pub(super) fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     let is_encoder_decoder = spec.is_encoder_decoder();
-    check_length(longest_document(batch), spec.max_length)?;
+    check_length(spec.prefix + longest_document(batch), spec.max_length)?;
     check_documents(spec, head, batch)?;
     if !is_encoder_decoder {
         refuse_decoder_inputs(batch)?;
@@ -147,6 +147,9 @@ pub(super) fn longest_document(batch: &Batch) -> usize {
 fn check_documents(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     if spec.is_encoder_decoder() {
         return refuse_documents(batch, "a decoder attends to the encoder's whole sequence");
+    }
+    if spec.prefix > 0 {
+        return refuse_documents(batch, "virtual tokens precede a sequence, and these are packed with several texts");
     }
     match head {
         Head::Classifier { .. } | Head::NextSentence => {

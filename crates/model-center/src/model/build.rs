@@ -3,6 +3,7 @@
 use super::architecture::{Architecture, Spec, StackSpec};
 use super::head::{Head, Heads};
 use super::inputs::Inputs;
+use super::prefix;
 use super::prompt::Prompt;
 use super::shared_layers;
 use super::stack::{Stack, StackParts};
@@ -28,6 +29,7 @@ impl<A: Architecture> Transformer<A> {
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
         let spec = A::spec(&config);
+        let spec = Spec { prefix: prefix::tokens(&builder, &spec, head)?, ..spec };
         let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
         check_f32(f32, &spec)?;
         let orders = shared_layers::orders::<A>(&config, &spec, builder.options().mesh)?;
@@ -67,7 +69,8 @@ impl<A: Architecture> Transformer<A> {
         let repeated_parameters = shared_layers::repeated(&spec, parameters.declared().iter());
         let info = ModelInfo { embedding_parameters, repeated_parameters, ..info(&spec, head) };
         // Virtual tokens take positions.
-        let max_length = info.max_length.saturating_sub(prompt.as_ref().map_or(0, Prompt::tokens));
+        let virtual_tokens = spec.prefix + prompt.as_ref().map_or(0, Prompt::tokens);
+        let max_length = info.max_length.saturating_sub(virtual_tokens);
         let info = ModelInfo { max_length, ..info };
         let token_ranks = builder.token_ranks().cloned();
         Ok(Transformer {

@@ -53,12 +53,17 @@ impl Past {
         Past { rows, length: 0, mask: None }
     }
 
+    /// The sequences that begin after this number of virtual tokens.
+    pub(super) fn after(prefix: usize) -> Self {
+        Past { rows: 0, length: prefix, mask: None }
+    }
+
     /// R.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// S, length of a sequence, padding included.
+    /// S, length of a sequence, padding and virtual tokens included.
     pub fn length(&self) -> usize {
         self.length
     }

@@ -8,6 +8,8 @@ use super::batch_checks::{check_length, refuse_documents, refuse_spans};
 use super::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, join, last_places};
 use super::head::Head;
 use super::labels::Numbers;
+use super::position_table::{Count, PositionTable};
+use super::prefix;
 use super::transformer::Transformer;
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -115,7 +117,8 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             }
             (false, None) => None,
         };
-        let past = source.as_ref().map_or_else(Past::default, |source| Past::of_rows(source.texts.len()));
+        let begin = || Past::after(spec.prefix);
+        let past = source.as_ref().map_or_else(begin, |source| Past::of_rows(source.texts.len()));
         let steady = spec.stacks.last().and_then(|stack| stack.positions.steady_length());
         let again = steady.map(|length| (length, Vec::new()));
         let mut rows = Incremental { model, source, caches: Vec::new(), past, expected: options.expected, again };
@@ -126,14 +129,16 @@ impl<'a, A: Architecture> Incremental<'a, A> {
     /// Empty the cache.
     fn clear(&mut self) {
         let blocks = self.model.spec.stacks.last().map_or(0, |stack| stack.layers);
-        self.caches = (0..blocks).map(|_| BlockCache::expecting(self.expected)).collect();
+        let expected = self.expected.saturating_add(self.model.spec.prefix);
+        self.caches = (0..blocks).map(|_| BlockCache::expecting(expected)).collect();
     }
 
     /// The ids `R x L` to process: the new ones, or the whole sequences if the positions of cached tokens are no longer
     /// valid. All hidden states change in that case, so the cache is cleared.
     fn ids(&mut self, tokens: &Batch, past: &Past) -> Vec<i64> {
         let Some((steady, all)) = &mut self.again else { return tokens.input_ids.clone() };
-        *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);
+        let before = self.past.length() - self.model.spec.prefix;
+        *all = join(all, before, &tokens.input_ids, tokens.length);
         if past.length() <= *steady {
             return tokens.input_ids.clone();
         }
@@ -164,7 +169,16 @@ impl<'a, A: Architecture> Incremental<'a, A> {
         let (rows, length) = (tokens.rows, ids.len() / tokens.rows);
         let stack = self.model.spec.stacks.last();
         let table = stack.and_then(|stack| stack.added.table());
-        let has_numbers = stack.is_some_and(|stack| matches!(stack.positions, PositionsConfig::Alibi(_)));
+        let prefix = self.model.spec.prefix;
+        let begins = length + prefix == past.length();
+        let numbers = match stack.map(|stack| &stack.positions) {
+            Some(PositionsConfig::Alibi(_)) => past.numbers(device)?,
+            // Keys of virtual tokens are not rotated: their distances from tokens may not depend on padding.
+            Some(PositionsConfig::Rotary(_)) if prefix > 0 => {
+                Some(past.position_ids(PositionTable { first: 0, count: Count::Tokens }, length, device)?)
+            }
+            _ => None,
+        };
         let visible = match tokens.context {
             Some(_) => visible_keys(tokens)?,
             None => None,
@@ -176,11 +190,12 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             reach: past.length(),
             token_type_ids: None,
             padding: past.padding(device)?,
-            numbers: if has_numbers { past.numbers(device)? } else { None },
+            numbers,
             visible: visible.transpose()?,
             documents: None,
             tokens: None,
             reads: TokensRead::All,
+            prefix: if begins { prefix::rows(device, [rows, prefix])? } else { None },
             prompt: None,
         };
         self.with_prompt(sequences, (&ids, past), device)
@@ -233,7 +248,7 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
         let length = self.past.length();
         self.past.reorder(from)?;
         if let Some((_, all)) = &mut self.again {
-            *all = gathered(all, length, from);
+            *all = gathered(all, length - self.model.spec.prefix, from);
         }
         let moves_memory = match &mut self.source {
             Some(source) => source.reorder(from, cx)?,

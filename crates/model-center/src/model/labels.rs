@@ -1,6 +1,7 @@
 //! Loss targets, and range checks of ids and labels, with errors that name the value.
 
 use super::batch_checks::{check_count, refuse_given};
+use super::prefix;
 use crate::config::ProblemType;
 pub use crate::data::IGNORED;
 use crate::data::{Batch, Labels, VerbalizerBatch};
@@ -243,23 +244,25 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// A mask on a device; `None` when nothing is padded.
+/// A mask on a device, with ones for `prefix` virtual tokens before each row; `None` when nothing is padded.
 ///
 /// # Errors
 /// A length other than the number of ids, or values other than 0 and 1.
 pub(super) fn upload_mask(
     device: &Device,
     name: &str,
-    shape: [usize; 2],
-    ids: usize,
+    [rows, length, prefix]: [usize; 3],
     mask: Option<&[u8]>,
 ) -> Result<Option<Tensor>> {
     let Some(mask) = mask else { return Ok(None) };
-    check_count(name, mask.len(), ids)?;
+    check_count(name, mask.len(), rows * length)?;
     if mask.iter().any(|&value| value > 1) {
         let reason = format!("{name} has values other than 0 and 1");
         return Err(Error::data("batch", reason, "use 1 for tokens and 0 for padding"));
     }
-    let padded = mask.contains(&0);
-    Ok(padded.then(|| Tensor::from_slice_in(device, shape, mask, Segment::Data)).transpose()?)
+    if !mask.contains(&0) {
+        return Ok(None);
+    }
+    let mask = prefix::masked(mask, length, prefix);
+    Ok(Some(Tensor::from_slice_in(device, [rows, prefix + length], &mask, Segment::Data)?))
 }

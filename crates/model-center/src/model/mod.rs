@@ -42,6 +42,7 @@ pub mod opt;
 mod packed;
 mod pooling;
 pub mod position_table;
+pub(crate) mod prefix;
 pub mod prelude;
 pub(crate) mod prompt;
 pub mod qwen2;

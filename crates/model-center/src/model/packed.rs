@@ -8,6 +8,7 @@ use super::architecture::Architecture;
 use super::batch::Sequences;
 use super::batch_checks::check_length;
 use super::head::Head;
+use super::prefix;
 use super::transformer::Transformer;
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -138,10 +139,20 @@ impl<'a, A: Architecture> Packed<'a, A> {
         length.ok_or_else(|| Error::argument("sequence", format!("{sequence} is not open"), "open it first"))
     }
 
-    /// Virtual tokens before every sequence.
+    /// Virtual tokens before every sequence that are tokens of a pass.
     fn virtual_tokens(&self) -> usize {
         let prompt = self.model.prompt.as_ref().filter(|prompt| prompt.table(0).is_some());
         prompt.map_or(0, |prompt| prompt.tokens())
+    }
+
+    /// Keys of a sequence before its next tokens: of its prefix, or the cached ones.
+    fn keys(&self, length: usize) -> usize {
+        if length == 0 { self.model.spec.prefix } else { length }
+    }
+
+    /// The expected keys of a sequence of as many tokens.
+    fn room(&self, expected: usize) -> usize {
+        expected.saturating_add(self.virtual_tokens() + self.model.spec.prefix).min(self.longest)
     }
 
     fn check(&self, tokens: &[SequenceTokens<'_>]) -> Result<()> {
@@ -156,7 +167,7 @@ impl<'a, A: Architecture> Packed<'a, A> {
             if let Some(id) = part.tokens.iter().find(|id| **id as usize >= vocabulary) {
                 return wrong(format!("token {id}, and the model has {vocabulary}"), "use the model's own tokens");
             }
-            let before = if length == 0 { self.virtual_tokens() } else { length };
+            let before = if length == 0 { self.virtual_tokens() + self.keys(0) } else { length };
             check_length(before + part.tokens.len(), self.longest)?;
         }
         Ok(())
@@ -186,7 +197,7 @@ impl<'a, A: Architecture> Packed<'a, A> {
         let stack = model.spec.stacks.last();
         let (mut ids, mut positions, mut reach, mut packed) = (Vec::new(), Vec::new(), 0, Vec::new());
         for part in &pass.parts {
-            let past = self.length(part.sequence);
+            let past = self.keys(self.length(part.sequence));
             let length = pass.virtual_tokens + part.tokens.len();
             ids.extend(part.tokens.iter().map(|&id| i64::from(id)));
             positions.extend((past..past + length).map(|position| position as i64));
@@ -208,6 +219,7 @@ impl<'a, A: Architecture> Packed<'a, A> {
         let table = stack.and_then(|stack| stack.added.table());
         let of_table = |first: usize| positions.iter().map(|position| position + first as i64).collect::<Vec<_>>();
         let rotates = stack.is_some_and(|stack| matches!(stack.positions, PositionsConfig::Rotary(_)));
+        let begins = pass.parts.iter().any(|part| self.length(part.sequence) == 0);
         let sequences = Sequences {
             ids: upload(&input.input_ids)?,
             position_ids: table.map(|table| upload(&of_table(table.first))).transpose()?,
@@ -219,6 +231,7 @@ impl<'a, A: Architecture> Packed<'a, A> {
             documents: None,
             tokens: None,
             reads: TokensRead::All,
+            prefix: if begins { prefix::rows(&device, [1, model.spec.prefix])? } else { None },
             prompt: None,
         };
         let sequences = match prompt {
@@ -245,7 +258,8 @@ impl<'a, A: Architecture> Packed<'a, A> {
                 LogitsRead::All => read.extend((own..first).map(|row| row as i64)),
             }
             if let Some(Some(length)) = self.lengths.get_mut(part.sequence) {
-                *length += pass.virtual_tokens + part.tokens.len();
+                let before = if *length == 0 { model.spec.prefix } else { *length };
+                *length = before + pass.virtual_tokens + part.tokens.len();
             }
         }
         match decoded.hidden {
@@ -271,15 +285,14 @@ impl<'a, A: Architecture> Packed<'a, A> {
 
 impl<A: Architecture> PackedDecoding for Packed<'_, A> {
     fn open(&mut self, expected: usize) -> usize {
-        let (number, expected) = (self.number(0), expected.saturating_add(self.virtual_tokens()).min(self.longest));
+        let (number, expected) = (self.number(0), self.room(expected));
         self.caches().for_each(|cache| cache.open(number, expected));
         number
     }
 
     fn copy(&mut self, sequence: usize, expected: usize) -> Result<usize> {
         let length = self.open_length(sequence)?;
-        let (number, expected) =
-            (self.number(length), expected.saturating_add(self.virtual_tokens()).min(self.longest));
+        let (number, expected) = (self.number(length), self.room(expected));
         let failed = self.caches().find_map(|cache| cache.copy(sequence, number, expected).err());
         if let Some(error) = failed {
             self.close(number);
@@ -320,7 +333,7 @@ impl<A: Architecture> PackedDecoding for Packed<'_, A> {
     }
 
     fn longest(&self) -> usize {
-        self.longest.saturating_sub(self.virtual_tokens())
+        self.longest.saturating_sub(self.virtual_tokens() + self.model.spec.prefix)
     }
 
     fn token_bytes(&self) -> usize {

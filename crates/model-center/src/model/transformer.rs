@@ -65,7 +65,7 @@ pub struct Transformer<A: Architecture> {
 pub struct HiddenStates {
     /// Of each stack, `[B, L, D]`; of a stack that has run, `[B, L, embedding_size]`.
     stacks: Vec<Var>,
-    /// The learned position bias of the stack that is running, `[1, N, L, L]`, from its first block to its last.
+    /// The learned position bias of the stack that is running, `[1, N, L, S]`, from its first block to its last.
     bias: Option<Var>,
 }
 
@@ -106,7 +106,9 @@ impl<A: Architecture> Transformer<A> {
             Some(visible) => Visible::Full(visible.clone()),
             None => Visible::but(sequences.padding.as_ref()),
         };
-        let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.past());
+        let prefix = sequences.prefix.as_ref();
+        let cached = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.past());
+        let past = cached + prefix.map_or(0, |rows| rows.shape().last());
         let is_packed = caches.as_deref().and_then(<[_]>::first).is_some_and(|cache| cache.own.is_packed());
         let tokens = sequences.tokens.as_ref();
         let [_, length] = sequences.ids.dims("stack")?;
@@ -121,7 +123,8 @@ impl<A: Architecture> Transformer<A> {
             true => positions.packed_scope(rows, cx)?,
             false => positions.scope(visible, rows, bias, cx)?,
         };
-        let scope = AttentionContext { documents: sequences.documents.clone(), tokens: tokens.cloned(), ..scope };
+        let (documents, prefix) = (sequences.documents.clone(), prefix.cloned());
+        let scope = AttentionContext { documents, prefix, tokens: tokens.cloned(), ..scope };
         let shared = Shared { scope, memory, reads: sequences.reads };
         let options = RunOptions { range, caches, return_hidden: false };
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
@@ -261,7 +264,8 @@ impl<A: Architecture> Model for Transformer<A> {
                 false => edge.var(name, shape, dtype)?,
             });
             if let Some(heads) = stack.positions.bias_heads().filter(|_| (first + 1..end).contains(&block)) {
-                bias = Some((format!("{} position bias", stack.name), [1, heads, length, length]));
+                let keys = self.spec.prefix + length;
+                bias = Some((format!("{} position bias", stack.name), [1, heads, length, keys]));
             }
             first = end;
         }

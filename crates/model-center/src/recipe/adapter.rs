@@ -3,9 +3,12 @@
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
 use super::settings::{ModelInit, SaveWhich, Settings};
-use crate::adapter::{Adapter, AdapterConfig, Ia3Config, LoraConfig, PromptConfig};
+use crate::adapter::{
+    Adapter, AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PrefixConfig, PromptConfig,
+};
 use crate::model::WeightForm;
 use bmtrain_core::DeviceChoice;
+use bmtrain_core::kernel::Activation;
 
 /// The largest rank.
 const MOST_RANK: u64 = 1 << 16;
@@ -14,22 +17,31 @@ const TEXT: Expected = Expected { what: "a text", example: "Classify the sentenc
 /// The most virtual tokens.
 const MOST_TOKENS: u64 = 1 << 16;
 /// The methods by name.
-const METHODS: [(&str, Method); 4] =
-    [("none", Method::None), ("lora", Method::Lora), ("ia3", Method::Ia3), ("prompt", Method::Prompt)];
+const METHODS: [(&str, Method); 6] = [
+    ("none", Method::None),
+    ("lora", Method::Lora),
+    ("ia3", Method::Ia3),
+    ("prompt", Method::Prompt),
+    ("prefix", Method::Prefix),
+    ("bottleneck", Method::Bottleneck),
+];
 
 /// The keys that some methods alone take.
-const KEYS: [(&str, &[Method]); 11] = [
+const KEYS: [(&str, &[Method]); 14] = [
     ("adapter.rank", &[Method::Lora]),
     ("adapter.alpha", &[Method::Lora]),
     ("adapter.rank_stabilized", &[Method::Lora]),
     ("adapter.dora", &[Method::Lora]),
     ("adapter.dropout", &[Method::Lora]),
-    ("adapter.targets", &[Method::Lora, Method::Ia3]),
+    ("adapter.targets", &[Method::Lora, Method::Ia3, Method::Bottleneck]),
     ("adapter.feed_forward", &[Method::Ia3]),
-    ("adapter.trained", &[Method::Lora, Method::Ia3]),
-    ("adapter.virtual_tokens", &[Method::Prompt]),
+    ("adapter.trained", &[Method::Lora, Method::Ia3, Method::Bottleneck]),
+    ("adapter.virtual_tokens", &[Method::Prompt, Method::Prefix]),
     ("adapter.prompt_text", &[Method::Prompt]),
     ("adapter.prompt_stacks", &[Method::Prompt]),
+    ("adapter.bottleneck_size", &[Method::Bottleneck]),
+    ("adapter.activation", &[Method::Bottleneck]),
+    ("adapter.placement", &[Method::Bottleneck]),
 ];
 
 const NO_ADAPTER: &str = "adapter.method = \"none\" trains the model itself";
@@ -41,6 +53,8 @@ enum Method {
     Lora,
     Ia3,
     Prompt,
+    Prefix,
+    Bottleneck,
 }
 
 /// The names of methods, quoted and joined.
@@ -68,7 +82,10 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
     };
     let unset = match method {
         Method::Ia3 => "not set: keys, values and second layers of feed-forwards",
-        Method::None | Method::Lora | Method::Prompt => "not set: [\"all-linear\"], the linear layers of all blocks",
+        Method::Bottleneck => "not set: as adapter.placement states",
+        Method::None | Method::Lora | Method::Prompt | Method::Prefix => {
+            "not set: [\"all-linear\"], the linear layers of all blocks"
+        }
     };
     let targets = r.optional_texts("adapter.targets", unset, "[\"q_proj\", \"v_proj\"]");
     let unset = "not set: second layers of feed-forwards";
@@ -80,8 +97,9 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
         text: r.optional_text("adapter.prompt_text", "not set: random embeddings", TEXT),
         decoder: r.choice("adapter.prompt_stacks", &[("first", false), ("both", true)], false),
     };
+    let bottleneck = read_bottleneck(r);
     if method == Method::None {
-        let all: &[Method] = &[Method::Lora, Method::Ia3, Method::Prompt];
+        let all: &[Method] = &[Method::Lora, Method::Ia3, Method::Prompt, Method::Prefix, Method::Bottleneck];
         let of_all = ["adapter.quantize", "adapter.path"].map(|key| (key, all));
         for (key, methods) in of_all.into_iter().chain(KEYS) {
             let fix = format!("remove it, or set adapter.method = {}", names_of(methods, " or "));
@@ -93,6 +111,8 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
         if !methods.contains(&method) {
             let why = format!("it is for adapter.method = {}", names_of(methods, " and "));
             r.without_effect(key, "adapter.method", &why, "remove it");
+        } else if key == "adapter.placement" && targets.is_some() && path.is_none() {
+            r.without_effect(key, "adapter.targets", "adapter.targets names the layers", "remove one of the two");
         } else if path.is_some() {
             let why = "adapter.path has the adapter and its settings";
             r.without_effect(key, "adapter.path", why, "remove one of the two");
@@ -109,8 +129,30 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
             Adapter::New(AdapterConfig::Lora(lora))
         }
         (Method::Prompt, None) => Adapter::New(AdapterConfig::Prompt(prompt)),
+        (Method::Bottleneck, None) => {
+            let targets = targets.unwrap_or_default();
+            Adapter::New(AdapterConfig::Bottleneck(BottleneckConfig { targets, trained, ..bottleneck }))
+        }
+        (Method::Prefix, None) => Adapter::New(AdapterConfig::Prefix(PrefixConfig { tokens: prompt.tokens })),
     };
     (Some(adapter), form)
+}
+
+/// Bottlenecks without the layers that are named.
+fn read_bottleneck(r: &mut Reader) -> BottleneckConfig {
+    let defaults = BottleneckConfig::default();
+    let activations = Activation::ALL.map(|activation| (activation.name(), activation));
+    let placements = [
+        ("both", BottleneckPlacement::Both),
+        ("attention", BottleneckPlacement::Attention),
+        ("feed-forward", BottleneckPlacement::FeedForward),
+    ];
+    BottleneckConfig {
+        size: r.integer("adapter.bottleneck_size", defaults.size as u64, 1..=MOST_RANK) as usize,
+        activation: r.choice("adapter.activation", &activations, defaults.activation),
+        placement: r.choice("adapter.placement", &placements, defaults.placement),
+        ..defaults
+    }
 }
 
 /// Adds what contradicts itself or has no effect.
@@ -124,15 +166,20 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     }
     check_quantized(r, s);
     let is_prompt = matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_))));
-    if s.save.merged && is_prompt {
+    let has_virtual_tokens = is_prompt || matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prefix(_))));
+    if s.save.merged && has_virtual_tokens {
         let reason = "virtual tokens are not part of a model's weights, and `save.merged` writes a model alone";
+        r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
+    }
+    if s.save.merged && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Bottleneck(_)))) {
+        let reason = "bottleneck adapters are not linear, and `save.merged` adds them to a model's weights";
         r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
     }
     if s.parallel.sequence && is_prompt {
         let reason = "virtual tokens are not sharded over tensor-parallel ranks";
         r.contradiction(&["parallel.sequence", "adapter.method"], reason, "set parallel.sequence = false");
     }
-    if s.data.packing && is_prompt {
+    if s.data.packing && has_virtual_tokens {
         let reason = "virtual tokens precede a sequence, and `data.packing` puts several documents into one";
         r.contradiction(&["data.packing", "adapter.method"], reason, "set data.packing = false");
     }

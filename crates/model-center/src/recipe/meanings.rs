@@ -78,7 +78,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second(
         "adapter.method",
         "`lora` freezes the model and trains low-rank updates of its linear layers, `ia3` factors of keys, values and \
-         feed-forwards, `prompt` the embeddings of virtual tokens before every sequence: all that checkpoints and the \
+         feed-forwards, `prompt` the embeddings of virtual tokens before every sequence, `prefix` their keys and \
+         values in each layer, `bottleneck` two maps after attention and feed-forward: all that checkpoints and the \
          saved directory have, `docs/adapters.md`.",
     ),
     second(
@@ -107,6 +108,12 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Text whose tokens' embeddings they begin with, repeated or truncated to their number.",
     ),
     second("adapter.prompt_stacks", "Of an encoder-decoder: `both` gives the decoder as many of its own."),
+    second("adapter.bottleneck_size", "Bottleneck adapters: values between the two maps."),
+    second("adapter.activation", "Their activation."),
+    second(
+        "adapter.placement",
+        "After which layers of a block they are: `both` as in Houlsby et al., `feed-forward` as in Pfeiffer et al.",
+    ),
     second("adapter.trained", "Modules that are trained as a whole, by the same names, and saved with the updates."),
     first("data.task", "What is learned; `docs/tasks.md` describes each task."),
     first(

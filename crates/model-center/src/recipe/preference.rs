@@ -76,7 +76,9 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
         let reason = "log-probabilities of completions are not compared over pipeline stages";
         r.contradiction(&["data.task", "parallel.pipeline"], reason, "set parallel.pipeline = 1");
     }
-    if loss.kind.has_reference() && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+    let has_virtual_tokens =
+        matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_))));
+    if loss.kind.has_reference() && has_virtual_tokens {
         let reason = "virtual tokens are in every sequence, and the reference model has none";
         let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\" or \"orpo\"";
         r.contradiction(&["preference.loss", "adapter.method"], reason, fix);

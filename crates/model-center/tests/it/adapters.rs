@@ -1,12 +1,13 @@
-//! LoRA, DoRA, IA³ and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py`
-//! in 64-bit floats.
+//! LoRA, DoRA, IA³, prompt and prefix tuning against PEFT, and bottleneck adapters against PyTorch: adapters of tiny
+//! models, made by `scripts/golden/make_adapters.py` and `make_bottleneck.py` in 64-bit floats.
 
 use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch, inputs, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
 use model_center::adapter::{
-    ADAPTER_WEIGHTS, Adapter, AdapterConfig, Ia3Config, LoraConfig, PeftDetails, WeightedAdapter,
+    ADAPTER_WEIGHTS, Adapter, AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PeftDetails,
+    PrefixConfig, WeightedAdapter,
 };
 use model_center::data::{Batch, Labels, VerbalizerBatch};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
@@ -32,7 +33,7 @@ const fn golden(name: &'static str, model: (&'static str, &'static str), head: T
     Golden { name, model, head, defined }
 }
 
-static GOLDENS: [Golden; 18] = [
+static GOLDENS: [Golden; 26] = [
     golden("llama", ("llama_a", "lm"), TextHead::CausalLm),
     golden("gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     golden("bloom", ("bloom_a", "lm"), TextHead::CausalLm),
@@ -51,6 +52,14 @@ static GOLDENS: [Golden; 18] = [
     golden("ia3_bloom", ("bloom_a", "lm"), TextHead::CausalLm),
     golden("ia3_bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
     of_t5("ia3_t5"),
+    golden("prefix_llama", ("llama_a", "lm"), TextHead::CausalLm),
+    golden("prefix_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
+    golden("prefix_bloom", ("bloom_a", "lm"), TextHead::CausalLm),
+    golden("prefix_qwen3", ("qwen3_b", "lm"), TextHead::CausalLm),
+    golden("bottleneck_llama", ("llama_a", "lm"), TextHead::CausalLm),
+    golden("bottleneck_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
+    golden("bottleneck_bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
+    of_t5("bottleneck_t5"),
 ];
 
 const fn of_t5(name: &'static str) -> Golden {
@@ -60,12 +69,16 @@ const fn of_t5(name: &'static str) -> Golden {
 
 /// The goldens of methods that can be merged.
 fn of_layers() -> impl Iterator<Item = &'static Golden> {
-    GOLDENS.iter().filter(|golden| !golden.name.starts_with("prompt"))
+    GOLDENS.iter().filter(|golden| !golden.has_virtual_tokens() && !golden.name.starts_with("bottleneck"))
 }
 
 const DETAILS: PeftDetails<'_> = PeftDetails { base_model: "models/base", revision: None, dtype: DType::F32 };
 
 impl Golden {
+    fn has_virtual_tokens(&self) -> bool {
+        ["prompt", "prefix"].iter().any(|method| self.name.starts_with(method))
+    }
+
     fn directory(&self) -> PathBuf {
         directory("adapters", self.name)
     }
@@ -121,7 +134,7 @@ fn config(directory: &Path) -> serde_json::Value {
 fn logits_losses_and_every_gradient_equal_those_of_peft() {
     let device = Device::cpu(1).unwrap();
     for golden in &GOLDENS {
-        for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        for recompute in [Recompute::Keep, Recompute::Checkpoint, Recompute::Attention] {
             let opened = golden.open(&device, Adapter::Saved(golden.directory()), recompute);
             assert!(opened.initialized.is_empty(), "{}: {:?}", golden.name, opened.initialized);
             let file = SafetensorsFile::open(&golden.directory().join("golden.safetensors")).unwrap();
@@ -184,7 +197,10 @@ fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits()
         let of_lora =
             ["peft_type", "task_type", "r", "use_rslora", "use_dora", "fan_in_fan_out", "modules_to_save", "bias"];
         let of_prompt = ["num_virtual_tokens", "num_transformer_submodules", "token_dim", "prompt_tuning_init"];
-        for field in of_lora.into_iter().chain(of_prompt) {
+        let of_prefix = ["num_attention_heads", "num_layers", "encoder_hidden_size", "prefix_projection"];
+        let of_bottleneck = ["bottleneck_size", "activation"];
+        let of_prefix = of_prefix.into_iter().filter(|_| golden.name.starts_with("prefix"));
+        for field in of_lora.into_iter().chain(of_prompt).chain(of_prefix).chain(of_bottleneck) {
             let (ours, theirs) = (&ours[field], &theirs[field]);
             assert_eq!(ours, theirs, "{} {field}", golden.name);
         }
@@ -192,6 +208,7 @@ fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits()
         assert_eq!(golden.logits(&again, &device), golden.logits(&opened, &device), "{}", golden.name);
         let again = again.adapter.unwrap();
         assert_eq!((again.updates(), again.factors()), (plan.updates(), plan.factors()), "{}", golden.name);
+        assert_eq!(again.bottlenecks(), plan.bottlenecks(), "{}", golden.name);
     }
 }
 
@@ -225,6 +242,7 @@ fn new_updates_change_nothing_until_they_are_trained() {
         AdapterConfig::Lora(lora.clone()),
         AdapterConfig::Lora(LoraConfig { dora: true, ..lora }),
         AdapterConfig::Ia3(Ia3Config::default()),
+        AdapterConfig::Bottleneck(BottleneckConfig { size: 3, ..BottleneckConfig::default() }),
     ];
     for (golden, config) in of_layers().flat_map(|golden| configs.iter().map(move |config| (golden, config))) {
         let opened = golden.open(&device, Adapter::New(config.clone()), Recompute::Keep);
@@ -245,7 +263,7 @@ fn new_updates_change_nothing_until_they_are_trained() {
 #[test]
 fn label_words_after_virtual_tokens_are_read_where_each_sequence_has_them() {
     let device = Device::cpu(1).unwrap();
-    for golden in GOLDENS.iter().filter(|golden| golden.name.starts_with("prompt")) {
+    for golden in GOLDENS.iter().filter(|golden| golden.has_virtual_tokens()) {
         let opened = golden.open_saved(&device);
         let has_encoder = opened.model.info().generates_targets;
         let texts = [[5i64, 6, 7, 8], [9, 10, 11, 12]];
@@ -383,8 +401,113 @@ fn several_adapters_add_up_with_their_weights() {
     check("one of two", &narrow(&one), &llama.defined_at(&wide(&alone)));
     let error = plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap_err().to_string();
     assert!(error.contains("not written as one"), "{error}");
-    for other in ["dora_llama", "ia3_llama", "prompt_llama"] {
+    for other in ["dora_llama", "ia3_llama", "prompt_llama", "prefix_llama", "bottleneck_llama"] {
         let error = several(&[("llama", 1.0), (other, 1.0)]).err().unwrap().to_string();
         assert!(error.contains("where all of them are LoRA's"), "{error}");
     }
+}
+
+/// The keys and values that PEFT computed from smaller embeddings are in the directory.
+#[test]
+fn keys_and_values_that_were_projected_have_pefts_logits() {
+    let (device, llama) = (Device::cpu(1).unwrap(), &GOLDENS[0]);
+    let projected = directory("adapters", "prefix_projected");
+    let opened = llama.open(&device, Adapter::Saved(projected.clone()), Recompute::Keep);
+    assert!(opened.initialized.is_empty(), "{:?}", opened.initialized);
+    let file = SafetensorsFile::open(&projected.join("golden.safetensors")).unwrap();
+    let wide: Vec<f64> = llama.logits(&opened, &device).iter().map(|value| f64::from(*value)).collect();
+    let ours: Vec<f32> = llama.defined_at(&wide).iter().map(|value| *value as f32).collect();
+    check("projected", &ours, &llama.defined_at(&f64s(&file, "logits")));
+}
+
+/// Packed documents, lengths, models that are no decoders, a directory of another model.
+#[test]
+fn keys_and_values_of_virtual_tokens_are_refused_where_they_make_no_sense() {
+    let device = Device::cpu(1).unwrap();
+    let prefix = |tokens| Adapter::New(AdapterConfig::Prefix(PrefixConfig { tokens }));
+    let open = |model: &str, name: &str, head, adapter| {
+        let options = OpenOptions { adapter: Some(adapter), head, ..OpenOptions::new(&device) };
+        Registry::default().open(&directory(model, name), &options)
+    };
+    for (model, name, head) in [
+        ("t5_b", "lm", Some(TextHead::CausalLm)),
+        ("bert_a", "cls", Some(TextHead::Classification { outputs: 2 })),
+        ("bert_a", "mlm", None),
+        ("gpt2_a", "cls", Some(TextHead::Classification { outputs: 3 })),
+    ] {
+        let error = open(model, name, head, prefix(2)).err().unwrap().to_string();
+        assert!(error.contains("prefix tuning is for decoders with a language-modelling head"), "{model}: {error}");
+    }
+    let error = open("cpm1_a", "lm", None, prefix(2)).err().unwrap().to_string();
+    assert!(error.contains("contexts and spans, which virtual tokens are no part of"), "{error}");
+    let error = open("mistral_a", "lm", None, prefix(2)).err().unwrap().to_string();
+    assert!(error.contains("prefix tuning has no place in a sliding window"), "{error}");
+    let of_llama = Adapter::Saved(directory("adapters", "prefix_llama"));
+    let error = open("gpt2_a", "lm", None, of_llama).err().unwrap().to_string();
+    assert!(error.contains("prompt_embeddings") && error.contains("[3, 80]"), "{error}");
+
+    let opened = open("gpt2_a", "lm", None, prefix(3)).unwrap();
+    assert_eq!(opened.model.info().max_length, 16);
+    let plan = opened.adapter.as_ref().unwrap();
+    assert_eq!(plan.describe(), "keys and values of 3 virtual tokens before a sequence, in 2 layers");
+    assert_eq!(plan.values(), 2 * 3 * 2 * 20);
+    let error = plan.check_merge().unwrap_err().to_string();
+    assert!(error.contains("cannot be merged"), "{error}");
+    let loss = |batch: &Batch| opened.model.loss(batch, &mut Ctx::inference(&device)).err().unwrap().to_string();
+    let error = loss(&Batch::next_tokens(17, vec![5; 17], None));
+    assert!(error.contains("20 tokens in a row, the model has 19 positions"), "{error}");
+    let packed = Batch { document_starts: Some(vec![0, 0, 2, 2]), ..Batch::next_tokens(4, vec![5; 4], None) };
+    let error = loss(&packed);
+    assert!(error.contains("virtual tokens precede a sequence"), "{error}");
+}
+
+/// After which layers bottlenecks are where none are named, and what has none.
+#[test]
+fn bottlenecks_follow_attention_and_feed_forward() {
+    let device = Device::cpu(1).unwrap();
+    let open = |model: &str, name: &str, config: BottleneckConfig| {
+        let adapter = Some(Adapter::New(AdapterConfig::Bottleneck(BottleneckConfig { size: 2, ..config })));
+        Registry::default().open(&directory(model, name), &OpenOptions { adapter, ..OpenOptions::new(&device) })
+    };
+    let modules = |model: &str, name: &str, placement: BottleneckPlacement| {
+        let opened = open(model, name, BottleneckConfig { placement, ..BottleneckConfig::default() }).unwrap();
+        let plan = opened.adapter.unwrap();
+        let ends = |module: &String| module.rsplit('.').take(3).collect::<Vec<_>>().join(" ");
+        let mut modules: Vec<String> = plan.bottlenecks().iter().map(|one| ends(&one.module)).collect();
+        modules.sort();
+        modules.dedup();
+        modules
+    };
+    let (both, attention, feed_forward) =
+        (BottleneckPlacement::Both, BottleneckPlacement::Attention, BottleneckPlacement::FeedForward);
+    assert_eq!(modules("llama_a", "lm", attention), ["o_proj self_attn 0", "o_proj self_attn 1"]);
+    assert_eq!(modules("llama_a", "lm", feed_forward), ["down_proj mlp 0", "down_proj mlp 1"]);
+    assert_eq!(modules("llama_a", "lm", both).len(), 4);
+    assert_eq!(modules("bert_a", "mlm", attention), ["dense output attention"]);
+    assert_eq!(modules("t5_b", "lm", attention), ["o EncDecAttention 1", "o SelfAttention 0"]);
+    for target in ["q_proj", "up_proj"] {
+        let targets = vec![target.to_owned()];
+        let error = open("llama_a", "lm", BottleneckConfig { targets, ..BottleneckConfig::default() });
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains("does not end an attention or a feed-forward"), "{error}");
+    }
+    let opened = open("llama_a", "lm", BottleneckConfig::default()).unwrap();
+    let plan = opened.adapter.as_ref().unwrap();
+    assert_eq!(plan.describe(), "bottlenecks of 2 values on 2 down_proj, 2 o_proj");
+    let error = plan.check_merge().unwrap_err().to_string();
+    assert!(error.contains("not linear"), "{error}");
+    // Of the tensors of a module one is missing.
+    let out = tempfile::tempdir().unwrap();
+    plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap();
+    let weights = out.path().join(ADAPTER_WEIGHTS);
+    let (all, kept) = (tensors(&weights), SafetensorsFile::open(&weights).unwrap().tensors()[1..].to_vec());
+    let mut writer = SafetensorsWriter::create(&weights, &kept).unwrap();
+    for (name, values) in all.iter().filter(|(name, _)| kept.iter().any(|entry| entry.name == *name)) {
+        writer.write_f32(name, values).unwrap();
+    }
+    writer.finish().unwrap();
+    let adapter = Some(Adapter::Saved(out.path().to_owned()));
+    let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
+    let error = Registry::default().open(&directory("llama_a", "lm"), &options).err().unwrap().to_string();
+    assert!(error.contains("weights and biases of down and up are not all there"), "{error}");
 }

@@ -5,6 +5,7 @@
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use model_center::adapter::{Adapter, AdapterConfig, PrefixConfig};
 use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextModel};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,12 +94,32 @@ pub fn furthest(ours: &[f32], theirs: &[f32]) -> f32 {
     ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max) / scale
 }
 
+/// A decoder with keys and values of virtual tokens, sampled; `None` of other models.
+fn prefixed(device: &Device, directory: &Path, tokens: usize, sharding: Sharding) -> Option<Box<dyn TextModel>> {
+    let adapter = Some(Adapter::New(AdapterConfig::Prefix(PrefixConfig { tokens })));
+    let options = OpenOptions { sharding, adapter, ..OpenOptions::new(device) };
+    match Registry::default().open(directory, &options) {
+        Ok(opened) => Some(opened.model),
+        Err(error) => {
+            let error = error.to_string();
+            let reasons = ["prefix tuning is for decoders", "contexts and spans", "no place in a sliding window"];
+            assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
+            None
+        }
+    }
+}
+
 #[test]
 fn pieces_are_the_whole_for_every_family() {
     let device = Device::cpu(1).unwrap();
-    let mut worst: f32 = 0.0;
-    for directory in directories() {
-        let model = open(&device, &directory, Sharding::solo());
+    let (mut worst, mut prefixes): (f32, usize) = (0.0, 0);
+    let of = |directory: PathBuf| {
+        let plain = open(&device, &directory, Sharding::solo());
+        let prefixed = prefixed(&device, &directory, 1, Sharding::solo());
+        [Some((plain, 0)), prefixed.map(|model| (model, 1))].map(|model| model.map(|model| (directory.clone(), model)))
+    };
+    for (directory, (model, before)) in directories().into_iter().flat_map(of).flatten() {
+        prefixes += before;
         let source = source(&*model);
         let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
         let batch = padded(&rows);
@@ -121,17 +142,27 @@ fn pieces_are_the_whole_for_every_family() {
                 }
                 from = to;
             }
-            assert_eq!((decoding.past().rows(), decoding.past().length()), (3, LONGEST));
+            assert_eq!((decoding.past().rows(), decoding.past().length()), (3, before + LONGEST));
         }
     }
+    assert!(prefixes >= 12, "{prefixes}");
     println!("figure: {} models, {worst:.1e}", directories().len());
 }
 
 #[test]
 fn rows_go_on_from_others_for_every_family() {
     let device = Device::cpu(1).unwrap();
-    for directory in directories() {
-        let model = open(&device, &directory, Sharding::solo());
+    let of = |directory: PathBuf| {
+        let plain = open(&device, &directory, Sharding::solo());
+        let models = [Some(plain), prefixed(&device, &directory, 1, Sharding::solo())];
+        models.map(|model| model.map(|model| (directory.clone(), model)))
+    };
+    for (directory, model) in directories().into_iter().flat_map(of).flatten() {
+        // The row of dynamic angles becomes longer than they are steady.
+        let is_dynamic = directory.parent().is_some_and(|model| model.ends_with("qwen2_b"));
+        if is_dynamic && model.parameters().iter().any(|param| param.spec().is_adapter) {
+            continue;
+        }
         let source = source(&*model);
         let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
         let (batch, vocabulary) = (padded(&rows), model.info().vocab_size);
@@ -184,26 +215,37 @@ fn a_context_is_bidirectional_and_decoding_continues_after_it() {
 fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
     let device = Device::cpu(1).unwrap();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_b/lm");
-    let model = open(&device, &directory, Sharding::solo());
-    let (ids, vocabulary) = (row(&*model, 5, 13), model.info().vocab_size);
-    let mut cx = Ctx::inference(&device);
-    let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
-    let mut from = 0;
-    for to in [6, 7, 9, 10, 11, 13] {
-        let next = Batch { labels: None, ..Batch::next_tokens(to - from, ids[from..to].to_vec(), None) };
-        let ours: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
-        let theirs = whole(&*model, None, 0, &ids[..to], &device);
-        let error = furthest(&ours, &theirs[theirs.len() - vocabulary..]);
-        assert!(error <= TOLERANCE, "to {to}: {error}");
-        from = to;
+    let models =
+        [Some(open(&device, &directory, Sharding::solo())), prefixed(&device, &directory, 2, Sharding::solo())];
+    for model in models.map(Option::unwrap) {
+        let (ids, vocabulary) = (row(&*model, 5, 13), model.info().vocab_size);
+        let mut cx = Ctx::inference(&device);
+        let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
+        let mut from = 0;
+        for to in [6, 7, 9, 10, 11, 13] {
+            let next = Batch { labels: None, ..Batch::next_tokens(to - from, ids[from..to].to_vec(), None) };
+            let ours: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
+            let theirs = whole(&*model, None, 0, &ids[..to], &device);
+            let error = furthest(&ours, &theirs[theirs.len() - vocabulary..]);
+            assert!(error <= TOLERANCE, "to {to}: {error}");
+            from = to;
+        }
     }
 }
 
 #[test]
 fn two_ranks_under_zero_3_write_what_one_does() {
-    for directory in directories().into_iter().filter(|directory| directory.ends_with("lm")) {
+    let directories = directories().into_iter().filter(|directory| directory.ends_with("lm"));
+    let with_prefix = ["llama_a/lm", "bloom_a/lm"];
+    for (directory, tokens) in directories.flat_map(|directory| {
+        let has_prefix = with_prefix.iter().any(|name| directory.ends_with(name));
+        [Some(0), has_prefix.then_some(2)].into_iter().flatten().map(move |tokens| (directory.clone(), tokens))
+    }) {
         let write = |device: &Device, sharding: Sharding| -> Vec<f32> {
-            let model = open(device, &directory, sharding);
+            let model = match tokens {
+                0 => open(device, &directory, sharding),
+                _ => prefixed(device, &directory, tokens, sharding).unwrap(),
+            };
             let source = source(&*model);
             let rows: Vec<Vec<i64>> = (0..3).map(|i| row(&*model, i, 4)).collect();
             let mut cx = Ctx::inference(device);

@@ -3,7 +3,7 @@
 use crate::cached_decoding::{TOLERANCE, directories, furthest, open, row, whole};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::shard::Sharding;
-use model_center::adapter::{Adapter, AdapterConfig, PromptConfig};
+use model_center::adapter::{Adapter, AdapterConfig, PrefixConfig, PromptConfig};
 use model_center::model::{LogitsRead, OpenOptions, Registry, SequenceTokens, TextModel};
 use std::path::Path;
 
@@ -88,13 +88,15 @@ fn virtual_tokens_precede_each_sequence() {
     let device = Device::cpu(1).unwrap();
     for model in ["llama_a", "gpt2_a", "bloom_a"] {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join("lm");
-        let prompt = PromptConfig { tokens: 3, ..PromptConfig::default() };
-        let adapter = Some(Adapter::New(AdapterConfig::Prompt(prompt)));
-        let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
-        let model = Registry::default().open(&directory, &options).unwrap().model;
-        let known = known(&*model, &[7, 4, 6], &device);
-        let error = worst(&*model, &known, 3, &device);
-        assert!(error <= TOLERANCE, "{}: {error}", directory.display());
+        let prompt = AdapterConfig::Prompt(PromptConfig { tokens: 3, ..PromptConfig::default() });
+        for config in [prompt, AdapterConfig::Prefix(PrefixConfig { tokens: 3 })] {
+            let adapter = Some(Adapter::New(config.clone()));
+            let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
+            let model = Registry::default().open(&directory, &options).unwrap().model;
+            let known = known(&*model, &[7, 4, 6], &device);
+            let error = worst(&*model, &known, 3, &device);
+            assert!(error <= TOLERANCE, "{} {config:?}: {error}", directory.display());
+        }
     }
 }
 

@@ -96,7 +96,7 @@ init_seed = 1234                # default: follows train.seed
 method = "none"                 # default
 # no effect, adapter.method = "none" trains the model itself: quantize, path, rank, alpha,
 #   rank_stabilized, dora, dropout, targets, feed_forward, trained, virtual_tokens, prompt_text,
-#   prompt_stacks
+#   prompt_stacks, bottleneck_size, activation, placement
 
 [data]
 task = "RTE"                    # r.toml:4

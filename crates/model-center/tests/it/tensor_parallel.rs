@@ -187,6 +187,44 @@ fn magnitudes_and_factors_on_several_ranks_are_those_of_one() {
     }
 }
 
+/// Keys and values of heads that ranks have, or share, before the tokens'; slopes of the ranks' heads.
+#[test]
+fn keys_and_values_of_virtual_tokens_on_several_ranks_are_those_of_one() {
+    let bloom: runs::Build = family!(bloom::Bloom, BloomConfig);
+    let bloom = Job { golden: ("bloom_a", "lm"), head: TIED, build: bloom, ..Job::default() };
+    let mut qwen3 = qwen3_job();
+    qwen3.fields["use_sliding_window"] = json!(false);
+    qwen3.fields["layer_types"] = json!(["full_attention", "full_attention", "full_attention"]);
+    for (job, tensor) in [(gpt2_job(), 2), (qwen3.clone(), 4), (bloom, 2)] {
+        check_parity(&Job { prefix: Some(3), ..job }, tensor);
+    }
+    let job = Job { prefix: Some(2), ..qwen3 };
+    let alone = on_mesh(&job, 1, 1);
+    for (level, sequence) in [(ZeroLevel::Two, false), (ZeroLevel::Three, true)] {
+        on_mesh(&Job { level, sequence, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+    }
+    for recompute in [bmtrain_dist::block::Recompute::Checkpoint, bmtrain_dist::block::Recompute::Attention] {
+        on_mesh(&Job { recompute, level: ZeroLevel::Three, ..job.clone() }, 2, 1).check_losses_and_norms(&alone);
+    }
+}
+
+/// Maps that every rank has, after sums over the ranks, of all tokens or of a rank's.
+#[test]
+fn bottlenecks_on_several_ranks_are_those_of_one() {
+    let t5: runs::Build = family!(t5::T5, T5Config);
+    let t5 = Job { golden: ("t5_a", "lm"), fields: json!({"d_ff": 28}), head: TIED, build: t5, ..Job::default() };
+    for (job, tensor) in [(gpt2_job(), 2), (qwen3_job(), 4), (bert_job(), 2), (t5, 2)] {
+        check_parity(&Job { bottleneck: Some(3), ..job }, tensor);
+    }
+    let job = Job { bottleneck: Some(2), ..qwen3_job() };
+    let alone = on_mesh(&job, 1, 1);
+    for (level, sequence) in [(ZeroLevel::Two, false), (ZeroLevel::Three, true)] {
+        on_mesh(&Job { level, sequence, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+    }
+    let recompute = bmtrain_dist::block::Recompute::Checkpoint;
+    on_mesh(&Job { recompute, level: ZeroLevel::Three, ..job.clone() }, 2, 1).check_losses_and_norms(&alone);
+}
+
 #[test]
 fn logits_of_label_words_come_from_the_ranks_that_have_them() {
     // 97 tokens, 56 on the first of two ranks: tokens of both, and one twice.

@@ -51,6 +51,18 @@ impl KeyValues {
         Ok(())
     }
 
+    /// Append keys and values `[B, T, 2K * H]`, keys first, which no projection of the sequences made.
+    ///
+    /// # Errors
+    /// A cache of other rows; a failing device.
+    pub fn append(&mut self, kv: &Tensor) -> Result<()> {
+        let [batch, length, width] = kv.dims(OP)?;
+        self.make_room(kv, [batch, length], width / 2)?;
+        self.put(kv, 0, 0, width)?;
+        self.length += length;
+        Ok(())
+    }
+
     fn kept(&self) -> Result<&Tensor> {
         self.kv.as_ref().filter(|_| self.length > 0).ok_or_else(|| Error::argument(OP, "the cache is empty"))
     }

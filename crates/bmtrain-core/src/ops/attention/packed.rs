@@ -61,6 +61,20 @@ impl PackedKeyValues {
         Ok(())
     }
 
+    /// Append keys and values `[1, T, 2K * H]`, keys first, to each sequence of the row whose cache is empty.
+    ///
+    /// # Errors
+    /// A slot that was not opened; a failing device.
+    pub fn begin_with(&mut self, kv: &Tensor) -> Result<()> {
+        for PackedTokens { slot, .. } in self.row.iter().filter(|tokens| tokens.tokens > 0) {
+            let cache = self.slots.get_mut(*slot).ok_or_else(|| unknown(*slot))?;
+            if cache.is_empty() {
+                cache.append(kv)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Cached tokens of a slot.
     pub fn len(&self, slot: usize) -> usize {
         self.slots.get(slot).map_or(0, KeyValues::len)

@@ -3,11 +3,14 @@
 use super::ranks::on_ranks;
 use crate::goldens::{directory, inputs};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::kernel::Activation;
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
-use bmtrain_dist::nn::{Adapters, LowRankOptions, ScaledSide, ScalingOptions};
+use bmtrain_dist::nn::{
+    Adapters, BottleneckOptions, LowRankOptions, PrefixOptions, ScaledSide, ScalingOptions, TensorSplit,
+};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -52,6 +55,10 @@ pub struct Job {
     /// Whether all that is trained are factors of last parts of the outputs of these layers, and of inputs of the
     /// second layers of feed-forwards.
     pub factors: bool,
+    /// Virtual tokens whose keys and values are all that is trained.
+    pub prefix: Option<usize>,
+    /// Values of the bottlenecks after the blocks' row-parallel layers, which are all that is trained.
+    pub bottleneck: Option<usize>,
     /// Label words that the model predicts at the last position of each sequence, instead of the golden labels.
     pub label_words: Option<[i64; 3]>,
     /// Factor of the loss in the backward pass.
@@ -80,6 +87,8 @@ impl Default for Job {
             low_rank: None,
             magnitude: false,
             factors: false,
+            prefix: None,
+            bottleneck: None,
             label_words: None,
             weight: 1.0,
             steps: 20,
@@ -89,12 +98,24 @@ impl Default for Job {
 
 impl Job {
     pub fn model(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
-        let rank = match (self.low_rank, self.factors) {
+        if let Some(tokens) = self.prefix {
+            let adapters = Adapters { prefix: Some(PrefixOptions { tokens }), ..Adapters::default() };
+            return self.built(device, BuilderOptions { adapters: Some(Arc::new(adapters)), ..builder });
+        }
+        let rank = match (self.low_rank, self.factors || self.bottleneck.is_some()) {
             (None, false) => return self.built(device, builder),
             (rank, _) => rank,
         };
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let sketch = self.built(&nowhere, BuilderOptions { init: InitMode::Deferred, ..Default::default() })?;
+        if let Some(size) = self.bottleneck {
+            let layers = sketch.parameters().linear_layers().iter();
+            let layers = layers.filter(|layer| layer.is_in_block && layer.split == TensorSplit::Rows);
+            let options = BottleneckOptions { size, activation: Activation::Gelu };
+            let bottlenecks = layers.map(|layer| (layer.name.clone(), options.clone())).collect();
+            let adapters = Some(Arc::new(Adapters { bottlenecks, ..Adapters::default() }));
+            return self.built(device, BuilderOptions { adapters, ..builder });
+        }
         let (mut low_rank, mut scaling) = (HashMap::new(), HashMap::new());
         for layer in sketch.parameters().linear_layers().iter().filter(|layer| layer.is_in_block) {
             let (rows, parts) = (layer.rows(), &layer.outputs);

@@ -1,0 +1,136 @@
+//! The trained values of virtual tokens: embeddings of prompt tuning, keys and values of prefix tuning, and PEFT's one
+//! tensor of either.
+//!
+//! Source: PEFT 0.21, `PromptTuningConfig`, `PrefixTuningConfig` and `PeftModel.get_prompt`.
+
+use super::plan::TOKENS;
+use super::{PrefixConfig, PromptConfig};
+use crate::formats::names::ParamShape;
+use crate::layer::attention::PROJECT_QKV;
+use crate::layer::prefix::PREFIX;
+use crate::model::TextHead;
+use crate::model::prefix::{DECODERS_ALONE, OTHER_METHOD};
+use crate::model::prompt::PROMPT_NAMES;
+use crate::{Error, Result};
+use bmtrain_dist::Parameters;
+use std::ops::Range;
+
+/// The virtual tokens of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TokenTables {
+    /// Our names of the tables, `[tokens, size]`: before the first stack and, if it has its own, before the decoder; of
+    /// prefix tuning, of each layer.
+    pub(super) names: Vec<String>,
+    pub(super) tokens: usize,
+    /// Length of a token's row: of its embedding, or of its keys and values.
+    pub(super) size: usize,
+    /// Of prefix tuning, the number of key heads.
+    pub(super) kv_heads: Option<usize>,
+}
+
+impl TokenTables {
+    /// Of prompt tuning. `head` is the head that the model is opened with, with whether it generates from an encoder's
+    /// input.
+    pub(super) fn of_prompt(
+        config: &PromptConfig,
+        parameters: &Parameters,
+        (head, generates_targets): (Option<TextHead>, bool),
+    ) -> Result<Self> {
+        if !matches!(head, None | Some(TextHead::CausalLm)) {
+            let reason = "prompt tuning is for decoders and encoder-decoders with a language-modelling head";
+            let fix = "set adapter.method = \"lora\", or use a task of a language model";
+            return Err(Error::argument("adapter.method", reason, fix));
+        }
+        if config.decoder && !generates_targets {
+            let reason = "the model has no decoder beside an encoder, which virtual tokens could precede";
+            return Err(Error::argument("adapter.prompt_stacks", reason, "leave it out"));
+        }
+        let table = parameters.find_declared(TOKENS).map(|param| param.spec().shape.last());
+        let missing = || Error::model("the model", format!("it has no {TOKENS}"), "use a transformer");
+        let count = if config.decoder { 2 } else { 1 };
+        let names = PROMPT_NAMES[..count].iter().map(|name| format!("prompt.{name}.weight")).collect();
+        Ok(TokenTables { names, tokens: config.tokens, size: table.ok_or_else(missing)?, kv_heads: None })
+    }
+
+    /// Of prefix tuning, likewise.
+    pub(super) fn of_prefix(
+        config: &PrefixConfig,
+        parameters: &Parameters,
+        (head, generates_targets): (Option<TextHead>, bool),
+    ) -> Result<Self> {
+        let refused = |reason: &str, fix: &str| Error::argument("adapter.method", reason, fix);
+        if !matches!(head, None | Some(TextHead::CausalLm)) || generates_targets {
+            return Err(refused(DECODERS_ALONE, OTHER_METHOD));
+        }
+        // Elements of the keys of a token, and of one head.
+        let (mut names, mut keys) = (Vec::new(), None);
+        for layer in parameters.linear_layers().iter().filter(|layer| layer.is_in_block) {
+            let attention = layer.name.strip_suffix(PROJECT_QKV).filter(|path| path.ends_with(".attention."));
+            let (Some(attention), [_, key, _]) = (attention, layer.outputs.as_slice()) else { continue };
+            if keys.is_some_and(|keys| keys != *key) {
+                return Err(refused("the layers of the model have keys of different sizes", OTHER_METHOD));
+            }
+            keys = Some(*key);
+            names.push(format!("{attention}{PREFIX}"));
+        }
+        let keys = keys.ok_or_else(|| refused("the model has no self-attention in its blocks", OTHER_METHOD))?;
+        let kv_heads = Some(keys.size.checked_div(keys.unit).unwrap_or(0));
+        Ok(TokenTables { names, tokens: config.tokens, size: 2 * keys.size, kv_heads })
+    }
+
+    /// Names and full shapes of our parameters.
+    pub(super) fn shapes(&self) -> impl Iterator<Item = ParamShape> {
+        self.names.iter().map(|name| ParamShape::new(name.clone(), [self.tokens, self.size]))
+    }
+
+    /// The shape of PEFT's tensor: the tables one after the other, or of prefix tuning side by side.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        match self.kv_heads {
+            None => [self.names.len() * self.tokens, self.size],
+            Some(_) => [self.tokens, self.names.len() * self.size],
+        }
+    }
+
+    /// The elements of PEFT's tensor that make up a table, by its number, in order.
+    pub(super) fn ranges(&self, table: usize) -> impl Iterator<Item = Range<usize>> {
+        let TokenTables { tokens, size, .. } = *self;
+        let (count, length, first, stride) = match self.kv_heads {
+            None => (1, tokens * size, table * tokens * size, 0),
+            Some(_) => (tokens, size, table * size, self.names.len() * size),
+        };
+        (0..count).map(move |row| first + row * stride).map(move |first| first..first + length)
+    }
+
+    /// PEFT's tensor from the values of all tables, each `[tokens, size]`.
+    pub(super) fn tensor(&self, tables: &[f32]) -> Vec<f32> {
+        let mut tensor = vec![0.0; tables.len()];
+        let ranges = (0..self.names.len()).flat_map(|table| self.ranges(table));
+        let mut from = tables;
+        for range in ranges {
+            let (values, rest) = from.split_at(range.len().min(from.len()));
+            if let Some(out) = tensor.get_mut(range).filter(|out| out.len() == values.len()) {
+                out.copy_from_slice(values);
+            }
+            from = rest;
+        }
+        tensor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_pefts_tensor_has_the_keys_and_values_of_all_layers() {
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let prompt = TokenTables { names, tokens: 2, size: 3, kv_heads: None };
+        let values: Vec<f32> = (0..12).map(|value| value as f32).collect();
+        assert_eq!((prompt.shape(), prompt.tensor(&values)), ([4, 3], values.clone()));
+        assert_eq!(prompt.ranges(1).collect::<Vec<_>>(), [6..12]);
+        let prefix = TokenTables { kv_heads: Some(1), ..prompt };
+        assert_eq!(prefix.shape(), [2, 6]);
+        assert_eq!(prefix.tensor(&values), [0., 1., 2., 6., 7., 8., 3., 4., 5., 9., 10., 11.]);
+        assert_eq!(prefix.ranges(1).collect::<Vec<_>>(), [3..6, 9..12]);
+    }
+}
