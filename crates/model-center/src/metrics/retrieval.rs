@@ -75,7 +75,7 @@ impl Retrieval {
             let sum: f64 = logits.iter().map(|logit| (logit - most).exp()).sum();
             let others = logits.iter().enumerate().filter(|(at, _)| *at != sample);
             // A logit that is not a number is never below another.
-            let rank = 1 + others.filter(|(_, logit)| !(**logit < own)).count();
+            let rank = 1 + others.filter(|(_, logit)| **logit >= own || logit.is_nan() || own.is_nan()).count();
             let of_sample = [most + sum.ln() - own, 1.0 / rank as f64, within(rank, 1), within(rank, 10)];
             sums.iter_mut().zip(of_sample).for_each(|(sum, value)| *sum += value);
         }
