@@ -17,8 +17,8 @@ import torch
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertForSequenceClassification, BloomForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM,
-    T5ForConditionalGeneration,
+    BertForSequenceClassification, BloomForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, OPTForCausalLM,
+    Qwen3ForCausalLM, T5ForConditionalGeneration,
 )
 
 import decoders
@@ -127,7 +127,7 @@ ADAPTERS = {
     "ia3_t5": ("t5_b/lm", T5ForConditionalGeneration, seq2seq.loss_of, {
         "task_type": "SEQ_2_SEQ_LM", "target_modules": ["k", "v", "wo"], "feedforward_modules": ["wo"]}),
     # Keys and values of virtual tokens: of fewer heads than queries have beside rotary positions, beside learned ones,
-    # slopes and norms of heads.
+    # slopes and norms of heads, and where a position table begins with rows of no position.
     "prefix_llama": ("llama_a/lm", LlamaForCausalLM, decoders.loss_of, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 3, "prefix_projection": False}),
     "prefix_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, decoders.loss_of, {
@@ -136,6 +136,8 @@ ADAPTERS = {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 4, "prefix_projection": False}),
     "prefix_qwen3": ("qwen3_b/lm", Qwen3ForCausalLM, decoders.loss_of, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 1, "prefix_projection": False}),
+    "prefix_opt": ("opt_a/lm", OPTForCausalLM, decoders.loss_of, {
+        "task_type": "CAUSAL_LM", "num_virtual_tokens": 3, "prefix_projection": False}),
 }
 
 

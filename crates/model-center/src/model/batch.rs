@@ -5,6 +5,7 @@
 use super::architecture::{Spec, StackSpec};
 use super::batch_checks::{check, longest_document};
 use super::decoder_inputs;
+use super::decoding::last_columns;
 use super::head::{ClassifierInput, Head};
 use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
 use super::position_table::{Count, PositionTable};
@@ -93,8 +94,9 @@ impl Sequences {
             PositionsConfig::None | PositionsConfig::Relative(_) => (false, None),
         };
         let position_ids = |table: PositionTable| {
-            let table = PositionTable { first: table.first + prefix, ..table };
-            grid(length, &table.rows_of([rows, length], counted, documents))
+            let counted = counted.map(|mask| prefix::masked(mask, length, prefix));
+            let of_keys = table.rows_of([rows, keys], counted.as_deref(), documents);
+            grid(length, &last_columns(&of_keys, keys, length))
         };
         let numbers = || {
             let numbered = numbered.map(|mask| prefix::masked(mask, length, prefix));

@@ -163,7 +163,7 @@ pub(super) fn check_mask(batch: &Batch) -> Result<()> {
 }
 
 /// The last `columns` of each row of a matrix with rows of this length.
-fn last_columns(values: &[i64], length: usize, columns: usize) -> Vec<i64> {
+pub(super) fn last_columns(values: &[i64], length: usize, columns: usize) -> Vec<i64> {
     values.chunks(length.max(1)).flat_map(|row| row[length - columns..].iter().copied()).collect()
 }
 

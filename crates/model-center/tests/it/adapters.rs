@@ -33,7 +33,7 @@ const fn golden(name: &'static str, model: (&'static str, &'static str), head: T
     Golden { name, model, head, defined }
 }
 
-static GOLDENS: [Golden; 26] = [
+static GOLDENS: [Golden; 27] = [
     golden("llama", ("llama_a", "lm"), TextHead::CausalLm),
     golden("gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     golden("bloom", ("bloom_a", "lm"), TextHead::CausalLm),
@@ -56,6 +56,7 @@ static GOLDENS: [Golden; 26] = [
     golden("prefix_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     golden("prefix_bloom", ("bloom_a", "lm"), TextHead::CausalLm),
     golden("prefix_qwen3", ("qwen3_b", "lm"), TextHead::CausalLm),
+    golden("prefix_opt", ("opt_a", "lm"), TextHead::CausalLm),
     golden("bottleneck_llama", ("llama_a", "lm"), TextHead::CausalLm),
     golden("bottleneck_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     golden("bottleneck_bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
