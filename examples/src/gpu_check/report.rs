@@ -59,7 +59,7 @@ impl Report {
     /// process too.
     ///
     /// # Errors
-    /// A file that is no report, or of another version of the program, or of an emulated device where this one is not.
+    /// A file that is not a report, or of another version of the program, or of an emulated device where this one is not.
     pub fn resume(&mut self, wanted: &[String]) -> Result<()> {
         const FIX: &str = "remove the file, or leave out --resume";
         let Some(path) = self.path.clone() else { return Ok(()) };
@@ -70,7 +70,7 @@ impl Report {
         };
         let place = || path.display().to_string();
         let earlier: Earlier = serde_json::from_str(&text)
-            .map_err(|error| Error::data(place(), format!("this is no report of gpu-check: {error}"), FIX))?;
+            .map_err(|error| Error::data(place(), format!("this is not a report of gpu-check: {error}"), FIX))?;
         let version = env!("CARGO_PKG_VERSION");
         if earlier.program != version || earlier.emulated != self.emulated {
             let reason = format!(

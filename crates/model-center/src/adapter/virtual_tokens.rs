@@ -127,7 +127,7 @@ mod tests {
         let prompt = TokenTables { names, tokens: 2, size: 3, kv_heads: None };
         let values: Vec<f32> = (0..12).map(|value| value as f32).collect();
         assert_eq!((prompt.shape(), prompt.tensor(&values)), ([4, 3], values.clone()));
-        assert_eq!(prompt.ranges(1).collect::<Vec<_>>(), [6..12]);
+        assert!(prompt.ranges(1).eq(std::iter::once(6..12)));
         let prefix = TokenTables { kv_heads: Some(1), ..prompt };
         assert_eq!(prefix.shape(), [2, 6]);
         assert_eq!(prefix.tensor(&values), [0., 1., 2., 6., 7., 8., 3., 4., 5., 9., 10., 11.]);

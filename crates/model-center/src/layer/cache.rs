@@ -39,10 +39,11 @@ impl OwnCache {
     /// Let sequences without tokens so far begin with keys and values of virtual tokens: `[B, P, 2 K H]` of a batch,
     /// which has none; `[1, P, 2 K H]` of packed sequences.
     pub(super) fn begin_with(&mut self, prefix: &Var) -> Result<()> {
-        Ok(match self {
+        match self {
             OwnCache::Batch(own) => own.append(prefix.value())?,
             OwnCache::Packed(own) => own.begin_with(prefix.value())?,
-        })
+        }
+        Ok(())
     }
 
     /// Attention with the projections side by side in one tensor: `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
