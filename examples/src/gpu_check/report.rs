@@ -59,7 +59,8 @@ impl Report {
     /// process too.
     ///
     /// # Errors
-    /// A file that is not a report, or of another version of the program, or of an emulated device where this one is not.
+    /// A file that is not a report, or of another version of the program, or of an emulated device where this one is
+    /// not.
     pub fn resume(&mut self, wanted: &[String]) -> Result<()> {
         const FIX: &str = "remove the file, or leave out --resume";
         let Some(path) = self.path.clone() else { return Ok(()) };
