@@ -193,14 +193,12 @@ def save(tuned, model, directory):
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
 
 
-def write_adapter(out, name, seed):
-    model, kind, loss_of, settings = ADAPTERS[name]
-    directory = out / "adapters" / name
-    tuned = build(model, kind, settings, seed)
-    save(tuned, model, directory)
+def write_golden(directory, model, loss_of, build, outputs_of, name_in_file):
+    """Write logits, loss and gradients of the adapter that is saved in a directory, and a course of training, in 64-bit
+    floats: of the models that `build` returns."""
     inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
     with in_64_bits():
-        wide = tuned.double().eval()
+        wide = build().double().eval()
         output = outputs_of(wide, inputs)
         loss = loss_of(output, inputs["labels"])
         loss.backward()
@@ -218,10 +216,17 @@ def write_adapter(out, name, seed):
     batches = [{name.removeprefix(f"batch.{k}."): tensor for name, tensor in file.items()
                 if name.startswith(f"batch.{k}.")} for k in range(TRAINING["batches"])]
     with in_64_bits():
-        steps = train(build(model, kind, settings, seed).double().train(), batches, is_norm,
+        steps = train(build().double().train(), batches, is_norm,
                       lambda model, batch: loss_of(outputs_of(model, batch), batch["labels"]))
     save_file(steps, directory / "training.safetensors")
-    print(f"{name}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
+    print(f"{directory.name}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
+
+
+def write_adapter(out, name, seed):
+    model, kind, loss_of, settings = ADAPTERS[name]
+    directory = out / "adapters" / name
+    save(build(model, kind, settings, seed), model, directory)
+    write_golden(directory, model, loss_of, lambda: build(model, kind, settings, seed), outputs_of, name_in_file)
 
 
 # Two adapters of one model and their weights, with the seed of the second.

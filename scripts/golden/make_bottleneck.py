@@ -12,13 +12,13 @@ to change them:
 import json
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import BertForSequenceClassification, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration
 
 import decoders
 import seq2seq
-from goldens import DEFAULT_OUT, TRAINING, in_64_bits, run, train
-from make_adapters import DEVIATION, class_loss, is_norm
+from goldens import DEFAULT_OUT, run
+from make_adapters import DEVIATION, class_loss, write_golden
 
 ACTIVATIONS = {"gelu": torch.nn.GELU(), "relu": torch.nn.ReLU(), "silu": torch.nn.SiLU(),
                "gelu_new": torch.nn.GELU(approximate="tanh")}
@@ -55,6 +55,11 @@ ADAPTERS = {
 }
 
 
+def name_in_file(name):
+    """The name of a parameter in a directory."""
+    return f"base_model.model.{name}"
+
+
 def build(name, seed):
     """The frozen model with bottlenecks whose values are all sampled, by the path of their module; dropout off."""
     model, kind, _, _, targets, size, activation, trained = ADAPTERS[name]
@@ -82,7 +87,7 @@ def save(tuned, name, directory):
     """Write the bottlenecks and what is trained as a whole, and the configuration."""
     model, _, _, task, targets, size, activation, trained = ADAPTERS[name]
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {f"base_model.model.{name}": parameter.detach().clone().contiguous()
+    tensors = {name_in_file(name): parameter.detach().clone().contiguous()
                for name, parameter in tuned.named_parameters() if parameter.requires_grad}
     save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     last = {target.rsplit(".", 1)[-1] for target in targets} if "gpt2" not in name else set(targets)
@@ -90,35 +95,14 @@ def save(tuned, name, directory):
               "bottleneck_size": size, "activation": activation, "target_modules": sorted(last),
               "modules_to_save": trained, "inference_mode": True}
     (directory / "adapter_config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
-    return tensors
 
 
 def write_adapter(out, name, seed):
     model, _, loss_of, *_ = ADAPTERS[name]
     directory = out / "adapters" / name
-    tuned = build(name, seed)
-    saved = save(tuned, name, directory)
-    inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
-    with in_64_bits():
-        wide = tuned.double().eval()
-        output = wide(**inputs)
-        loss = loss_of(output, inputs["labels"])
-        loss.backward()
-    golden = {"logits": output.logits, "loss": loss}
-    golden |= {f"grad.base_model.model.{name}": parameter.grad
-               for name, parameter in wide.named_parameters() if parameter.requires_grad}
-    assert {f"grad.{name}" for name in saved} == {name for name in golden if name.startswith("grad.")}
-    golden = {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
-    save_file(golden, directory / "golden.safetensors")
-
-    file = load_file(DEFAULT_OUT / model / "training.safetensors")
-    batches = [{name.removeprefix(f"batch.{k}."): tensor for name, tensor in file.items()
-                if name.startswith(f"batch.{k}.")} for k in range(TRAINING["batches"])]
-    with in_64_bits():
-        steps = train(build(name, seed).double().train(), batches, is_norm,
-                      lambda model, batch: loss_of(model(**batch), batch["labels"]))
-    save_file(steps, directory / "training.safetensors")
-    print(f"{name}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
+    save(build(name, seed), name, directory)
+    write_golden(directory, model, loss_of, lambda: build(name, seed), lambda tuned, batch: tuned(**batch),
+                 name_in_file)
 
 
 def write_all(out):
