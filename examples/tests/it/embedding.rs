@@ -1,9 +1,8 @@
 //! Task `embedding` in the programs: pairs and triplets, on any layout of ranks and micro-batches, resumed.
 
 use crate::fixture::{Fixture, Outcome};
-use crate::tensor::{records, train};
+use crate::tensor::{course, numbers, records, train};
 use model_center::model::{Pooling, PoolingMode};
-use model_center::run::{deterministic_part, without_overtaken};
 use serde_json::{Value, json};
 
 const SUBJECTS: [&str; 12] =
@@ -45,16 +44,6 @@ const SETS: [&str; 8] = [
 
 fn run(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
     train(fixture, dir, ranks, &[&SETS[..], sets].concat())
-}
-
-fn course(fixture: &Fixture, dir: &str) -> Vec<String> {
-    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
-    let lines = without_overtaken(&log).into_iter().filter(|line| !line.starts_with("{\"kind\":\"start\""));
-    lines.map(deterministic_part).collect()
-}
-
-fn numbers(records: &[Value], name: &str) -> Vec<f64> {
-    records.iter().map(|record| record[name].as_f64().unwrap()).collect()
 }
 
 #[test]

@@ -2,8 +2,7 @@
 //! that goes on, mistakes.
 
 use crate::fixture::{Fixture, Outcome};
-use crate::tensor::{records, train};
-use model_center::run::{deterministic_part, without_overtaken};
+use crate::tensor::{course, records, train};
 use serde_json::{Value, json};
 
 const WORDS: [(&str, &str); 3] = [("film", "cinema"), ("ball", "sport"), ("bank", "money")];
@@ -52,12 +51,6 @@ const COLUMNS: [&str; 3] =
 
 fn run(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
     train(fixture, dir, ranks, &[&SETS[..], sets].concat())
-}
-
-fn course(fixture: &Fixture, dir: &str) -> Vec<String> {
-    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
-    let lines = without_overtaken(&log).into_iter().filter(|line| !line.starts_with("{\"kind\":\"start\""));
-    lines.map(deterministic_part).collect()
 }
 
 fn metric(fixture: &Fixture, dir: &str, name: &str) -> f64 {

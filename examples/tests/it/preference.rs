@@ -2,8 +2,7 @@
 //! resumed, previewed.
 
 use crate::fixture::{Fixture, Outcome, into_outcome};
-use crate::tensor::{records, train};
-use model_center::run::{deterministic_part, without_overtaken};
+use crate::tensor::{course, numbers, records, train};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -43,17 +42,6 @@ const SETS: [&str; 9] = [
 
 fn run(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
     train(fixture, dir, ranks, &[&SETS[..], sets].concat())
-}
-
-/// What is the same on any number of ranks.
-fn course(fixture: &Fixture, dir: &str) -> Vec<String> {
-    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
-    let lines = without_overtaken(&log).into_iter().filter(|line| !line.starts_with("{\"kind\":\"start\""));
-    lines.map(deterministic_part).collect()
-}
-
-fn numbers(records: &[Value], name: &str) -> Vec<f64> {
-    records.iter().map(|record| record[name].as_f64().unwrap()).collect()
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod models;
 
 use crate::fixture::{Fixture, Outcome, golden};
 use model_center::formats::{SafetensorsFile, TensorSource};
+use model_center::run::{deterministic_part, without_overtaken};
 use models::{FAMILIES, divisible};
 use serde_json::Value;
 use std::path::Path;
@@ -26,6 +27,18 @@ pub fn records(fixture: &Fixture, dir: &str, kind: &str) -> Vec<Value> {
     let log = fixture.read(&format!("{dir}/metrics.jsonl"));
     let records = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     records.filter(|record| record["kind"] == kind).collect()
+}
+
+/// What a run's log has that is the same on any number of ranks, after a resume without what was overtaken.
+pub fn course(fixture: &Fixture, dir: &str) -> Vec<String> {
+    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
+    let lines = without_overtaken(&log).into_iter().filter(|line| !line.starts_with("{\"kind\":\"start\""));
+    lines.map(deterministic_part).collect()
+}
+
+/// A number of each of these records.
+pub fn numbers(records: &[Value], name: &str) -> Vec<f64> {
+    records.iter().map(|record| record[name].as_f64().unwrap()).collect()
 }
 
 fn is_close(ours: &Value, theirs: &Value) -> bool {
