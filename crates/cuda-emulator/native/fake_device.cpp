@@ -131,8 +131,8 @@ bool release(Address start) {
         return false;
     }
     device().memory_in_use -= found->second;
-    device().freed[start] = found->second;
     const std::size_t bytes = found->second;
+    device().freed[start] = bytes;
     memory.erase(found);
     if (account_gib() != 0) {
         munmap(reinterpret_cast<void*>(start), bytes);

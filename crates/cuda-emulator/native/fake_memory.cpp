@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 namespace {
 
@@ -25,25 +27,32 @@ Status drain(const char* call) {
     return device().failure;
 }
 
+// Queues `work` on ranges of the device's memory, which are checked now and when the stream comes to it. A device that
+// only keeps account does `instead` in its place.
+Status give_checked(void* stream, std::initializer_list<Address> starts, std::size_t bytes, std::function<void()> work,
+                    std::function<void()> instead = [] {}) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges(starts, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=, ranges = std::vector<Address>(starts)] {
+        for (const Address start : ranges) {
+            if (Status status = check_ranges({start}, bytes, illegal_address)) {
+                return status;
+            }
+        }
+        account_gib() == 0 ? work() : instead();
+        return success;
+    });
+}
+
 template <class Pattern>
 Status fill(Address to, Pattern pattern, std::size_t count, void* stream) {
-    Lock lock(device().mutex);
-    const std::size_t bytes = count * sizeof(Pattern);
     if (to % sizeof(Pattern) != 0) {
         return invalid_value;
     }
-    if (Status status = check_ranges({to}, bytes, invalid_value)) {
-        return status;
-    }
-    return give(stream, [=] {
-        if (Status status = check_ranges({to}, bytes, illegal_address)) {
-            return status;
-        }
-        if (account_gib() == 0) {
-            std::fill_n(reinterpret_cast<Pattern*>(to), count, pattern);
-        }
-        return success;
-    });
+    return give_checked(stream, {to}, count * sizeof(Pattern),
+                        [=] { std::fill_n(reinterpret_cast<Pattern*>(to), count, pattern); });
 }
 
 }  // namespace
@@ -95,52 +104,18 @@ Status cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
 }
 
 Status cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, void* stream) {
-    Lock lock(device().mutex);
-    if (Status status = check_ranges({to}, bytes, invalid_value)) {
-        return status;
-    }
-    return give(stream, [=] {
-        if (Status status = check_ranges({to}, bytes, illegal_address)) {
-            return status;
-        }
-        if (account_gib() == 0) {
-            std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-        }
-        return success;
-    });
+    return give_checked(stream, {to}, bytes, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
 }
 
 Status cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, void* stream) {
-    Lock lock(device().mutex);
-    if (Status status = check_ranges({from}, bytes, invalid_value)) {
-        return status;
-    }
-    return give(stream, [=] {
-        if (Status status = check_ranges({from}, bytes, illegal_address)) {
-            return status;
-        }
-        if (account_gib() == 0) {
-            std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-        } else {
-            std::memset(to, 0, bytes);
-        }
-        return success;
-    });
+    return give_checked(
+        stream, {from}, bytes, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); },
+        [=] { std::memset(to, 0, bytes); });
 }
 
 Status cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, void* stream) {
-    Lock lock(device().mutex);
-    if (Status status = check_ranges({to, from}, bytes, invalid_value)) {
-        return status;
-    }
-    return give(stream, [=] {
-        if (Status status = check_ranges({to, from}, bytes, illegal_address)) {
-            return status;
-        }
-        if (account_gib() == 0) {
-            std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-        }
-        return success;
+    return give_checked(stream, {to, from}, bytes, [=] {
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
     });
 }
 
