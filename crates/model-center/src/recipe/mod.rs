@@ -45,6 +45,7 @@ mod settings;
 mod sft;
 mod sources;
 pub(crate) mod suggest;
+mod task_sources;
 mod unknown;
 
 pub use batch_ramp::BatchRamp;

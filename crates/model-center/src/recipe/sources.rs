@@ -12,10 +12,12 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::schema::Shape;
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
+use super::task_sources::{
+    keeps_lm_head, known_directory, of_files, of_template, refuse_span_keys, refuse_tag_keys, require_directory,
+};
 use crate::data::{
-    ColumnTask, EmbeddingTask, Format, LabelColumns, LabelSpec, LanguageModelingColumns, LanguageModelingTask,
-    MultiLabelTask, OnBadRecord, PROMPTS, PairLabels, PublishedTask, SUPERGLUE, SpanTask, TagTask, TaskEntry,
-    TaskLabels, Template, TemplateTask, TooLong,
+    EmbeddingTask, Format, OnBadRecord, PROMPTS, PairLabels, PublishedTask, SUPERGLUE, SpanTask, TaskEntry, TaskLabels,
+    Template, TooLong,
 };
 use std::path::PathBuf;
 
@@ -25,7 +27,7 @@ const COLUMN: Expected = Expected { what: "the name of a column", example: "text
 
 /// Which task, before its files are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Task {
+pub(super) enum Task {
     /// With a line in a registry of records; `None`: in the registry of prompts alone.
     Registered(&'static str, Option<&'static TaskEntry>),
     Published(PublishedTask),
@@ -90,24 +92,24 @@ impl Objective {
 }
 
 /// The keys of all sources.
-struct Keys {
-    directory: Option<PathBuf>,
-    train: Option<PathBuf>,
-    eval: Option<PathBuf>,
-    format: Option<Format>,
-    labels: Option<Vec<String>>,
-    template: Option<Template>,
-    words: Option<Vec<String>>,
-    text: String,
-    text_pair: Option<String>,
-    label: String,
-    label_columns: Option<Vec<String>>,
-    prompt: Option<String>,
-    target: String,
-    tokens: String,
-    tags: String,
-    spans: SpanTask,
-    embedding: EmbeddingTask,
+pub(super) struct Keys {
+    pub(super) directory: Option<PathBuf>,
+    pub(super) train: Option<PathBuf>,
+    pub(super) eval: Option<PathBuf>,
+    pub(super) format: Option<Format>,
+    pub(super) labels: Option<Vec<String>>,
+    pub(super) template: Option<Template>,
+    pub(super) words: Option<Vec<String>>,
+    pub(super) text: String,
+    pub(super) text_pair: Option<String>,
+    pub(super) label: String,
+    pub(super) label_columns: Option<Vec<String>>,
+    pub(super) prompt: Option<String>,
+    pub(super) target: String,
+    pub(super) tokens: String,
+    pub(super) tags: String,
+    pub(super) spans: SpanTask,
+    pub(super) embedding: EmbeddingTask,
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
@@ -375,203 +377,4 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         (Some(Task::Pretrain), _) => DataSource::Pretraining(Box::new(pretraining)),
         _ => of_files(r, task, keys),
     }
-}
-
-/// The directory of a task that knows its files; empty where it is not set.
-fn known_directory(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
-    for key in ["data.train", "data.eval", "data.format", "data.labels", "data.template", "data.words"] {
-        let why = match key {
-            "data.template" | "data.words" => format!("task {task} has its own prompt and label words"),
-            _ => format!("task {task} knows its files and labels"),
-        };
-        r.without_effect(key, "data.task", &why, "remove it, and set data.path");
-    }
-    for key in [
-        "data.columns.text",
-        "data.columns.text_pair",
-        "data.columns.label",
-        "data.columns.prompt",
-        "data.columns.target",
-        "data.columns.tokens",
-        "data.columns.tags",
-    ] {
-        r.without_effect(key, "data.task", &format!("task {task} knows its columns"), "remove it");
-    }
-    refuse_span_keys(r);
-    keys.directory.unwrap_or_default()
-}
-
-fn require_directory(r: &mut Reader, source: DataSource) -> DataSource {
-    if source.has_token_labels() {
-        r.without_effect(
-            "model.head",
-            "data.objective",
-            "answers are read from the model's language-modelling head",
-            "remove it",
-        );
-    }
-    if source.directory().is_some_and(|directory| directory.as_os_str().is_empty()) {
-        let reason =
-            format!("`data.path` is missing: the directory that holds {}", source.files_of_task().join(" and "));
-        r.absent(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
-    }
-    source
-}
-
-/// Files with a prompt of one's own.
-fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
-    r.without_effect("data.path", "data.task", NO_DIRECTORY, "name the files with data.train and data.eval");
-    require_train(r, &keys);
-    for key in ["data.columns.text", "data.columns.text_pair", "data.columns.prompt", "data.columns.target"] {
-        r.without_effect(key, "data.objective", "data.template names the columns of the prompt", "remove it");
-    }
-    refuse_tag_keys(r);
-    refuse_span_keys(r);
-    r.without_effect(
-        "model.head",
-        "data.objective",
-        "answers are read from the model's language-modelling head",
-        "remove it",
-    );
-    for (key, is_set, example) in [
-        ("data.template", keys.template.is_some(), "data.template = \"{text} Was it good?\""),
-        ("data.words", keys.words.is_some(), "data.words = [\" No\", \" Yes\"]"),
-        ("data.labels", keys.labels.is_some(), "data.labels = [\"no\", \"yes\"]"),
-    ] {
-        if !is_set {
-            let reason = format!("`{key}` is missing: a prompt needs label words and their labels");
-            r.absent(&["data.objective", key], reason, format!("set {example}"));
-        }
-    }
-    let Keys { train, eval, format, label, labels, words, template, .. } = keys;
-    let (labels, words) = (labels.unwrap_or_default(), words.unwrap_or_default());
-    let task = TemplateTask { template: template.unwrap_or_default(), label, labels, words, format };
-    DataSource::Template { train: train.unwrap_or_default(), eval, task }
-}
-
-/// Why a task on files has no use for a directory.
-const NO_DIRECTORY: &str = "it is for tasks that know their files";
-
-fn require_train(r: &mut Reader, keys: &Keys) {
-    if keys.train.is_none() {
-        let fix = "set data.train = \"data/train.jsonl\"";
-        r.absent(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
-    }
-}
-
-fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
-    // Without a task the effect of the other keys is unknown.
-    if let Some(task) = task {
-        r.without_effect("data.path", "data.task", NO_DIRECTORY, "name the files with data.train and data.eval");
-        require_train(r, &keys);
-        refuse_foreign(r, task);
-    }
-    let (train, eval) = (keys.train.clone().unwrap_or_default(), keys.eval.clone());
-    if task == Some(Task::MultiLabel) {
-        return DataSource::MultiLabel { train, eval, task: multi_label(r, keys) };
-    }
-    let Keys { format, text, .. } = keys;
-    let columns = match task {
-        Some(Task::QuestionAnswering) => {
-            return DataSource::QuestionAnswering { train, eval, task: keys.spans };
-        }
-        Some(Task::TokenClassification) => {
-            let labels = keys.labels.map_or(LabelSpec::Discover, LabelSpec::Names);
-            let task = TagTask { tokens: keys.tokens, tags: keys.tags, labels, format };
-            return DataSource::TokenClassification { train, eval, task };
-        }
-        Some(Task::Embedding) => {
-            return DataSource::Embedding { train, eval, task: EmbeddingTask { format, ..keys.embedding } };
-        }
-        Some(Task::Language) => LanguageModelingColumns::Language { text, prompt: keys.prompt },
-        Some(Task::Seq2Seq) => LanguageModelingColumns::Target { text, target: keys.target },
-        _ => {
-            let labels = match keys.labels {
-                _ if task == Some(Task::Regression) => LabelSpec::Value,
-                Some(names) => LabelSpec::Names(names),
-                None => LabelSpec::Discover,
-            };
-            let columns = ColumnTask { text, text_pair: keys.text_pair, label: keys.label, labels, format };
-            return DataSource::Files { train, eval, columns };
-        }
-    };
-    DataSource::LanguageModeling { train, eval, task: LanguageModelingTask { columns, format } }
-}
-
-/// The columns of texts with any number of labels.
-fn multi_label(r: &mut Reader, keys: Keys) -> MultiLabelTask {
-    let Keys { text, text_pair, label, label_columns, labels, format, .. } = keys;
-    let columns = match label_columns {
-        Some(columns) => {
-            for key in ["data.columns.label", "data.labels"] {
-                let why = "its columns have and name the labels";
-                r.without_effect(key, "data.columns.labels", why, "remove one of the two");
-            }
-            LabelColumns::Flags(columns)
-        }
-        None => LabelColumns::List(label),
-    };
-    let labels = labels.map_or(LabelSpec::Discover, LabelSpec::Names);
-    MultiLabelTask { text, text_pair, columns, labels, format }
-}
-
-/// Keys that belong to other tasks on files.
-fn refuse_foreign(r: &mut Reader, task: Task) {
-    for key in ["data.template", "data.words"] {
-        let fix = "remove it, or set data.objective = \"verbalizer\"";
-        r.without_effect(key, "data.objective", "they are for data.objective = \"verbalizer\"", fix);
-    }
-    if task != Task::Language {
-        r.without_effect("data.columns.prompt", "data.task", "it is for task language", "remove it");
-    }
-    if task != Task::Seq2Seq {
-        r.without_effect("data.columns.target", "data.task", "it is for task seq2seq", "remove it");
-    }
-    if task == Task::Regression {
-        r.without_effect("data.labels", "data.task", "the labels of a regression are numbers", "remove it");
-    }
-    if task != Task::TokenClassification {
-        refuse_tag_keys(r);
-    }
-    if task != Task::QuestionAnswering {
-        refuse_span_keys(r);
-    }
-    if let Task::QuestionAnswering | Task::TokenClassification | Task::Embedding = task {
-        for key in ["data.columns.text", "data.columns.text_pair", "data.columns.label"] {
-            r.without_effect(key, "data.task", "the task has other columns, or knows them", "remove it");
-        }
-    }
-    if task == Task::Embedding {
-        r.without_effect("data.labels", "data.task", "texts have no labels", "remove it");
-        r.without_effect("model.head", "data.task", "embeddings are made of hidden states", "remove it");
-    }
-    if task == Task::QuestionAnswering {
-        for key in ["data.labels", "data.format"] {
-            r.without_effect(key, "data.task", "the files are SQuAD's, and answers are spans", "remove it");
-        }
-    }
-    if let Task::Language | Task::Seq2Seq = task {
-        for key in ["data.labels", "data.columns.text_pair", "data.columns.label"] {
-            r.without_effect(key, "data.task", "the labels are the texts' own tokens", "remove it");
-        }
-        keeps_lm_head(r);
-    }
-}
-
-/// Keys of words and their tags.
-fn refuse_tag_keys(r: &mut Reader) {
-    for key in ["data.columns.tokens", "data.columns.tags"] {
-        r.without_effect(key, "data.task", "it is for task token-classification", "remove it");
-    }
-}
-
-/// Keys of passages and answers.
-fn refuse_span_keys(r: &mut Reader) {
-    for key in ["data.stride", "data.answer_length"] {
-        r.without_effect(key, "data.task", "it is for task question-answering", "remove it");
-    }
-}
-
-fn keeps_lm_head(r: &mut Reader) {
-    r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
 }
