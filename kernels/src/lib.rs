@@ -43,6 +43,9 @@ const STEPS: Header = Header { file: "steps.cuh", code: include_str!("../steps.c
 /// What the sources of attention have in common.
 const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
 
+/// What the kernels of cross-entropy have in common.
+const CROSS_ENTROPY_WORDS: Header = Header { file: "cross_entropy.cuh", code: include_str!("../cross_entropy.cuh") };
+
 /// Fragments, their products and asynchronous copies.
 const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("../mma.cuh") };
 
@@ -66,7 +69,7 @@ pub const ATTENTION_MMA: Source = Source {
 
 /// Cross-entropy over a whole vocabulary and over shards of its classes.
 pub const CROSS_ENTROPY: Source =
-    Source { file: "cross_entropy.cu", headers: &[], code: include_str!("../cross_entropy.cu") };
+    Source { file: "cross_entropy.cu", headers: &[CROSS_ENTROPY_WORDS], code: include_str!("../cross_entropy.cu") };
 
 /// Activations, gated activations, sums, products, casts, fills.
 pub const ELEMENTWISE: Source =
