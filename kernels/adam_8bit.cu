@@ -48,7 +48,7 @@ __device__ __forceinline__ void adam_8bit_body(const Adam8bitArguments& a) {
     SHARED(float, of_v, [kCodes]);
     SHARED(float, partials, [kMostWarps]);
     const float known = *a.factor;
-    if (!(fabsf(known) < BMTRAIN_INFINITY)) {
+    if (changes_nothing(known)) {
         return;
     }
     const int lane = static_cast<int>(threadIdx.x);

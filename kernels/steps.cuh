@@ -49,6 +49,9 @@ __device__ __forceinline__ float adam_step(const StepNumbers& numbers, float p, 
     return descended(numbers, p, m / __fadd_rn(root, numbers.epsilon));
 }
 
+// A step whose factor is not finite changes nothing.
+__device__ __forceinline__ bool changes_nothing(float factor) { return !(fabsf(factor) < BMTRAIN_INFINITY); }
+
 // Runs of a launch; crate::cuda::runs::STEP_RUNS.
 constexpr int kStepRuns = 32;
 
@@ -89,7 +92,7 @@ constexpr int kStepThreads = 256;
 template <class Types, bool kAll, class Numbers, int kStates, class Step>
 __device__ __forceinline__ void each_step(const StepArguments<Numbers, kStates>& a, Step step) {
     const float known = *a.factor;
-    if (!(fabsf(known) < BMTRAIN_INFINITY)) {
+    if (changes_nothing(known)) {
         return;
     }
     const StepRun<Numbers, kStates>& run = own_run(a.runs, a.count);

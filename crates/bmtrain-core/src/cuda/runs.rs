@@ -70,6 +70,14 @@ struct StepRun<N, const STATES: usize> {
 }
 
 impl<N: Copy, const STATES: usize> StepRun<N, STATES> {
+    /// What is at the places beyond the last run, which are not read.
+    fn nothing(numbers: N) -> Self {
+        let states = [0; STATES];
+        let (grad, parameter, master, count) = (0, 0, 0, 0);
+        let (first_block, blocks, whole, unused) = (0, 0, 0, 0);
+        StepRun { grad, parameter, master, states, count, first_block, blocks, whole, numbers, unused }
+    }
+
     fn of(op: &'static str, elements: &StepElements<'_, N, STATES>, blocks: RunBlocks) -> Result<Self> {
         let StepElements { parameter, master, states, grad, numbers } = elements;
         let maybe = |view: &Option<ViewMut<'_>>| view.as_ref().map_or(0, ViewMut::address);
@@ -90,6 +98,18 @@ impl<N: Copy, const STATES: usize> StepRun<N, STATES> {
     }
 }
 
+/// `StepArguments` of steps.cuh.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct StepArguments<N, const STATES: usize> {
+    factor: u64,
+    grad_type: i32,
+    parameter_type: i32,
+    count: i32,
+    unused: i32,
+    runs: [StepRun<N, STATES>; STEP_RUNS],
+}
+
 /// Queue a step over runs that have parameters of one type and gradients of one type, [`STEP_RUNS`] in a launch.
 ///
 /// # Safety
@@ -102,26 +122,14 @@ pub(super) unsafe fn steps<N: Copy, const STATES: usize>(
     runs: &[StepElements<'_, N, STATES>],
 ) -> Result<()> {
     for runs in runs.chunks(STEP_RUNS) {
-        let Some(StepElements { parameter, grad, .. }) = runs.first() else { break };
+        let Some(StepElements { parameter, grad, numbers, .. }) = runs.first() else { break };
+        let types: [DType; 2] = [grad.dtype(), parameter.dtype()];
         let items: Vec<usize> = runs.iter().map(|run| run.parameter.len().div_ceil(PACK * STEP_THREADS)).collect();
         let blocks = RunBlocks::share(&items, launch.blocks(usize::MAX));
-        let last = StepRun::of(op, &runs[runs.len() - 1], blocks[blocks.len() - 1])?;
-        // Places beyond the last run are not read.
-        let mut all = [last; STEP_RUNS];
+        let mut all = [StepRun::nothing(*numbers); STEP_RUNS];
         for ((place, run), blocks) in all.iter_mut().zip(runs).zip(&blocks) {
             *place = StepRun::of(op, run, *blocks)?;
         }
-        #[derive(Debug, Clone, Copy)]
-        #[repr(C)]
-        struct StepArguments<N, const STATES: usize> {
-            factor: u64,
-            grad_type: i32,
-            parameter_type: i32,
-            count: i32,
-            unused: i32,
-            runs: [StepRun<N, STATES>; STEP_RUNS],
-        }
-        let types: [DType; 2] = [grad.dtype(), parameter.dtype()];
         let arguments = StepArguments {
             factor: factor.address(),
             grad_type: tag(types[0]),
@@ -170,8 +178,8 @@ mod tests {
     #[test]
     fn arguments_fit_into_those_of_a_kernel() {
         use crate::kernel::{AdamNumbers, UpdateNumbers};
-        assert!(24 + STEP_RUNS * size_of::<StepRun<AdamNumbers, 2>>() <= 4096);
-        assert!(24 + STEP_RUNS * size_of::<StepRun<UpdateNumbers, 3>>() <= 4096);
+        assert!(size_of::<StepArguments<AdamNumbers, 2>>() <= 4096);
+        assert!(size_of::<StepArguments<UpdateNumbers, 3>>() <= 4096);
         assert!(16 + NORM_RUNS * size_of::<NormRun>() <= 4096);
     }
 }

@@ -275,6 +275,18 @@ fn clipping_factors_have_the_bits_of_the_cpu() {
     });
 }
 
+/// Numbers of a step of Adam.
+const SETTINGS: AdamSettings = AdamSettings {
+    lr: 0.01,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    decay: 0.1,
+    decoupled: true,
+    maximize: false,
+    step: 1,
+};
+
 #[test]
 fn adam_has_the_bits_of_the_cpu() {
     if !(cfg!(target_arch = "x86_64") && fused_multiply_add()) {
@@ -302,16 +314,7 @@ fn adam_has_the_bits_of_the_cpu() {
                                 m: m.view_mut().unwrap().part(start, len).unwrap(),
                                 v: v.view_mut().unwrap().part(start, len).unwrap(),
                                 grad: grads.view().unwrap().part(start, len).unwrap(),
-                                settings: AdamSettings {
-                                    lr: 0.01,
-                                    beta1: 0.9,
-                                    beta2: 0.999,
-                                    epsilon: 1e-8,
-                                    decay: 0.1,
-                                    decoupled,
-                                    maximize,
-                                    step,
-                                },
+                                settings: AdamSettings { decoupled, maximize, step, ..SETTINGS },
                             }],
                             factor: factor.view().unwrap(),
                         };
@@ -358,13 +361,10 @@ fn adam_over_many_runs_has_the_bits_of_the_cpu() {
                         grad: grads.view(range).unwrap(),
                         settings: AdamSettings {
                             lr: 0.01 * (i + 1) as f32,
-                            beta1: 0.9,
-                            beta2: 0.999,
-                            epsilon: 1e-8,
                             decay: 0.1 * (i % 2) as f32,
                             decoupled: i > 30,
-                            maximize: false,
                             step: i as u64 + 1,
+                            ..SETTINGS
                         },
                     }
                 };
@@ -408,16 +408,7 @@ fn adam_in_8_bits_has_the_codes_of_the_cpu() {
                             v_scale: v_scale.view_mut().unwrap(),
                             grad: grads.view().unwrap(),
                             factor: factor.view().unwrap(),
-                            settings: AdamSettings {
-                                lr: 0.01,
-                                beta1: 0.9,
-                                beta2: 0.999,
-                                epsilon: 1e-8,
-                                decay: 0.1,
-                                decoupled: true,
-                                maximize: false,
-                                step,
-                            },
+                            settings: AdamSettings { step, ..SETTINGS },
                         };
                         device.launch(kernel).unwrap();
                     }

@@ -30,6 +30,18 @@ fn settings() -> Vec<Setting> {
     settings
 }
 
+/// Numbers of a step of Adam.
+const SETTINGS: AdamSettings = AdamSettings {
+    lr: 0.01,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    decay: 0.1,
+    decoupled: true,
+    maximize: false,
+    step: 1,
+};
+
 /// Parameter, master, moments and gradient, before and after a step.
 fn step(device: &Device, len: usize, s: Setting) -> Result<[Tensor; 10]> {
     let positive: Vec<f32> = values(len, 4).iter().map(|x| x.abs() * 0.1).collect();
@@ -48,16 +60,7 @@ fn step(device: &Device, len: usize, s: Setting) -> Result<[Tensor; 10]> {
             m: m.view_mut()?,
             v: v.view_mut()?,
             grad: grad.view()?,
-            settings: AdamSettings {
-                lr: 0.01,
-                beta1: 0.9,
-                beta2: 0.999,
-                epsilon: 1e-8,
-                decay: 0.1,
-                decoupled,
-                maximize,
-                step,
-            },
+            settings: AdamSettings { decoupled, maximize, step, ..SETTINGS },
         }],
         factor: factor.view()?,
     })?;
@@ -153,16 +156,7 @@ fn runs_are_stepped_as_each_by_itself_and_may_not_overlap() {
         device.launch(Cast { x: x.view().unwrap(), out }).unwrap();
         storage
     };
-    let settings = |number: usize| AdamSettings {
-        lr: 0.01,
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-        decay: 0.1,
-        decoupled: true,
-        maximize: false,
-        step: number as u64 + 1,
-    };
+    let settings = |number: usize| AdamSettings { step: number as u64 + 1, ..SETTINGS };
     let factor = filled(&device, DType::F32, 1, 0.5);
     let states = || [stored(1), stored(3), Storage::zeros(&device, RUNS * LEN, DType::F32, Segment::Data).unwrap()];
     let (grads, (apart, together)) = (stored(2), (states(), states()));
