@@ -1,10 +1,15 @@
 // Elementwise kernels: activations and their gradients, gated activations, sums, products, casts, one value everywhere.
 //
-//     activation_forward   y = f(x)                    activation_backward  dx (+)= dy f'(x)
-//     activation_split     y = f(x), x = f'(x)
-//     gated_forward        y = f(gate) up              gated_backward       dgate (+)= dy up f'(gate), dup (+)= dy
-//     f(gate) add_scaled           out = alpha a + beta b      multiply             out (+)= a b
-//     cast                 out (+)= x                  fill                 out = value
+//     activation_forward   y = f(x)
+//     activation_backward  dx (+)= dy f'(x)
+//     activation_in_place  dy = dy f'(x), x = f(x)
+//     gated_forward        y = f(gate) up
+//     gated_backward       dgate (+)= dy up f'(gate), dup (+)= dy f(gate)
+//     gated_in_place       gate = dy up f'(gate), up = dy f(gate), dy = f(gate) up
+//     add_scaled           out = alpha a + beta b
+//     multiply             out (+)= a b
+//     cast                 out (+)= x
+//     fill                 out = value
 //
 // Launch: kElementwiseThreads threads a block, blocks take packs in turn; a thread loads kTogether packs of each
 // operand before it works on the first. The gated kernels give rows to blocks, because gate and factor may be halves of
@@ -15,6 +20,9 @@
 // beta 0 the second term is not read.
 
 constexpr int kElementwiseThreads = 256;
+
+// What is written, to be read before.
+__device__ __forceinline__ In read(const Out& out) { return In{out.data, out.type, 0}; }
 
 // ---- activations
 
@@ -64,28 +72,30 @@ __device__ __forceinline__ void activation_backward_body(const ActivationBackwar
 
 TYPED_KERNEL(activation_backward, ActivationBackwardArguments, kElementwiseThreads)
 
-struct ActivationSplitArguments {
+struct ActivationInPlaceArguments {
     Out x;
-    Out y;
+    Out dy;
     long long count;
     int activation;
     int whole;
 };
 
 template <class Types>
-__device__ __forceinline__ void activation_split_body(const ActivationSplitArguments& a) {
+__device__ __forceinline__ void activation_in_place_body(const ActivationInPlaceArguments& a) {
     const auto load = [&](long long index, int count) {
-        const In x = {a.x.data, a.x.type, 0};
-        return packs_of(Types::load_pack(x, index, count, a.whole && count == kPack));
+        const bool whole = a.whole && count == kPack;
+        return packs_of(Types::load_pack(read(a.x), index, count, whole),
+                        Types::load_pack(read(a.dy), index, count, whole));
     };
-    each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
+    each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
         const PackAndSlope y = activate(a.activation, packs.of[0]);
-        Types::store_pack(a.y, index, y.value, count, a.whole && count == kPack);
-        Types::store_pack(a.x, index, y.slope, count, a.whole && count == kPack);
+        const Pack dx = each_element([&](int i) { return y.slope.at[i] * packs.of[1].at[i]; });
+        Types::store_pack(a.x, index, y.value, count, a.whole && count == kPack);
+        Types::store_pack(a.dy, index, dx, count, a.whole && count == kPack);
     });
 }
 
-TYPED_KERNEL(activation_split, ActivationSplitArguments, kElementwiseThreads)
+TYPED_KERNEL(activation_in_place, ActivationInPlaceArguments, kElementwiseThreads)
 
 // ---- gated activations
 
@@ -158,6 +168,42 @@ __device__ __forceinline__ void gated_backward_body(const GatedBackwardArguments
 }
 
 TYPED_KERNEL(gated_backward, GatedBackwardArguments, kElementwiseThreads)
+
+struct GatedInPlaceArguments {
+    // Gate and factor side by side, and so their gradients.
+    Out x;
+    Out dy;
+    long long rows;
+    long long columns;
+    int activation;
+    int whole;
+};
+
+template <class Types>
+__device__ __forceinline__ void gated_in_place_body(const GatedInPlaceArguments& a) {
+    const bool whole = a.whole != 0;
+    const long long start = static_cast<long long>(threadIdx.x) * kPack;
+    const long long stride = static_cast<long long>(blockDim.x) * kPack;
+    for (long long row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        const long long from = row * 2 * a.columns;
+        // One pack of each operand at a time, as in gated_backward.
+        for (long long column = start; column < a.columns; column += stride) {
+            const int count = pack_count(a.columns, column);
+            const Pack gate = Types::load_pack(read(a.x), from + column, count, whole);
+            const Pack up = Types::load_pack(read(a.x), from + a.columns + column, count, whole);
+            const Pack dy = Types::load_pack(read(a.dy), row * a.columns + column, count, whole);
+            const PackAndSlope y = activate(a.activation, gate);
+            const Pack dgate = each_element([&](int i) { return dy.at[i] * up.at[i] * y.slope.at[i]; });
+            const Pack dup = each_element([&](int i) { return dy.at[i] * y.value.at[i]; });
+            const Pack value = each_element([&](int i) { return y.value.at[i] * up.at[i]; });
+            Types::store_pack(a.x, from + column, dgate, count, whole);
+            Types::store_pack(a.x, from + a.columns + column, dup, count, whole);
+            Types::store_pack(a.dy, row * a.columns + column, value, count, whole);
+        }
+    }
+}
+
+TYPED_KERNEL(gated_in_place, GatedInPlaceArguments, kElementwiseThreads)
 
 // ---- sums and products
 

@@ -59,6 +59,7 @@ mod model {
         // A range is counted once by the kernel, whether it is read, written or both.
         let again = match kernel {
             Kernel::Adam(_) => 5.0 / 3.0,
+            Kernel::ActivationInPlace(_) | Kernel::GatedInPlace(_) => 2.0,
             Kernel::CrossEntropyBackward(_) | Kernel::CrossEntropyInPlace(_) => 2.0,
             _ => 1.0,
         };

@@ -5,8 +5,9 @@
 
 use crate::buffer::{View, ViewMut};
 use crate::cpu::threads::Threads;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::Kernel;
+use crate::kernel::{Activation, Kernel};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -172,9 +173,15 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         None
     }
 
-    /// Whether a product that multiplies its result by a derivative, or sums the rows of a factor beside it, moves less
-    /// memory than the kernels that do so alone. Where it does not, ops launch those.
+    /// Whether a product that sums the rows of a factor beside it moves less memory than the kernel that does so alone.
+    /// Where it does not, ops launch that one.
     fn fuses_gradients(&self) -> bool {
+        false
+    }
+
+    /// Whether a product with a result of `dtype` multiplies it by the derivative of `activation` as it is written.
+    /// Where it does not, ops launch a kernel that makes the activation's value again in the same pass.
+    fn fuses_derivative(&self, _activation: Activation, _dtype: DType) -> bool {
         false
     }
 

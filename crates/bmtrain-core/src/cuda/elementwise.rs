@@ -8,8 +8,8 @@ use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::Result;
 use crate::kernel::{
-    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Arguments as _, Cast, Fill,
-    GatedBackward, GatedForward, Multiply,
+    Activation, ActivationBackward, ActivationForward, ActivationInPlace, AddScaled, Arguments as _, Cast, Fill,
+    GatedBackward, GatedForward, GatedInPlace, Multiply,
 };
 use half::{bf16, f16};
 
@@ -18,9 +18,10 @@ const THREADS: usize = 256;
 
 const ACTIVATION_FORWARD: Typed = typed!("elementwise", "activation_forward");
 const ACTIVATION_BACKWARD: Typed = typed!("elementwise", "activation_backward");
-const ACTIVATION_SPLIT: Typed = typed!("elementwise", "activation_split");
+const ACTIVATION_IN_PLACE: Typed = typed!("elementwise", "activation_in_place");
 const GATED_FORWARD: Typed = typed!("elementwise", "gated_forward");
 const GATED_BACKWARD: Typed = typed!("elementwise", "gated_backward");
+const GATED_IN_PLACE: Typed = typed!("elementwise", "gated_in_place");
 const ADD_SCALED: Typed = typed!("elementwise", "add_scaled");
 const MULTIPLY: Typed = typed!("elementwise", "multiply");
 const CAST: Typed = typed!("elementwise", "cast");
@@ -89,16 +90,16 @@ pub(super) fn activation_backward(launch: &Launch<'_>, a: ActivationBackward<'_>
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
 }
 
-pub(super) fn activation_split(launch: &Launch<'_>, a: ActivationSplit<'_>) -> Result<()> {
-    let (name, whole) = operands(&ACTIVATION_SPLIT, &[a.x.as_view(), a.y.as_view()], &[]);
-    let arguments = arguments!(ActivationSplitArguments {
+pub(super) fn activation_in_place(launch: &Launch<'_>, a: ActivationInPlace<'_>) -> Result<()> {
+    let (name, whole) = operands(&ACTIVATION_IN_PLACE, &[a.x.as_view(), a.dy.as_view()], &[]);
+    let arguments = arguments!(ActivationInPlaceArguments {
         x: Out = Out::of(&a.x),
-        y: Out = Out::of(&a.y),
-        count: i64 = long(ActivationSplit::NAME, "x", a.x.len())?,
+        dy: Out = Out::of(&a.dy),
+        count: i64 = long(ActivationInPlace::NAME, "x", a.x.len())?,
         activation: i32 = activation_number(a.activation),
         whole: i32 = whole,
     });
-    // SAFETY: as in `activation_forward`; x is read before it is written, by the same thread.
+    // SAFETY: as in `activation_forward`; both are read before they are written, by the same thread.
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
 }
 
@@ -134,6 +135,21 @@ pub(super) fn gated_backward(launch: &Launch<'_>, a: GatedBackward<'_>) -> Resul
     });
     // SAFETY: as in `activation_forward`; `check` saw that x and dx hold rows x 2 columns elements and dy rows x
     // columns.
+    unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
+}
+
+pub(super) fn gated_in_place(launch: &Launch<'_>, a: GatedInPlace<'_>) -> Result<()> {
+    const NAME: &str = GatedInPlace::NAME;
+    let (name, whole) = operands(&GATED_IN_PLACE, &[a.x.as_view(), a.dy.as_view()], &[a.columns]);
+    let arguments = arguments!(GatedInPlaceArguments {
+        x: Out = Out::of(&a.x),
+        dy: Out = Out::of(&a.dy),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        activation: i32 = activation_number(a.activation),
+        whole: i32 = whole,
+    });
+    // SAFETY: as in `gated_backward`; each element is read before it is written, by the same thread.
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
 }
 

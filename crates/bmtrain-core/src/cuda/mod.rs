@@ -48,8 +48,10 @@ use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::cpu::CpuOptions;
 use crate::cpu::threads::Threads;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::Kernel;
+use crate::kernel::elementwise::library_has_derivative;
+use crate::kernel::{Activation, Kernel};
 use blas::Blas;
 use driver::{Context, Pinned, Properties, Stream, failure};
 use fault::Faults;
@@ -228,8 +230,9 @@ impl Kernels for CudaBackend {
         self.traced(on, kernel.name(), || match kernel {
             Kernel::ActivationForward(a) => self.run(on, |launch| elementwise::activation_forward(launch, a)),
             Kernel::ActivationBackward(a) => self.run(on, |launch| elementwise::activation_backward(launch, a)),
-            Kernel::ActivationSplit(a) => self.run(on, |launch| elementwise::activation_split(launch, a)),
+            Kernel::ActivationInPlace(a) => self.run(on, |launch| elementwise::activation_in_place(launch, a)),
             Kernel::GatedForward(a) => self.run(on, |launch| elementwise::gated_forward(launch, a)),
+            Kernel::GatedInPlace(a) => self.run(on, |launch| elementwise::gated_in_place(launch, a)),
             Kernel::GatedBackward(a) => self.run(on, |launch| elementwise::gated_backward(launch, a)),
             Kernel::AddScaled(a) => self.run(on, |launch| elementwise::add_scaled(launch, a)),
             Kernel::Multiply(a) => self.run(on, |launch| elementwise::multiply(launch, a)),
@@ -315,6 +318,10 @@ impl Backend for CudaBackend {
 
     fn fuses_gradients(&self) -> bool {
         true
+    }
+
+    fn fuses_derivative(&self, activation: Activation, dtype: DType) -> bool {
+        library_has_derivative(activation, dtype)
     }
 
     fn slab_bytes(&self) -> usize {

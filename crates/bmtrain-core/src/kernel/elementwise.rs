@@ -2,6 +2,7 @@
 
 use super::{Arguments, Dest, expect_float_operand, expect_replaced};
 use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// An elementwise function.
@@ -45,6 +46,11 @@ impl Activation {
     }
 }
 
+/// Whether cuBLASLt multiplies a product with a result of `dtype` by the derivative of `activation`.
+pub(crate) fn library_has_derivative(activation: Activation, dtype: DType) -> bool {
+    activation == Activation::GeluTanh && dtype != DType::F32
+}
+
 /// `y = activation(x)`, elementwise.
 #[derive(Debug)]
 pub struct ActivationForward<'a> {
@@ -77,22 +83,20 @@ arguments! {
     ActivationBackward, "activation_backward", |a| { x: Float, dy: Float[a.x.len()], dx: Float[a.x.len()] }
 }
 
-/// In one pass over the input `x` of an activation: write its value to `y` and overwrite `x` by its derivative.
-///
-/// The backward pass of a feed-forward layer needs both; saving the input alone and making both here moves fewer bytes
-/// than keeping the value since the forward pass.
+/// The value of an activation again and the gradient of its input, each in place of what it is made of: in one pass,
+/// and without memory of its own, for the backward pass of a feed-forward layer.
 #[derive(Debug)]
-pub struct ActivationSplit<'a> {
+pub struct ActivationInPlace<'a> {
     /// The function.
     pub activation: Activation,
-    /// Input, replaced by `activation'(x)`.
+    /// Input, replaced by `activation(x)`.
     pub x: ViewMut<'a>,
-    /// `activation(x)`.
-    pub y: ViewMut<'a>,
+    /// Gradient of the output, replaced by `dy * activation'(x)`.
+    pub dy: ViewMut<'a>,
 }
 
 arguments! {
-    ActivationSplit, "activation_split", |a| { x: Float, y: Float[a.x.len()] }
+    ActivationInPlace, "activation_in_place", |a| { x: Float, dy: Float[a.x.len()] }
 }
 
 /// `y = activation(gate) * up` over `rows` rows of `columns`; `gate` and `up` may be halves of one wider matrix.
@@ -149,6 +153,25 @@ arguments! {
     GatedBackward, "gated_backward", |a| {
         x: Float[2 * a.rows * a.columns], dy: Float[a.rows * a.columns], dx: Float[a.x.len()]
     }
+}
+
+/// The output of [`GatedForward`] again and the gradients of its inputs, each in place of what it is made of.
+#[derive(Debug)]
+pub struct GatedInPlace<'a> {
+    /// The function applied to the gate.
+    pub activation: Activation,
+    /// Rows.
+    pub rows: usize,
+    /// Columns of each half.
+    pub columns: usize,
+    /// Gate and factor side by side, `[rows, 2 * columns]`, replaced by their gradients.
+    pub x: ViewMut<'a>,
+    /// Gradient of the output, `[rows, columns]`, replaced by the output.
+    pub dy: ViewMut<'a>,
+}
+
+arguments! {
+    GatedInPlace, "gated_in_place", |a| { x: Float[2 * a.rows * a.columns], dy: Float[a.rows * a.columns] }
 }
 
 /// `out = alpha * a + beta * b`. Without `b`, `out` itself stands for it: `out = alpha * a + beta * out`.

@@ -57,12 +57,15 @@ impl Batch {
     pub const ONE: Batch = Batch { outer: 1, inner: 1 };
 }
 
-/// What is done to the product before it is written, in this order: add the bias to every row, keep a copy of that,
-/// apply the activation, multiply by a derivative; and what is summed beside it.
+/// What is done to the product before it is written, in this order: add the bias to every row and the residual, keep a
+/// copy of that, apply the activation, multiply by a derivative; and what is summed beside it.
 #[derive(Debug, Default)]
 pub struct Epilogue<'a> {
     /// One value for each column.
     pub bias: Option<View<'a>>,
+    /// Added to the product, `[m, n]` without gaps, of the result's dtype: the hidden states to which a layer adds. With
+    /// nothing but a bias beside it, and in place of the result's old content.
+    pub residual: Option<View<'a>>,
     /// The function applied last.
     pub activation: Option<Activation>,
     /// Receives the input of the activation, `[m, n]` without gaps, when the backward pass needs it.
@@ -86,6 +89,7 @@ impl Operand for MatrixMut<'_> {
 impl Operand for Epilogue<'_> {
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
         self.bias.visit(visit);
+        self.residual.visit(visit);
         self.derivative.iter().for_each(|(_, points)| points.visit(visit));
         self.pre_activation.visit(visit);
         self.sums_of_a.visit(visit);
@@ -108,19 +112,26 @@ impl Epilogue<'_> {
                 return Err(Error::argument(name, "sums of a are for the transpose of a matrix without gaps"));
             }
         }
+        if let Some(residual) = &self.residual {
+            expect_float_operand(name, "residual", m * n, residual)?;
+            let is_alone = self.activation.is_none() && copy.is_none() && points.is_none() && self.sums_of_a.is_none();
+            if !is_alone {
+                return Err(Error::argument(name, "a residual goes with a bias alone"));
+            }
+        }
         if self.derivative.is_some() && self.activation.is_some() {
             return Err(Error::argument(name, "an activation and a derivative exclude each other"));
         }
-        let single = copy.is_some() || points.is_some() || self.sums_of_a.is_some();
+        let single = copy.is_some() || points.is_some() || self.sums_of_a.is_some() || self.residual.is_some();
         if single && batch != Batch::ONE {
-            let message = "a pre-activation copy, a derivative and sums of a are for single products";
+            let message = "a residual, a pre-activation copy, a derivative and sums of a are for single products";
             return Err(Error::argument(name, message));
         }
         Ok(())
     }
 }
 
-/// `c = activation(alpha * a * b + beta * c + bias)` with `a` `[m, k]`, `b` `[k, n]`, `c` `[m, n]`, all row-major.
+/// `c = activation(alpha * a * b + beta * c + bias + residual)` with `a` `[m, k]`, `b` `[k, n]`, `c` `[m, n]`, all row-major.
 ///
 /// Numerics: the sum over `k` is accumulated in f32 whatever the types, and rounded once.
 #[derive(Debug)]
@@ -184,6 +195,16 @@ impl Arguments for Gemm<'_> {
         }
         let axes = [(1, n), (self.c.ld, m), (self.c.batch[0], outer), (self.c.batch[1], inner)];
         expect_apart(axes).map_err(|got| Error::shape(name, "strides of c", "no element written twice", got))?;
+        if let Some(residual) = &self.epilogue.residual {
+            let (c, got) = (self.c.view.dtype(), residual.dtype());
+            if got != c {
+                return Err(Error::DType { op: name, what: "residual".into(), expected: c.name().into(), got });
+            }
+            if self.beta != 0.0 || self.c.ld != n {
+                let message = "a residual takes the place of the old content, and the result has no gaps";
+                return Err(Error::argument(name, message));
+            }
+        }
         self.epilogue.check(name, &self.a, [m, n, k], self.batch)
     }
 

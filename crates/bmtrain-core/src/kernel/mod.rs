@@ -69,8 +69,8 @@ pub use cross_entropy::{
     CrossEntropyStatistics, ShardClasses,
 };
 pub use elementwise::{
-    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward,
-    GatedForward, Multiply,
+    Activation, ActivationBackward, ActivationForward, ActivationInPlace, AddScaled, Cast, Fill, GatedBackward,
+    GatedForward, GatedInPlace, Multiply,
 };
 pub(crate) use expect::{
     Elements, expect, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand, expect_replaced,
@@ -210,12 +210,14 @@ kernels! {
     ActivationForward,
     /// Its gradient.
     ActivationBackward,
-    /// Value and derivative of an activation in one pass.
-    ActivationSplit,
+    /// Its value again and its gradient, in place.
+    ActivationInPlace,
     /// `activation(gate) * up`.
     GatedForward,
     /// Its gradients.
     GatedBackward,
+    /// Its value again and its gradients, in place.
+    GatedInPlace,
     /// Fused softmax and cross-entropy over a whole vocabulary.
     CrossEntropyForward,
     /// Contribution of a shard of the classes to the losses of rows.

@@ -30,7 +30,7 @@ pub struct QuantisedLinear<'a> {
     pub weight: View<'a>,
     /// `[m, n]`.
     pub y: ViewMut<'a>,
-    /// Applied while the result is at hand, without a derivative and sums.
+    /// Applied while the result is at hand, without a derivative, sums and a residual.
     pub epilogue: Epilogue<'a>,
 }
 
@@ -44,6 +44,9 @@ impl Arguments for QuantisedLinear<'_> {
         expect_blocks(name, "weight", &self.weight, [n, k])?;
         if self.epilogue.derivative.is_some() || self.epilogue.sums_of_a.is_some() {
             return Err(Error::argument(name, "a derivative and sums are for products that make gradients"));
+        }
+        if self.epilogue.residual.is_some() {
+            return Err(Error::argument(name, "a residual is for products of floating-point weights"));
         }
         self.epilogue.check(name, &Matrix::plain(self.x, k), [m, n, k], Batch::ONE)
     }

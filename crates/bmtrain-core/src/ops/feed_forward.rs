@@ -6,15 +6,15 @@ use super::gemm::{check_linear, gradient_dtype, input_gradient, parameter_gradie
 use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
-use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, GatedBackward, Multiply};
+use crate::kernel::{Activation, ActivationForward, ActivationInPlace, GatedInPlace};
 
 /// `y = activation(x w_in^T + b_in) w_out^T + b_out`.
 ///
 /// Shapes: x `[.., D]`, w_in `[F, D]`, b_in `[F]`, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
 /// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again in
 /// the backward pass, together with its derivative, unless the device applies that to a product as it makes it. Where x
-/// comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them w_out is a
-/// [`ProductWeight`].
+/// comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them, or is added to a
+/// residual, w_out is a [`ProductWeight`].
 pub fn feed_forward<'a>(
     cx: &Ctx,
     x: impl Into<ProductInput<'a>>,
@@ -83,9 +83,10 @@ impl FeedForward {
         }
         let f = if gated { wide / 2 } else { wide };
         let [e, _] = check_linear(op, shape.with_last(f)?, w_out, b_out)?;
-        output.check(op, shape.with_last(f)?, false)?;
+        output.check(op, x.value(), shape.with_last(f)?, (e, false))?;
         let absent = x.detach();
-        let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
+        let residual = output.residual().unwrap_or(&absent);
+        let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent), residual];
         let new = |width: usize| empty(cx, shape.with_last(width)?, x.dtype());
         let mut projected = new(wide)?; // [.., F], or [.., 2F] of gate and up
         let (hidden, pre) = if gated {
@@ -130,45 +131,43 @@ struct FeedForwardBackward {
     dtypes: [DType; 3],
 }
 
-/// How the gradient of the hidden values becomes the gradient of the activation's input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Derivative {
-    /// The product is multiplied by the derivative as it is made.
-    Fused,
-    /// The derivative is already where the input of the activation was.
-    Ready,
-    /// The derivative is made from the input of the activation.
-    Made,
-    /// As `Made`, of gate and up.
-    Gated,
-}
-
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let FeedForwardBackward { kind, input, mut pre, w_in, w_out, output, sizes: [d, f, e], dtypes } = *self;
+        let FeedForwardBackward { kind, input, pre, w_in, w_out, output, sizes: [d, f, e], dtypes } = *self;
         let FeedForward { op, gated, activation } = kind;
         let [of_x, of_in, of_out] = dtypes;
-        let (dy, b_out) = output.gradient(cx, only(op, dy)?, (4, e), [of_x, of_out])?; // [.., E]
-        let derivative = match (gated, cx.device().backend().fuses_gradients(), cx.needs(3)) {
-            (true, ..) => Derivative::Gated,
-            (_, true, _) => Derivative::Fused,
-            (_, false, true) => Derivative::Ready,
-            (_, false, false) => Derivative::Made,
+        let dy = only(op, dy)?;
+        if cx.needs(5) {
+            cx.give(5, dy.clone())?;
+        }
+        let (dy, b_out) = output.gradient(cx, dy, (4, e), [of_x, of_out])?; // [.., E]
+        let of_weight = |cx: &mut BackwardCtx<'_>, dy: &Tensor, hidden: Option<&Tensor>| {
+            parameter_gradients(cx, (3, b_out), dy, hidden, [e, f], of_out)
         };
-        let hidden = cx.needs(3).then(|| again(cx.device(), kind, &mut pre, derivative)).transpose()?; // [.., F]
-        parameter_gradients(cx, (3, b_out), &dy, hidden.as_ref(), [e, f], of_out)?;
-        drop(hidden);
-        if !(0..3).any(|index| cx.needs(index)) {
+        let goes_on = (0..3).any(|index| cx.needs(index));
+        let is_fused = !gated && cx.device().backend().fuses_derivative(activation, pre.dtype());
+        if !goes_on || is_fused {
+            let hidden = cx.needs(3).then(|| again(cx.device(), kind, &pre)).transpose()?; // [.., F]
+            of_weight(cx, &dy, hidden.as_ref())?;
+        }
+        if !goes_on {
             return Ok(());
         }
         let mut dhidden = like(cx.device(), &pre, pre.shape().with_last(f)?)?; // [.., F]
-        let fused = (derivative == Derivative::Fused).then_some((activation, &pre));
+        let fused = is_fused.then_some((activation, &pre));
         input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, dhidden.dest(false)?)?;
-        drop((dy, w_out));
-        let dpre = through_activation(cx.device(), activation, derivative, pre, dhidden)?; // [.., F] or [.., 2F]
-        let wide = dpre.shape().last();
+        drop(w_out);
+        let dpre = if is_fused {
+            dhidden // [.., F]
+        } else {
+            let (hidden, dpre) = through_activation(cx.device(), kind, pre, dhidden)?; // [.., F], and [.., F] or [.., 2F]
+            let hidden = cx.needs(3).then_some(hidden);
+            of_weight(cx, &dy, hidden.as_ref())?;
+            dpre
+        };
+        drop(dy);
         let factor = cx.needs(0).then_some(w_in);
-        let size = [wide, d];
+        let size = [dpre.shape().last(), d];
         input.gradients(cx, &dpre, ProductOperands { input: 0, weight: 1, bias: Some(2), size, dtype: of_in, factor })
     }
 
@@ -181,44 +180,30 @@ fn like(device: &Device, x: &Tensor, shape: Shape) -> Result<Tensor> {
     Tensor::empty_in(device, shape, x.dtype(), Segment::Activations)
 }
 
-/// The hidden values again; with [`Derivative::Ready`] the derivative in place of the input of the activation.
-fn again(device: &Device, kind: FeedForward, pre: &mut Tensor, derivative: Derivative) -> Result<Tensor> {
-    let FeedForward { op, gated, activation } = kind;
+/// The hidden values again.
+fn again(device: &Device, FeedForward { op, gated, activation }: FeedForward, pre: &Tensor) -> Result<Tensor> {
     if gated {
         return gate(device, activation, pre, op);
     }
     let mut value = like(device, pre, pre.shape())?;
-    if derivative == Derivative::Ready {
-        device.launch(ActivationSplit { activation, x: pre.view_mut()?, y: value.view_mut()? })?;
-    } else {
-        device.launch(ActivationForward { activation, x: pre.view()?, y: value.view_mut()? })?;
-    }
+    device.launch(ActivationForward { activation, x: pre.view()?, y: value.view_mut()? })?;
     Ok(value)
 }
 
-/// The gradient of the input of the activation, or of gate and up.
+/// The hidden values again, and the gradient of the input of the activation, or of gate and up, in the memory of what
+/// they are made of.
 fn through_activation(
     device: &Device,
-    activation: Activation,
-    derivative: Derivative,
-    pre: Tensor,
+    FeedForward { gated, activation, .. }: FeedForward,
+    mut pre: Tensor,
     mut dhidden: Tensor,
-) -> Result<Tensor> {
-    match derivative {
-        Derivative::Fused => return Ok(dhidden),
-        Derivative::Ready => {
-            device.launch(Multiply { a: pre.view()?, b: None, out: dhidden.dest(false)? })?;
-            return Ok(dhidden);
-        }
-        Derivative::Made | Derivative::Gated => {}
-    }
-    let mut gradient = like(device, &pre, pre.shape())?;
-    let (x, dy, dx) = (pre.view()?, dhidden.view()?, gradient.dest(false)?);
-    if derivative == Derivative::Made {
-        device.launch(ActivationBackward { activation, x, dy, dx })?;
-    } else {
+) -> Result<(Tensor, Tensor)> {
+    if gated {
         let (rows, columns) = (pre.shape().rows(), dhidden.shape().last());
-        device.launch(GatedBackward { activation, rows, columns, x, dy, dx })?;
+        let (x, dy) = (pre.view_mut()?, dhidden.view_mut()?);
+        device.launch(GatedInPlace { activation, rows, columns, x, dy })?;
+        return Ok((dhidden, pre));
     }
-    Ok(gradient)
+    device.launch(ActivationInPlace { activation, x: pre.view_mut()?, dy: dhidden.view_mut()? })?;
+    Ok((pre, dhidden))
 }

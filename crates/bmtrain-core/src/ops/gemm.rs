@@ -12,8 +12,8 @@ use crate::kernel::{
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
 /// and is dequantised on the way, in the backward pass too; it has no gradient.
-/// Where x comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them the weight is a
-/// [`ProductWeight`].
+/// Where x comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them, or is added to a
+/// residual, the weight is a [`ProductWeight`].
 /// Errors: shapes that do not fit.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
 pub fn linear<'a>(
@@ -35,15 +35,15 @@ fn linear_of(
 ) -> Result<Var> {
     let (x, shape, weight) = (input.x(), input.shape("linear")?, output.var());
     let [n, k] = check_linear("linear", shape, weight, bias)?;
-    output.check("linear", shape, activation.is_some())?;
+    output.check("linear", x.value(), shape, (n, activation.is_some()))?;
     let absent = x.detach();
-    let inputs = [x, weight, bias.unwrap_or(&absent)];
+    let inputs = [x, weight, bias.unwrap_or(&absent), output.residual().unwrap_or(&absent)];
     let mut pre_activation = match activation {
         Some(_) if cx.records(&inputs) => Some(empty(cx, shape.with_last(n)?, x.dtype())?), // [.., N]
         _ => None,
     };
     let y = match output.ranks() {
-        OutputRanks::One => {
+        OutputRanks::One if output.residual().is_none() => {
             let mut y = empty(cx, shape.with_last(n)?, x.dtype())?; // [.., N]
             input.project(weight.value(), (bias, activation), pre_activation.as_mut(), &mut y)?;
             y
@@ -242,7 +242,11 @@ struct LinearBackward {
 impl Backward for LinearBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
         let LinearBackward { input, weight, activation, output, size, dtypes } = *self;
-        let (dy, bias) = output.gradient(cx, only("linear", dy)?, (2, size[0]), dtypes)?;
+        let dy = only("linear", dy)?;
+        if cx.needs(3) {
+            cx.give(3, dy.clone())?;
+        }
+        let (dy, bias) = output.gradient(cx, dy, (2, size[0]), dtypes)?;
         let dpre = match activation {
             None => dy,
             Some((activation, pre)) => {

@@ -7,7 +7,7 @@ use super::*;
 use crate::backend::Lane;
 use crate::comm::tensors::{self, Pending};
 use crate::comm::{Communicator, Reduction};
-use crate::kernel::{Epilogue, Fill, Gemm, Matrix};
+use crate::kernel::{AddScaled, Epilogue, Fill, Gemm, Matrix};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ const MOST_CHUNKS: usize = 4;
 pub struct ProductWeight<'a> {
     weight: &'a Var,
     ranks: OutputRanks,
+    residual: Option<&'a Var>,
 }
 
 /// Where a product goes.
@@ -38,7 +39,7 @@ pub(super) enum OutputRanks {
 
 impl<'a> From<&'a Var> for ProductWeight<'a> {
     fn from(weight: &'a Var) -> Self {
-        ProductWeight { weight, ranks: OutputRanks::One }
+        ProductWeight { weight, ranks: OutputRanks::One, residual: None }
     }
 }
 
@@ -46,13 +47,24 @@ impl<'a> ProductWeight<'a> {
     /// This rank's columns of a weight: the result is the sum of the products of all ranks, plus the bias once.
     /// [`sum_over_ranks`](super::sum_over_ranks) as a part of the product, with the same bits.
     pub fn summed(weight: &'a Var, ranks: &Arc<dyn Communicator>) -> Self {
-        ProductWeight { weight, ranks: OutputRanks::Summed(Arc::clone(ranks)) }
+        ProductWeight { weight, ranks: OutputRanks::Summed(Arc::clone(ranks)), residual: None }
     }
 
     /// As [`ProductWeight::summed`] of tokens `[B, L, K]`, but the result is this rank's tokens, `[own, N]`:
     /// [`scatter_tokens`](super::scatter_tokens) as a part of the product, with the same bits.
     pub fn scattered(weight: &'a Var, tokens: &TokenShard) -> Self {
-        ProductWeight { weight, ranks: OutputRanks::Scattered(tokens.clone()) }
+        ProductWeight { weight, ranks: OutputRanks::Scattered(tokens.clone()), residual: None }
+    }
+
+    /// Add a residual to the result: the hidden states to which a layer adds, shaped as the result and of its dtype.
+    /// Where the product is of one rank it does so as it is written.
+    #[must_use]
+    pub fn plus(self, residual: &'a Var) -> Self {
+        ProductWeight { residual: Some(residual), ..self }
+    }
+
+    pub(super) fn residual(&self) -> Option<&'a Var> {
+        self.residual
     }
 
     pub(super) fn var(&self) -> &'a Var {
@@ -63,24 +75,49 @@ impl<'a> ProductWeight<'a> {
         self.ranks.clone()
     }
 
-    /// Refuse what the sum of the ranks does not go with.
-    pub(super) fn check(&self, op: &'static str, x: Shape, is_activated: bool) -> Result<()> {
+    /// Refuse what the sum of the ranks, or a residual, does not go with; the product has rows of `n`.
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        x: &Tensor,
+        shape: Shape,
+        (n, is_activated): (usize, bool),
+    ) -> Result<()> {
+        if let Some(residual) = self.residual {
+            let value = residual.value();
+            if is_activated {
+                return Err(Error::argument(op, "a residual is added to a product without an activation"));
+            }
+            if value.dtype() != x.dtype() {
+                let (what, expected) = ("residual".into(), x.dtype().name().into());
+                return Err(Error::DType { op, what, expected, got: value.dtype() });
+            }
+            let rows = match &self.ranks {
+                OutputRanks::Scattered(tokens) => tokens.own().len(),
+                _ => shape.rows(),
+            };
+            expect_elements(op, "residual", rows * n, value.shape())?;
+        }
         match &self.ranks {
             OutputRanks::One => Ok(()),
             _ if is_activated => Err(Error::argument(op, "an activation of a sum over ranks is an op of its own")),
             OutputRanks::Summed(_) => Ok(()),
-            OutputRanks::Scattered(tokens) => expect_shape(op, "x", tokens.full_shape(x.last()), x),
+            OutputRanks::Scattered(tokens) => expect_shape(op, "x", tokens.full_shape(shape.last()), shape),
         }
     }
 
-    /// `x weight^T`, summed over the ranks, plus the bias.
+    /// `x weight^T`, summed over the ranks, plus the bias and the residual.
     pub(super) fn product(&self, x: &Tensor, bias: Option<&Var>, n: usize) -> Result<Tensor> {
         let (device, weight) = (x.device(), self.weight.value());
         let mut y = match &self.ranks {
             OutputRanks::One => {
                 let mut y = Tensor::empty_in(device, x.shape().with_last(n)?, x.dtype(), Segment::Activations)?;
-                let epilogue = Epilogue { bias: view_of(bias)?, ..Epilogue::default() };
+                let residual = if self.adds_as_written() { view_of(self.residual)? } else { None };
+                let epilogue = Epilogue { bias: view_of(bias)?, residual, ..Epilogue::default() };
                 project(device, x, weight, epilogue, &mut y)?;
+                if !self.adds_as_written() {
+                    self.add_residual(&mut y)?;
+                }
                 return Ok(y); // [.., N]
             }
             OutputRanks::Summed(ranks) => summed(&**ranks, x, weight, n)?, // [.., N]
@@ -89,7 +126,19 @@ impl<'a> ProductWeight<'a> {
         if let Some(bias) = bias {
             add_to_rows(bias.value(), &mut y)?;
         }
+        self.add_residual(&mut y)?;
         Ok(y)
+    }
+
+    /// Whether the residual is a part of the product: not where the weight is in quantised blocks.
+    fn adds_as_written(&self) -> bool {
+        !matches!(self.weight.value().dtype(), DType::Blocks(_))
+    }
+
+    fn add_residual(&self, y: &mut Tensor) -> Result<()> {
+        let Some(residual) = self.residual else { return Ok(()) };
+        let a = residual.value().view()?;
+        y.device().clone().launch(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out: y.view_mut()? })
     }
 }
 

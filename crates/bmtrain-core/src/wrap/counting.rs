@@ -4,8 +4,10 @@
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Cost, Kernel};
+use crate::kernel::elementwise::library_has_derivative;
+use crate::kernel::{Activation, Cost, Kernel};
 use crate::pool::ALIGNMENT;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -109,6 +111,10 @@ impl Backend for Counting {
 
     fn fuses_gradients(&self) -> bool {
         self.is_cuda
+    }
+
+    fn fuses_derivative(&self, activation: Activation, dtype: DType) -> bool {
+        self.is_cuda && library_has_derivative(activation, dtype)
     }
 
     fn release_waits(&self) -> bool {

@@ -132,6 +132,10 @@ macro_rules! forward_to_inner {
             self.inner.fuses_gradients()
         }
 
+        fn fuses_derivative(&self, activation: $crate::kernel::Activation, dtype: $crate::DType) -> bool {
+            self.inner.fuses_derivative(activation, dtype)
+        }
+
         fn release_waits(&self) -> bool {
             self.inner.release_waits()
         }

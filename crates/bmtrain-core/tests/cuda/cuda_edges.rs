@@ -4,7 +4,7 @@
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
-    Activation, ActivationSplit, AddScaled, Arguments, Criterion, CrossEntropyBackward, CrossEntropyForward, Dest,
+    Activation, ActivationInPlace, AddScaled, Arguments, Criterion, CrossEntropyBackward, CrossEntropyForward, Dest,
     EmbeddingBackward, EmbeddingForward, Fill, Permute, RotaryApply, RotaryLayout, RowCopy, ShardClasses,
     SquaredErrorForward,
 };
@@ -240,12 +240,12 @@ fn activations_of_extreme_numbers_are_those_of_the_cpu() {
         let (cpu, cuda) = (Device::cpu(1).unwrap(), emulated());
         for activation in Activation::ALL {
             let [expected, got] = [&cpu, &cuda].map(|device| {
-                let (mut x, mut y) = (floats(device, &values), filled(device, values.len(), 9.0));
-                let (x_view, y_view) = (x.view_mut().unwrap(), y.view_mut().unwrap());
-                device.launch(ActivationSplit { activation, x: x_view, y: y_view }).unwrap();
-                [x, y].map(|x| x.to_vec::<f32>().unwrap())
+                let (mut x, mut dy) = (floats(device, &values), filled(device, values.len(), 9.0));
+                let (of_x, of_dy) = (x.view_mut().unwrap(), dy.view_mut().unwrap());
+                device.launch(ActivationInPlace { activation, x: of_x, dy: of_dy }).unwrap();
+                [x, dy].map(|x| x.to_vec::<f32>().unwrap())
             });
-            for (what, (expected, got)) in ["slope", "value"].iter().zip(expected.iter().zip(&got)) {
+            for (what, (expected, got)) in ["value", "gradient"].iter().zip(expected.iter().zip(&got)) {
                 for ((x, expected), got) in values.iter().zip(expected).zip(got) {
                     assert!(alike(&[*expected], &[*got]), "{activation:?} {what} at {x}: {got}, not {expected}");
                 }

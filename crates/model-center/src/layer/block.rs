@@ -156,12 +156,8 @@ impl TransformerBlock {
         }
         let (sum, normed) = ffn_norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
         drop((added, x));
-        let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
-        drop(normed);
         let dropout = self.dropout_of("ffn", &sum, (shared, tokens, length), cx)?;
-        let added = ops::dropout(cx, &widened, dropout)?; // [B, L, D]
-        drop(widened);
-        Ok(ops::add(cx, &sum, &added)?) // [B, L, D]
+        self.ffn.forward_residual(&normed, &sum, dropout, shared.tokens(), cx) // [B, L, D]
     }
 
     /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
@@ -196,13 +192,11 @@ impl TransformerBlock {
     fn parallel(&self, x: Var, shared: &Shared, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
         let attended = self.attention.forward(&normed, &shared.scope, cache.0, cx)?; // [B, L, D]
-        let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
-        drop(normed);
         let dropout = self.dropout("attention", &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
         let dropout = self.dropout("ffn", &y, shared, cx)?;
-        Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+        self.ffn.forward_residual(&normed, &y, dropout, shared.tokens(), cx) // [B, L, D]
     }
 
     /// The tokens whose hidden states the block computes as the last one of its list: those that are read, where it can

@@ -81,6 +81,26 @@ impl FeedForward {
     /// `x [.., D]` to `[.., D]`; with `tokens`, `[own, D]` to `[own, D]`. Where nothing happens in between but the
     /// activation it is one op: only the input and what enters the activation are kept for the backward pass.
     pub fn forward(&self, x: &Var, tokens: Option<&TokenShard>, cx: &mut Ctx) -> Result<Var> {
+        self.run(x, None, tokens, cx)
+    }
+
+    /// `residual + dropout(forward(x))`. Without dropout the sum is a part of the last product.
+    pub fn forward_residual(
+        &self,
+        x: &Var,
+        residual: &Var,
+        dropout: Option<Dropout>,
+        tokens: Option<&TokenShard>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
+        if dropout.is_none() {
+            return self.run(x, Some(residual), tokens, cx); // [.., D]
+        }
+        let y = self.run(x, None, tokens, cx)?; // [.., D]
+        Ok(ops::add(cx, residual, &ops::dropout(cx, &y, dropout)?)?) // [.., D]
+    }
+
+    fn run(&self, x: &Var, residual: Option<&Var>, tokens: Option<&TokenShard>, cx: &mut Ctx) -> Result<Var> {
         let FeedForwardConfig { activation, gated, dropout, length_scale, .. } = self.config;
         let dropout = cx.dropout("ffn_hidden", dropout)?;
         let is_adapted = [&self.w_in, &self.w_out].iter().any(|layer| layer.is_adapted());
@@ -93,12 +113,20 @@ impl FeedForward {
             let dropout = dropout.map(|dropout| self.own_columns(dropout, hidden.shape().last()));
             let hidden = scaled_by_length(&hidden, self.config.dim_ff, length_scale, cx)?; // [.., F]
             let hidden = ops::dropout(cx, &hidden, dropout)?; // [.., F]
-            return self.w_out.forward_tokens(&hidden, None, tokens, cx); // [.., D]
+            let y = self.w_out.forward_tokens(&hidden, None, tokens, cx)?; // [.., D]
+            return Ok(match residual {
+                Some(residual) => ops::add(cx, residual, &y)?, // [.., D]
+                None => y,
+            });
         }
         let (w_in, b_in) = self.w_in.vars(cx)?;
         let (w_out, b_out) = self.w_out.vars(cx)?;
         let op = if gated { ops::gated_feed_forward } else { ops::feed_forward };
         let (x, w_out) = (self.w_in.input(x, tokens), self.w_out.output(&w_out, tokens));
+        let w_out = match residual {
+            Some(residual) => w_out.plus(residual),
+            None => w_out,
+        };
         Ok(op(cx, x, &w_in, b_in.as_ref(), activation, w_out, b_out.as_ref())?) // [.., D]
     }
 

@@ -17,9 +17,10 @@ const KINDS: [(&str, &[&str]); 7] = [
 const ELEMENTWISE: &[&str] = &[
     "activation_forward",
     "activation_backward",
-    "activation_split",
+    "activation_in_place",
     "gated_forward",
     "gated_backward",
+    "gated_in_place",
     "add_scaled",
     "multiply",
     "dropout",

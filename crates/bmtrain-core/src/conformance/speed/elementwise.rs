@@ -22,9 +22,9 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
         })?;
     }
     let mut x = bench.tensor(len, dtype)?;
-    bench.moving("gelu split", dtype, 3 * size * len, |launch| {
+    bench.moving("gelu in place", dtype, 4 * size * len, |launch| {
         let activation = Activation::Gelu;
-        launch(ActivationSplit { activation, x: x.view_mut()?, y: out.view_mut()? }.into())
+        launch(ActivationInPlace { activation, x: x.view_mut()?, dy: out.view_mut()? }.into())
     })?;
     let mut wide = bench.tensor(len, DType::F32)?;
     bench.moving("cast to f32", dtype, (size + 4) * len, |launch| {
@@ -37,7 +37,7 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
 fn gated(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let sizes = bench.sizes();
     let (rows, columns, size) = (sizes.rows(), sizes.inner / 2, dtype.size());
-    let (x, mut y, mut dx) = (
+    let (mut x, mut y, mut dx) = (
         bench.tensor(rows * 2 * columns, dtype)?,
         bench.tensor(rows * columns, dtype)?,
         bench.tensor(rows * 2 * columns, dtype)?,
@@ -52,6 +52,10 @@ fn gated(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     bench.moving("gated silu backward", dtype, 5 * size * rows * columns, |launch| {
         let (x, dy, dx) = (x.view()?, dy.view()?, dx.dest(false)?);
         launch(GatedBackward { activation, rows, columns, x, dy, dx }.into())
+    })?;
+    bench.moving("gated silu in place", dtype, 6 * size * rows * columns, |launch| {
+        let (x, dy) = (x.view_mut()?, y.view_mut()?);
+        launch(GatedInPlace { activation, rows, columns, x, dy }.into())
     })
 }
 

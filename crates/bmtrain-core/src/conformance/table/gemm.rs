@@ -15,6 +15,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(linear(None, true, &[1, 2], 256, 160).large());
     mixed(cases);
     frozen(cases);
+    residuals(cases);
     low_rank(cases);
     scaling(cases);
     for activation in Activation::ALL {
@@ -165,6 +166,41 @@ fn frozen(cases: &mut Vec<Case>) {
     cases.push(case.constant("b_in", [12]).leaf("w_out", [3, 6]).leaf("b_out", [3]));
     let case = Case::op("gated_feed_forward/only x", body).variable("x", [4, 5]).constant("w_in", [12, 5]);
     cases.push(case.constant("b_in", [12]).constant("w_out", [3, 6]).constant("b_out", [3]));
+}
+
+/// Results that are added to hidden states; also where these are what is multiplied, and where they alone have a
+/// gradient.
+fn residuals(cases: &mut Vec<Case>) {
+    let linear = |cx: &Ctx, v: &[Var]| {
+        let weight = ops::ProductWeight::from(&v[1]).plus(&v[2]);
+        Ok(vec![ops::linear(cx, &v[0], weight, v.get(3), None)?])
+    };
+    let case = Case::op("linear/residual", linear).variable("x", [5, 6]).leaf("weight", [4, 6]);
+    cases.push(case.variable("residual", [5, 4]).leaf("bias", [4]));
+    let case = Case::op("linear/residual, packs", linear).variable("x", [2, 9, 16]).leaf("weight", [24, 16]);
+    cases.push(case.deviation(unit(16)).variable("residual", [2, 9, 24]));
+    let case = Case::op("linear/only residual", linear).constant("x", [5, 6]).constant("weight", [4, 6]);
+    cases.push(case.variable("residual", [5, 4]));
+    cases.push(
+        Case::op("linear/onto x", |cx, v| {
+            let weight = ops::ProductWeight::from(&v[1]).plus(&v[0]);
+            Ok(vec![ops::linear(cx, &v[0], weight, None, None)?])
+        })
+        .variable("x", [5, 6])
+        .leaf("weight", [6, 6]),
+    );
+    let case = Case::op("feed_forward/residual", |cx, v| {
+        let (w_out, b_in, b_out) = (ops::ProductWeight::from(&v[3]).plus(&v[5]), Some(&v[2]), Some(&v[4]));
+        Ok(vec![ops::feed_forward(cx, &v[0], &v[1], b_in, Activation::GeluTanh, w_out, b_out)?])
+    });
+    let case = case.variable("x", [4, 5]).leaf("w_in", [8, 5]).leaf("b_in", [8]).leaf("w_out", [3, 8]);
+    cases.push(case.leaf("b_out", [3]).variable("residual", [4, 3]));
+    let case = Case::op("gated_feed_forward/residual", |cx, v| {
+        let w_out = ops::ProductWeight::from(&v[2]).plus(&v[3]);
+        Ok(vec![ops::gated_feed_forward(cx, &v[0], &v[1], None, Activation::Silu, w_out, None)?])
+    });
+    let case = case.variable("x", [4, 5]).leaf("w_in", [12, 5]).leaf("w_out", [3, 6]);
+    cases.push(case.variable("residual", [4, 3]));
 }
 
 fn feed_forward(activation: Activation, bias: bool, outer: &[usize], [d, f, e]: [usize; 3]) -> Case {

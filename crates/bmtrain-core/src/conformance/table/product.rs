@@ -77,6 +77,42 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     // The gradient of a 16-bit weight.
     cases.push(with_type(narrow, "c", DType::F32));
     mixed(cases);
+    residuals(cases);
+}
+
+/// Products to which a matrix is added that is not the old content, of factors of one type and of two, of sums of
+/// nothing.
+fn residuals(cases: &mut Vec<Case>) {
+    let row = |name: &str, [m, n, k]: [usize; 3], has_bias: bool| {
+        let case = Case::kernel(format!("gemm/nt/{name}/{m}x{n}x{k}"), move |_, t| {
+            let mut out = zeros(t[0].device(), &[m, n], t[2].dtype())?;
+            let bias = if has_bias { Some(t[3].view()?) } else { None };
+            let epilogue = Epilogue { bias, residual: Some(t[2].view()?), ..Epilogue::default() };
+            let (a, b) = (Matrix::plain(t[0].view()?, k), Matrix::transposed(t[1].view()?, k));
+            let device = out.device().clone();
+            device.launch(Gemm { epilogue, ..Gemm::single([m, n, k], a, b, out.dest(false)?) })?;
+            Ok(vec![out])
+        });
+        let case = case.constant("a", [m * k]).constant("b", [n * k]).deviation(1.0 / (k.max(1) as f32).sqrt());
+        let case = case.constant("residual", [m * n]);
+        let case = if has_bias { case.constant("bias", [n]) } else { case };
+        case.expecting(move |t| {
+            let element = |index: usize| {
+                let (row, column) = (index / n, index % n);
+                let sum: f64 = (0..k).map(|i| t[0][row * k + i] * t[1][column * k + i]).sum();
+                sum + t[2][index] + if has_bias { t[3][column] } else { 0.0 }
+            };
+            vec![(0..m * n).map(element).collect()]
+        })
+    };
+    cases.push(row("residual", [5, 7, 3], false));
+    cases.push(row("residual and bias", [9, 24, 16], true));
+    cases.push(row("residual, empty sums", [4, 8, 0], true));
+    cases.push(row("residual", [130, 264, 200], true).large());
+    for name in ["a", "b", "bias"] {
+        cases.push(with_type(row(&format!("f32 {name} and residual"), [9, 24, 16], true), name, DType::F32));
+    }
+    cases.push(with_type(row("f32 residual and result", [9, 24, 16], false), "residual", DType::F32));
 }
 
 /// Activations of rows of whole packs, which some libraries apply themselves; after old content; and without a copy.

@@ -6,7 +6,9 @@ use crate::cpu::math::{Function, activate, with_function};
 use crate::cpu::simd::vectorised;
 use crate::cpu::threads::Threads;
 use crate::error::Result;
-use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, GatedBackward, GatedForward};
+use crate::kernel::{
+    Activation, ActivationBackward, ActivationForward, ActivationInPlace, GatedBackward, GatedForward, GatedInPlace,
+};
 
 pub(in crate::cpu) fn activation_forward(threads: &Threads, a: ActivationForward<'_>) -> Result<()> {
     const NAME: &str = "activation_forward";
@@ -26,15 +28,15 @@ pub(in crate::cpu) fn activation_backward(threads: &Threads, a: ActivationBackwa
     Ok(())
 }
 
-pub(in crate::cpu) fn activation_split(threads: &Threads, a: ActivationSplit<'_>) -> Result<()> {
-    const NAME: &str = "activation_split";
-    let (x, y) = (FloatsMut::of(NAME, a.x)?, FloatsMut::of(NAME, a.y)?);
-    let len = y.len();
-    threads.for_each_part((x.rows(1), y.rows(1)), len, super::PIECE, |_, len, (mut x, mut y)| {
-        let (mut x_spare, mut y_spare) = (Spare::new(), Spare::new());
+pub(in crate::cpu) fn activation_in_place(threads: &Threads, a: ActivationInPlace<'_>) -> Result<()> {
+    const NAME: &str = "activation_in_place";
+    let (x, dy) = (FloatsMut::of(NAME, a.x)?, FloatsMut::of(NAME, a.dy)?);
+    let len = dy.len();
+    threads.for_each_part((x.rows(1), dy.rows(1)), len, super::PIECE, |_, len, (mut x, mut dy)| {
+        let (mut x_spare, mut dy_spare) = (Spare::new(), Spare::new());
         for (start, len) in tiles(len) {
             x.data.update(start, len, true, &mut x_spare, |x| {
-                y.data.update(start, len, false, &mut y_spare, |y| split(a.activation, x, y));
+                dy.data.update(start, len, true, &mut dy_spare, |dy| in_place(a.activation, x, dy));
             });
         }
     });
@@ -54,9 +56,10 @@ vectorised! {
         });
     }
 
-    fn split<I>(activation: Activation, x: &mut [f32], y: &mut [f32]) {
-        with_function!(activation, F => for (x, y) in x.iter_mut().zip(y) {
-            (*y, *x) = F::both::<I>(*x);
+    fn in_place<I>(activation: Activation, x: &mut [f32], dy: &mut [f32]) {
+        with_function!(activation, F => for (x, dy) in x.iter_mut().zip(dy) {
+            let (value, slope) = F::both::<I>(*x);
+            (*x, *dy) = (value, slope * *dy);
         });
     }
 
@@ -81,6 +84,18 @@ vectorised! {
             let (old_gate, old_up) = if add { (*dgate, *dup) } else { (0.0, 0.0) };
             *dgate = I::mul_add(dy * up, slope, old_gate);
             *dup = I::mul_add(*dy, value, old_up);
+        });
+    }
+}
+
+vectorised! {
+    fn gated_in_place_of<I>(activation: Activation, gate: &mut [f32], up: &mut [f32], dy: &mut [f32]) {
+        with_function!(activation, F => for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
+            let (value, slope) = F::both::<I>(*gate);
+            let factor = *up;
+            *gate = *dy * factor * slope;
+            *up = *dy * value;
+            *dy = value * factor;
         });
     }
 }
@@ -123,6 +138,29 @@ pub(in crate::cpu) fn gated_backward(threads: &Threads, a: GatedBackward<'_>) ->
                 dgate.update(start, len, add, &mut dgate_spare, |dgate| {
                     dup.update(start, len, add, &mut dup_spare, |dup| {
                         gated_gradient(a.activation, gate, up, dy, add, dgate, dup);
+                    });
+                });
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(in crate::cpu) fn gated_in_place(threads: &Threads, a: GatedInPlace<'_>) -> Result<()> {
+    const NAME: &str = "gated_in_place";
+    let columns = a.columns;
+    let (x, dy) = (FloatsMut::of(NAME, a.x)?, FloatsMut::of(NAME, a.dy)?);
+    let parts = (x.rows(2 * columns), dy.rows(columns));
+    threads.for_each_part(parts, a.rows, rows_at_once(2 * columns), |_, rows, (mut x, mut dy)| {
+        let [mut gate_spare, mut up_spare, mut dy_spare] = [const { Spare::new() }; 3];
+        for row in 0..rows {
+            let (mut gate, mut up) = x.data.part(row * 2 * columns, 2 * columns).split_at(columns);
+            for (start, len) in tiles(columns) {
+                gate.update(start, len, true, &mut gate_spare, |gate| {
+                    up.update(start, len, true, &mut up_spare, |up| {
+                        dy.data.update(row * columns + start, len, true, &mut dy_spare, |dy| {
+                            gated_in_place_of(a.activation, gate, up, dy);
+                        });
                     });
                 });
             }

@@ -2,7 +2,9 @@
 
 mod activation;
 mod cast;
-pub(super) use activation::{activation_backward, activation_forward, activation_split, gated_backward, gated_forward};
+pub(super) use activation::{
+    activation_backward, activation_forward, activation_in_place, gated_backward, gated_forward, gated_in_place,
+};
 pub(super) use cast::cast;
 
 use super::access::write;

@@ -1,17 +1,18 @@
 //! Runs the arguments of [`Gemm`] on the engine of this module.
 
+use crate::cpu::elementwise::add_scaled;
 use crate::cpu::floats::{Floats, FloatsMut};
 use crate::cpu::gemm::{self, BatchedProduct, Operand, Product};
 use crate::cpu::math::{activate, times_slope};
 use crate::cpu::reduce::column_sum;
 use crate::cpu::threads::Threads;
 use crate::error::Result;
-use crate::kernel::{ColumnSum, Gemm, Matrix};
+use crate::kernel::{AddScaled, ColumnSum, Gemm, Matrix};
 
 const NAME: &str = "gemm";
 
 pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
-    let Gemm { m, n, k, alpha, a, b, beta, c, batch, epilogue } = a;
+    let Gemm { m, n, k, alpha, a, b, mut beta, mut c, batch, epilogue } = a;
     let count = [batch.outer, batch.inner, 1];
     if count.contains(&0) {
         return Ok(());
@@ -21,6 +22,11 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     }
     if m == 0 || n == 0 {
         return Ok(());
+    }
+    if let Some(residual) = epilogue.residual {
+        // It becomes the old content: as many bytes as a sum after the product would move.
+        add_scaled(threads, AddScaled { alpha: 1.0, a: residual, beta: 0.0, b: None, out: c.view.reborrow() })?;
+        beta = 1.0;
     }
     let activation = epilogue.activation.map(|activation| move |run: &mut [f32]| activate(activation, run));
     let bias = Floats::maybe(NAME, epilogue.bias)?;

@@ -9,6 +9,7 @@ use super::epilogue::{Matrices, Numbers};
 use super::plan_cache::{Function, Fused};
 use super::{Factor, Work};
 use crate::dtype::DType;
+use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Batch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,10 +112,19 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
     [sums, whole, parted, apart, unfused, widened, Some(last)].into_iter().flatten()
 }
 
+/// A product to which the library adds the residual, and the bias, if it gives a result of that type.
+pub(super) fn with_residual(work: &Work) -> Option<Candidate> {
+    let (a, b, c) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype, work.c.numbers.dtype);
+    let fits = work.residual.is_some() && [work.m, work.n, work.k].iter().all(|size| *size > 0);
+    let fused = Fused { bias: work.bias.is_some(), residual: true, ..Fused::default() };
+    let candidate = Candidate { widened: false, into: Destination::Result, fused };
+    (fits && a == b && (c == a || c == DType::F32)).then_some(candidate)
+}
+
 fn whole(work: &Work) -> Option<Fused> {
     let bias = work.bias.is_some();
     if let Some((activation, points)) = work.derivative {
-        let fits = activation == Activation::GeluTanh && work.c.numbers.dtype != DType::F32 && fits(work, points);
+        let fits = library_has_derivative(activation, work.c.numbers.dtype) && fits(work, points);
         return (fits && !bias && work.copy.is_none()).then(|| Fused { derivative: true, ..Fused::default() });
     }
     let function = match (work.activation, work.copy) {
@@ -175,6 +185,7 @@ mod tests {
             copy: None,
             derivative: None,
             sums: None,
+            residual: None,
         }
     }
 
@@ -182,7 +193,8 @@ mod tests {
         candidates(work).next().unwrap()
     }
 
-    const BIAS: Fused = Fused { bias: true, function: None, copy: false, derivative: false, sums: false };
+    const BIAS: Fused =
+        Fused { bias: true, function: None, copy: false, derivative: false, sums: false, residual: false };
 
     #[test]
     fn factors_of_one_type_are_multiplied_as_they_are_into_that_type_or_f32() {

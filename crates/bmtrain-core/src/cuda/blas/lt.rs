@@ -237,7 +237,7 @@ impl Lt {
                 &call.beta,
                 call.c,
                 c,
-                call.c,
+                call.d,
                 c,
                 algorithm,
                 call.workspace,
@@ -305,7 +305,9 @@ pub(super) struct Call {
     pub(super) beta: f32,
     pub(super) a: u64,
     pub(super) b: u64,
+    /// Added with factor `beta`; where it is written.
     pub(super) c: u64,
+    pub(super) d: u64,
     pub(super) workspace: u64,
     pub(super) stream: *mut c_void,
 }

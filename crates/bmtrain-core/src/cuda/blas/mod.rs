@@ -65,6 +65,8 @@ struct Work {
     copy: Option<Numbers>,
     derivative: Option<(Activation, Numbers)>,
     sums: Option<Sums>,
+    /// Added in place of the old content; laid out as the result.
+    residual: Option<Numbers>,
 }
 
 /// Where the sums of the left factor's rows go.
@@ -156,10 +158,21 @@ impl Blas {
     }
 
     pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
-        let work = Work::of(&a);
+        let mut work = Work::of(&a);
         let Work { m, k, .. } = work;
         if work.batch.outer == 0 || work.batch.inner == 0 {
             return Ok(());
+        }
+        if let Some(residual) = work.residual {
+            if self.add_residual(launch, &work)? {
+                return Ok(());
+            }
+            // It becomes the old content.
+            let from = Matrices { numbers: residual, ..work.c };
+            // SAFETY: `check` saw that both hold as many elements and do not overlap; the memory stays valid until the
+            // lane has run the copy, because the pool gives it out in lane order.
+            unsafe { Finish::copying(m, work.n, Batch::ONE, from, work.c).queue(launch) }?;
+            work = Work { beta: 1.0, residual: None, ..work };
         }
         let sums_are_made = self.multiply(launch, &work)?;
         match a.epilogue.sums_of_a {
@@ -196,6 +209,17 @@ impl Blas {
         ))
     }
 
+    /// Queue a product to which the library adds the residual; false, with nothing written, if it does not.
+    fn add_residual(&self, launch: &Launch<'_>, work: &Work) -> Result<bool> {
+        let Some(candidate) = candidates::with_residual(work) else { return Ok(false) };
+        let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
+        let is_made = self.queue(launch, lt, work, candidate)?;
+        if is_made {
+            self.made[candidate.way(work) as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(is_made)
+    }
+
     /// Queue a product as `candidate` does it. Returns false, and writes no result, if the library cannot.
     fn queue(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, candidate: Candidate) -> Result<bool> {
         let (mut operands, fused) = (candidate.operands(work), candidate.fused);
@@ -213,14 +237,20 @@ impl Blas {
         let bias = work.fill_scratch(launch, &layout, start, &mut operands)?;
         let addresses = work.fused_addresses(candidate, bias, layout.sums.map(at));
         set_addresses(lt, plan, fused, addresses)?;
-        let beta = if candidate.into == Destination::Result { work.beta } else { 0.0 };
+        let residual = work.residual.filter(|_| fused.residual);
+        let beta = match residual {
+            Some(_) => 1.0,
+            None if candidate.into == Destination::Result => work.beta,
+            None => 0.0,
+        };
         let (alpha, workspace, stream) = (work.alpha, at(workspace), launch.stream.handle()?);
         for entry in 0..folded.steps {
             let [b, a, c] = [1, 0, 2].map(|index: usize| {
                 let Matrices { numbers, .. } = operands[index];
                 numbers.address + (entry * folded.step[index] * numbers.dtype.size()) as u64
             });
-            let call = Call { alpha, beta, a: b, b: a, c, workspace, stream };
+            let (d, c) = (c, residual.map_or(c, |residual| residual.address));
+            let call = Call { alpha, beta, a: b, b: a, c, d, workspace, stream };
             // SAFETY: `check` saw that the matrices of every entry are inside their views, that no two of c share an
             // element and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments;
             // scratch memory was taken for the rest. The memory stays valid until the lane has run the product, because
@@ -264,13 +294,17 @@ impl Work {
                 alignment: alignment(numbers.address, strides),
             }
         };
+        let mut c = stored(2, false);
+        if let Some(residual) = self.residual {
+            c.alignment = c.alignment.min(alignment(residual.address, []));
+        }
         Problem {
             m: self.m,
             n: self.n,
             k: self.k,
             a: stored(0, self.a.transposed),
             b: stored(1, self.b.transposed),
-            c: stored(2, false),
+            c,
             count: folded.count,
             fused,
         }
@@ -350,6 +384,10 @@ impl Work {
                 out: Out::into(sums),
                 add: sums.add,
             }),
+            residual: a
+                .epilogue
+                .residual
+                .map(|residual| Numbers { address: residual.address(), dtype: residual.dtype() }),
         }
     }
 

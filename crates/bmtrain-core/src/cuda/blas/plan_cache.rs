@@ -42,6 +42,8 @@ pub(super) struct Fused {
     pub(super) derivative: bool,
     /// Sums the rows of the left factor, in the result's type. Alone.
     pub(super) sums: bool,
+    /// Adds a matrix of the result's type and layout, read from another place than the result's.
+    pub(super) residual: bool,
 }
 
 impl Fused {

@@ -70,20 +70,20 @@ fn products_agree_with_doubles() {
 }
 
 #[test]
-fn activations_their_gradients_and_the_split_agree_with_doubles() {
+fn activations_and_their_gradients_agree_with_doubles() {
     for activation in Activation::ALL {
         for (len, from, to) in cases().filter(|case| case.0 != 4097) {
-            let [x, dy, old, y, dx, added, slope, value] = with_any_threads(|device| {
+            let [x, dy, old, y, dx, added, again, in_place] = with_any_threads(|device| {
                 let (x, dy) = (sampled(device, from, len, 1), sampled(device, to, len, 2));
-                let [old, mut y, mut dx, mut added, mut value] = [(); 5].map(|()| sampled(device, to, len, 3));
+                let [old, mut y, mut dx, mut added] = [(); 4].map(|()| sampled(device, to, len, 3));
                 let (x_view, dy_view) = (x.view()?, dy.view()?);
                 device.launch(ActivationForward { activation, x: x_view, y: y.view_mut()? })?;
                 for (dx, add) in [(&mut dx, false), (&mut added, true)] {
                     device.launch(ActivationBackward { activation, x: x_view, dy: dy_view, dx: dx.dest(add)? })?;
                 }
-                let mut slope = sampled(device, from, len, 1);
-                device.launch(ActivationSplit { activation, x: slope.view_mut()?, y: value.view_mut()? })?;
-                Ok([x, dy, old, y, dx, added, slope, value])
+                let (mut again, mut in_place) = (sampled(device, from, len, 1), sampled(device, to, len, 2));
+                device.launch(ActivationInPlace { activation, x: again.view_mut()?, dy: in_place.view_mut()? })?;
+                Ok([x, dy, old, y, dx, added, again, in_place])
             });
             let values: Vec<f64> = x.iter().map(|x| exact(activation, *x).0).collect();
             let slopes: Vec<f64> = x.iter().map(|x| exact(activation, *x).1).collect();
@@ -91,8 +91,8 @@ fn activations_their_gradients_and_the_split_agree_with_doubles() {
             assert_close("value", &y, &values, tolerance);
             assert_close("gradient", &dx, &gradient, tolerance);
             assert_close("added gradient", &added, &zip(&gradient, &old, |g, o| g + o), tolerance);
-            assert_close("split value", &value, &values, tolerance);
-            assert_close("split slope", &slope, &slopes, rounding(from));
+            assert_close("value in place", &again, &values, rounding(from));
+            assert_close("gradient in place", &in_place, &gradient, tolerance);
         }
     }
 }
@@ -103,8 +103,9 @@ fn gated_activations_and_their_gradients_agree_with_doubles() {
         let shapes = [(1, 1), (3, 33), (5, 1500), (40, 1000)];
         for (rows, columns, dtype) in shapes.into_iter().flat_map(|(r, c)| FLOATS.map(|dtype| (r, c, dtype))) {
             let (len, wide) = (rows * columns, 2 * columns);
-            let [x, dy, old, y, dx, added] = with_any_threads(|device| {
-                let (x, dy) = (sampled(device, dtype, 2 * len, 1), sampled(device, dtype, len, 2));
+            let [x, dy, old, y, dx, added, in_place, again] = with_any_threads(|device| {
+                let [x, mut in_place] = [(); 2].map(|()| sampled(device, dtype, 2 * len, 1));
+                let [dy, mut again] = [(); 2].map(|()| sampled(device, dtype, len, 2));
                 let [old, mut dx, mut added] = [(); 3].map(|()| sampled(device, dtype, 2 * len, 3));
                 let mut y = sampled(device, DType::F32, len, 3);
                 let span = (rows - 1) * wide + columns;
@@ -114,7 +115,9 @@ fn gated_activations_and_their_gradients_agree_with_doubles() {
                     let (x, dy, dx) = (x.view()?, dy.view()?, dx.dest(add)?);
                     device.launch(GatedBackward { activation, rows, columns, x, dy, dx })?;
                 }
-                Ok([x, dy, old, y, dx, added])
+                let (of_x, of_dy) = (in_place.view_mut()?, again.view_mut()?);
+                device.launch(GatedInPlace { activation, rows, columns, x: of_x, dy: of_dy })?;
+                Ok([x, dy, old, y, dx, added, in_place, again])
             });
             let (mut expected, mut gradient) = (vec![0.0; len], vec![0.0; 2 * len]);
             for (i, expected) in expected.iter_mut().enumerate() {
@@ -127,6 +130,8 @@ fn gated_activations_and_their_gradients_agree_with_doubles() {
             assert_close("value", &y, &expected, rounding(DType::F32));
             assert_close("gradient", &dx, &gradient, rounding(dtype));
             assert_close("added gradient", &added, &zip(&gradient, &old, |g, o| g + o), rounding(dtype));
+            assert_close("value in place", &again, &expected, rounding(dtype));
+            assert_close("gradient in place", &in_place, &gradient, rounding(dtype));
         }
     }
 }
