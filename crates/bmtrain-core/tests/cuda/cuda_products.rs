@@ -239,3 +239,50 @@ fn the_library_gets_a_bias_at_an_address_it_can_read() {
         assert_eq!([LIBRARY, IN_PLACE, SCRATCH].map(|way| made(&backend, way)), [18, 18, 0]);
     });
 }
+
+/// `a b + bias + residual` in a type, and the residual, which must be what it was.
+fn with_residual(device: &Device, dtype: DType, has_bias: bool) -> [Vec<f32>; 2] {
+    let (m, n, k) = (ROWS, WIDTH, INNER);
+    let (a, b) = (numbers(device, dtype, m * k, 1), numbers(device, dtype, k * n, 2));
+    let (bias, residual) = (numbers(device, dtype, n, 3), numbers(device, dtype, m * n, 4));
+    let mut c = numbers(device, dtype, m * n, 5);
+    let epilogue = Epilogue {
+        bias: has_bias.then(|| bias.view().unwrap()),
+        residual: Some(residual.view().unwrap()),
+        ..Epilogue::default()
+    };
+    let (left, right) = (Matrix::plain(a.view().unwrap(), k), Matrix::plain(b.view().unwrap(), n));
+    device.launch(Gemm { epilogue, ..Gemm::single([m, n, k], left, right, c.dest(false).unwrap()) }).unwrap();
+    [c, residual].map(|tensor| match dtype {
+        DType::BF16 => tensor.to_vec::<bf16>().unwrap().into_iter().map(bf16::to_f32).collect(),
+        _ => tensor.to_vec::<f32>().unwrap(),
+    })
+}
+
+fn with_residuals(device: &Device) -> Vec<[Vec<f32>; 2]> {
+    let of = |dtype| [false, true].map(|has_bias| with_residual(device, dtype, has_bias));
+    [DType::F32, DType::BF16].into_iter().flat_map(of).collect()
+}
+
+#[test]
+fn the_library_adds_a_residual_that_is_not_the_old_content() {
+    with_driver("the_library_adds_a_residual_that_is_not_the_old_content", Driver::Emulated, &[], || {
+        let (backend, device) = open();
+        assert_near(&with_residuals(&device), &with_residuals(&Device::cpu(1).unwrap()));
+        assert_eq!([LIBRARY, IN_PLACE, SCRATCH].map(|way| made(&backend, way)), [4, 0, 0]);
+    });
+}
+
+#[test]
+fn a_residual_is_copied_where_the_library_refuses_the_product() {
+    let bias = (Library::CUBLASLT_EPILOGUE_BIAS as u32).to_string();
+    let test = "a_residual_is_copied_where_the_library_refuses_the_product";
+    with_driver(test, Driver::Emulated, &[("EMULATED_BLAS_REFUSED", &bias)], || {
+        let (backend, device) = open();
+        let expected = with_residuals(&Device::cpu(1).unwrap());
+        for _ in 0..2 {
+            assert_near(&with_residuals(&device), &expected);
+        }
+        assert_eq!([LIBRARY, IN_PLACE, SCRATCH].map(|way| made(&backend, way)), [4, 4, 0]);
+    });
+}
