@@ -162,10 +162,38 @@ impl Linear {
         tokens: Option<&TokenShard>,
         cx: &Ctx,
     ) -> Result<Var> {
+        self.run(x, activation, None, tokens, cx)
+    }
+
+    /// Whether the product adds a residual as it is written: where its result is this rank's alone and nothing follows.
+    pub fn adds_residual(&self) -> bool {
+        matches!(self.parallel, Parallel::None) && !self.is_adapted()
+    }
+
+    /// `residual + forward(x)`, with the residual shaped as the result.
+    pub fn forward_residual(&self, x: &Var, residual: &Var, tokens: Option<&TokenShard>, cx: &Ctx) -> Result<Var> {
+        if self.adds_residual() {
+            return self.run(x, None, Some(residual), tokens, cx); // [.., outputs]
+        }
+        Ok(ops::add(cx, residual, &self.run(x, None, None, tokens, cx)?)?) // [.., outputs]
+    }
+
+    fn run(
+        &self,
+        x: &Var,
+        activation: Option<Activation>,
+        residual: Option<&Var>,
+        tokens: Option<&TokenShard>,
+        cx: &Ctx,
+    ) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
         let scaled = self.scaling.of_inputs(x, cx)?; // [.., inputs]
         let x = scaled.as_ref().unwrap_or(x);
         let (input, weight) = (self.input(x, tokens), self.output(&weight, tokens));
+        let weight = match residual {
+            Some(residual) => weight.plus(residual),
+            None => weight,
+        };
         let is_whole = !matches!(self.parallel, Parallel::Rows(_)) && !self.is_adapted();
         let own_activation = activation.filter(|_| is_whole);
         // Magnitudes scale the products alone.

@@ -220,16 +220,22 @@ impl Attention {
         cache: Option<&mut OwnCache>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        self.forward_for(x, scope, TokensRead::All, cache, cx)
+        self.forward_for(x, (scope, TokensRead::All), cache, None, cx)
     }
 
-    /// As [`Attention::forward`], with an output for these tokens alone: `[B, 1, D]` for the first ones.
+    /// Whether the last product adds a residual as it is written.
+    pub(super) fn adds_residual(&self) -> bool {
+        self.attention_out.adds_residual()
+    }
+
+    /// As [`Attention::forward`], with an output for these tokens alone: `[B, 1, D]` for the first ones; and added to a
+    /// residual shaped as the output, if there is one.
     pub(super) fn forward_for(
         &self,
         x: &Var,
-        scope: &AttentionContext,
-        read: TokensRead,
+        (scope, read): (&AttentionContext, TokensRead),
         cache: Option<&mut OwnCache>,
+        residual: Option<&Var>,
         cx: &mut Ctx,
     ) -> Result<Var> {
         let (length_scale, tokens) = (self.config.length_scale, scope.tokens.as_ref());
@@ -242,7 +248,7 @@ impl Attention {
         };
         let context = read.of(context, cx)?; // [B, L, N H]
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
-        self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
+        out_of(&self.attention_out, &context, residual, tokens, cx) // [B, L, D]
     }
 
     /// As [`Attention::attend`], keeping `qkv` and the bias alone for the backward pass.
@@ -334,6 +340,14 @@ impl Attention {
     }
 }
 
+/// The output projection, added to a residual if there is one.
+fn out_of(out: &Linear, x: &Var, residual: Option<&Var>, tokens: Option<&TokenShard>, cx: &Ctx) -> Result<Var> {
+    match residual {
+        Some(residual) => out.forward_residual(x, residual, tokens, cx),
+        None => out.forward_tokens(x, None, tokens, cx),
+    }
+}
+
 /// Attention of a decoder to its encoder: `attention_out(attention(project_q(x), project_kv(memory)))`.
 #[derive(Debug, Clone)]
 pub struct CrossAttention {
@@ -376,6 +390,23 @@ impl CrossAttention {
         kept: Option<&mut Option<Var>>,
         cx: &mut Ctx,
     ) -> Result<Var> {
+        self.forward_for(x, (tokens, memory), kept, None, cx)
+    }
+
+    /// Whether the last product adds a residual as it is written.
+    pub(super) fn adds_residual(&self) -> bool {
+        self.attention_out.adds_residual()
+    }
+
+    /// As [`CrossAttention::forward`], added to a residual shaped as the output, if there is one.
+    pub(super) fn forward_for(
+        &self,
+        x: &Var,
+        (tokens, memory): (Option<&TokenShard>, &Memory),
+        kept: Option<&mut Option<Var>>,
+        residual: Option<&Var>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let length_scale = self.config.length_scale;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let q = self.project_q.forward_tokens(&x, None, tokens, cx)?; // [B, L, N H]
@@ -394,7 +425,7 @@ impl CrossAttention {
             *kept = Some(kv);
         }
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
-        self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
+        out_of(&self.attention_out, &context, residual, tokens, cx) // [B, L, D]
     }
 
     fn attend(&self, q: &Var, kv: &Var, visible: &Visible, cx: &mut Ctx) -> Result<Var> {

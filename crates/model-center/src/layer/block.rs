@@ -131,33 +131,33 @@ impl TransformerBlock {
         Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })
     }
 
-    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the
-    /// first is fused with the sum before it. After attention, L is the number of tokens that are computed.
+    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L is
+    /// the number of tokens that are computed.
     fn pre(
         &self,
         x: Var,
         (shared, tokens): (&Shared, TokensRead),
         ffn_norm: &Norm,
-        cache: Kept<'_>,
+        (own, kept): Kept<'_>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let (own, kept) = cache;
         let length = length_of(&x);
+        let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let mut added = self.attention.forward_for(&normed, &shared.scope, tokens, own, cx)?; // [B, L, D]
-        drop(normed);
-        let mut x = tokens.of(x, cx)?; // [B, L, D]
-        let mut dropout = self.dropout_of("attention", &x, (shared, tokens, length), cx)?;
-        if let Some((norm, cross)) = &self.cross {
-            let (sum, normed) = norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
-            added = cross.forward(&normed, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
-            dropout = self.dropout_of("cross_attention", &sum, (shared, tokens, length), cx)?;
-            x = sum;
+        let x = tokens.of(x, cx)?; // [B, L, D]
+        let mask = dropout("attention", &x, cx)?;
+        let norm = self.cross.as_ref().map_or(ffn_norm, |(norm, _)| norm);
+        let (mut x, mut normed) = normed_sum(norm, x, (mask, self.attention.adds_residual()), cx, |residual, cx| {
+            self.attention.forward_for(&normed, (&shared.scope, tokens), own, residual, cx)
+        })?; // [B, L, D] each
+        if let Some((_, cross)) = &self.cross {
+            let (memory, mask) = (memory(shared)?, dropout("cross_attention", &x, cx)?);
+            (x, normed) = normed_sum(ffn_norm, x, (mask, cross.adds_residual()), cx, |residual, cx| {
+                cross.forward_for(&normed, (shared.tokens(), memory), kept, residual, cx)
+            })?; // [B, L, D] each
         }
-        let (sum, normed) = ffn_norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
-        drop((added, x));
-        let dropout = self.dropout_of("ffn", &sum, (shared, tokens, length), cx)?;
-        self.ffn.forward_residual(&normed, &sum, dropout, shared.tokens(), cx) // [B, L, D]
+        let mask = dropout("ffn", &x, cx)?;
+        self.ffn.forward_residual(&normed, &x, mask, shared.tokens(), cx) // [B, L, D]
     }
 
     /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
@@ -167,13 +167,12 @@ impl TransformerBlock {
         x: Var,
         (shared, tokens): (&Shared, TokensRead),
         ffn_norm: &Norm,
-        cache: Kept<'_>,
+        (own, kept): Kept<'_>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let (own, kept) = cache;
         let length = length_of(&x);
         let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
-        let attended = self.attention.forward_for(&x, &shared.scope, tokens, own, cx)?; // [B, L, D]
+        let attended = self.attention.forward_for(&x, (&shared.scope, tokens), own, None, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout("attention", &x, cx)?;
         let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
@@ -243,6 +242,25 @@ impl TransformerBlock {
         let dropout = self.dropout(name, x, shared, cx)?;
         Ok(dropout.map(|dropout| tokens.masked(dropout, length, x.shape().last())))
     }
+}
+
+/// `x` plus what a layer adds to it, and the norm of that. The sum is a part of the layer's last product where that
+/// `adds` a residual and nothing is dropped, else of the norm.
+fn normed_sum(
+    norm: &Norm,
+    x: Var,
+    (dropout, adds): (Option<Dropout>, bool),
+    cx: &mut Ctx,
+    layer: impl FnOnce(Option<&Var>, &mut Ctx) -> Result<Var>,
+) -> Result<(Var, Var)> {
+    if adds && dropout.is_none() {
+        let sum = layer(Some(&x), cx)?; // [B, L, D]
+        drop(x);
+        let normed = norm.forward(&sum, cx)?; // [B, L, D]
+        return Ok((sum, normed));
+    }
+    let added = layer(None, cx)?; // [B, L, D]
+    norm.forward_residual(&added, &x, dropout, cx) // [B, L, D] each
 }
 
 /// L of hidden states `[B, L, D]`.
