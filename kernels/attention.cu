@@ -13,6 +13,7 @@
 // result. The template has Width 64 and 128; a longer head has several pieces, and each recomputes the scores.
 // Tiles of keys that are hidden by padding at an end of the sequence, by the causal rule or by its window are left out,
 // and tiles of other documents where documents are packed into sequences.
+// The kernel for dq makes delta, and keeps it for the one for dk and dv, which is launched after it.
 // For dk and dv a block goes through the query heads of its key head; for dq with a bias shared by sequences, through
 // the sequences of a group, and attention_bias_sum adds the groups up, which follow from the sizes alone: the order of
 // every sum is fixed. Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key
@@ -349,40 +350,17 @@ __device__ __forceinline__ void attention_forward_body(const AttentionArguments&
     put_rows<Width>(a, a.out, b, n, l, a.queries, piece.first, out, factors);
 }
 
-// A warp for each query: delta[row] = sum of dout * out.
-__device__ __forceinline__ void attention_delta_body(const AttentionArguments& a) {
-    const long long rows = static_cast<long long>(a.batch) * a.heads * a.queries;
-    const int lane = threadIdx.x % kWarpThreads;
-    const In out = {a.out.data, a.out.type, 0}, dout = {a.dout.data, a.dout.type, 0};
-    for (long long row = global_thread() / kWarpThreads; row < rows; row += global_threads() / kWarpThreads) {
-        const int l = static_cast<int>(row % a.queries);
-        const int head = static_cast<int>(row / a.queries), n = head % a.heads, b = head / a.heads;
-        const long long x = head_row(a.out, a.head_size, b, n, l), y = head_row(a.dout, a.head_size, b, n, l);
-        float total = 0.0f;
-        for (int h = lane * kPack; h < a.head_size; h += kWarpThreads * kPack) {
-            const int count = min(kPack, a.head_size - h);
-            const Pack o = Mixed::load_pack(out, x + h, count, a.whole != 0);
-            const Pack d = Mixed::load_pack(dout, y + h, count, a.whole != 0);
-#pragma unroll
-            for (int i = 0; i < kPack; ++i) {
-                total = fmaf(o.at[i], d.at[i], total);
-            }
-        }
-        total = warp_sum(total);
-        if (lane == 0) {
-            a.delta[row] = total;
-        }
-    }
-}
-
-// From raw scores and gradients of dropped probabilities to dropped probabilities and gradients of scores.
-__device__ __forceinline__ void differentiate(const AttentionArguments& a, const Place& place, Four* p, Four* ds) {
+// From raw scores and gradients of dropped probabilities to dropped probabilities and gradients of scores. `deltas` are
+// those of the tile's queries.
+__device__ __forceinline__ void differentiate(const AttentionArguments& a, const Place& place, const float* deltas,
+                                              Four* p, Four* ds) {
     apply_rules(a, place, p);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int l = place.l + 4 * side_y() + i;
         const long long row = query_row(a, place.b, place.n, l);
-        const float lse = l < a.queries ? a.lse[row] : 0.0f, delta = l < a.queries ? a.delta[row] : 0.0f;
+        const float lse = l < a.queries ? a.lse[row] : 0.0f;
+        const float delta = l < a.queries ? deltas[4 * side_y() + i] : 0.0f;
         // Rows that see no key: everything minus infinity is nothing.
         const float shift = lse == -BMTRAIN_INFINITY ? BMTRAIN_INFINITY : lse;
         Four factors = {1.0f, 1.0f, 1.0f, 1.0f};
@@ -401,19 +379,23 @@ __device__ __forceinline__ void differentiate(const AttentionArguments& a, const
 // The gradients of a tile of queries of one sequence, and of their bias.
 template <int Width>
 __device__ __forceinline__ void query_gradients(const AttentionArguments& a, const Piece& piece, int b, float* tile,
-                                                float* stage, int* range) {
+                                                float* stage, float* deltas, int* range) {
     const int n = piece.n, l = piece.row, kv = n / (a.heads / a.kv_heads);
     const Rows q = rows_of(a, a.q, b, n, l, a.queries, a.scale);
     const Rows dout = rows_of(a, a.dout, b, n, l, a.queries, 1.0f);
     float dq[4][Width / kSide] = {};
+    // Starts with a barrier, so that nobody reads the deltas of the sequence before any more; the products below have
+    // one before the new ones are read.
     seen_keys(a, b, range);
+    make_deltas<Mixed, kWarpThreads>(a, b, n, l, kTile, threadIdx.x / kWarpThreads, kAttentionThreads / kWarpThreads,
+                                     piece.first == 0, deltas);
     const KeyRange seen = keys_of_tile<true>(a, b, l, kTile, range);
     for (int s = seen.first / kTile * kTile; s < seen.end; s += kTile) {
         const Rows k = rows_of(a, a.k, b, kv, s, a.keys, 1.0f);
         Four p[4] = {}, ds[4] = {};
         multiply_rows(a, q, k, stage, p);
         multiply_rows(a, dout, rows_of(a, a.v, b, kv, s, a.keys, 1.0f), stage, ds);
-        differentiate(a, {b, n, l, s}, p, ds);
+        differentiate(a, {b, n, l, s}, deltas, p, ds);
         if (a.dbias != nullptr && piece.first == 0) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -437,10 +419,11 @@ template <int Width>
 __device__ __forceinline__ void attention_backward_queries_body(const AttentionArguments& a) {
     SHARED(float, tile, [kTile * kStride]);
     SHARED(float, stage, [kStage]);
+    SHARED(float, deltas, [kTile]);
     SHARED(int, range, [2]);
     const Piece piece = piece_of<Width>(a, a.queries, a.heads, a.causal != 0);
     for (int b = piece.b * a.in_turn; b < group_end(a, piece.b); ++b) {
-        query_gradients<Width>(a, piece, b, tile, stage, range);
+        query_gradients<Width>(a, piece, b, tile, stage, deltas, range);
     }
 }
 
@@ -465,7 +448,7 @@ __device__ __forceinline__ void attention_backward_keys_body(const AttentionArgu
             Four p[4] = {}, ds[4] = {};
             multiply_rows(a, q, k, stage, p);
             multiply_rows(a, dout, v, stage, ds);
-            differentiate(a, {b, n, l, s}, p, ds);
+            differentiate(a, {b, n, l, s}, a.delta + query_row(a, b, n, l), p, ds);
             put_tile(p, tile, false);
             multiply_tile<Width>(a, tile, dout, piece.first, stage, dv);
             __syncthreads();
@@ -509,7 +492,6 @@ BMTRAIN_KERNEL(attention_bias_sum)
 
 ATTENTION_KERNEL(attention_forward_64, attention_forward_body<64>, 2)
 ATTENTION_KERNEL(attention_forward_128, attention_forward_body<128>, 1)
-ATTENTION_KERNEL(attention_delta, attention_delta_body, 2)
 ATTENTION_KERNEL(attention_backward_queries_64, attention_backward_queries_body<64>, 2)
 ATTENTION_KERNEL(attention_backward_queries_128, attention_backward_queries_body<128>, 1)
 ATTENTION_KERNEL(attention_backward_keys_64, attention_backward_keys_body<64>, 2)

@@ -281,7 +281,7 @@ __device__ __forceinline__ float shift_of(float lse) {
 // The gradients of a tile of queries of sequence `b`, and of their bias.
 template <int Head, class Number, bool General>
 __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a, const Share& share, int b,
-                                                    unsigned char* memory, int* range) {
+                                                    unsigned char* memory, float* deltas_of_block, int* range) {
     constexpr int kBands = Plan<Head>::kQueryBands, kKeys = Plan<Head>::kQueryKeys, kRow = Plan<Head>::kRow;
     constexpr int kRows = kMmaWarps * 16 * kBands;
     Number* const queries = reinterpret_cast<Number*>(memory);
@@ -305,6 +305,11 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
         copy_rows<Head, Number, kRows>(a.dout, b, n, share.row, a.queries, douts);
         copy(start);
     }
+    // A warp's own rows alone: while the first tiles are on their way, as many lanes as a row has packs share it.
+    constexpr int kLanes = Head <= 32 ? 4 : Head <= 64 ? 8 : 16, kAtOnce = kWarpThreads / kLanes;
+    const int lane_group = static_cast<int>(threadIdx.x) % kWarpThreads / kLanes;
+    make_deltas<Only<Number>, kLanes>(a, b, n, row, 16 * kBands, lane_group, kAtOnce, true, deltas_of_block + first);
+    __syncwarp();
     float shifts[kBands][2], deltas[kBands][2], factors[kBands][2];
 #pragma unroll
     for (int band = 0; band < kBands; ++band) {
@@ -313,7 +318,7 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
             const int l = row + band * 16 + half * 8 + mma_g();
             const long long place = query_row(a, b, n, l);
             shifts[band][half] = l < a.queries ? shift_of(a.lse[place]) : BMTRAIN_INFINITY;
-            deltas[band][half] = l < a.queries ? a.delta[place] : 0.0f;
+            deltas[band][half] = deltas_of_block[first + band * 16 + half * 8 + mma_g()];
             factors[band][half] = a.scale;
         }
     }
@@ -369,12 +374,13 @@ template <int Head, class Number, bool General>
 __device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a) {
     constexpr int kRows = kMmaWarps * 16 * Plan<Head>::kQueryBands;
     SHARED_AT_LAUNCH(memory);
+    SHARED(float, deltas, [kRows]);
     SHARED(int, range, [2]);
     const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
     // The plain kind has no bias, and so a block for each sequence.
     const int last = General ? group_end(a, share.b) : share.b + 1;
     for (int b = General ? share.b * a.in_turn : share.b; b < last; ++b) {
-        mma_query_gradients<Head, Number, General>(a, share, b, memory, range);
+        mma_query_gradients<Head, Number, General>(a, share, b, memory, deltas, range);
     }
 }
 

@@ -60,7 +60,8 @@ TYPED_KERNEL(embedding_forward, EmbeddingForwardArguments, kRowsThreads)
 // ---- the gradient of the table: rows in the order of their ids
 //
 // A stable sort by digits of eight bits, the lowest first, of row numbers alone: keys are read through them. Each pass
-// is two launches of the same blocks, each with a range of positions: embedding_count counts the digits of
+// is two launches of the same blocks, each with a range of positions; few rows are sorted by one block and launch,
+// embedding_sort. embedding_count counts the digits of
 // every range, embedding_place puts each row after all rows of smaller digits, of its digit in earlier ranges, and of
 // its digit earlier in its range. Rows that give no gradient have a key above all ids and so come last.
 
@@ -90,8 +91,16 @@ __device__ __forceinline__ long long sort_key(long long id, long long entries, l
     return id < 0 || id >= entries || id == padding ? entries : id;
 }
 
-__device__ __forceinline__ unsigned sort_digit(const EmbeddingSortArguments& a, long long row) {
-    return static_cast<unsigned>(sort_key(a.ids[row], a.entries, a.padding) >> a.shift) & (kDigits - 1);
+__device__ __forceinline__ unsigned sort_digit(const EmbeddingSortArguments& a, long long row, int shift) {
+    return static_cast<unsigned>(sort_key(a.ids[row], a.entries, a.padding) >> shift) & (kDigits - 1);
+}
+
+// Reports an id outside of the table.
+__device__ __forceinline__ void report_id(const EmbeddingSortArguments& a, long long row) {
+    const long long id = a.ids[row];
+    if (id < 0 || id >= a.entries) {
+        report(a.fault, kEmbeddingBackward, row, id, a.entries);
+    }
 }
 
 // The end of a block's range, which starts at blockIdx.x * range.
@@ -108,19 +117,16 @@ extern "C" __global__ void __launch_bounds__(kDigits) embedding_count(const Embe
     for (long long position = blockIdx.x * a.range + threadIdx.x; position < end; position += kDigits) {
         const long long row = a.from != nullptr ? a.from[position] : position;
         if (a.fault != nullptr) {
-            const long long id = a.ids[row];
-            if (id < 0 || id >= a.entries) {
-                report(a.fault, kEmbeddingBackward, row, id, a.entries);
-            }
+            report_id(a, row);
         }
-        atomicAdd(&counts[sort_digit(a, row)], 1u);
+        atomicAdd(&counts[sort_digit(a, row, a.shift)], 1u);
     }
     __syncthreads();
     a.counts[static_cast<long long>(blockIdx.x) * kDigits + threadIdx.x] = counts[threadIdx.x];
 }
 BMTRAIN_KERNEL(embedding_count)
 
-// Sum of the values of all threads before this one, in a block of kDigits threads.
+// Sum of the values of all threads before this one in its block.
 __device__ __forceinline__ unsigned sum_before(unsigned value, unsigned* warp_totals) {
     const int lane = threadIdx.x % kWarpThreads, warp = threadIdx.x / kWarpThreads;
     unsigned sum = value;
@@ -139,27 +145,19 @@ __device__ __forceinline__ unsigned sum_before(unsigned value, unsigned* warp_to
     return before;
 }
 
-extern "C" __global__ void __launch_bounds__(kDigits) embedding_place(const EmbeddingSortArguments a) {
-    // Where the next row of each digit goes; the same for each warp of the rows at hand.
-    SHARED(unsigned, next, [kDigits]);
-    SHARED(unsigned, of_warp, [kSortWarps][kDigits]);
-    SHARED(unsigned, warp_totals, [kSortWarps]);
+// Puts the rows at positions from `begin` to `end` where they go, a block of Warps warps. `next` is where the next row
+// of each digit goes, `of_warp` the same for each warp of the rows at hand. Starts with a barrier.
+template <int Warps>
+__device__ __forceinline__ void place_rows(const EmbeddingSortArguments& a, const unsigned* from, unsigned* to,
+                                           int shift, long long begin, long long end, unsigned* next,
+                                           unsigned (*of_warp)[kDigits]) {
+    constexpr int kThreads = Warps * kWarpThreads;
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads, warp = thread / kWarpThreads;
-    unsigned total = 0, earlier = 0;
-#pragma unroll 8
-    for (unsigned block = 0; block < gridDim.x; ++block) {
-        const unsigned count = a.counts[static_cast<long long>(block) * kDigits + thread];
-        total += count;
-        earlier += block < blockIdx.x ? count : 0;
-    }
-    next[thread] = sum_before(total, warp_totals) + earlier;
-
-    const long long end = range_end(a);
-    for (long long start = blockIdx.x * a.range; start < end; start += kDigits) {
+    for (long long start = begin; start < end; start += kThreads) {
         const long long position = start + thread;
         const bool valid = position < end;
-        const long long row = !valid ? 0 : a.from != nullptr ? a.from[position] : position;
-        const unsigned digit = valid ? sort_digit(a, row) : 0;
+        const long long row = !valid ? 0 : from != nullptr ? from[position] : position;
+        const unsigned digit = valid ? sort_digit(a, row, shift) : 0;
         // The lanes of this warp with the same digit.
         unsigned peers = __ballot_sync(kAllLanes, valid);
         for (int bit = 0; bit < 8; ++bit) {
@@ -176,22 +174,79 @@ extern "C" __global__ void __launch_bounds__(kDigits) embedding_place(const Embe
             of_warp[warp][digit] = static_cast<unsigned>(__popc(peers));
         }
         __syncthreads();
-        unsigned place = next[thread];
-        for (int w = 0; w < kSortWarps; ++w) {
-            const unsigned count = of_warp[w][thread];
-            of_warp[w][thread] = place;
-            place += count;
+        if (thread < kDigits) {
+            unsigned place = next[thread];
+            for (int w = 0; w < Warps; ++w) {
+                const unsigned count = of_warp[w][thread];
+                of_warp[w][thread] = place;
+                place += count;
+            }
+            next[thread] = place;
         }
-        next[thread] = place;
         __syncthreads();
         if (valid) {
-            a.to[of_warp[warp][digit] + rank] = static_cast<unsigned>(row);
+            to[of_warp[warp][digit] + rank] = static_cast<unsigned>(row);
         }
         // A warp clears its own line next.
         __syncwarp();
     }
 }
+
+extern "C" __global__ void __launch_bounds__(kDigits) embedding_place(const EmbeddingSortArguments a) {
+    SHARED(unsigned, next, [kDigits]);
+    SHARED(unsigned, of_warp, [kSortWarps][kDigits]);
+    SHARED(unsigned, warp_totals, [kSortWarps]);
+    const int thread = static_cast<int>(threadIdx.x);
+    unsigned total = 0, earlier = 0;
+#pragma unroll 8
+    for (unsigned block = 0; block < gridDim.x; ++block) {
+        const unsigned count = a.counts[static_cast<long long>(block) * kDigits + thread];
+        total += count;
+        earlier += block < blockIdx.x ? count : 0;
+    }
+    next[thread] = sum_before(total, warp_totals) + earlier;
+    place_rows<kSortWarps>(a, a.from, a.to, a.shift, blockIdx.x * a.range, range_end(a), next, of_warp);
+}
 BMTRAIN_KERNEL(embedding_place)
+
+// All passes for few rows, by one block: `to` and `counts` are the orders that passes write in turn, `shift` is the end
+// of the digits. A launch is as long as some barriers, of which a pass has three for 1024 rows.
+constexpr int kSortThreads = 1024;
+
+extern "C" __global__ void __launch_bounds__(kSortThreads) embedding_sort(const EmbeddingSortArguments a) {
+    constexpr int kWarps = kSortThreads / kWarpThreads;
+    SHARED(unsigned, next, [kDigits]);
+    SHARED(unsigned, of_warp, [kWarps][kDigits]);
+    SHARED(unsigned, warp_totals, [kWarps]);
+    const int thread = static_cast<int>(threadIdx.x);
+    const unsigned* from = nullptr;
+    unsigned *to = a.to, *other = a.counts;
+    for (int shift = 0; shift < a.shift; shift += 8) {
+        if (thread < kDigits) {
+            next[thread] = 0;
+        }
+        // Also orders what the pass before wrote.
+        __syncthreads();
+        for (long long position = thread; position < a.rows; position += kSortThreads) {
+            const long long row = from != nullptr ? from[position] : position;
+            if (shift == 0) {
+                report_id(a, row);
+            }
+            atomicAdd(&next[sort_digit(a, row, shift)], 1u);
+        }
+        __syncthreads();
+        const unsigned before = sum_before(thread < kDigits ? next[thread] : 0, warp_totals);
+        if (thread < kDigits) {
+            next[thread] = before;
+        }
+        __syncthreads();
+        place_rows<kWarps>(a, from, to, shift, 0, a.rows, next, of_warp);
+        from = to;
+        to = other;
+        other = const_cast<unsigned*>(from);
+    }
+}
+BMTRAIN_KERNEL(embedding_sort)
 
 // ---- the gradient of the table: sums
 //

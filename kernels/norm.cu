@@ -12,14 +12,16 @@
 // one block for each group of neighbouring rows, which it takes blockDim.y at a time: threads (x, y) have pack x of row
 // y, to have many loads in flight where rows are short. Groups and rows at a time follow from the sizes alone.
 // The group's sums for weight and bias, 64 bytes of dynamic shared memory a thread while they are added up if
-// blockDim.y is above 1, go to scratch and are added up by `sum_partials` of reduce.cu.
+// blockDim.y is above 1, go to scratch. The last block of a cluster of groups to get there adds up the sums of the
+// cluster, in the order of the groups, and the last of those blocks the sums of the clusters, in their order: which
+// block that is differs from run to run, what it computes does not.
 // Numerics: f32 statistics, the variance from centred values. What is normalised is the sum as stored, so that the
 // backward pass, which reads it from memory, sees the same numbers. Fixed order of summation for given sizes.
 // Bytes moved for each element: forward, x is read and y written; with a residual that one is read and the sum written
 // too. Backward, x and dy are read and what is wanted of dx and branch written. A thread holds its first pack in
 // registers between the passes, so that rows of up to 8192 elements are read once; the rest of a longer row is read
 // again. Scale and shift are shared by all rows and stay in the second level of the cache. The partial sums are 16
-// bytes for each column and group.
+// bytes for each column and group, written and read there, too.
 
 constexpr int kNormThreads = 1024;
 
@@ -177,6 +179,11 @@ struct NormBackwardArguments {
     const float* rstd;
     // Of each group, the sums for the weight and then those for the bias; null if neither is wanted.
     float* partials;
+    // Blocks that have got there: of each cluster of groups, and clusters. Zero before the launch and after it.
+    unsigned* arrived;
+    // Either may be absent.
+    Out dweight;
+    Out dbias;
     Dropout dropout;
     long long rows;
     long long columns;
@@ -391,6 +398,87 @@ __device__ __forceinline__ void norm_backward_long(const NormBackwardArguments& 
     }
 }
 
+// Groups of a cluster; `kNormClusters` is the most there are, and its counter is that of clusters.
+constexpr unsigned kNormCluster = 16;
+constexpr unsigned kNormClusters = 32;
+
+// Whether this block is the last of `count` to come here. Then it sees what the others wrote before, and the counter is
+// zero again. The barrier orders the writes of the block's threads before the fence of the one that counts, and that
+// fence before what the block that comes last does after its own.
+__device__ __forceinline__ bool norm_is_last(unsigned* counter, unsigned count, int* last) {
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        __threadfence();
+        *last = atomicAdd(counter, 1u) == count - 1;
+        if (*last) {
+            atomicExch(counter, 0u);
+            __threadfence();
+        }
+    }
+    __syncthreads();
+    return *last != 0;
+}
+
+// Runs `put(half, column, count, sum)` for the sum of `count` rows of partial sums, `apart` groups from each other, for
+// packs of the weight's half and of the bias' half: the rows in order.
+template <class Put>
+__device__ __forceinline__ void norm_sum_rows(const NormBackwardArguments& a, const float* rows, unsigned count,
+                                              unsigned apart, Put put) {
+    const long long packs = (a.columns + kPack - 1) / kPack, stride = 2 * a.columns * apart;
+    const int threads = blockDim.x * blockDim.y;
+    for (long long pack = threadIdx.y * blockDim.x + threadIdx.x; pack < 2 * packs; pack += threads) {
+        const int half = pack >= packs;
+        const long long column = (half ? pack - packs : pack) * kPack;
+        const int size = norm_count(a.columns, column);
+        const float* const from = rows + half * a.columns + column;
+        const bool whole = a.columns % kPack == 0;
+        Pack sum = {};
+#pragma unroll 4
+        for (unsigned row = 0; row < count; ++row) {
+            const Pack more = load_pack_of<float>(from, row * stride, size, whole);
+#pragma unroll
+            for (int i = 0; i < kPack; ++i) {
+                sum.at[i] += more.at[i];
+            }
+        }
+        put(half, column, size, sum);
+    }
+}
+
+// Adds up the sums of all groups, each block what it comes last to.
+__device__ __forceinline__ void norm_finish(const NormBackwardArguments& a) {
+    SHARED(int, last, [1]);
+    const unsigned cluster = blockIdx.x / kNormCluster, first = cluster * kNormCluster;
+    const unsigned clusters = (gridDim.x + kNormCluster - 1) / kNormCluster;
+    const unsigned members = min(kNormCluster, gridDim.x - first);
+    if (!norm_is_last(a.arrived + cluster, members, last)) {
+        return;
+    }
+    float* const rows = a.partials + first * (2 * a.columns);
+    const auto finish = [&](int half, long long column, int size, const Pack& sum) {
+        const Out& out = half ? a.dbias : a.dweight;
+        if (out.data != nullptr) {
+#pragma unroll
+            for (int i = 0; i < kPack; ++i) {
+                if (i < size) {
+                    Mixed::store(out, column + i, sum.at[i]);
+                }
+            }
+        }
+    };
+    if (clusters == 1) {
+        norm_sum_rows(a, rows, members, 1, finish);
+        return;
+    }
+    // In place of the first group's: each thread where it has read them.
+    norm_sum_rows(a, rows, members, 1, [&](int half, long long column, int size, const Pack& sum) {
+        store_pack_of<float>(rows, 0, half * a.columns + column, sum, size, a.columns % kPack == 0);
+    });
+    if (norm_is_last(a.arrived + kNormClusters, clusters, last)) {
+        norm_sum_rows(a, a.partials, clusters, kNormCluster, finish);
+    }
+}
+
 template <class Types>
 __device__ __forceinline__ void norm_backward_body(const NormBackwardArguments& a) {
     SHARED(float, sums, [4 * kMostWarps]);
@@ -400,6 +488,9 @@ __device__ __forceinline__ void norm_backward_body(const NormBackwardArguments& 
         norm_backward_held<Types>(a, begin, end, sums);
     } else {
         norm_backward_long<Types>(a, begin, end, a.partials != nullptr ? norm_partials(a) : nullptr, sums);
+    }
+    if (a.partials != nullptr) {
+        norm_finish(a);
     }
 }
 

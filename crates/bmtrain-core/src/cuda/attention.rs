@@ -226,7 +226,6 @@ const fn simt(narrow: &'static std::ffi::CStr, wide: &'static std::ffi::CStr) ->
 const FORWARD: Widths = simt(c"attention_forward_64", c"attention_forward_128");
 const QUERIES: Widths = simt(c"attention_backward_queries_64", c"attention_backward_queries_128");
 const KEYS: Widths = simt(c"attention_backward_keys_64", c"attention_backward_keys_128");
-const DELTA: Name = Name { unit: "attention", kernel: c"attention_delta" };
 const BIAS_SUM: Name = Name { unit: "attention", kernel: c"attention_bias_sum" };
 
 impl Widths {
@@ -357,7 +356,6 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
     }
     .finish();
     let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = shape;
-    let delta = Grid::line(launch.blocks((batch * heads * queries).div_ceil(THREADS as usize / 32)), THREADS);
     let groups = sums.groups.groups;
     let read = [&a.inputs.q, &a.inputs.k, &a.inputs.v, &a.out, &a.dout].map(|heads| heads.view.dtype());
     let written = [&a.dq, &a.dk, &a.dv].map(|heads| heads.view.dtype());
@@ -373,11 +371,8 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
     // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias, dbias, lse and delta are as
     // large as the shape and strides make them, and that nothing written overlaps anything. The memory stays valid
     // until the lane has run the kernels, because the pool gives it out in lane order; the lane runs them in this
-    // order.
-    unsafe {
-        launch.run(DELTA, delta, arguments)?;
-        launch.run(for_queries.0, for_queries.1, arguments)?;
-    }
+    // order, and so the kernel for keys finds the deltas that the one for queries makes.
+    unsafe { launch.run(for_queries.0, for_queries.1, arguments) }?;
     sums.finish(launch)?;
     // SAFETY: as above.
     unsafe { launch.run(for_keys.0, for_keys.1, arguments) }

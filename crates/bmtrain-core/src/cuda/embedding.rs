@@ -15,6 +15,10 @@ const NAME: &str = EmbeddingBackward::NAME;
 const DIGITS: usize = 256;
 /// `kSumThreads`.
 const THREADS: usize = 256;
+/// Most rows that one block sorts in one launch, and `kSortThreads`, its threads: what a pass over so many takes is
+/// about what two launches take.
+const SORTED_BY_ONE: usize = 8192;
+const SORT_THREADS: u32 = 1024;
 /// Blocks of a sort. Each reads the counts of all.
 const MOST_BLOCKS: usize = 128;
 /// Least rows of a block that sorts, and of a piece that is summed up.
@@ -24,6 +28,7 @@ const LEAST_PIECE: usize = 32;
 const FORWARD: Typed = typed!("embedding", "embedding_forward");
 const COUNT: Name = Name { unit: "embedding", kernel: c"embedding_count" };
 const PLACE: Name = Name { unit: "embedding", kernel: c"embedding_place" };
+const SORT: Name = Name { unit: "embedding", kernel: c"embedding_sort" };
 const SUM: Typed = typed!("embedding", "embedding_sum");
 const JOIN: Typed = typed!("embedding", "embedding_join");
 
@@ -99,26 +104,38 @@ pub(super) fn backward(launch: &Launch<'_>, a: EmbeddingBackward<'_>) -> Result<
     sum(launch, a, division, sorted, at(2 * order + counts))
 }
 
+/// Queue the sort; returns the address of the order.
 fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u64; 2], counts: u64) -> Result<u64> {
-    let grid = Grid::line(by.blocks as u32, DIGITS as u32);
-    let [mut to, mut other] = orders;
-    let mut from = 0;
-    for pass in 0..by.passes {
-        let arguments = arguments!(EmbeddingSortArguments {
+    let (rows, entries) = (long(NAME, "rows", a.ids.len())?, long(NAME, "entries", a.entries)?);
+    let range = long(NAME, "rows", by.range)?;
+    let pass = |from: u64, to: u64, counts: u64, fault: u64, shift: u32| {
+        arguments!(EmbeddingSortArguments {
             ids: u64 = a.ids.address(),
             from: u64 = from,
             to: u64 = to,
             counts: u64 = counts,
-            fault: u64 = if pass == 0 { launch.fault } else { 0 },
-            rows: i64 = long(NAME, "rows", a.ids.len())?,
-            entries: i64 = long(NAME, "entries", a.entries)?,
-            // A negative id selects no row, so a padding index of -1 changes nothing.
+            fault: u64 = fault,
+            rows: i64 = rows,
+            entries: i64 = entries,
             // A negative id selects no row, so a padding index of -1 changes nothing.
             padding: i64 = a.padding_index.unwrap_or(-1),
-            range: i64 = long(NAME, "rows", by.range)?,
-            shift: i32 = 8 * pass as i32,
+            range: i64 = range,
+            shift: i32 = shift as i32,
             unused: i32 = 0,
-        });
+        })
+    };
+    let [mut to, mut other] = orders;
+    if a.ids.len() <= SORTED_BY_ONE {
+        let all = pass(0, to, other, launch.fault, 8 * by.passes);
+        // SAFETY: laid out as in embedding.cu. Each order holds a number for each row, in scratch memory that no other
+        // launch of this lane uses before this one has run.
+        unsafe { launch.run(SORT, Grid::line(1, SORT_THREADS), all) }?;
+        return Ok(orders[(by.passes as usize - 1) % 2]);
+    }
+    let grid = Grid::line(by.blocks as u32, DIGITS as u32);
+    let mut from = 0;
+    for number in 0..by.passes {
+        let arguments = pass(from, to, counts, if number == 0 { launch.fault } else { 0 }, 8 * number);
         // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each
         // block, in scratch memory that no other launch of this lane uses before these have run; what is written was
         // not read by the same launch.

@@ -25,6 +25,8 @@ pub(super) struct Launch<'a> {
     pub(super) scratch: &'a Scratch,
     /// Address of the lane's record that kernels report values outside of tables to.
     pub(super) fault: u64,
+    /// Address of the lane's counters, zero between launches.
+    pub(super) counters: u64,
     pub(super) multiprocessors: u32,
     /// Compute capability, major and minor.
     pub(super) capability: (u32, u32),

@@ -16,6 +16,7 @@ mod attention;
 mod attention_mma;
 mod blas;
 mod compile;
+mod counters;
 mod cross_entropy;
 mod driver;
 mod elementwise;
@@ -53,6 +54,7 @@ use crate::error::{Error, Result};
 use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Kernel};
 use blas::Blas;
+use counters::Counters;
 use driver::{Context, Pinned, Properties, Stream, failure};
 use fault::Faults;
 use host_work::{DeviceRange, HostWorker, Old};
@@ -90,6 +92,7 @@ pub struct CudaBackend {
     workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
+    counters: Counters,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
     blas: Blas,
@@ -140,6 +143,7 @@ impl CudaBackend {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
+        let counters = lanes.give(Lane::Compute, |stream| Counters::new(&context, stream))?;
         let images = Images::of_options(options);
         let threads = options.host.map(Threads::with).transpose()?.map(Arc::new);
         Ok(CudaBackend {
@@ -151,6 +155,7 @@ impl CudaBackend {
             threads,
             lanes,
             faults,
+            counters,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
             blas: Blas::new(&context, options),
@@ -197,8 +202,9 @@ impl CudaBackend {
     fn run(&self, on: Lane, work: impl FnOnce(&Launch<'_>) -> Result<()>) -> Result<()> {
         let scratch = &self.scratch[on as usize];
         let Properties { multiprocessors, capability, .. } = self.context.properties();
-        let (modules, fault) = (&self.modules, self.faults.address(on));
-        self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors, capability }))
+        let (modules, fault, counters) = (&self.modules, self.faults.address(on), self.counters.address(on));
+        self.lanes
+            .give(on, |stream| work(&Launch { stream, modules, scratch, fault, counters, multiprocessors, capability }))
     }
 
     /// Let the host wait for a lane, and hear what its kernels report.

@@ -3,7 +3,6 @@
 
 use super::driver::Grid;
 use super::launch::{In, Launch, Mask, Out, PACK, Typed, arguments, block_each, long, threads_for, typed, whole};
-use super::reduce::{Partials, sum_partials};
 use super::scratch::Taken;
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
@@ -15,7 +14,7 @@ const THREADS: usize = 1024;
 /// Fewest rows whose share of the gradients of weight and bias is summed by one block.
 const GROUP_ROWS: usize = 4;
 /// Most such groups: some blocks for each multiprocessor of a large device, and partial sums that stay a small part of
-/// what is read.
+/// what is read. `kNormCluster` times `kNormClusters`.
 const GROUPS: usize = 512;
 
 /// Threads of a block whose rows are so short that it takes several at a time.
@@ -63,7 +62,7 @@ fn backward_block(columns: usize, at_once: usize) -> [u32; 3] {
     [threads, rows as u32, 1]
 }
 
-/// Queue the backward pass: the rows in groups, then the sums over the groups.
+/// Queue the backward pass: the rows in groups, and the sums over the groups by the blocks that come last.
 pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     const NAME: &str = NormBackward::NAME;
     let at_once = GROUP_ROWS.max(a.rows.div_ceil(GROUPS));
@@ -85,6 +84,9 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
         mean: u64 = a.mean.as_ref().map_or(0, View::address),
         rstd: u64 = a.rstd.address(),
         partials: u64 = partials,
+        arrived: u64 = launch.counters,
+        dweight: Out = Out::maybe(a.dweight.as_ref()),
+        dbias: Out = Out::maybe(a.dbias.as_ref()),
         dropout: Mask = Mask::of(dropout, a.columns),
         rows: i64 = long(NAME, "rows", a.rows)?,
         columns: i64 = long(NAME, "columns", a.columns)?,
@@ -98,17 +100,10 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     let grid = Grid { blocks: [block_each(NAME, "rows", groups)?, 1, 1], threads, shared };
     let name = BACKWARD.of(large().map(|view| view.dtype()));
     // SAFETY: laid out as in norm.cu. `check` saw that x, dy, dx and branch hold rows x columns elements, weight
-    // `columns`, mean and rstd `rows`, and that nothing written overlaps anything; scratch holds two rows of sums for
-    // each block. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane
-    // order.
-    unsafe { launch.run(name, grid, arguments) }?;
-    if !wanted {
-        return Ok(());
-    }
-    let (first, second) = (Out::maybe(a.dweight.as_ref()), Out::maybe(a.dbias.as_ref()));
-    let sums = Partials { address: partials, groups, columns: a.columns, stride, first, second };
-    // SAFETY: just written there: `groups` rows of `stride`. `check` saw that both destinations hold `columns`.
-    unsafe { sum_partials(launch, NAME, sums) }
+    // `columns`, dweight and dbias too, mean and rstd `rows`, and that nothing written overlaps anything; scratch holds
+    // two rows of sums for each block, and the lane's counters one for each cluster of groups and one more. The memory
+    // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    unsafe { launch.run(name, grid, arguments) }
 }
 
 #[cfg(test)]

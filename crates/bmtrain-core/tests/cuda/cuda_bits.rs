@@ -7,8 +7,8 @@
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
-    Adam, Adam8bit, AdamRun, AdamSettings, Cast, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom,
-    GradNorm, NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
+    Adam, Adam8bit, AdamRun, AdamSettings, Cast, ClipFactor, Dest, Distribution, Dropout, DropoutApply,
+    EmbeddingBackward, FillRandom, GradNorm, NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Float, Lane, Segment, Storage, Tensor};
@@ -63,6 +63,30 @@ fn bytes(tensor: &Tensor) -> Vec<u8> {
     let backend = tensor.device().backend();
     backend.download(tensor.view().unwrap(), &mut bytes, Lane::Compute).unwrap();
     bytes
+}
+
+#[test]
+fn gradients_of_embeddings_by_one_block_and_by_several_have_the_bits_of_the_cpu() {
+    const COLUMNS: usize = 3;
+    on_pair("gradients_of_embeddings_by_one_block_and_by_several_have_the_bits_of_the_cpu", |pair| {
+        for rows in [1, 31, 1024, 1025, 8192, 8193] {
+            // Keys of one, two and three digits; whole numbers, whose sums are exact in any order.
+            for entries in [5, 300, 70_000] {
+                let ids: Vec<i64> = (0..rows).map(|i| ((i * 7919 + i * i % 11) % entries) as i64).collect();
+                let dy: Vec<f32> = (0..rows * COLUMNS).map(|i| (i % 17) as f32 - 8.0).collect();
+                pair.same_bits(&format!("{rows} rows of {entries}"), |device| {
+                    let ids = Tensor::from_slice_in(device, [rows], &ids, Segment::Data).unwrap();
+                    let (dy, mut table) =
+                        (tensor(device, DType::F32, &dy), tensor(device, DType::F32, &vec![9.0; entries * COLUMNS]));
+                    let dtable = table.dest(false).unwrap();
+                    let (ids, dy, padding_index) = (ids.view().unwrap(), dy.view().unwrap(), Some(2));
+                    let kernel = EmbeddingBackward { entries, columns: COLUMNS, ids, padding_index, dy, dtable };
+                    device.launch(kernel).unwrap();
+                    bytes(&table)
+                });
+            }
+        }
+    });
 }
 
 #[test]

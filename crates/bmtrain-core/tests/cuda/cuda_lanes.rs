@@ -2,7 +2,7 @@
 #![cfg(feature = "cuda")]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
-use bmtrain_core::kernel::{Arguments, ColumnSum, Dest, EmbeddingForward, Kernel};
+use bmtrain_core::kernel::{Arguments, ColumnSum, Dest, EmbeddingForward, Kernel, NormBackward, NormKind};
 use bmtrain_core::{Backend, DType, Device, Error, Kernels, Lane, Segment, Storage, Tensor};
 use cuda_emulator::{Driver, with_driver};
 use cudarc::driver::sys::culib;
@@ -41,6 +41,60 @@ fn threads_that_launch_on_one_lane_do_not_use_each_others_scratch_memory() {
                 let wrong =
                     thread.join().unwrap().iter().filter(|sums| **sums != [ROWS as f32 * value; COLUMNS]).count();
                 assert_eq!(wrong, 0, "of {LAUNCHES} sums of {value}");
+            }
+        });
+    });
+}
+
+#[test]
+fn norms_of_several_lanes_at_once_count_their_own_blocks() {
+    // 50 groups of rows in 4 clusters; then one cluster, whose sums are the result.
+    const ROWS: [usize; 2] = [200, 13];
+    const COLUMNS: usize = 40;
+    let test = "norms_of_several_lanes_at_once_count_their_own_blocks";
+    with_driver(test, Driver::Emulated, &[("EMULATED_CUDA_DAWDLE", "50")], || {
+        let backend = Arc::new(open(0).unwrap());
+        let gradients = |lane: Lane, value: f32| {
+            let device = Device::new(backend.clone());
+            let filled = |len: usize, value: f32| {
+                let storage = Storage::empty_on(&device, len, DType::F32, Segment::Data, lane).unwrap();
+                let values: Vec<u8> = (0..len).flat_map(|_| value.to_ne_bytes()).collect();
+                backend.upload(&values, storage.view_mut_on(0..len, lane).unwrap(), lane).unwrap();
+                storage
+            };
+            let [x, dy] = [2.0, value].map(|value| filled(ROWS[0] * COLUMNS, value));
+            let (rstd, weight) = (filled(ROWS[0], 1.0), filled(COLUMNS, 1.0));
+            let all = |storage: &Storage, len: usize| storage.view_on(0..len, lane).unwrap();
+            let sums = ROWS.repeat(20).into_iter().map(|rows| {
+                let dweight = filled(COLUMNS, 0.0);
+                let norm = NormBackward {
+                    kind: NormKind::Rms,
+                    rows,
+                    columns: COLUMNS,
+                    x: x.view_on(0..rows * COLUMNS, lane).unwrap(),
+                    mean: None,
+                    rstd: rstd.view_on(0..rows, lane).unwrap(),
+                    weight: all(&weight, COLUMNS),
+                    dy: dy.view_on(0..rows * COLUMNS, lane).unwrap(),
+                    dx: None,
+                    branch: None,
+                    dweight: Some(Dest { view: dweight.view_mut_on(0..COLUMNS, lane).unwrap(), add: false }),
+                    dbias: None,
+                };
+                backend.launch(Kernel::NormBackward(norm), lane).unwrap();
+                (rows, dweight)
+            });
+            for (rows, dweight) in sums.collect::<Vec<_>>() {
+                let mut bytes = [0; 4 * COLUMNS];
+                backend.download(dweight.view_on(0..COLUMNS, lane).unwrap(), &mut bytes, lane).unwrap();
+                let sums: Vec<f32> = bytes.chunks(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap())).collect();
+                assert_eq!(sums, [2.0 * value * rows as f32; COLUMNS], "{lane:?}, {rows} rows");
+            }
+        };
+        std::thread::scope(|scope| {
+            for (lane, value) in [(Lane::Compute, 1.0), (Lane::Zero, 3.0), (Lane::Copy, 5.0)] {
+                let gradients = &gradients;
+                scope.spawn(move || gradients(lane, value));
             }
         });
     });
