@@ -3,6 +3,7 @@
 
 use super::driver::Grid;
 use super::launch::{In, Launch, Mask, Out, PACK, Typed, arguments, block_each, long, threads_for, typed, whole};
+use super::rows::zero;
 use super::scratch::Taken;
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
@@ -67,6 +68,11 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     const NAME: &str = NormBackward::NAME;
     let at_once = GROUP_ROWS.max(a.rows.div_ceil(GROUPS));
     let groups = a.rows.div_ceil(at_once);
+    if groups == 0 {
+        // No block comes last, or at all.
+        let sums = [&a.dweight, &a.dbias].into_iter().flatten();
+        return sums.filter(|dest| !dest.add).try_for_each(|dest| zero(launch, &dest.view));
+    }
     let stride = 2 * a.columns;
     let wanted = a.dweight.is_some() || a.dbias.is_some();
     let partial_bytes = groups * stride * size_of::<f32>();

@@ -8,7 +8,8 @@ use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
     Adam, Adam8bit, AdamRun, AdamSettings, Cast, ClipFactor, Dest, Distribution, Dropout, DropoutApply,
-    EmbeddingBackward, FillRandom, GradNorm, NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
+    EmbeddingBackward, FillRandom, GradNorm, NormBackward, NormKind, NormOrder, STATE_BLOCK, Update, UpdateRule,
+    UpdateSettings,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Float, Lane, Segment, Storage, Tensor};
@@ -84,6 +85,39 @@ fn gradients_of_embeddings_by_one_block_and_by_several_have_the_bits_of_the_cpu(
                     device.launch(kernel).unwrap();
                     bytes(&table)
                 });
+            }
+        }
+    });
+}
+
+#[test]
+fn gradients_of_a_norm_without_rows_are_zeros() {
+    const COLUMNS: usize = 40;
+    on_pair("gradients_of_a_norm_without_rows_are_zeros", |pair| {
+        for dtype in FLOATS {
+            for device in [&pair.cpu, &pair.emulated] {
+                let (none, weight) = (tensor(device, dtype, &[]), tensor(device, dtype, &[1.0; COLUMNS]));
+                let rstd = tensor(device, DType::F32, &[]);
+                let [mut dweight, mut dbias] = [9.0, 5.0].map(|old| tensor(device, dtype, &[old; COLUMNS]));
+                let kernel = NormBackward {
+                    kind: NormKind::Rms,
+                    rows: 0,
+                    columns: COLUMNS,
+                    x: none.view().unwrap(),
+                    mean: None,
+                    rstd: rstd.view().unwrap(),
+                    weight: weight.view().unwrap(),
+                    dy: none.view().unwrap(),
+                    dx: None,
+                    branch: None,
+                    dweight: Some(dweight.dest(false).unwrap()),
+                    dbias: Some(dbias.dest(true).unwrap()),
+                };
+                device.launch(kernel).unwrap();
+                // What is added to stays.
+                for (sums, value) in [(&dweight, 0.0), (&dbias, 5.0)] {
+                    assert_eq!(bytes(sums), bytes(&tensor(device, dtype, &[value; COLUMNS])), "{dtype}, {value}");
+                }
             }
         }
     });
