@@ -16,9 +16,9 @@ of Python. Models are plain modules with random weights:
   the optimizer. Three steps for warm-up, then the median.
 * Operations of a step: six for each weight of a matrix product and token, and 12 for each layer, pair of tokens and
   column of the width for attention, half of that where it is causal. Embeddings, norms and the optimizer count nothing.
-  The share is that of a bf16 product of 8192^3, measured first.
+  The share is relative to a bf16 product of 8192^3, measured first.
 
-Rows are the most of 64, 48, 32, ... that fit, or with --like those of gpu-check's report, fewer where they do not fit.
+Rows are the most of 64, 48, 32, ... that fit; --like begins with the rows of a report of gpu-check.
 """
 
 import argparse
@@ -227,7 +227,7 @@ def batch_of(t, rows):
 
 
 def measure(t, rows, arguments):
-    """Steps of a model at that many rows, as gpu-check's JSON has them."""
+    """Steps of a model with this number of rows, as gpu-check's JSON has them."""
     device = arguments.device
     torch.manual_seed(0)
     if device == "cuda":
@@ -329,7 +329,7 @@ def main():
         report = json.loads(Path(arguments.like).read_text(encoding="utf-8")) if arguments.like else None
         like = {model["model"]: model["rows"] for model in report["parts"]["models"]["models"]} if report else {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"torch_gpu_step: {arguments.like} is no report of gpu-check with its part models: {error!r}"
+        return f"torch_gpu_step: {arguments.like} is not a report of gpu-check with the part models: {error!r}"
     rate = product_rate(arguments.device, 8192 if arguments.size == "real" else 64)
     found = {**environment(arguments), "product_flops_per_s": rate, "models": []}
     for t in models:
