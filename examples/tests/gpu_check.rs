@@ -187,3 +187,109 @@ fn the_parts_are_listed_and_others_refused() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("conformance"), "{output:?}");
 }
+
+#[test]
+fn tiny_models_have_the_same_bits_twice() {
+    let test = "tiny_models_have_the_same_bits_twice";
+    with_driver(test, Driver::Emulated, &[], || {
+        let (output, found) = emulated(&["--only", "training"]);
+        assert!(output.status.success(), "{output:?}");
+        let runs = found["parts"]["training"]["runs"].as_array().unwrap();
+        assert!(runs.len() == 4 && runs.iter().all(|run| run["same_bits"] == true), "{runs:?}");
+        assert_eq!(text(&output.stdout).matches("the same bits again").count(), 4, "{output:?}");
+    });
+}
+
+#[test]
+fn a_step_of_a_model_is_told_by_kernel_and_by_product() {
+    let test = "a_step_of_a_model_is_told_by_kernel_and_by_product";
+    with_driver(test, Driver::Emulated, &[], || {
+        let (output, found) = emulated(&["--only", "models", "--measure", "--steps", "1", "--most-rows", "8"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_every_line_is_marked_emulated(&output);
+        let table = text(&output.stdout);
+        assert!(table.contains("a step by kernel") && table.contains("launches, "), "{table}");
+        assert!(table.contains("product ") && table.contains("bf16 to bf16"), "{table}");
+        let models = found["parts"]["models"]["models"].as_array().unwrap();
+        let rows: Vec<_> = models.iter().map(|model| model["rows"].as_u64().unwrap()).collect();
+        assert_eq!(rows, [8, 4, 8], "the second has rows of its own");
+        for model in models {
+            assert_kernels_are_those_of_a_step(&model["kernels"]);
+        }
+    });
+}
+
+/// Launches and seconds add up, whatever their values; what a step of any model has is there.
+fn assert_kernels_are_those_of_a_step(step: &Value) {
+    let kernels = step["kernels"].as_array().unwrap();
+    let compute = || kernels.iter().filter(|kernel| kernel["lane"] == "Compute");
+    let sum = |key: &str| compute().map(|kernel| kernel[key].as_f64().unwrap()).sum::<f64>();
+    assert_eq!(sum("launches"), step["launches"].as_f64().unwrap());
+    let near = |a: f64, b: &Value| (a - b.as_f64().unwrap()).abs() <= 1e-9 * a.abs();
+    assert!(near(sum("seconds"), &step["kernels_s"]) && near(sum("gaps_before_s"), &step["gaps_s"]), "{step}");
+    let inside = step["kernels_s"].as_f64().unwrap() + step["gaps_s"].as_f64().unwrap();
+    assert!(inside > 0.0 && inside <= step["traced_step_s"].as_f64().unwrap(), "{step}");
+    let of = |name: &str| compute().find(|kernel| kernel["kernel"] == name).unwrap();
+    for name in ["norm", "attention", "adam", "gemm"] {
+        assert!(compute().any(|kernel| kernel["kernel"].as_str().unwrap().starts_with(name)), "{name}: {step}");
+    }
+    let products = step["products"].as_array().unwrap();
+    let launches: u64 = products.iter().map(|product| product["launches"].as_u64().unwrap()).sum();
+    assert_eq!(launches, of("gemm")["launches"].as_u64().unwrap(), "{step}");
+    let seconds: f64 = products.iter().map(|product| product["seconds"].as_f64().unwrap()).sum();
+    assert!(near(seconds, &of("gemm")["seconds"]), "{step}");
+    assert!(products.iter().all(|product| product["way"].as_str().unwrap().contains("cuBLASLt")), "{step}");
+}
+
+/// The files of a comparison: gpu-check's on a device with one model, and PyTorch's after `change`.
+fn compared(change: impl FnOnce(&mut Value)) -> Output {
+    let model = |tokens_per_s: f64| {
+        serde_json::json!({
+            "model": "GPT-2 124M", "dtype": "bf16", "dropout": 0.1, "length": 1024, "rows": 64, "recompute": false,
+            "tokens_per_s": tokens_per_s, "flops_per_token": 7.98e8, "share": 0.4, "peak_bytes": 1_u64 << 33,
+        })
+    };
+    let device = serde_json::json!({ "name": "NVIDIA H100" });
+    let parts = serde_json::json!({
+        "environment": { "device": device }, "models": { "models": [model(3e5)] },
+    });
+    let mut theirs = serde_json::json!({
+        "device": device, "versions": { "torch": "2.9" }, "compile": "default", "models": [model(2e5)],
+    });
+    change(&mut theirs);
+    let directory = tempfile::tempdir().unwrap();
+    let [report, torch] = ["report.json", "torch.json"].map(|name| directory.path().join(name));
+    std::fs::write(&report, serde_json::json!({ "emulated": false, "parts": parts }).to_string()).unwrap();
+    std::fs::write(&torch, theirs.to_string()).unwrap();
+    gpu_check(&[]).arg("--json").arg(&report).arg("--compare").arg(&torch).output().unwrap()
+}
+
+#[test]
+fn the_models_speed_is_printed_beside_pytorchs() {
+    let output = compared(|torch| {
+        let mut alone = torch["models"][0].clone();
+        alone["model"] = "Llama 1B".into();
+        torch["models"].as_array_mut().unwrap().push(alone);
+    });
+    assert!(output.status.success(), "{output:?}");
+    let table = text(&output.stdout);
+    let line: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
+    assert_eq!(line, ["GPT-2", "124M", "64", "x", "1024", "300.0", "200.0", "1.50", "40.0", "40.0", "8.00", "8.00"]);
+    assert!(table.starts_with("NVIDIA H100; PyTorch 2.9") && table.contains("Llama 1B: only in"), "{table}");
+}
+
+#[test]
+fn files_of_other_devices_or_shapes_are_refused_in_one_line() {
+    let refused = |change: &dyn Fn(&mut Value), reason: &str| {
+        let output = compared(change);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
+        let message = text(&output.stderr);
+        assert!(message.lines().count() == 1 && message.contains(reason), "{message}");
+    };
+    refused(&|torch| torch["device"]["name"] = "NVIDIA A100".into(), "different devices: NVIDIA H100");
+    refused(&|torch| torch["models"][0]["rows"] = 32.into(), "64 x 1024 in bf16");
+    refused(&|torch| torch["models"][0]["dropout"] = 0.0.into(), "different shapes of GPT-2 124M");
+    refused(&|torch| torch["models"][0]["flops_per_token"] = 8e8.into(), "operations a token");
+    refused(&|torch| torch["models"] = Value::Array(Vec::new()), "no model is both");
+    refused(&|torch| torch["models"] = Value::Null, "not a file of torch_gpu_step.py");
+}

@@ -83,7 +83,7 @@ pub fn intrinsics(place: &Place, report: &mut Report) -> Result<()> {
 /// Steps of a tiny model's training.
 const STEPS: u32 = 20;
 
-/// Tiny models trained on the device and on the CPU.
+/// Tiny models trained on the device, twice, and on the CPU.
 pub fn training(place: &Place, report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     for (gpt2, dtype) in [(false, DType::F32), (false, DType::BF16), (true, DType::F32), (true, DType::BF16)] {
@@ -92,6 +92,7 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
         let name = format!("training, tiny {} {dtype}", if gpt2 { "GPT-2" } else { "BERT" });
         let expected = tiny::train(job, &Device::cpu(1)?, Arc::new(Solo))?;
         let got = tiny::train(job, &place.device(), Arc::new(Solo))?;
+        let is_repeated = tiny::train(job, &place.device(), Arc::new(Solo))? == got;
         let (apart, most) = (tiny::distance(&got, &expected), tiny::tolerance(dtype));
         // Not a number is above every bound.
         let agrees = apart <= most;
@@ -103,9 +104,15 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
             let (apart, losses) = (apart.join(" "), &got.losses);
             report.fail(format!("{name}: {why}: by step {apart} apart; {losses:?}, on the CPU {:?}", expected.losses));
         }
-        report.row(&name, format!("{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's"));
+        if !is_repeated {
+            report.fail(format!("{name}: a second run does not have the bits of the first"));
+        }
+        let again = if is_repeated { "the same bits" } else { "other bits" };
+        let figure = format!("{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's, {again} again");
+        report.row(&name, figure);
         runs.push(json!({
-            "model": name, "dtype": dtype.to_string(), "steps": STEPS, "passed": agrees && learns, "apart": apart,
+            "model": name, "dtype": dtype.to_string(), "steps": STEPS, "passed": agrees && learns && is_repeated,
+            "same_bits": is_repeated, "apart": apart,
             "apart_by_step": tiny::distances(&got, &expected), "tolerance": most, "losses": got.losses,
             "cpu_losses": expected.losses,
         }));

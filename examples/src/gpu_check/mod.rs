@@ -2,7 +2,9 @@
 //! of how fast it is there.
 
 mod agree;
+mod compare;
 mod environment;
+mod kernel_table;
 mod kernels;
 mod models;
 mod overlap;
@@ -54,6 +56,10 @@ pub struct Options {
     /// Timed steps of each model, after three that are not.
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
+    /// The most rows of a model's micro-batch, so that two programs can be compared at the same; a model that is timed
+    /// with fewer stays as it is.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub most_rows: Option<u32>,
     /// Write everything that was found as JSON, after every part: a run that is killed leaves what came before.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -67,6 +73,10 @@ pub struct Options {
     /// A missed target is a failure too.
     #[arg(long)]
     pub targets: bool,
+    /// Print the models' speed in the file of --json beside PyTorch's in this file, which scripts/torch_gpu_step.py
+    /// wrote, and end. No device is needed. Files of different devices or shapes are refused.
+    #[arg(long, value_name = "FILE", requires = "json", conflicts_with_all = ["only", "list", "resume", "measure"])]
+    pub compare: Option<PathBuf>,
     /// Run the measuring parts on an emulated device too, at tiny sizes; the figures describe no real device.
     #[arg(long)]
     pub measure: bool,
@@ -81,13 +91,13 @@ pub enum Part {
     Intrinsics,
     /// Every row of the conformance table against the CPU, in every dtype.
     Conformance,
-    /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU.
+    /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU, and again for the same bits.
     Training,
     /// From a trace: how much of the time of copies to the device overlaps with products.
     Overlap,
     /// The speed of each kernel, as a share of what a copy and a large product reach.
     Kernels,
-    /// Tokens per second of GPT-2 124M, GPT-2 1.5B and BERT-large in training.
+    /// Tokens per second of GPT-2, BERT and Llama in training, and where the time of a step goes, kernel by kernel.
     Models,
 }
 
@@ -193,6 +203,15 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         terminal::print(&Part::ALL.iter().map(line).collect::<Vec<_>>().join("\n"))?;
         return Ok(ExitStatus::Done);
     }
+    if let (Some(theirs), Some(ours)) = (&options.compare, &options.json) {
+        return match compare::compare(ours, theirs) {
+            Ok(table) => terminal::print(&table).map(|()| ExitStatus::Done),
+            Err(reason) => {
+                terminal::note(&format!("gpu-check: {}", reason.replace('\n', " ")));
+                Ok(ExitStatus::Internal)
+            }
+        };
+    }
     let threads = Processors::of_this_process().default_threads();
     let cuda = CudaOptions { host: Some(cpu_options(threads)?), ..cuda_options() };
     let environment = match Environment::find(options.device, &cuda) {
@@ -257,7 +276,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
             Part::Training => agree::training(place, report),
             Part::Overlap => overlap::overlap(place, report),
             Part::Kernels => ceilings(report).and_then(|known| kernels::kernels(place, known, budget, report)),
-            Part::Models => ceilings(report).and_then(|known| models::models(place, known, options.steps, report)),
+            Part::Models => ceilings(report).and_then(|known| models::models(place, known, options, report)),
         };
         if let Err(error) = done {
             report.fail(format!("{}: {error}", part.name()));

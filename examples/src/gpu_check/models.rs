@@ -1,8 +1,9 @@
 //! How fast whole models train, at the largest micro-batch that fits.
 
-use super::Place;
+use super::kernel_table::{KernelTable, Products};
 use super::kernels::Ceilings;
 use super::report::Report;
+use super::{Options, Place};
 use crate::step::{Extent, Family, Shape, Size, Steps, random_batch};
 use bmtrain_core::backend::Backend;
 use bmtrain_core::bench::Seconds;
@@ -20,6 +21,8 @@ pub struct Timed {
     name: &'static str,
     shape: Shape,
     length: usize,
+    /// The rows, where they are not the most that fit.
+    rows: Option<usize>,
     target: Option<Target>,
 }
 
@@ -45,13 +48,17 @@ impl Timed {
 pub fn real() -> Vec<Timed> {
     /// What llm.c reports for one H100: without dropout, in bf16, batches of 524,288 tokens.
     const LLM_C: f64 = 463.0;
-    let timed = |name, size: Size, length, target| Timed { name, shape: size.shape(), length, target };
+    let timed = |name, size: Size, length, target| Timed { name, shape: size.shape(), length, rows: None, target };
+    let fine_tuning = |name, rows| Timed { rows: Some(rows), ..timed(name, Size::BertBase, 128, None) };
     let plain = timed("GPT-2 124M without dropout", Size::Gpt2, 1024, Some(Target::Speed(LLM_C)));
     vec![
         Timed { shape: Shape { dropout_p: 0.0, ..plain.shape }, ..plain },
         timed("GPT-2 124M", Size::Gpt2, 1024, None),
         timed("GPT-2 1.5B", Size::Gpt2Xl, 1024, Some(Target::Share(0.5))),
         timed("BERT-large", Size::BertLarge, 512, None),
+        fine_tuning("BERT-base fine-tuning", 32),
+        fine_tuning("BERT-base fine-tuning, few rows", 8),
+        timed("Llama 1B", Size::Llama1b, 2048, None),
     ]
 }
 
@@ -59,8 +66,10 @@ pub fn real() -> Vec<Timed> {
 pub fn emulated() -> Vec<Timed> {
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, 50);
     let tiny = |family| Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.1 };
-    let timed = |name, family| Timed { name, shape: tiny(family), length: 8, target: None };
-    vec![timed("tiny GPT-2", Family::Gpt2), timed("tiny BERT", Family::Bert)]
+    let timed = |name, shape| Timed { name, shape, length: 8, rows: None, target: None };
+    let llama = Shape { num_heads: 4, dropout_p: 0.0, ..tiny(Family::Llama) };
+    let (gpt2, bert) = (timed("tiny GPT-2", tiny(Family::Gpt2)), timed("tiny BERT", tiny(Family::Bert)));
+    vec![gpt2, Timed { rows: Some(4), ..bert }, timed("tiny Llama", llama)]
 }
 
 /// How a model's steps are made.
@@ -71,10 +80,10 @@ struct Plan {
 }
 
 /// Time the models.
-pub fn models(place: &Place, ceilings: Ceilings, steps: u32, report: &mut Report) -> Result<()> {
+pub fn models(place: &Place, ceilings: Ceilings, options: &Options, report: &mut Report) -> Result<()> {
     let mut all = Vec::new();
     for timed in &place.scale.models {
-        match measure(place, timed, steps, report) {
+        match measure(place, timed, options, report) {
             Ok(measured) => {
                 tell(timed, &measured, ceilings, report);
                 all.push(as_json(timed, &measured, ceilings));
@@ -107,6 +116,8 @@ struct Measured {
     /// Of a step, on average.
     waits: f64,
     loss: f32,
+    /// Of one step more.
+    kernels: KernelTable,
 }
 
 impl Measured {
@@ -119,11 +130,11 @@ impl Measured {
     }
 }
 
-fn measure(place: &Place, timed: &Timed, steps: u32, report: &Report) -> Result<Measured> {
-    let mut plan = plan(place, timed)?;
+fn measure(place: &Place, timed: &Timed, options: &Options, report: &Report) -> Result<Measured> {
+    let mut plan = plan(place, timed, options.most_rows)?;
     loop {
         report.say(&format!("{}: {} rows of {}, {:?}", timed.name, plan.rows, timed.length, plan.recompute));
-        match run(place, timed, plan, steps) {
+        match run(place, timed, plan, options.steps) {
             // What counting does not see, such as memory of libraries, may be what was missing.
             Err(error) if is_out_of_memory(&error) && plan.rows > 1 => plan.rows /= 2,
             other => return other,
@@ -142,7 +153,8 @@ fn is_out_of_memory(error: &Error) -> bool {
 fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured> {
     /// Steps before anything is timed or counted.
     const WARM_UP: u32 = 3;
-    let waiting = Arc::new(Waits::new(Arc::clone(&place.backend) as Arc<dyn Backend>));
+    let products = Arc::new(Products::new(Arc::clone(&place.backend)));
+    let waiting = Arc::new(Waits::new(Arc::clone(&products) as Arc<dyn Backend>));
     let device = Device::new(Arc::clone(&waiting) as Arc<dyn Backend>);
     let mut steps = steps(&device, timed, plan)?;
     let (mut seconds, mut loss, mut waits) = (Vec::new(), 0.0, 0);
@@ -158,7 +170,12 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
     }
     let step = Seconds::new(seconds.clone()).median();
     let peak_bytes = device.memory().system_bytes;
-    Ok(Measured { plan, step, seconds, peak_bytes, waits: waits as f64 / f64::from(count), loss })
+    let batch = random_batch(timed.shape, timed.extent(plan.rows), WARM_UP + count);
+    products.start();
+    place.backend.trace_on()?;
+    let traced = steps.run(&batch, WARM_UP + count)?;
+    let kernels = KernelTable::new(traced.seconds, &place.backend.take_trace()?, &products.take())?;
+    Ok(Measured { plan, step, seconds, peak_bytes, waits: waits as f64 / f64::from(count), loss, kernels })
 }
 
 fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
@@ -166,19 +183,23 @@ fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
     Steps::new(device, timed.shape, (BlockOptions::from(plan.recompute), 1), builder)
 }
 
-/// The most rows that fit; recomputed only where otherwise too few tokens would for the device to be busy.
-fn plan(place: &Place, timed: &Timed) -> Result<Plan> {
+/// The most rows that fit, or a model's own; recomputed only where otherwise too few tokens would for the device to be
+/// busy.
+fn plan(place: &Place, timed: &Timed, most: Option<u32>) -> Result<Plan> {
     /// Tokens that keep a device busy.
     const ENOUGH: usize = 8192;
     const ROWS: [usize; 11] = [64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1];
     // The rest is for libraries, scratch memory of launches, and what the pool cannot use.
     let room = place.memory_bytes / 100 * 90;
+    let most = most.map_or(ROWS[0], |most| most as usize).min(timed.rows.unwrap_or(ROWS[0]));
+    // A number of rows that is asked for comes before the list.
+    let rows: Vec<usize> = [most].into_iter().chain(ROWS.into_iter().filter(|rows| *rows < most)).collect();
     let mut best = None;
     for recompute in [Recompute::Keep, Recompute::Checkpoint] {
-        for rows in ROWS {
+        for &rows in &rows {
             let plan = Plan { rows, recompute };
             if needs(place, timed, plan)? <= room {
-                if rows * timed.length >= ENOUGH.min(ROWS[0] * timed.length) {
+                if rows * timed.length >= ENOUGH.min(most * timed.length) {
                     return Ok(plan);
                 }
                 best = Some(best.filter(|best: &Plan| best.rows >= rows).unwrap_or(plan));
@@ -218,6 +239,7 @@ fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Rep
     let gibibytes = measured.peak_bytes as f64 / f64::from(1 << 30);
     report.row("  step, memory", format!("{:.1} ms, {gibibytes:.2} GiB of the device", 1e3 * measured.step));
     report.held("  waits of the host", format!("{:.1} a step", measured.waits), ("at most 1", measured.waits <= 1.0));
+    measured.kernels.tell(report);
 }
 
 fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
@@ -227,6 +249,6 @@ fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
         "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
         "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.flops_per_token(),
         "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,
-        "host_waits_per_step": measured.waits, "loss": measured.loss,
+        "host_waits_per_step": measured.waits, "loss": measured.loss, "kernels": measured.kernels.as_json(),
     })
 }

@@ -16,6 +16,8 @@ pub enum Size {
     Gpt2,
     /// GPT-2 of 48 layers of 1600.
     Gpt2Xl,
+    /// Llama 3 of 16 layers of 2048, its head not tied; every token is a label.
+    Llama1b,
     /// Llama 3 of 32 layers of 4096; every token is a label.
     Llama8b,
     /// T5 of 12 and 12 layers of 768; every token of a target is a label.
@@ -35,6 +37,7 @@ impl Size {
             Size::BertBase | Size::Gpt2 | Size::T5Base => (12, 768, 12),
             Size::BertLarge => (24, 1024, 16),
             Size::Gpt2Xl => (48, 1600, 25),
+            Size::Llama1b => (16, 2048, 32),
             Size::Llama8b => (32, 4096, 32),
             Size::Minilm => (6, 384, 12),
             Size::Tiny | Size::TinyGpt2 | Size::TinyT5 => (2, 64, 4),
@@ -42,11 +45,12 @@ impl Size {
         let (family, vocab_size) = match self {
             Size::BertBase | Size::BertLarge | Size::Minilm | Size::Tiny => (Family::Bert, 30522),
             Size::Gpt2 | Size::Gpt2Xl | Size::TinyGpt2 => (Family::Gpt2, 50257),
-            Size::Llama8b => (Family::Llama, 128_256),
+            Size::Llama1b | Size::Llama8b => (Family::Llama, 128_256),
             Size::T5Base | Size::TinyT5 => (Family::T5, 32128),
         };
         if family == Family::Llama {
-            return Shape { family, num_layers, dim_model, num_heads, dim_ff: 14_336, vocab_size, dropout_p: 0.0 };
+            let dim_ff = if dim_model == 2048 { 8192 } else { 14_336 };
+            return Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.0 };
         }
         Shape { family, num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size, dropout_p: 0.1 }
     }
