@@ -80,7 +80,7 @@ else
     skipped "shellcheck of the scripts" "there is no shellcheck"
 fi
 for script in assets quickstart test package_check claims python_env corpus_env llama_env cuda_env check_scripts \
-    same_digests emulated_hash; do
+    same_digests emulated_hash gpu_bundle gpu_run; do
     # shellcheck disable=SC2016
     expect "scripts/$script.sh --help explains it" \
         bash -c '[ "$("$1" --help | head -n 1 | cut -c 1-6)" = "Usage:" ]' _ "scripts/$script.sh"

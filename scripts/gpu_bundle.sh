@@ -3,7 +3,7 @@
 #
 # Makes what a first run on a GPU needs and DIRECTORY.tar.gz of it, to be copied to a machine without cargo and without
 # a network: gpu-check, stripped; its kernels compiled for A100 (sm_80), RTX 40 and L40 (sm_89), Hopper (sm_90a) and
-# Blackwell (sm_100); PyTorch's side of the models, torch_gpu_step.py; run.sh, which makes the calls (docs/gpu-check.md).
+# Blackwell (sm_100); PyTorch's side of the models, torch_gpu_step.py; run.sh with the calls (docs/gpu-check.md).
 # Other devices need NVRTC, which compiles the sources in gpu-check.
 #
 # The profile is cargo's, release by default. DIRECTORY must not exist. A bundle of 64 MiB or more is an error. The

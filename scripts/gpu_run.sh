@@ -8,7 +8,7 @@
 #   4  speed of whole models with a step's kernel table, and the same steps in PyTorch where Python has it
 #
 # Each writes callN.json and callN.txt into $OUT (out beside this file) and ends within $LIMIT seconds (570). A call
-# that is started again goes on with its file. Kernels are those compiled for the device's architecture, from the directory
+# that is started again goes on with its file. Kernels come compiled for the device's architecture from the directory
 # kernels; for other devices, and with BMTRAIN_CUDA_KERNELS set to nothing, NVRTC compiles them. $PYTHON (python3) is
 # asked for PyTorch; $GPU_CHECK_OPTIONS are passed to gpu-check. The status is 1 if a call failed.
 set -euo pipefail
