@@ -99,6 +99,10 @@ pub trait Rule: fmt::Debug {
     }
 }
 
+/// Most runs that are given to [`DeviceRule::launch_all`] at once: a multiple of what a launch takes on a device, and few
+/// enough that a step makes no large allocation on the host.
+const MOST_RUNS: usize = 128;
+
 /// A [`Rule`] whose step is a kernel.
 pub trait DeviceRule: Rule {
     /// Launch the step of a run of elements.
@@ -189,13 +193,16 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             let (state, _) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
             steps.push(state.count_step(*index));
         }
-        let mut runs = Vec::with_capacity(due.len());
+        let mut runs = Vec::with_capacity(due.len().min(MOST_RUNS));
         for (due, step) in due.iter().zip(steps) {
             let Some(state) = self.inner.states.iter().find(|state| Rc::ptr_eq(&state.flat, &due.flat)) else {
                 continue;
             };
             let elements = elements_of(&state.moments, due, None, args.factor)?;
             runs.extend(elements.map(|elements| (elements, due.numbers(args.lr, step))));
+            if runs.len() == MOST_RUNS {
+                self.inner.options.launch_all(args.factor.device(), std::mem::take(&mut runs))?;
+            }
         }
         self.inner.options.launch_all(args.factor.device(), runs)
     }
