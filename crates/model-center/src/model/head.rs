@@ -205,8 +205,10 @@ impl Heads {
         if let Some(classifier) = &self.classifier {
             let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
-            if let (Some(lesson), Some(of_labels)) = (&batch.lesson, &output.loss) {
-                learned(&mut output, lesson.classified(&logits, of_labels, cx)?);
+            if let Some(lesson) = &batch.lesson
+                && let Some(of_labels) = output.loss.take()
+            {
+                learned(&mut output, lesson.classified(&logits, &of_labels, cx)?);
             }
             output.logits = Some(logits);
         }
