@@ -31,7 +31,7 @@ macro_rules! with_stems {
             vocabularies: [
                 "vocabulary", "vocabulary_cross_entropy", "cross_entropy_in_place", "loss_totals", "scale_by"
             ];
-            heads: ["linear_cross_entropy"];
+            heads: ["linear_cross_entropy", "logits_divergence", "linear_distillation"];
         }
     };
 }

@@ -47,6 +47,7 @@ pub mod config;
 pub mod contrastive;
 pub mod corpus;
 pub mod data;
+pub mod distillation;
 pub mod error;
 pub mod evaluate;
 pub mod file;

@@ -11,6 +11,7 @@ mod bench;
 mod ckpt;
 mod convert;
 mod corpus;
+mod distill;
 mod docs;
 mod doctor;
 mod embedding;

@@ -13,6 +13,7 @@ mod attention;
 mod collective;
 mod conjugate;
 mod cross_entropy;
+mod distillation;
 mod elementwise;
 mod embedding;
 mod feed_forward;
@@ -39,10 +40,12 @@ pub use attention::{PackedKeyValues, PackedTokens, attention_fused_packed, atten
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
 pub use conjugate::{copy_to_ranks, gather_last, split_last, sum_over_ranks};
 pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};
+pub use distillation::{Distillation, Divergence, logits_divergence};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::{feed_forward, gated_feed_forward};
 pub use gemm::linear;
+pub use linear_cross_entropy::{Distilled, LinearDistillation, TeacherHead, linear_distillation};
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::{
     absolute_error, binary_cross_entropy, cosine_similarity, huber_loss, kl_divergence, log_odds, squared_error,

@@ -8,6 +8,7 @@ use super::decoder_inputs;
 use super::decoding::last_columns;
 use super::head::{ClassifierInput, Head};
 use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
+use super::lesson::Lesson;
 use super::position_table::{Count, PositionTable};
 use super::prefix;
 use super::prompt::PromptIds;
@@ -160,6 +161,8 @@ pub struct DeviceBatch {
     pub wants_logits: bool,
     /// Whether a language-modelling head sums the losses of the tokens of each sequence, `[B]`, in place of the mean.
     pub by_sequence: bool,
+    /// What is learned from a teacher; `None` without one.
+    pub(super) lesson: Option<Lesson>,
 }
 
 impl DeviceBatch {
@@ -232,6 +235,7 @@ impl DeviceBatch {
             choices: batch.choices,
             wants_logits,
             by_sequence: false,
+            lesson: None,
         })
     }
 
@@ -261,14 +265,16 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
         return Ok(Some(Targets::upload(device, labels, samples, spec.problem_type)?));
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
-    // Predicted tokens belong to their positions; other labels of a decoder are the tokens of the sequence itself.
-    let are_at_positions =
-        !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Predicted(_));
-    let tokens = match are_at_positions {
+    let tokens = match are_at_positions(labels, (spec, head)) {
         true => grid(ids)?,
         false => grid(&next_tokens(ids, batch))?,
     };
     Ok(Some(Targets::Classes(tokens)))
+}
+
+/// Predicted tokens belong to their positions; other labels of a decoder are the tokens of the sequence itself.
+pub(super) fn are_at_positions(labels: &Labels, (spec, head): (&Spec, Head)) -> bool {
+    !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Predicted(_))
 }
 
 /// The first and the last tokens of answers, `[B]` each.
@@ -332,7 +338,7 @@ fn packed(batch: &Batch) -> Option<&[u32]> {
 ///
 /// Source: transformers shifts labels the same way. It also counts predictions at padding positions, for which its
 /// attention implementations disagree.
-fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
+pub(super) fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
     let (mask, starts) = (batch.attention_mask.as_ref(), batch.document_starts.as_ref());
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
     let starts_document = |at: usize| {

@@ -6,11 +6,11 @@
 use super::batch::DeviceBatch;
 use super::labels::Targets;
 use super::lm_head::LmHead;
-use super::text_model::{END_LOGITS, ModelOutput, START_LOGITS};
+use super::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS};
 use crate::formats::Alias;
 use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy, Reduction};
+use bmtrain_core::ops::{self, CrossEntropy, Distilled, Reduction, TeacherHead};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
@@ -205,6 +205,11 @@ impl Heads {
         if let Some(classifier) = &self.classifier {
             let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
+            if let Some(lesson) = &batch.lesson
+                && let Some(of_labels) = output.loss.take()
+            {
+                learned(&mut output, lesson.classified(&logits, &of_labels, cx)?);
+            }
             output.logits = Some(logits);
         }
         if let Some(tokens) = &self.tokens {
@@ -214,6 +219,10 @@ impl Heads {
         }
         if let Some(span) = &self.span {
             answer_span(&span.forward(hidden, cx)?, batch, &mut output, cx)?;
+        }
+        if let (Some(lm), Some(lesson)) = (&self.lm, &batch.lesson) {
+            learned(&mut output, lm.distilled(hidden, (batch, lesson), table, cx)?);
+            return Ok(output);
         }
         if let Some(lm) = &self.lm {
             // With two heads the loss needs the labels of both, as in transformers.
@@ -248,6 +257,17 @@ impl Heads {
         Ok(())
     }
 
+    /// What logits of the batch's tokens are computed from; `None` without a language-modelling head.
+    pub(super) fn teacher_head(
+        &self,
+        hidden: &Var,
+        batch: &DeviceBatch,
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<Option<TeacherHead>> {
+        self.lm.as_ref().map(|lm| lm.teacher_head(hidden, batch, table, cx)).transpose()
+    }
+
     /// Logits `[B, L, V]` of hidden states `[B, L, D]`; `None` without a language-modelling head.
     ///
     /// # Errors
@@ -256,6 +276,12 @@ impl Heads {
         let Some(lm) = &self.lm else { return Ok(None) };
         Ok(Some(lm.logits(hidden, table, cx)?)) // [B, L, V]
     }
+}
+
+/// The loss of a student, with the divergence beside it.
+fn learned(output: &mut ModelOutput, Distilled { loss, divergence }: Distilled) {
+    output.loss = Some(loss);
+    output.extra.push((DIVERGENCE, Var::constant(divergence)));
 }
 
 /// A linear layer of every hidden state, after dropout.

@@ -3,15 +3,20 @@
 use super::batch::DeviceBatch;
 use super::head::{Head, HeadSpec, batch_loss};
 use super::labels::{Targets, VerbalizerTensors};
+use super::lesson::Lesson;
 use super::lm_loss::in_chunks;
+use crate::distillation::{DistillationLoss, Teaching};
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, ProductInput, Reduction, VocabularyShard};
+use bmtrain_core::ops::{
+    self, CrossEntropy, Distilled, LinearCrossEntropy, LinearDistillation, ProductInput, Reduction, TeacherHead,
+    VocabularyShard,
+};
 use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::param::{Init, Param};
-use bmtrain_dist::{Builder, Result};
+use bmtrain_dist::{Builder, Error, Result};
 
 /// Output matrix and the layers before it: the transform of masked-LM heads, or a factor.
 #[derive(Debug)]
@@ -85,6 +90,45 @@ impl LmHead {
             (Some(Targets::Values(_) | Targets::Sets(_)) | None, _) => None,
         };
         Ok((Some(gathered(own, shard, cx)?), loss))
+    }
+
+    /// What logits of the batch's tokens are computed from, without gradients.
+    pub(super) fn teacher_head(
+        &self,
+        hidden: &Var,
+        batch: &DeviceBatch,
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<TeacherHead> {
+        let read = batch.predicted.as_ref().map(|positions| rows_at(hidden, positions, cx)).transpose()?; // [P, D]
+        let (hidden, weight, bias) = self.operands(read.as_ref().unwrap_or(hidden), table, cx)?;
+        let [hidden, weight] = [hidden, weight].map(Var::into_value);
+        Ok(TeacherHead { hidden, weight, bias: bias.map(Var::into_value) })
+    }
+
+    /// The loss of a student and the divergence in it, `[1]` each, without the logits of all positions.
+    pub(super) fn distilled(
+        &self,
+        hidden: &Var,
+        (batch, lesson): (&DeviceBatch, &Lesson),
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<Distilled> {
+        let wrong = |reason: &str| Error::setting("distillation", reason);
+        let Teaching::Head(teacher) = &lesson.teaching else {
+            return Err(wrong("the teacher is not a language model"));
+        };
+        if self.shard(table).is_some() || batch.predicted.is_some() || batch.verbalizer.is_some() {
+            return Err(wrong("logits of all tokens are compared, on one tensor-parallel rank"));
+        }
+        let Some(Targets::Classes(targets)) = &batch.labels else { return Err(wrong("there are no tokens to learn")) };
+        let (hidden, weight, bias) = self.operands(hidden, table, cx)?;
+        let LinearCrossEntropy { loss, chunk_bytes, .. } =
+            in_chunks(self.options(batch), self.weight(table), cx.device());
+        let DistillationLoss { distillation, weight: share } = lesson.loss;
+        let options = LinearDistillation { loss, distillation, weight: share, chunk_bytes };
+        let student = (&hidden, &weight, bias.as_ref());
+        Ok(ops::linear_distillation(cx, student, teacher, (targets, &lesson.counted), &options)?)
     }
 
     /// Logits `[B, L, V]` of hidden states `[B, L, D]`.

@@ -29,6 +29,7 @@ mod incremental;
 pub mod infer;
 mod inputs;
 pub mod labels;
+mod lesson;
 pub mod llama;
 mod lm_head;
 mod lm_loss;

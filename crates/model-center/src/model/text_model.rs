@@ -4,6 +4,7 @@
 //! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
 
 use crate::data::{Batch, VerbalizerPosition};
+use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::Result;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
@@ -11,6 +12,7 @@ use crate::model::opening::{Fill, from_parameters};
 use crate::model::packed::PackedDecoding;
 use crate::model::pooling::PoolingMode;
 use crate::model::registry::SaveOptions;
+use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::pipeline::{BlockCosts, MicroBatch, NamedTensors, Pipeline};
@@ -60,6 +62,8 @@ pub struct ModelOutput {
 /// The names of [`ModelOutput::extra`].
 const EXTRA_OUTPUTS: [&str; 5] =
     ["pooler", "seq_relationship_logits", "encoder_last_hidden_state", START_LOGITS, END_LOGITS];
+/// The divergence of a student, of a batch with a teaching.
+pub(super) const DIVERGENCE: &str = "divergence";
 pub(super) const START_LOGITS: &str = "start_logits";
 pub(super) const END_LOGITS: &str = "end_logits";
 const LOGITS: &str = "logits";
@@ -166,6 +170,21 @@ pub trait TextModel: Module {
     /// # Errors
     /// As [`TextModel::loss`]; a model without a language-modelling head, a batch without labels.
     fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var>;
+
+    /// What a student learns of a batch from this model: logits of classes, or what logits of tokens are computed from.
+    /// Nothing is recorded. The labels of the batch are the student's.
+    ///
+    /// # Errors
+    /// As [`TextModel::loss`]; a model without a classifier and without a language-modelling head.
+    fn teaching(&self, batch: &Batch, device: &Device) -> Result<Teaching>;
+
+    /// The loss of a student, f32 `[1]`, with the divergence in it, means over what counts in [`TextModel::loss`]. The
+    /// logits of tokens are not stored. Where classes have weights, the class of a sample weighs its divergence, too.
+    ///
+    /// # Errors
+    /// As [`TextModel::loss`]; outputs of another kind or number than the teacher's, several tensor-parallel ranks,
+    /// virtual tokens.
+    fn distilled(&self, batch: &Batch, teaching: Teaching, loss: DistillationLoss, cx: &mut Ctx) -> Result<Distilled>;
 
     /// The embedding of each sequence, f32 `[R, D]`: the mean of the last hidden states of its tokens, or the first
     /// one. It is not scaled to length one.

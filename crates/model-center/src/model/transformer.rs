@@ -10,6 +10,7 @@ use super::decoding::{Decoding, DecodingOptions};
 use super::head::{Head, Heads};
 use super::incremental::Incremental;
 use super::inputs::Inputs;
+use super::lesson::Lesson;
 use super::opening::Fill;
 use super::packed::{Packed, PackedDecoding};
 use super::pooling::PoolingMode;
@@ -17,15 +18,17 @@ use super::prompt::Prompt;
 use super::registry::{SaveOptions, param_shapes};
 use super::shared_layers::WrittenParams;
 use super::stack::Stack;
-use super::text_model::{ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
+use super::text_model::{DIVERGENCE, ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
 use crate::config::model_center::no_model_center;
 use crate::data::{Batch, VerbalizerPosition};
+use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::{Error, Result};
 use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, DType, Device, Segment, Shape, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
@@ -343,6 +346,42 @@ impl<A: Architecture> TextModel for Transformer<A> {
         Ok(ops::scale(cx, &losses, -1.0)?) // [R]
     }
 
+    fn teaching(&self, batch: &Batch, device: &Device) -> Result<Teaching> {
+        let (batch, mut cx) = (self.upload(batch, false, device)?, Ctx::inference(device));
+        if !self.heads.kind().is_lm() {
+            let logits = Model::forward(self, &batch, &mut cx)?.logits.filter(|_| batch.spans.is_none());
+            let logits = logits.ok_or_else(|| no_teaching("it has no head whose logits can be learned"))?;
+            return Ok(Teaching::Logits(logits.into_value())); // [B, outputs]
+        }
+        if self.token_ranks.is_some() || self.prompt.is_some() || batch.verbalizer.is_some() {
+            return Err(no_teaching("it is sharded over tensor-parallel ranks, has virtual tokens or label words"));
+        }
+        let mut flow = self.embed(&batch, &mut cx)?;
+        for (stack, blocks) in Model::stacks(self).into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
+            flow = self.run_stack(stack, 0..blocks, flow, &batch, &mut cx)?;
+        }
+        let hidden = flow.stacks.pop().ok_or_else(|| no_teaching("it has no hidden states"))?; // [B, L, D]
+        let hidden = length_scaled(&hidden, self.spec.length_scale, &cx)?; // [B, L, D]
+        let head = self.heads.teacher_head(&hidden, &batch, &self.tokens, &cx)?;
+        Model::release(self, &cx);
+        Ok(Teaching::Head(head.ok_or_else(|| no_teaching("it has no language-modelling head"))?))
+    }
+
+    fn distilled(&self, batch: &Batch, teaching: Teaching, loss: DistillationLoss, cx: &mut Ctx) -> Result<Distilled> {
+        if self.prompt.is_some() {
+            return Err(no_teaching("virtual tokens are in every sequence of the student, and the teacher has none"));
+        }
+        let lesson = Lesson::upload(cx.device(), batch, (&self.spec, self.heads.kind()), (teaching, loss))?;
+        let batch = DeviceBatch { lesson: Some(lesson), ..self.upload(batch, false, cx.device())? };
+        let mut output = Model::forward(self, &batch, cx)?;
+        let divergence = output.extra.iter().position(|(name, _)| *name == DIVERGENCE);
+        let divergence = divergence.map(|at| output.extra.swap_remove(at).1.into_value());
+        match (output.loss, divergence) {
+            (Some(loss), Some(divergence)) => Ok(Distilled { loss, divergence }),
+            _ => Err(no_teaching("the outputs of the student are of another kind than the teacher's")),
+        }
+    }
+
     fn embeddings(&self, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var> {
         if self.spec.is_encoder_decoder() || self.prompt.is_some() {
             let (reason, fix) = match self.prompt {
@@ -457,6 +496,10 @@ impl<A: Architecture> TextModel for Transformer<A> {
 fn loss_of(output: ModelOutput) -> bmtrain_dist::Result<Var> {
     let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
     output.loss.ok_or_else(missing)
+}
+
+fn no_teaching(reason: &str) -> Error {
+    Error::argument("distillation", reason, "distil classifiers, or models with a language-modelling head")
 }
 
 /// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.

@@ -14,7 +14,7 @@ use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
 use crate::train::save::pass_model;
 use crate::train::trainer::Trainer;
-use crate::train::{EvalSet, RunData, Setup, open_options};
+use crate::train::{Distiller, EvalSet, RunData, Setup, open_options};
 use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
@@ -213,6 +213,10 @@ fn rehearse(
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
     let mut trainer = Trainer::new(&worst, resolved, stop, opened, device, team)?;
+    if let Some(teacher) = &worst.teacher {
+        let place = (worst.train.labels(), device, groups);
+        trainer.learn_from(Distiller::open(teacher, resolved, registry, place, true)?);
+    }
     let mut evaluation = Evaluation::new(&worst, resolved)?;
     // The schedule of a pipeline runs all of them.
     if resolved.train.gradient_sum == GradientSum::Fast && resolved.parallel.pipeline == 1 {
@@ -281,6 +285,7 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (us
         texts: None,
         class_weights: setup.class_weights.clone(),
         pooling: setup.pooling,
+        teacher: setup.teacher.clone(),
     }
 }
 

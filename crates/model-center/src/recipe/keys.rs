@@ -6,6 +6,7 @@
 use super::adapter;
 use super::average;
 use super::batch_ramp;
+use super::distill;
 use super::embedding;
 use super::groups;
 use super::kinds::{Expected, Range, as_integer, quote};
@@ -46,6 +47,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     let mut data = read_data(r);
     let preference = preference::read(r, &mut data.source);
     let contrastive = embedding::read(r, &data.source);
+    let distill = distill::read(r);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
     let eval = read_eval(r, &data, train.micro_batch_size as u64);
@@ -99,6 +101,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         data,
         preference,
         contrastive,
+        distill,
         train,
         eval,
         save,

@@ -170,6 +170,22 @@ pub(super) const MEANINGS: &[Meaning] = &[
          [embeddings](embeddings.md).",
     ),
     second(
+        "distill.teacher",
+        "Directory or hub name of a model whose logits are learned beside the labels, of tasks `language`, `sft` and \
+         classifications. It has the same vocabulary, and of classes the same ones. See \
+         [distillation](distillation.md).",
+    ),
+    second(
+        "distill.temperature",
+        "What the logits of teacher and student are divided by; the divergence is multiplied by its square.",
+    ),
+    second("distill.weight", "Share of the divergence in the loss, above 0; the rest is the loss of the labels."),
+    second(
+        "distill.divergence",
+        "Divergence of the student from the teacher: `forward` from teacher to student, `reverse`, or `js`, the \
+         divergence of Jensen and Shannon.",
+    ),
+    second(
         "preference.loss",
         "Loss of pairs of completions: `dpo`, `ipo`, or `simpo` and `orpo`, which have no reference model; of \
          completions that are judged one by one: `kto`. See [preferences](preference.md).",

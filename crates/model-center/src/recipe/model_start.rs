@@ -151,9 +151,28 @@ fn directory_of(resolved: &Resolved, key: &str, text: &str) -> Result<PathBuf, M
     }
 }
 
+/// The directory of a recipe's teacher, see [`Pretrained::resolve`].
+///
+/// # Errors
+/// No such model; the place is the key's.
+pub fn teacher_directory(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
+    let name = resolved.distill.as_ref().map(|settings| settings.teacher.as_str()).unwrap_or_default();
+    found_as(resolved, "distill.teacher", (name, None), places)
+}
+
 fn found(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
     let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
+    found_as(resolved, key, (name, revision), places)
+}
+
+/// The directory of the model that a key names.
+fn found_as(
+    resolved: &Resolved,
+    key: &str,
+    (name, revision): (&str, Option<&str>),
+    places: &ModelCaches,
+) -> Result<PathBuf, Mistake> {
     Pretrained::resolve(name, revision, places).map_err(|error| {
         let (reason, fix) = match error {
             Error::Model { place, reason, fix } => (format!("{place}: {reason}"), fix),

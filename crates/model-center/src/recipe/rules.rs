@@ -7,12 +7,13 @@ use super::adapter;
 use super::average;
 use super::batch_ramp;
 use super::data_source::DataSource;
+use super::distill;
 use super::embedding;
 use super::layers::Origin;
 use super::memory;
 use super::mistake::{Group, Mistake};
 use super::model;
-use super::model_start::{config_file, model_directory};
+use super::model_start::{config_file, model_directory, teacher_directory};
 use super::parallel;
 use super::preference;
 use super::reader::Reader;
@@ -32,6 +33,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     adapter::check(r, s);
     preference::check(r, s);
     embedding::check(r, s);
+    distill::check(r, s);
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);
@@ -359,7 +361,8 @@ fn lexical(path: &Path) -> PathBuf {
 /// Returns every mistake found. Weights and records are not read.
 pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
     let model = model_directory(resolved, places);
-    let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
+    let teacher = resolved.distill.as_ref().and_then(|_| teacher_directory(resolved, places).err());
+    let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().chain(teacher).collect();
     let takes_directories =
         matches!(&resolved.data.source, DataSource::LanguageModeling { task, .. } if task.format == Some(Format::Text));
     let mut look = |group, key: &str, path: PathBuf, is_directory: bool, fix: &str| {

@@ -7,6 +7,7 @@
 use super::batch_ramp::BatchRamp;
 use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
+use super::distill::DistillSettings;
 use super::groups::ParamGroupSettings;
 use super::loss_scale::LossScale;
 use super::optimizer::OptimizerSettings;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub preference: Option<PreferenceLoss>,
     /// `[embedding]`: the loss of texts that belong together; `None` of other samples.
     pub contrastive: Option<ContrastiveLoss>,
+    /// `[distill]`: what is learned from a teacher; `None` without one.
+    pub distill: Option<DistillSettings>,
     /// `[train]`
     pub train: TrainSettings,
     /// `[eval]`

@@ -274,6 +274,8 @@ pub struct StepRecord {
     pub batch: u64,
     /// Of completions that are compared, the values of [`PairStatistics::METRICS`], where there are such.
     pub pairs: Option<[Option<f64>; PairStatistics::METRICS.len()]>,
+    /// Of a run with a teacher, the mean divergence from it.
+    pub distillation: Option<f32>,
     /// The step changed nothing, because its gradients were not finite.
     pub skipped: bool,
     /// Clock and machine.
@@ -291,6 +293,9 @@ impl Record for StepRecord {
             if let Some(value) = value {
                 out.float(metric.name(), *value);
             }
+        }
+        if let Some(divergence) = self.distillation {
+            out.float("distillation", divergence);
         }
         if self.skipped {
             out.flag("skipped", true);

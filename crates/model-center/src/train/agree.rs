@@ -43,6 +43,8 @@ pub(crate) struct StepMetrics {
     pub(crate) padded_tokens: u64,
     /// Of pairs, the values of [`PairStatistics::METRICS`].
     pub(crate) pairs: Option<[Option<f64>; PairStatistics::METRICS.len()]>,
+    /// With a teacher, the mean divergence of the whole batch.
+    pub(crate) distillation: Option<f32>,
 }
 
 /// How the numbers of a rank's step are laid out.
@@ -52,6 +54,8 @@ pub(super) struct StepLayout {
     /// Numbers of a micro-batch's pairs, or of its judged completions; 0 of other samples.
     of_pairs: usize,
     are_judged: bool,
+    /// Divergences from a teacher: one for each micro-batch, or none.
+    divergences: usize,
 }
 
 impl StopVote {
@@ -108,16 +112,17 @@ impl LocalMetrics {
     /// How [`LocalMetrics::gather_later`] lays out its numbers.
     pub(super) fn layout(&self) -> StepLayout {
         let of_pairs = self.pairs.first().map_or(0, |numbers| numbers.iter().map(Tensor::elements).sum());
-        StepLayout { micro_batches: self.losses.len(), of_pairs, are_judged: self.are_judged }
+        let (micro_batches, divergences) = (self.losses.len(), self.divergences.len());
+        StepLayout { micro_batches, of_pairs, are_judged: self.are_judged, divergences }
     }
 
-    /// All-gather this rank's losses, numbers of pairs, sample hashes, counts and vote:
-    /// `[ranks, micro-batches · (3 + numbers of pairs) + 5]` on the device, without a host wait.
+    /// All-gather this rank's losses, numbers of pairs, divergences, sample hashes, counts and vote:
+    /// `[ranks, micro-batches · (3 + numbers of pairs, or 1) + 5]` on the device, without a host wait.
     pub(super) fn gather_later(&self, vote: StopVote, team: &ControlGroup, device: &Device) -> Result<Tensor> {
         let known = [self.sample_hashes.as_flattened(), &self.counts, &vote.to_numbers()].concat();
         let known = Tensor::from_slice_in(device, [known.len()], &known, Segment::Data)?;
-        let numbers: Vec<&Tensor> =
-            self.losses.iter().map(Var::value).chain(self.pairs.iter().flatten()).chain([&known]).collect();
+        let of_samples = self.pairs.iter().flatten().chain(&self.divergences).chain([&known]);
+        let numbers: Vec<&Tensor> = self.losses.iter().map(Var::value).chain(of_samples).collect();
         Ok(team.gather_later(&numbers)?)
     }
 }
@@ -126,20 +131,25 @@ impl StepMetrics {
     /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks, in the order of the micro-batches, which is the
     /// same on any number of ranks. `weights` are the micro-batches'.
     pub(super) fn merge(gathered: &[f32], team: &RunRanks, layout: StepLayout, weights: &[f32]) -> (Self, Decision) {
-        let StepLayout { micro_batches: losses, of_pairs, are_judged } = layout;
-        let before_hashes = losses * (1 + of_pairs);
+        let StepLayout { micro_batches: losses, of_pairs, are_judged, divergences } = layout;
+        let before_divergences = losses * (1 + of_pairs);
+        let before_hashes = before_divergences + divergences;
         let mut pairs = if are_judged { PairStatistics::judged() } else { PairStatistics::default() };
         let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
         // Of ranks with the same samples one counts; each of them votes.
         let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
-        let (mut loss, mut batch, mut sums) = (0.0, 0u64, [0u64; 3]);
+        let (mut loss, mut divergence, mut batch, mut sums) = (0.0, 0.0, 0u64, [0u64; 3]);
         let mut weights = weights.iter();
         for micro_batch in 0..losses {
             for numbers in &of_samples {
                 let hash = before_hashes + 2 * micro_batch;
                 let [own, high, low] =
                     [micro_batch, hash, hash + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
-                loss += weights.next().copied().unwrap_or(0.0) * own;
+                let weight = weights.next().copied().unwrap_or(0.0);
+                loss += weight * own;
+                if divergences > 0 {
+                    divergence += weight * numbers.get(before_divergences + micro_batch).copied().unwrap_or(f32::NAN);
+                }
                 batch = combine_hashes(batch, [high, low]);
                 let first = losses + micro_batch * of_pairs;
                 add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default());
@@ -155,7 +165,8 @@ impl StepMetrics {
         let [samples, tokens, padded_tokens] = sums;
         let value = |at: usize| PairStatistics::METRICS.get(at).and_then(|metric| pairs.value(*metric));
         let pairs = (of_pairs > 0).then(|| std::array::from_fn(value));
-        (StepMetrics { loss, batch, samples, tokens, padded_tokens, pairs }, decision)
+        let distillation = (divergences > 0).then_some(divergence);
+        (StepMetrics { loss, batch, samples, tokens, padded_tokens, pairs, distillation }, decision)
     }
 }
 

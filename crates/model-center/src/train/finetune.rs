@@ -1,6 +1,7 @@
 //! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank, and its
 //! loop around the training step.
 
+use super::distill::Distiller;
 use super::division::check_layout;
 use super::model_options::open_options;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
@@ -155,6 +156,10 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let mut trainer = Trainer::new(setup, resolved, stop, opened, &device, team)?;
+    if let Some(teacher) = &setup.teacher {
+        let place = (setup.train.labels(), &device, &groups);
+        trainer.learn_from(Distiller::open(teacher, resolved, *registry, place, false)?);
+    }
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), begin, &trainer, display)?;

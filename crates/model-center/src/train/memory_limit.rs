@@ -17,7 +17,8 @@ use bmtrain_dist::shard::ZeroLevel;
 /// # Errors
 /// [`CoreError::Refused`] where a limit on memory leaves less than the weights.
 pub(super) fn check(setup: &Setup, resolved: &Resolved, launch: &Launch) -> Result<()> {
-    let needed = weights(setup.parameters, resolved, launch);
+    let needed =
+        weights(setup.parameters + setup.teacher.as_ref().map_or(0, |teacher| teacher.parameters), resolved, launch);
     let left = limits(Some(Resource::Memory)).iter().filter_map(|limit| limit.left()).min();
     if left.is_none_or(|left| needed <= left) {
         return Ok(());

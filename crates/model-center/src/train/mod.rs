@@ -13,6 +13,7 @@
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
 //! | `contrastive.rs` | steps and evaluations of embeddings |
+//! | `distill.rs` | the teacher of a run, and the loss of its student |
 //! | `divergence.rs` | whether the loss has left its course |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
@@ -28,6 +29,7 @@ mod batches;
 mod checkpointer;
 mod class_weights;
 mod contrastive;
+mod distill;
 mod divergence;
 mod division;
 mod each_batch;
@@ -65,6 +67,8 @@ mod timed_partition;
 pub(crate) mod trainer;
 mod waiting;
 
+pub(crate) use distill::Distiller;
+pub use distill::TeacherSetup;
 pub use division::{check_layout, check_layout_of_config, check_ranks};
 pub use evaluate::EvalResult;
 pub use export::{ExportOptions, Exported, export};

@@ -228,6 +228,7 @@ impl<'a> Run<'a> {
             tokens: progress.tokens,
             batch: metrics.batch,
             pairs: metrics.pairs,
+            distillation: metrics.distillation,
             skipped: info.skipped,
             time: Timing {
                 seconds,

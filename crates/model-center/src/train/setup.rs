@@ -1,5 +1,6 @@
 //! Everything that can be known before weights are read: data, labels, sizes, the model's parameters.
 
+use super::distill::TeacherSetup;
 use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
 use super::records::ModelSide;
@@ -58,6 +59,8 @@ pub struct Setup {
     pub class_weights: Option<Vec<f32>>,
     /// How hidden states become embeddings, where these are trained.
     pub pooling: Option<Pooling>,
+    /// The teacher, where there is one.
+    pub teacher: Option<TeacherSetup>,
 }
 
 impl Setup {
@@ -93,6 +96,7 @@ impl Setup {
         if let Some(plan) = &self.adapter {
             lines.push(format!("trained: {} of them, {}", plan.values(), plan.describe()));
         }
+        lines.extend(self.teacher.iter().flat_map(TeacherSetup::lines));
         if !self.initialized.is_empty() {
             lines.push(format!("new, not in the directory: {}", self.initialized.join(", ")));
         }
@@ -136,6 +140,8 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
     let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
+    let (registries, student) = ((registry, places), (opened.model.info(), &*tokenizer));
+    let teacher = TeacherSetup::prepare(resolved, registries, student, samples.train.labels())?;
     let steps_per_epoch = match resolved.data.source.pretraining() {
         Some(_) => resolved.train.steps.unwrap_or(1),
         None if keeps_last => found.div_ceil(batch),
@@ -167,6 +173,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         texts,
         class_weights,
         pooling,
+        teacher,
     })
 }
 
@@ -225,6 +232,16 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
         (false, false) => ("data.task", format!("choose a task for such a model, not {name}, or take another model")),
     };
     Error::recipe(resolved.place(key), reason, fix)
+}
+
+/// A mistake in what a key of the recipe names.
+pub(super) fn of_key(resolved: &Resolved, key: &str, error: Error) -> Error {
+    match error {
+        Error::Model { place, reason, fix } | Error::Argument { place, reason, fix } => {
+            Error::recipe(resolved.place(key), format!("`{key}`: {place}: {reason}"), fix)
+        }
+        other => other,
+    }
 }
 
 /// What the records of the task depend on.

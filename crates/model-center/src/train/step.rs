@@ -7,6 +7,7 @@ use crate::data::Batch;
 use crate::run::Phases;
 use crate::{Error, Result};
 use bmtrain_core::autograd::{Observer, Randomness};
+use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model, rows_of_stages};
 use std::rc::Rc;
@@ -162,6 +163,11 @@ impl Trainer {
 
     fn forward(&self, batch: &Batch, local: &mut LocalMetrics, cx: &mut Ctx) -> Result<Var> {
         let _forward = tracing::debug_span!("forward").entered();
+        if let Some(distiller) = &self.distiller {
+            let Distilled { loss, divergence } = distiller.outcome(&*self.model, batch, cx)?;
+            local.divergences.push(divergence);
+            return Ok(loss);
+        }
         let Some(preference) = &self.preference else { return self.model.loss(batch, cx)?.ok_or_else(no_loss) };
         let outcome = preference.outcome(&*self.model, (batch, PairPart::Train), cx)?;
         let most = self.batches.batch_size();

@@ -140,6 +140,7 @@ impl StepTraining {
                 objective,
                 preference: None,
                 contrastive: None,
+                distiller: None,
                 schedule: StepSchedule::given(0),
                 progress: TrainingProgress::default(),
                 clock: TrainingClock::default(),

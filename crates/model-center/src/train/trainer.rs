@@ -5,6 +5,7 @@
 use super::agree::{Decision, StepMetrics, StopVote};
 use super::batches::Batches;
 use super::contrastive::Contrastive;
+use super::distill::Distiller;
 use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
 use super::preconditions::FinetuneOptions;
@@ -39,6 +40,8 @@ pub(crate) struct Trainer {
     pub(super) preference: Option<Preference>,
     /// The loss of embeddings, where samples are texts that belong together.
     pub(super) contrastive: Option<Contrastive>,
+    /// The teacher, where there is one.
+    pub(super) distiller: Option<Distiller>,
     pub(super) schedule: StepSchedule,
     pub(super) progress: TrainingProgress,
     pub(super) clock: TrainingClock,
@@ -156,6 +159,7 @@ impl Trainer {
             batches: batches(setup, resolved, &team)?,
             preference,
             contrastive: Contrastive::of(resolved, setup),
+            distiller: None,
             objective: Objective {
                 label_smoothing: train.label_smoothing,
                 class_weights: setup.class_weights.clone(),
@@ -175,6 +179,11 @@ impl Trainer {
             inspect_every: train.inspect_every,
             team,
         })
+    }
+
+    /// Learn from a teacher beside the labels.
+    pub(crate) fn learn_from(&mut self, distiller: Option<Distiller>) {
+        self.distiller = distiller;
     }
 
     /// Continue from a checkpoint whose parameters and optimizer state are loaded.
@@ -371,6 +380,8 @@ pub(super) struct LocalMetrics {
     pub(super) pairs: Vec<Vec<Tensor>>,
     /// Whether these are completions that are judged one by one.
     pub(super) are_judged: bool,
+    /// Of micro-batches with a teacher, the divergence in each loss, `[1]`.
+    pub(super) divergences: Vec<Tensor>,
     /// Samples, tokens, and tokens with padding.
     pub(super) counts: [f32; 3],
     /// Where the time went so far.

@@ -40,6 +40,7 @@ mod cpm1;
 mod cpm2;
 mod cpm_t5;
 mod data;
+mod distillation;
 mod documents;
 mod evaluate;
 mod f32_parameters;

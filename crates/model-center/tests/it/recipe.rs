@@ -1,5 +1,6 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
+mod distill;
 mod embedding;
 mod files;
 mod multi_label;
@@ -146,6 +147,10 @@ length_grouped = false          # default
 
 [embedding]
 # temperature = 0.05            # no effect: it is for task embedding
+
+[distill]
+# teacher                       # not set: no teacher
+# no effect, distill.teacher is not set: temperature, weight, divergence
 
 [train]
 # epochs                        # not set: no such limit

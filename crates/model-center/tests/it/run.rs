@@ -32,6 +32,7 @@ fn timing(seconds: f64) -> Timing {
 fn step(seconds: f64) -> StepRecord {
     StepRecord {
         pairs: None,
+        distillation: None,
         step: 10,
         epoch: 0.1,
         loss: 0.1,

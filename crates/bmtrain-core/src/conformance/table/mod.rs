@@ -2,6 +2,7 @@
 
 mod adam_8bit;
 mod attention;
+mod distillation;
 mod elementwise;
 mod gemm;
 mod loss;
@@ -45,6 +46,7 @@ pub fn cases() -> Vec<Case> {
     rotary::rows(&mut cases);
     loss::rows(&mut cases);
     vocabulary::rows(&mut cases);
+    distillation::rows(&mut cases);
     quantised::rows(&mut cases);
     random::rows(&mut cases);
     optimizer::rows(&mut cases);

@@ -191,7 +191,8 @@ impl Recomputed {
             head.logits(chunk.clone(), &logits)?;
             let lse = lse.view()?.part(chunk.start, chunk.len())?;
             head.gradient(chunk.clone(), &logits, lse, &dlosses.slice(chunk.clone())?, None)?;
-            sums.add(&head, chunk, &logits)?;
+            let dlogits = logits.view(0..chunk.len() * columns)?;
+            sums.add(&head, chunk, dlogits)?;
         }
         sums.finish(&head)
     }

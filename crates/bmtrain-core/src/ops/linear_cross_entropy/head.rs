@@ -173,9 +173,9 @@ impl Sums {
         })
     }
 
-    pub(super) fn add(&self, head: &Head, rows: Range<usize>, dlogits: &Storage) -> Result<()> {
+    /// Multiply in the gradients `[rows, columns]` of the logits of some rows.
+    pub(super) fn add(&self, head: &Head, rows: Range<usize>, dlogits: View<'_>) -> Result<()> {
         let (device, size, count, add) = (head.device(), head.size, rows.len(), rows.start > 0);
-        let dlogits = dlogits.view(0..count * size.columns)?;
         if let Some(sum) = &self.hidden {
             let view = sum.view_mut(rows.start * size.depth..rows.end * size.depth)?;
             hidden_gradient(device, size, count, dlogits, &head.weight, Dest { view, add: false })?;

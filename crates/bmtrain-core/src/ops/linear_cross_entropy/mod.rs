@@ -1,10 +1,11 @@
 //! The head of a language model and its loss as one op, which never holds the logits of all rows:
-//! [`linear_cross_entropy`].
+//! [`linear_cross_entropy`]. [`linear_distillation`] learns from the logits of another model too.
 //!
 //! `plan` decides how many rows are worked on at a time, `head` is the arithmetic of some of them, `backward` what is
 //! left for the backward pass.
 
 mod backward;
+mod distillation;
 mod head;
 mod plan;
 
@@ -13,6 +14,8 @@ use super::gemm::check_linear;
 use super::*;
 use crate::kernel::ShardClasses;
 use crate::tensor::Storage;
+pub use distillation::{Distilled, LinearDistillation, TeacherHead, linear_distillation};
+
 use backward::{Held, Kept, LinearCrossEntropyBackward, Recomputed};
 use head::{Gradients, Head, Size, Sums};
 use plan::{LogitsPlan, Wanted};
@@ -212,7 +215,8 @@ fn chunks(head: &Head, losses: &Storage, at_once: usize, wanted: Wanted) -> Resu
             }
         }
         if wanted.any() {
-            sums.add(head, chunk, &logits)?;
+            let dlogits = logits.view(0..chunk.len() * columns)?;
+            sums.add(head, chunk, dlogits)?;
         }
     }
     sums.finish(head)

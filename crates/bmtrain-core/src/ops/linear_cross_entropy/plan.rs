@@ -39,11 +39,7 @@ impl LogitsPlan {
     pub(super) fn new(size: Size, dtype: DType, wanted: Wanted, each: bool, chunk_bytes: usize) -> LogitsPlan {
         let Size { rows, classes, depth, .. } = size;
         let row_bytes = classes.next_multiple_of(ALIGNED).saturating_mul(dtype.size()).max(1);
-        let most = (chunk_bytes / row_bytes).clamp(1, rows.max(1));
-        let step = if most >= STEP { STEP } else { 1 };
-        let most = most / step * step;
-        // The fewest chunks, of nearly equal length.
-        let at_once = rows.div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(step).min(rows);
+        let at_once = rows_at_once(rows, row_bytes, chunk_bytes);
         let gradient = |wanted: bool, elements: usize| if wanted { elements.saturating_mul(4) } else { 0 };
         let gradients = gradient(wanted.weight, classes.saturating_mul(depth)) + gradient(wanted.bias, classes);
         let made = row_bytes.saturating_mul(at_once).saturating_add(gradients);
@@ -53,6 +49,15 @@ impl LogitsPlan {
             _ => LogitsPlan::Chunks(at_once),
         }
     }
+}
+
+/// Rows of `row_bytes` each that are worked on at a time, of all `rows`, in about `chunk_bytes`: the fewest chunks, of
+/// nearly equal length.
+pub(super) fn rows_at_once(rows: usize, row_bytes: usize, chunk_bytes: usize) -> usize {
+    let most = (chunk_bytes / row_bytes).clamp(1, rows.max(1));
+    let step = if most >= STEP { STEP } else { 1 };
+    let most = most / step * step;
+    rows.div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(step).min(rows)
 }
 
 #[cfg(test)]
