@@ -350,8 +350,8 @@ __device__ __forceinline__ void attention_forward_body(const AttentionArguments&
     put_rows<Width>(a, a.out, b, n, l, a.queries, piece.first, out, factors);
 }
 
-// From raw scores and gradients of dropped probabilities to dropped probabilities and gradients of scores. `deltas` are
-// those of the tile's queries.
+// From raw scores and gradients of dropped probabilities to dropped probabilities and gradients of scores. `deltas` has
+// one number for each query of the tile.
 __device__ __forceinline__ void differentiate(const AttentionArguments& a, const Place& place, const float* deltas,
                                               Four* p, Four* ds) {
     apply_rules(a, place, p);
@@ -384,11 +384,14 @@ __device__ __forceinline__ void query_gradients(const AttentionArguments& a, con
     const Rows q = rows_of(a, a.q, b, n, l, a.queries, a.scale);
     const Rows dout = rows_of(a, a.dout, b, n, l, a.queries, 1.0f);
     float dq[4][Width / kSide] = {};
-    // Starts with a barrier, so that nobody reads the deltas of the sequence before any more; the products below have
+    // Starts with a barrier, so that no thread reads the deltas of the sequence before any more; the products below have
     // one before the new ones are read.
     seen_keys(a, b, range);
-    make_deltas<Mixed, kWarpThreads>(a, b, n, l, kTile, threadIdx.x / kWarpThreads, kAttentionThreads / kWarpThreads,
-                                     piece.first == 0, deltas);
+    constexpr int kWarps = kAttentionThreads / kWarpThreads, kTurns = 2;
+#pragma unroll 1
+    for (int i = threadIdx.x / kWarpThreads; i < kTile; i += kTurns * kWarps) {
+        make_deltas<Mixed, kWarpThreads, kTurns, false>(a, b, n, l, i, kWarps, piece.first == 0, deltas);
+    }
     const KeyRange seen = keys_of_tile<true>(a, b, l, kTile, range);
     for (int s = seen.first / kTile * kTile; s < seen.end; s += kTile) {
         const Rows k = rows_of(a, a.k, b, kv, s, a.keys, 1.0f);

@@ -202,20 +202,23 @@ __device__ __forceinline__ KeyRange keys_of_tile(const AttentionArguments& a, in
     return seen;
 }
 
-// Delta of `count` queries of a head from `l` on, the sum of dout * out along the head: in shared memory, zero beyond
-// the last query, and with `keeps` where the kernel for keys reads it. `Lanes` lanes share a query; the groups of lanes
-// take queries in turn, this one every `groups`th from `group` on, all equally many.
-template <class Types, int Lanes>
-__device__ __forceinline__ void make_deltas(const AttentionArguments& a, int b, int n, int l, int count, int group,
-                                            int groups, bool keeps, float* deltas) {
+// Delta of queries of a head, the sum of dout * out along the head: in shared memory, zero beyond the last query, and
+// with `keeps` where the kernel for keys reads it. `Lanes` lanes share a query; this group of them takes every
+// `groups`th of the queries from `l` on, from number `first` on, `Turns` of them. All that these read is on its way
+// before the first is stored. `Reaches` where `Lanes` packs are a whole head.
+template <class Types, int Lanes, int Turns, bool Reaches>
+__device__ __forceinline__ void make_deltas(const AttentionArguments& a, int b, int n, int l, int first, int groups,
+                                            bool keeps, float* deltas) {
     const int lane = static_cast<int>(threadIdx.x) % Lanes;
     const In out = {a.out.data, a.out.type, 0}, dout = {a.dout.data, a.dout.type, 0};
-    for (int i = group; i < count; i += groups) {
-        const bool is_there = l + i < a.queries;
+    float totals[Turns];
+#pragma unroll
+    for (int turn = 0; turn < Turns; ++turn) {
+        const int query = l + first + turn * groups;
         float total = 0.0f;
-        if (is_there) {
-            const long long x = head_row(a.out, a.head_size, b, n, l + i);
-            const long long y = head_row(a.dout, a.head_size, b, n, l + i);
+        if (query < a.queries) {
+            const long long x = head_row(a.out, a.head_size, b, n, query);
+            const long long y = head_row(a.dout, a.head_size, b, n, query);
             for (int h = lane * kPack; h < a.head_size; h += Lanes * kPack) {
                 const int left = min(kPack, a.head_size - h);
                 const Pack o = Types::load_pack(out, x + h, left, a.whole != 0);
@@ -224,14 +227,23 @@ __device__ __forceinline__ void make_deltas(const AttentionArguments& a, int b, 
                 for (int j = 0; j < kPack; ++j) {
                     total = fmaf(o.at[j], d.at[j], total);
                 }
+                if (Reaches) {
+                    break;
+                }
             }
         }
+        totals[turn] = total;
+    }
+#pragma unroll
+    for (int turn = 0; turn < Turns; ++turn) {
+        float total = totals[turn];
         for (int distance = Lanes / 2; distance > 0; distance /= 2) {
             total += __shfl_xor_sync(kAllLanes, total, distance);
         }
+        const int i = first + turn * groups;
         if (lane == 0) {
             deltas[i] = total;
-            if (is_there && keeps) {
+            if (l + i < a.queries && keeps) {
                 a.delta[query_row(a, b, n, l + i)] = total;
             }
         }

@@ -308,7 +308,8 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
     // A warp's own rows alone: while the first tiles are on their way, as many lanes as a row has packs share it.
     constexpr int kLanes = Head <= 32 ? 4 : Head <= 64 ? 8 : 16, kAtOnce = kWarpThreads / kLanes;
     const int lane_group = static_cast<int>(threadIdx.x) % kWarpThreads / kLanes;
-    make_deltas<Only<Number>, kLanes>(a, b, n, row, 16 * kBands, lane_group, kAtOnce, true, deltas_of_block + first);
+    make_deltas<Only<Number>, kLanes, 16 * kBands / kAtOnce, true>(a, b, n, row, lane_group, kAtOnce, true,
+                                                             deltas_of_block + first);
     __syncwarp();
     float shifts[kBands][2], deltas[kBands][2], factors[kBands][2];
 #pragma unroll

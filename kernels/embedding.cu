@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(kDigits) embedding_place(const Embe
 BMTRAIN_KERNEL(embedding_place)
 
 // All passes for few rows, by one block: `to` and `counts` are the orders that passes write in turn, `shift` is the end
-// of the digits. A launch is as long as some barriers, of which a pass has three for 1024 rows.
+// of the digits. A pass has three barriers for 1024 rows.
 constexpr int kSortThreads = 1024;
 
 extern "C" __global__ void __launch_bounds__(kSortThreads) embedding_sort(const EmbeddingSortArguments a) {

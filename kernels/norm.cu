@@ -398,7 +398,7 @@ __device__ __forceinline__ void norm_backward_long(const NormBackwardArguments& 
     }
 }
 
-// Groups of a cluster; `kNormClusters` is the most there are, and its counter is that of clusters.
+// Groups of a cluster, and most clusters. The counter after theirs counts clusters.
 constexpr unsigned kNormCluster = 16;
 constexpr unsigned kNormClusters = 32;
 

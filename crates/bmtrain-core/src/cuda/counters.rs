@@ -1,7 +1,7 @@
 //! Counters that the blocks of a launch arrive at, so that the last of them goes on with what all have made.
 //!
-//! Each lane has counters of its own, because its launches follow each other and those of different lanes do not. They
-//! are zero between launches: the block that comes last sets its counter back.
+//! Each lane has counters of its own, because launches of one lane follow each other and launches of different lanes do
+//! not. They are zero between launches: the block that comes last sets its counter back.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Pattern, Stream};
@@ -23,7 +23,7 @@ impl Counters {
         let len = Lane::ALL.len() * COUNT;
         let address = context.allocate(len * size_of::<u32>())?;
         let counters = Counters { context: Arc::clone(context), address };
-        // SAFETY: `len` words were just taken, and nothing else knows of them.
+        // SAFETY: memory for `len` counters was just taken, and nothing else knows of it.
         unsafe { stream.fill(address, Pattern::Word(0), len) }?;
         stream.synchronize()?;
         Ok(counters)

@@ -15,8 +15,8 @@ const NAME: &str = EmbeddingBackward::NAME;
 const DIGITS: usize = 256;
 /// `kSumThreads`.
 const THREADS: usize = 256;
-/// Most rows that one block sorts in one launch, and `kSortThreads`, its threads: what a pass over so many takes is
-/// about what two launches take.
+/// Most rows that one block sorts in one launch, a pass over which takes about as long as two launches, and
+/// `kSortThreads`, its threads.
 const SORTED_BY_ONE: usize = 8192;
 const SORT_THREADS: u32 = 1024;
 /// Blocks of a sort. Each reads the counts of all.

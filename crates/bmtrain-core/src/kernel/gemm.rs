@@ -63,8 +63,8 @@ impl Batch {
 pub struct Epilogue<'a> {
     /// One value for each column.
     pub bias: Option<View<'a>>,
-    /// Added to the product, `[m, n]` without gaps, of the result's dtype: the hidden states to which a layer adds. With
-    /// nothing but a bias beside it, and in place of the result's old content.
+    /// Added to the product, `[m, n]` without gaps, of the result's dtype: the hidden states to which a layer adds. It
+    /// goes with a bias alone, and takes the place of the result's old content.
     pub residual: Option<View<'a>>,
     /// The function applied last.
     pub activation: Option<Activation>,
@@ -131,7 +131,8 @@ impl Epilogue<'_> {
     }
 }
 
-/// `c = activation(alpha * a * b + beta * c + bias + residual)` with `a` `[m, k]`, `b` `[k, n]`, `c` `[m, n]`, all row-major.
+/// `c = activation(alpha * a * b + beta * c + bias + residual)` with `a` `[m, k]`, `b` `[k, n]`, `c` `[m, n]`, all
+/// row-major.
 ///
 /// Numerics: the sum over `k` is accumulated in f32 whatever the types, and rounded once.
 #[derive(Debug)]

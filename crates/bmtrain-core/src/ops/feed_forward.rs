@@ -160,7 +160,8 @@ impl Backward for FeedForwardBackward {
         let dpre = if is_fused {
             dhidden // [.., F]
         } else {
-            let (hidden, dpre) = through_activation(cx.device(), kind, pre, dhidden)?; // [.., F], and [.., F] or [.., 2F]
+            // [.., F], and [.., F] or [.., 2F]
+            let (hidden, dpre) = through_activation(cx.device(), kind, pre, dhidden)?;
             let hidden = cx.needs(3).then_some(hidden);
             of_weight(cx, &dy, hidden.as_ref())?;
             dpre

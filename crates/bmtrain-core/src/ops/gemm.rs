@@ -12,8 +12,8 @@ use crate::kernel::{
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
 /// and is dequantised on the way, in the backward pass too; it has no gradient.
-/// Where x comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them, or is added to a
-/// residual, the weight is a [`ProductWeight`].
+/// Where x comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them, or is added to
+/// a residual, the weight is a [`ProductWeight`].
 /// Errors: shapes that do not fit.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
 pub fn linear<'a>(

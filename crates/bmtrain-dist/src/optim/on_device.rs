@@ -99,8 +99,8 @@ pub trait Rule: fmt::Debug {
     }
 }
 
-/// Most runs that are given to [`DeviceRule::launch_all`] at once: a multiple of what a launch takes on a device, and few
-/// enough that a step makes no large allocation on the host.
+/// Most runs that are given to [`DeviceRule::launch_all`] at once: a multiple of what a launch takes on a device, and
+/// few enough that a step makes no large allocation on the host.
 const MOST_RUNS: usize = 128;
 
 /// A [`Rule`] whose step is a kernel.

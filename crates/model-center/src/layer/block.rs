@@ -131,8 +131,8 @@ impl TransformerBlock {
         Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })
     }
 
-    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L is
-    /// the number of tokens that are computed.
+    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
+    /// is the number of tokens that are computed.
     fn pre(
         &self,
         x: Var,
