@@ -384,8 +384,8 @@ __device__ __forceinline__ void query_gradients(const AttentionArguments& a, con
     const Rows q = rows_of(a, a.q, b, n, l, a.queries, a.scale);
     const Rows dout = rows_of(a, a.dout, b, n, l, a.queries, 1.0f);
     float dq[4][Width / kSide] = {};
-    // Starts with a barrier, so that no thread reads the deltas of the sequence before any more; the products below have
-    // one before the new ones are read.
+    // Starts with a barrier: no thread reads the deltas of the sequence before any more. The products below have one
+    // before the new ones are read.
     seen_keys(a, b, range);
     constexpr int kWarps = kAttentionThreads / kWarpThreads, kTurns = 2;
 #pragma unroll 1
