@@ -46,7 +46,7 @@ fn unknown_keys_elsewhere_are_found_too() {
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, adapter, data, \
-        data.columns, data.masking, data.spans, preference, embedding, train, train.batch_ramp, eval, \
+        data.columns, data.masking, data.spans, preference, embedding, distill, train, train.batch_ramp, eval, \
         train.early_stop, \
         train.divergence, save, checkpoint, log, \
         run, output, device, parallel";
