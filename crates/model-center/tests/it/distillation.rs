@@ -8,7 +8,7 @@ use bmtrain_dist::param::{NamePatterns, widen};
 use model_center::data::{Batch, Labels};
 use model_center::distillation::{DistillationLoss, Teaching};
 use model_center::formats::SafetensorsFile;
-use model_center::model::{OpenOptions, OpenedModel, Registry, TextHead, TextModel};
+use model_center::model::{OpenOptions, OpenedModel, Registry, TextHead};
 
 /// The largest relative error of a gradient, as of adapters.
 const GRADIENTS: f64 = 1e-4;
