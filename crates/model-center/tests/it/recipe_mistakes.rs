@@ -53,7 +53,7 @@ fn unknown_keys_elsewhere_are_found_too() {
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
         belongs to a table: model, adapter, data, data.columns, data.masking, data.spans, preference, \
-        embedding, train, train.batch_ramp, eval, train.early_stop, \
+        embedding, distill, train, train.batch_ramp, eval, train.early_stop, \
         train.divergence, save, checkpoint, log, \
         run, output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
