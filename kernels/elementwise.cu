@@ -144,27 +144,48 @@ struct GatedBackwardArguments {
     int whole;
 };
 
+// What the backward pass makes of a gate, a factor and the gradient of their product.
+struct GatedGradients {
+    Pack dgate;
+    Pack dup;
+    // The product again.
+    Pack value;
+};
+
+// Runs `put(row, column, count, gradients)` for packs of rows that blocks take in turn. One pack of each operand at a
+// time: with three operands that is enough on its way, and two would not leave room for the arithmetic in the
+// registers. Each is read before `put` may write where it was.
+template <class Types, class Put>
+__device__ __forceinline__ void each_gated(const In& x, const In& dy, long long rows, long long columns,
+                                           int activation, bool whole, Put put) {
+    const long long start = static_cast<long long>(threadIdx.x) * kPack;
+    const long long stride = static_cast<long long>(blockDim.x) * kPack;
+    for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+        const long long from = row * 2 * columns;
+        for (long long column = start; column < columns; column += stride) {
+            const int count = pack_count(columns, column);
+            const Pack gate = Types::load_pack(x, from + column, count, whole);
+            const Pack up = Types::load_pack(x, from + columns + column, count, whole);
+            const Pack gradient = Types::load_pack(dy, row * columns + column, count, whole);
+            const PackAndSlope y = activate(activation, gate);
+            GatedGradients made;
+            made.dgate = each_element([&](int i) { return gradient.at[i] * up.at[i] * y.slope.at[i]; });
+            made.dup = each_element([&](int i) { return gradient.at[i] * y.value.at[i]; });
+            made.value = each_element([&](int i) { return y.value.at[i] * up.at[i]; });
+            put(row, column, count, made);
+        }
+    }
+}
+
 template <class Types>
 __device__ __forceinline__ void gated_backward_body(const GatedBackwardArguments& a) {
     const bool whole = a.whole != 0;
-    const long long start = static_cast<long long>(threadIdx.x) * kPack;
-    const long long stride = static_cast<long long>(blockDim.x) * kPack;
-    for (long long row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const long long from = row * 2 * a.columns;
-        // One pack of each operand at a time: with three operands that is enough on its way, and two would not leave
-        // room for the arithmetic in the registers.
-        for (long long column = start; column < a.columns; column += stride) {
-            const int count = pack_count(a.columns, column);
-            const Pack gate = Types::load_pack(a.x, from + column, count, whole);
-            const Pack up = Types::load_pack(a.x, from + a.columns + column, count, whole);
-            const Pack dy = Types::load_pack(a.dy, row * a.columns + column, count, whole);
-            const PackAndSlope y = activate(a.activation, gate);
-            const Pack dgate = each_element([&](int i) { return dy.at[i] * up.at[i] * y.slope.at[i]; });
-            const Pack dup = each_element([&](int i) { return dy.at[i] * y.value.at[i]; });
-            Types::store_pack(a.dx, from + column, dgate, count, whole);
-            Types::store_pack(a.dx, from + a.columns + column, dup, count, whole);
-        }
-    }
+    each_gated<Types>(a.x, a.dy, a.rows, a.columns, a.activation, whole,
+                      [&](long long row, long long column, int count, const GatedGradients& made) {
+                          const long long at = row * 2 * a.columns + column;
+                          Types::store_pack(a.dx, at, made.dgate, count, whole);
+                          Types::store_pack(a.dx, at + a.columns, made.dup, count, whole);
+                      });
 }
 
 TYPED_KERNEL(gated_backward, GatedBackwardArguments, kElementwiseThreads)
@@ -182,25 +203,13 @@ struct GatedInPlaceArguments {
 template <class Types>
 __device__ __forceinline__ void gated_in_place_body(const GatedInPlaceArguments& a) {
     const bool whole = a.whole != 0;
-    const long long start = static_cast<long long>(threadIdx.x) * kPack;
-    const long long stride = static_cast<long long>(blockDim.x) * kPack;
-    for (long long row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const long long from = row * 2 * a.columns;
-        // One pack of each operand at a time, as in gated_backward.
-        for (long long column = start; column < a.columns; column += stride) {
-            const int count = pack_count(a.columns, column);
-            const Pack gate = Types::load_pack(read(a.x), from + column, count, whole);
-            const Pack up = Types::load_pack(read(a.x), from + a.columns + column, count, whole);
-            const Pack dy = Types::load_pack(read(a.dy), row * a.columns + column, count, whole);
-            const PackAndSlope y = activate(a.activation, gate);
-            const Pack dgate = each_element([&](int i) { return dy.at[i] * up.at[i] * y.slope.at[i]; });
-            const Pack dup = each_element([&](int i) { return dy.at[i] * y.value.at[i]; });
-            const Pack value = each_element([&](int i) { return y.value.at[i] * up.at[i]; });
-            Types::store_pack(a.x, from + column, dgate, count, whole);
-            Types::store_pack(a.x, from + a.columns + column, dup, count, whole);
-            Types::store_pack(a.dy, row * a.columns + column, value, count, whole);
-        }
-    }
+    each_gated<Types>(read(a.x), read(a.dy), a.rows, a.columns, a.activation, whole,
+                      [&](long long row, long long column, int count, const GatedGradients& made) {
+                          const long long at = row * 2 * a.columns + column;
+                          Types::store_pack(a.x, at, made.dgate, count, whole);
+                          Types::store_pack(a.x, at + a.columns, made.dup, count, whole);
+                          Types::store_pack(a.dy, row * a.columns + column, made.value, count, whole);
+                      });
 }
 
 TYPED_KERNEL(gated_in_place, GatedInPlaceArguments, kElementwiseThreads)

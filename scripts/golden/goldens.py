@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 PINNED = {"torch": "2.15.0", "transformers": "5.23.0"}
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden"
@@ -108,6 +108,29 @@ def train(model, batches, is_norm, loss_of):
         rates.append(learning_rate(step))
     return {name: torch.tensor(values, dtype=torch.float64)
             for name, values in (("losses", losses), ("grad_norms", norms), ("lrs", rates))}
+
+
+def case_of(build, batches, is_norm, outputs_of):
+    """Of a case: the outputs of the first batch, which `outputs_of(model, batch)` gives by name with the loss among
+    them, the batches, the gradients of the loss, and what `train` records of steps by that loss."""
+    model = build()
+    found = outputs_of(model, batches[0])
+    found["loss"].backward()
+    found |= {f"batch.{number}.{name}": tensor
+              for number, batch in enumerate(batches) for name, tensor in batch.items()}
+    found |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    found |= train(build(), batches, is_norm, lambda model, batch: outputs_of(model, batch)["loss"])
+    return {name: tensor.detach().clone().contiguous() for name, tensor in found.items()}
+
+
+def write_cases(out, name, cases):
+    """Writes `name`/golden.safetensors with the tensors of cases, each after the case's name, and prints the losses."""
+    for case, found in cases.items():
+        losses = found["losses"]
+        print(f"{case}: loss {found['loss'].item():.6f}; training {losses[0]:.4f} -> {losses[-1]:.4f}")
+    tensors = {f"{case}.{name}": tensor for case, found in cases.items() for name, tensor in found.items()}
+    (out / name).mkdir(parents=True, exist_ok=True)
+    save_file(tensors, out / name / "golden.safetensors")
 
 
 def train_twice(build, batches, is_norm, loss_of):

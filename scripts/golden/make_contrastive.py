@@ -11,11 +11,10 @@ them:
 """
 
 import torch
-from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy, normalize
 from transformers import BertModel
 
-from goldens import DEFAULT_OUT, in_64_bits, run, train
+from goldens import DEFAULT_OUT, case_of, in_64_bits, run, write_cases
 
 SAMPLES, LENGTH, BATCHES = 4, 9, 3
 # By case: texts of a sample, the temperature, and whether the mean of the hidden states is the embedding.
@@ -58,27 +57,17 @@ def is_norm(name):
 
 def write_all(out):
     generator = torch.Generator().manual_seed(823)
-    file = {}
+    cases = {}
     with in_64_bits():
         for case, (texts, temperature, is_mean) in CASES.items():
             batches = [batch_of(build().config.vocab_size, texts, generator) for _ in range(BATCHES)]
-            model = build()
-            embeddings = embeddings_of(model, batches[0], is_mean)
-            loss = loss_of(embeddings, texts, temperature)
-            loss.backward()
-            found = {"loss": loss, "embeddings": embeddings}
-            found |= {f"batch.{number}.{name}": tensor
-                      for number, batch in enumerate(batches) for name, tensor in batch.items()}
-            found |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
 
-            def step_loss(model, batch):
-                return loss_of(embeddings_of(model, batch, is_mean), texts, temperature)
+            def outputs_of(model, batch):
+                embeddings = embeddings_of(model, batch, is_mean)
+                return {"loss": loss_of(embeddings, texts, temperature), "embeddings": embeddings}
 
-            steps = train(build(), batches, is_norm, step_loss)
-            file |= {f"{case}.{name}": tensor.detach().clone().contiguous() for name, tensor in (found | steps).items()}
-            print(f"{case}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
-    (out / "contrastive").mkdir(parents=True, exist_ok=True)
-    save_file(file, out / "contrastive" / "golden.safetensors")
+            cases[case] = case_of(build, batches, is_norm, outputs_of)
+    write_cases(out, "contrastive", cases)
 
 
 if __name__ == "__main__":

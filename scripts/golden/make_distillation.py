@@ -13,11 +13,10 @@ them:
 import math
 
 import torch
-from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from goldens import DEFAULT_OUT, in_64_bits, run, train
+from goldens import DEFAULT_OUT, case_of, in_64_bits, run, write_cases
 
 ROWS, LENGTH, BATCHES, CLASSES = 4, 9, 3, 3
 # By case: student, teacher, divergence, temperature, and the share of the divergence. The vocabularies have 59 tokens
@@ -74,14 +73,14 @@ def divergence_of(kind, student, teacher, temperature):
     return value * temperature**2
 
 
-def losses_of(settings, model, teacher, batch):
+def outputs_of(settings, model, teacher, batch):
     """The loss and the divergence in it."""
     _, _, kind, temperature, share = settings
     logits, targets = logits_and_targets(model, batch)
     with torch.no_grad():
         given, _ = logits_and_targets(teacher, batch)
     divergence = divergence_of(kind, logits, given, temperature)
-    return (1 - share) * cross_entropy(logits, targets) + share * divergence, divergence
+    return {"loss": (1 - share) * cross_entropy(logits, targets) + share * divergence, "divergence": divergence}
 
 
 def is_norm(name):
@@ -90,26 +89,14 @@ def is_norm(name):
 
 def write_all(out):
     generator = torch.Generator().manual_seed(839)
-    file = {}
+    cases = {}
     with in_64_bits():
         for case, settings in CASES.items():
             batches = [batch_of(case == "classes", generator) for _ in range(BATCHES)]
-            model, teacher = build(settings[0]), build(settings[1]).eval()
-            loss, divergence = losses_of(settings, model, teacher, batches[0])
-            loss.backward()
-            found = {"loss": loss, "divergence": divergence}
-            found |= {f"batch.{number}.{name}": tensor
-                      for number, batch in enumerate(batches) for name, tensor in batch.items()}
-            found |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
-
-            def step_loss(model, batch):
-                return losses_of(settings, model, teacher, batch)[0]
-
-            steps = train(build(settings[0]), batches, is_norm, step_loss)
-            file |= {f"{case}.{name}": tensor.detach().clone().contiguous() for name, tensor in (found | steps).items()}
-            print(f"{case}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
-    (out / "distillation").mkdir(parents=True, exist_ok=True)
-    save_file(file, out / "distillation" / "golden.safetensors")
+            teacher = build(settings[1]).eval()
+            cases[case] = case_of(lambda: build(settings[0]), batches, is_norm,
+                                  lambda model, batch: outputs_of(settings, model, teacher, batch))
+    write_cases(out, "distillation", cases)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ pub fn compare(ours: &Path, theirs: &Path) -> Result<String, String> {
     let models = report.parts.models.ok_or_else(|| lacks("models"))?.models;
     if device != torch.device.name {
         return Err(format!(
-            "different devices: {device} in {}, {} in {}",
+            "different devices: {device} in {}, {} in {}; write both files on one device",
             ours.display(),
             torch.device.name,
             theirs.display()
@@ -105,7 +105,13 @@ pub fn compare(ours: &Path, theirs: &Path) -> Result<String, String> {
             continue;
         };
         if one.shape() != other.shape() {
-            return Err(format!("different shapes of {}: {}; PyTorch {}", one.model, one.shape(), other.shape()));
+            return Err(format!(
+                "different shapes of {}: {}; PyTorch {}; write PyTorch's file anew with --like {}",
+                one.model,
+                one.shape(),
+                other.shape(),
+                ours.display()
+            ));
         }
         common += 1;
         let (a, b) = (one.tokens_per_s, other.tokens_per_s);
@@ -125,7 +131,11 @@ pub fn compare(ours: &Path, theirs: &Path) -> Result<String, String> {
     let alone = torch.models.iter().filter(|other| models.iter().all(|one| one.model != other.model));
     lines.extend(alone.map(|other| format!("{}: only in {}", other.model, theirs.display())));
     if common == 0 {
-        return Err(format!("no model is both in {} and in {}", ours.display(), theirs.display()));
+        return Err(format!(
+            "no model is both in {} and in {}; run both programs without --only",
+            ours.display(),
+            theirs.display()
+        ));
     }
     let mark = if report.emulated { "emulated: " } else { "" };
     Ok(lines.iter().map(|line| format!("{mark}{line}")).collect::<Vec<_>>().join("\n"))
@@ -133,7 +143,8 @@ pub fn compare(ours: &Path, theirs: &Path) -> Result<String, String> {
 
 fn read<T: DeserializeOwned>(path: &Path, program: &str) -> Result<T, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{}: not a file of {program}: {error}", path.display()))
+    serde_json::from_str(&text)
+        .map_err(|error| format!("{}: not a file of {program}: {error}; write it anew", path.display()))
 }
 
 /// A line of the table.

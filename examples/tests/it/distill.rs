@@ -1,7 +1,7 @@
 //! A teacher in the programs: classifiers and language models, on any layout of data-parallel ranks, resumed, planned.
 
 use crate::fixture::{Fixture, Outcome, golden};
-use crate::tensor::{course, numbers, records, train};
+use crate::tensor::{SHORT, has_the_bits_of_one_rank, numbers, records, train};
 use serde_json::Value;
 
 const WORDS: [&str; 11] = ["good", "the", "film", "bad", "plot", "is", "a", "very", "end", "cast", "of"];
@@ -22,42 +22,15 @@ fn decoder() -> Fixture {
     fixture
 }
 
-const SETS: [&str; 10] = [
-    "train.steps=6",
-    "train.lr=1e-3",
-    "train.batch_size=8",
-    "train.micro_batch_size=2",
-    "train.gradient_sum=elastic",
-    "eval.every=3 steps",
-    "eval.batch_size=4",
-    "save.which=last",
-    "distill.temperature=2",
-    "log.every=1",
-];
-
 fn run(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
-    train(fixture, dir, ranks, &[&SETS[..], sets].concat())
+    train(fixture, dir, ranks, &[&SHORT[..], &["distill.temperature=2", "log.every=1"], sets].concat())
 }
 
-/// A run of one rank, some of two ranks and one that is cut off and resumed have the same bits.
+/// On any layout of data-parallel ranks and after a resume; and the divergence is recorded.
 fn check_ranks_and_resume(fixture: &Fixture, name: &str, sets: &[&str]) {
-    let sets = [sets, &["checkpoint.every=2 steps"]].concat();
-    run(fixture, name, 1, &sets).succeeded();
-    let expected = course(fixture, name);
-    let steps = records(fixture, name, "step");
-    assert_eq!(steps.len(), 6);
-    assert!(numbers(&steps, "distillation").iter().all(|value| *value > 0.0), "{steps:?}");
-    for level in ["2", "3"] {
-        let (dir, zero) = (format!("{name}_{level}"), format!("parallel.zero={level}"));
-        run(fixture, &dir, 2, &[&sets[..], &[&zero]].concat()).succeeded();
-        assert_eq!(course(fixture, &dir), expected, "{name} on two ranks, ZeRO-{level}");
-    }
-    let cut = format!("output.dir={name}_cut");
-    let all = SETS.iter().chain(&sets).copied().chain([cut.as_str()]).flat_map(|set| ["--set", set]);
-    let arguments: Vec<&str> = ["--exit-after-steps", "3"].into_iter().chain(all).collect();
-    assert_eq!(fixture.finetune(&arguments).code, 75);
-    fixture.finetune(&arguments[2..]).succeeded();
-    assert_eq!(course(fixture, &format!("{name}_cut")), expected, "{name} resumed");
+    has_the_bits_of_one_rank(fixture, name, &["2", "3"], &[&["distill.temperature=2"], sets].concat());
+    let values = numbers(&records(fixture, name, "step"), "distillation");
+    assert!(values.iter().all(|value| *value > 0.0), "{values:?}");
 }
 
 #[test]
@@ -95,23 +68,41 @@ fn micro_batches_and_recomputation_change_roundings_alone_and_a_student_approach
 }
 
 #[test]
-fn a_classifier_learns_from_another_one_with_the_same_bits_on_two_ranks_and_after_a_resume() {
+fn a_classifier_learns_from_another_one_of_the_same_classes_on_two_ranks_and_after_a_resume() {
     let fixture = Fixture::new();
     train(&fixture, "teacher", 1, &["train.steps=12", "train.lr=1e-3", "save.which=last"]).succeeded();
     check_ranks_and_resume(&fixture, "student", &["distill.teacher=teacher/model", "data.class_weights=balanced"]);
+    // The same teacher with another name for a class.
+    let config = fixture.read("teacher/model/config.json");
+    assert!(config.contains("positive"), "{config}");
+    fixture.write("teacher/model/config.json", &config.replace("positive", "pleasant"));
+    let error = fixture.finetune(&["--set", "distill.teacher=teacher/model"]).refused();
+    assert!(error.contains("its classes are") && error.contains("pleasant"), "{error}");
 }
 
 #[test]
-fn a_plan_counts_the_teacher() {
+fn a_plan_has_the_bytes_of_a_run_with_a_teacher() {
     let fixture = decoder();
-    let weights = |sets: &[&str]| {
-        let sets = sets.iter().flat_map(|set| ["--set", set]);
-        let arguments: Vec<&str> = ["--recipe", "recipe.toml", "--json"].into_iter().chain(sets).collect();
-        let outcome = fixture.run(env!("CARGO_BIN_EXE_plan"), &arguments);
-        outcome.stdout
+    // Texts of one length, so that every batch is the largest.
+    for file in ["train.jsonl", "eval.jsonl"] {
+        fixture.write(file, &"{\"text\": \"the plot of the film is good\"}\n".repeat(16));
+    }
+    let planned = |dir: &str, sets: &[&str]| -> Value {
+        let dir = format!("output.dir={dir}");
+        let sets = SHORT.iter().chain(sets).copied().chain([dir.as_str()]).flat_map(|set| ["--set", set]);
+        let outcome = fixture.plan(&["--json"].into_iter().chain(sets).collect::<Vec<_>>()).succeeded();
+        serde_json::from_str(&outcome.stdout).unwrap()
     };
-    let (with, without) = (weights(&["distill.teacher=teacher"]), weights(&[]));
-    assert_ne!(with, without);
+    let of_pool = |plan: &Value, name: &str| plan["pool"]["at_peak"][name].as_u64().unwrap();
+    let sets = ["distill.teacher=teacher"];
+    let (plan, without) = (planned("taught", &sets), planned("untaught", &[]));
+    assert!(of_pool(&plan, "parameters") > of_pool(&without, "parameters"), "{plan} {without}");
+    train(&fixture, "taught", 1, &[&SHORT[..], &sets].concat()).succeeded();
+    let log = fixture.read("taught/metrics.jsonl");
+    let last: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    for (name, bytes) in plan["pool"]["at_peak"].as_object().unwrap() {
+        assert_eq!(*bytes, last["time"][format!("pool_{name}_bytes")], "{name}: {plan} {last}");
+    }
 }
 
 #[test]
@@ -131,11 +122,8 @@ fn teachers_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn a_classifier_of_other_classes_is_no_teacher() {
+fn a_model_without_a_classifier_is_no_teacher_of_one() {
     let fixture = Fixture::new();
-    let config: Value = serde_json::from_str(&fixture.read("model/config.json")).unwrap();
-    assert!(config["id2label"].is_null());
-    // Without a classifier there is nothing to learn.
     let error = fixture.finetune(&["--set", "distill.teacher=model"]).refused();
     assert!(error.contains("distill.teacher"), "{error}");
 }

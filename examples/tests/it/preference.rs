@@ -2,7 +2,7 @@
 //! resumed, previewed.
 
 use crate::fixture::{Fixture, Outcome, into_outcome};
-use crate::tensor::{course, numbers, records, train};
+use crate::tensor::{SHORT, course, has_the_bits_of_one_rank, numbers, records, train};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -27,21 +27,11 @@ fn fixture() -> Fixture {
     fixture
 }
 
-/// With dropout, as a pair's sequences are in one batch on any number of ranks.
-const SETS: [&str; 9] = [
-    "train.steps=6",
-    "train.lr=1e-3",
-    "train.batch_size=8",
-    "train.micro_batch_size=2",
-    "train.gradient_sum=elastic",
-    "eval.every=3 steps",
-    "eval.batch_size=4",
-    "save.which=last",
-    "preference.beta=0.5",
-];
+const BETA: &str = "preference.beta=0.5";
 
+/// With dropout, as a pair's sequences are in one batch on any number of ranks.
 fn run(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
-    train(fixture, dir, ranks, &[&SETS[..], sets].concat())
+    train(fixture, dir, ranks, &[&SHORT[..], &[BETA], sets].concat())
 }
 
 #[test]
@@ -140,21 +130,8 @@ fn updates_have_the_model_without_them_as_reference_and_no_file_of_it() {
     assert!(fixture.path("table/reference.txt").exists());
 }
 
-/// A run of one rank, one of two ranks with ZeRO-3 and one that is cut off and resumed have the same bits.
 fn check_ranks_and_resume(fixture: &Fixture, name: &str, sets: &[&str]) {
-    let sets = [sets, &["checkpoint.every=2 steps", "log.every=1"]].concat();
-    run(fixture, name, 1, &sets).succeeded();
-    let expected = course(fixture, name);
-    assert_eq!(records(fixture, name, "step").len(), 6);
-    let zero = format!("{name}_zero");
-    run(fixture, &zero, 2, &[&sets[..], &["parallel.zero=3"]].concat()).succeeded();
-    assert_eq!(course(fixture, &zero), expected, "{name} on two ranks");
-    // Cut off after a step whose checkpoint has other weights than the reference.
-    let cut = format!("{name}_cut");
-    assert_eq!(run_with(fixture, &cut, &["--exit-after-steps", "3"], &sets).code, 75);
-    let again = run_with(fixture, &cut, &[], &sets).succeeded();
-    assert!(again.stderr.contains("going on after step 3"), "{}", again.stderr);
-    assert_eq!(course(fixture, &cut), expected, "{name} resumed");
+    has_the_bits_of_one_rank(fixture, name, &["3"], &[&[BETA], sets].concat());
 }
 
 #[test]
@@ -206,7 +183,7 @@ fn a_reference_that_is_not_of_the_samples_of_a_resumed_run_is_refused() {
 /// Arguments of a run: its settings, and these.
 fn arguments_with(dir: &str, arguments: &[&str], sets: &[&str]) -> Vec<String> {
     let out = format!("output.dir={dir}");
-    let sets = SETS.iter().chain(sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
+    let sets = SHORT.iter().chain([&BETA]).chain(sets).copied().chain([out.as_str()]).flat_map(|set| ["--set", set]);
     arguments.iter().copied().chain(sets).map(str::to_owned).collect()
 }
 

@@ -112,13 +112,15 @@ impl<'a> ProductWeight<'a> {
         let mut y = match &self.ranks {
             OutputRanks::One => {
                 let mut y = Tensor::empty_in(device, x.shape().with_last(n)?, x.dtype(), Segment::Activations)?;
-                let residual = if self.adds_as_written() { view_of(self.residual)? } else { None };
+                // A product with quantised blocks has no residual.
+                let is_whole = !matches!(weight.dtype(), DType::Blocks(_));
+                let residual = if is_whole { view_of(self.residual)? } else { None };
                 let epilogue = Epilogue { bias: view_of(bias)?, residual, ..Epilogue::default() };
                 project(device, x, weight, epilogue, &mut y)?;
-                if !self.adds_as_written() {
-                    self.add_residual(&mut y)?;
-                }
-                return Ok(y); // [.., N]
+                if is_whole {
+                    return Ok(y);
+                } // [.., N]
+                return self.with_residual(y); // [.., N]
             }
             OutputRanks::Summed(ranks) => summed(&**ranks, x, weight, n)?, // [.., N]
             OutputRanks::Scattered(tokens) => scattered(tokens, x, weight, n)?, // [own, N]
@@ -126,19 +128,16 @@ impl<'a> ProductWeight<'a> {
         if let Some(bias) = bias {
             add_to_rows(bias.value(), &mut y)?;
         }
-        self.add_residual(&mut y)?;
+        self.with_residual(y)
+    }
+
+    /// The residual added to a product that was written without it.
+    fn with_residual(&self, mut y: Tensor) -> Result<Tensor> {
+        if let Some(residual) = self.residual {
+            let a = residual.value().view()?;
+            y.device().clone().launch(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out: y.view_mut()? })?;
+        }
         Ok(y)
-    }
-
-    /// Whether the residual is a part of the product: not where the weight is in quantised blocks.
-    fn adds_as_written(&self) -> bool {
-        !matches!(self.weight.value().dtype(), DType::Blocks(_))
-    }
-
-    fn add_residual(&self, y: &mut Tensor) -> Result<()> {
-        let Some(residual) = self.residual else { return Ok(()) };
-        let a = residual.value().view()?;
-        y.device().clone().launch(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out: y.view_mut()? })
     }
 }
 

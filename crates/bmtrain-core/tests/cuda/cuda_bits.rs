@@ -7,9 +7,8 @@
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
-    Adam, Adam8bit, AdamRun, AdamSettings, Cast, ClipFactor, Dest, Distribution, Dropout, DropoutApply,
-    EmbeddingBackward, FillRandom, GradNorm, NormBackward, NormKind, NormOrder, STATE_BLOCK, Update, UpdateRule,
-    UpdateSettings,
+    Adam, Adam8bit, AdamRun, AdamSettings, Cast, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom,
+    GradNorm, NormOrder, STATE_BLOCK, Update, UpdateRule, UpdateSettings,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Float, Lane, Segment, Storage, Tensor};
@@ -17,22 +16,22 @@ use cuda_emulator::{Driver, with_driver};
 use half::{bf16, f16};
 use std::{fmt::Debug, sync::Arc};
 
-const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+pub const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// The CPU and an emulated device.
-struct Pair {
-    cpu: Device,
-    emulated: Device,
+pub struct Pair {
+    pub cpu: Device,
+    pub emulated: Device,
 }
 
 impl Pair {
     /// What `work` leaves on both is the same.
-    fn same_bits<T: PartialEq + Debug>(&self, what: &str, work: impl Fn(&Device) -> T) {
+    pub fn same_bits<T: PartialEq + Debug>(&self, what: &str, work: impl Fn(&Device) -> T) {
         assert_eq!(work(&self.emulated), work(&self.cpu), "{what}");
     }
 }
 
-fn on_pair(test: &str, body: impl FnOnce(&Pair)) {
+pub fn on_pair(test: &str, body: impl FnOnce(&Pair)) {
     with_driver(test, Driver::Emulated, &[], || {
         let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         let emulated = CudaBackend::open(0, &options).unwrap();
@@ -47,7 +46,7 @@ fn values(len: usize, seed: u32) -> Vec<f32> {
 }
 
 /// A tensor of floats in a type, converted on the host.
-fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
+pub fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
     fn of<T: Float>(device: &Device, values: &[f32]) -> Tensor {
         let values: Vec<T> = values.iter().map(|x| T::from_f32(*x)).collect();
         Tensor::from_slice_in(device, [values.len()], &values, Segment::Data).unwrap()
@@ -59,68 +58,11 @@ fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
     }
 }
 
-fn bytes(tensor: &Tensor) -> Vec<u8> {
+pub fn bytes(tensor: &Tensor) -> Vec<u8> {
     let mut bytes = vec![0; tensor.bytes()];
     let backend = tensor.device().backend();
     backend.download(tensor.view().unwrap(), &mut bytes, Lane::Compute).unwrap();
     bytes
-}
-
-#[test]
-fn gradients_of_embeddings_by_one_block_and_by_several_have_the_bits_of_the_cpu() {
-    const COLUMNS: usize = 3;
-    on_pair("gradients_of_embeddings_by_one_block_and_by_several_have_the_bits_of_the_cpu", |pair| {
-        for rows in [1, 31, 1024, 1025, 8192, 8193] {
-            // Keys of one, two and three digits; whole numbers, whose sums are exact in any order.
-            for entries in [5, 300, 70_000] {
-                let ids: Vec<i64> = (0..rows).map(|i| ((i * 7919 + i * i % 11) % entries) as i64).collect();
-                let dy: Vec<f32> = (0..rows * COLUMNS).map(|i| (i % 17) as f32 - 8.0).collect();
-                pair.same_bits(&format!("{rows} rows of {entries}"), |device| {
-                    let ids = Tensor::from_slice_in(device, [rows], &ids, Segment::Data).unwrap();
-                    let (dy, mut table) =
-                        (tensor(device, DType::F32, &dy), tensor(device, DType::F32, &vec![9.0; entries * COLUMNS]));
-                    let dtable = table.dest(false).unwrap();
-                    let (ids, dy, padding_index) = (ids.view().unwrap(), dy.view().unwrap(), Some(2));
-                    let kernel = EmbeddingBackward { entries, columns: COLUMNS, ids, padding_index, dy, dtable };
-                    device.launch(kernel).unwrap();
-                    bytes(&table)
-                });
-            }
-        }
-    });
-}
-
-#[test]
-fn gradients_of_a_norm_without_rows_are_zeros() {
-    const COLUMNS: usize = 40;
-    on_pair("gradients_of_a_norm_without_rows_are_zeros", |pair| {
-        for dtype in FLOATS {
-            for device in [&pair.cpu, &pair.emulated] {
-                let (none, weight) = (tensor(device, dtype, &[]), tensor(device, dtype, &[1.0; COLUMNS]));
-                let rstd = tensor(device, DType::F32, &[]);
-                let [mut dweight, mut dbias] = [9.0, 5.0].map(|old| tensor(device, dtype, &[old; COLUMNS]));
-                let kernel = NormBackward {
-                    kind: NormKind::Rms,
-                    rows: 0,
-                    columns: COLUMNS,
-                    x: none.view().unwrap(),
-                    mean: None,
-                    rstd: rstd.view().unwrap(),
-                    weight: weight.view().unwrap(),
-                    dy: none.view().unwrap(),
-                    dx: None,
-                    branch: None,
-                    dweight: Some(dweight.dest(false).unwrap()),
-                    dbias: Some(dbias.dest(true).unwrap()),
-                };
-                device.launch(kernel).unwrap();
-                // What is added to stays.
-                for (sums, value) in [(&dweight, 0.0), (&dbias, 5.0)] {
-                    assert_eq!(bytes(sums), bytes(&tensor(device, dtype, &[value; COLUMNS])), "{dtype}, {value}");
-                }
-            }
-        }
-    });
 }
 
 #[test]

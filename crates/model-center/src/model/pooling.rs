@@ -3,8 +3,10 @@
 //! Defines [`Pooling`], which serving applies, training uses for its loss, and model directories record.
 
 use crate::config::fields_of;
+use crate::data::Batch;
 use crate::file::{is_inside, read_text, write_atomic};
 use crate::{Error, Result};
+use bmtrain_core::{Ctx, Segment, Tensor, Var};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,6 +27,33 @@ pub enum PoolingMode {
     First,
     /// The largest of all tokens, element by element.
     Max,
+}
+
+impl PoolingMode {
+    /// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
+    ///
+    /// # Errors
+    /// The largest values, which are no weighted sum; out of memory.
+    pub(super) fn weights(self, batch: &Batch, cx: &Ctx) -> Result<Var> {
+        let all = vec![1; batch.input_ids.len()];
+        let mask = batch.attention_mask.as_deref().unwrap_or(&all);
+        let of_row = |row: &[u8]| -> Option<Vec<f32>> {
+            let count = row.iter().filter(|token| **token == 1).count().max(1) as f32;
+            let first = row.iter().position(|token| *token == 1).unwrap_or(0);
+            match self {
+                PoolingMode::Mean => Some(row.iter().map(|token| f32::from(*token) / count).collect()),
+                PoolingMode::First => Some((0..row.len()).map(|at| f32::from(u8::from(at == first))).collect()),
+                PoolingMode::Max => None,
+            }
+        };
+        let weights: Option<Vec<Vec<f32>>> = mask.chunks(batch.length.max(1)).map(of_row).collect();
+        let weights = weights.ok_or_else(|| {
+            let reason = "the largest values of hidden states have no gradient here";
+            Error::argument("pooling", reason, "pool the mean or the first token")
+        })?;
+        let shape = [batch.rows, 1, batch.length];
+        Ok(Var::constant(Tensor::from_slice_in(cx.device(), shape, &weights.concat(), Segment::Data)?))
+    }
 }
 
 /// From hidden states to an embedding.

@@ -29,7 +29,7 @@ use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::Distilled;
-use bmtrain_core::{Ctx, DType, Device, Segment, Shape, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Device, Shape, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Pipeline};
@@ -90,6 +90,15 @@ impl<A: Architecture> Transformer<A> {
         let hidden = self.inputs[stack].forward((&self.tokens, prompt), sequences, cx)?; // [B, L, D]
         cx.at(self.stacks[stack].name, |cx| cx.observe("embedding", &hidden))?;
         Ok(hidden)
+    }
+
+    /// The hidden states of every stack after its last block.
+    fn run_stacks(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<HiddenStates> {
+        let mut flow = self.embed(batch, cx)?;
+        for (stack, blocks) in Model::stacks(self).into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
+            flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?;
+        }
+        Ok(flow)
     }
 
     /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection: `[B, L, D]` to
@@ -208,10 +217,7 @@ impl<A: Architecture> Model for Transformer<A> {
     type Output = ModelOutput;
 
     fn forward(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
-        let mut flow = self.embed(batch, cx)?;
-        for (stack, blocks) in self.stacks().into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
-            flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?;
-        }
+        let flow = self.run_stacks(batch, cx)?;
         let output = self.head(flow, batch, cx)?;
         self.release(cx);
         Ok(output)
@@ -356,10 +362,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
         if self.token_ranks.is_some() || self.prompt.is_some() || batch.verbalizer.is_some() {
             return Err(no_teaching("it is sharded over tensor-parallel ranks, has virtual tokens or label words"));
         }
-        let mut flow = self.embed(&batch, &mut cx)?;
-        for (stack, blocks) in Model::stacks(self).into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
-            flow = self.run_stack(stack, 0..blocks, flow, &batch, &mut cx)?;
-        }
+        let mut flow = self.run_stacks(&batch, &mut cx)?;
         let hidden = flow.stacks.pop().ok_or_else(|| no_teaching("it has no hidden states"))?; // [B, L, D]
         let hidden = length_scaled(&hidden, self.spec.length_scale, &cx)?; // [B, L, D]
         let head = self.heads.teacher_head(&hidden, &batch, &self.tokens, &cx)?;
@@ -390,12 +393,9 @@ impl<A: Architecture> TextModel for Transformer<A> {
             };
             return Err(Error::argument("embeddings", reason, fix));
         }
-        let weights = pooled_weights(batch, pooling, cx)?; // [R, 1, L]
+        let weights = pooling.weights(batch, cx)?; // [R, 1, L]
         let batch = self.upload(batch, true, cx.device())?.with_all_states();
-        let mut flow = self.embed(&batch, cx)?;
-        for (stack, blocks) in Model::stacks(self).into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
-            flow = self.run_stack(stack, 0..blocks, flow, &batch, cx)?;
-        }
+        let mut flow = self.run_stacks(&batch, cx)?;
         let missing = || Error::argument("embeddings", "no hidden states", "report this");
         let hidden = self.all_tokens(flow.stacks.pop().ok_or_else(missing)?, 0, &batch, cx)?; // [R, L, D]
         Model::release(self, cx);
@@ -500,26 +500,4 @@ fn loss_of(output: ModelOutput) -> bmtrain_dist::Result<Var> {
 
 fn no_teaching(reason: &str) -> Error {
     Error::argument("distillation", reason, "distil classifiers, or models with a language-modelling head")
-}
-
-/// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
-fn pooled_weights(batch: &Batch, pooling: PoolingMode, cx: &Ctx) -> Result<Var> {
-    let all = vec![1; batch.input_ids.len()];
-    let mask = batch.attention_mask.as_deref().unwrap_or(&all);
-    let of_row = |row: &[u8]| -> Option<Vec<f32>> {
-        let count = row.iter().filter(|token| **token == 1).count().max(1) as f32;
-        let first = row.iter().position(|token| *token == 1).unwrap_or(0);
-        match pooling {
-            PoolingMode::Mean => Some(row.iter().map(|token| f32::from(*token) / count).collect()),
-            PoolingMode::First => Some((0..row.len()).map(|at| f32::from(u8::from(at == first))).collect()),
-            PoolingMode::Max => None,
-        }
-    };
-    let weights: Option<Vec<Vec<f32>>> = mask.chunks(batch.length.max(1)).map(of_row).collect();
-    let weights = weights.ok_or_else(|| {
-        let reason = "the largest values of hidden states have no gradient here";
-        Error::argument("pooling", reason, "pool the mean or the first token")
-    })?;
-    let shape = [batch.rows, 1, batch.length];
-    Ok(Var::constant(Tensor::from_slice_in(cx.device(), shape, &weights.concat(), Segment::Data)?))
 }

@@ -22,6 +22,40 @@ pub fn train(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outco
     fixture.finetune(&["--ranks", &ranks].into_iter().chain(sets).collect::<Vec<_>>())
 }
 
+/// Settings of six steps, of four micro-batches each, with evaluations between them.
+pub const SHORT: [&str; 8] = [
+    "train.steps=6",
+    "train.lr=1e-3",
+    "train.batch_size=8",
+    "train.micro_batch_size=2",
+    "train.gradient_sum=elastic",
+    "eval.every=3 steps",
+    "eval.batch_size=4",
+    "save.which=last",
+];
+
+/// A run of [`SHORT`] and these settings on one rank, the same on two ranks with these levels of ZeRO, and one that is
+/// cut off and resumed have the same bits.
+pub fn has_the_bits_of_one_rank(fixture: &Fixture, name: &str, levels: &[&str], sets: &[&str]) {
+    let sets = [&SHORT[..], &["checkpoint.every=2 steps", "log.every=1"], sets].concat();
+    train(fixture, name, 1, &sets).succeeded();
+    let expected = course(fixture, name);
+    assert_eq!(records(fixture, name, "step").len(), 6);
+    for level in levels {
+        let (dir, zero) = (format!("{name}_{level}"), format!("parallel.zero={level}"));
+        train(fixture, &dir, 2, &[&sets[..], &[&zero]].concat()).succeeded();
+        assert_eq!(course(fixture, &dir), expected, "{name} on two ranks, ZeRO-{level}");
+    }
+    // Cut off between the checkpoints of every second step.
+    let cut = format!("output.dir={name}_cut");
+    let all = sets.iter().copied().chain([cut.as_str()]).flat_map(|set| ["--set", set]);
+    let arguments: Vec<&str> = ["--exit-after-steps", "3"].into_iter().chain(all).collect();
+    assert_eq!(fixture.finetune(&arguments).code, 75);
+    let again = fixture.finetune(&arguments[2..]).succeeded();
+    assert!(again.stderr.contains("going on after step 3"), "{}", again.stderr);
+    assert_eq!(course(fixture, &format!("{name}_cut")), expected, "{name} resumed");
+}
+
 /// The records of a kind in a run's log.
 pub fn records(fixture: &Fixture, dir: &str, kind: &str) -> Vec<Value> {
     let log = fixture.read(&format!("{dir}/metrics.jsonl"));

@@ -23,6 +23,8 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         cases.push(norm(kind, name, true, 1, 33));
         cases.push(norm(kind, name, true, 7, 130));
         cases.push(norm(kind, name, true, 300, 65).large());
+        // Short rows in more groups than a block of a device adds up.
+        cases.push(norm(kind, name, true, 70, 8).large());
         cases.push(residual(kind, name, true, true, Used::Both, 300, 65).large());
         cases.push(residual(kind, name, true, true, Used::Normalised, 300, 65).large());
         // Rows of whole packs, and rows longer than a block of a device holds.

@@ -24,11 +24,11 @@ use super::driver::{Context, failure};
 use super::launch::{Launch, Out};
 use super::reduce::{Partials, column_sum, sum_partials};
 use super::scratch::Taken;
-use crate::buffer::ViewMut;
+use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
-use candidates::{Candidate, Destination, Way, candidates};
+use candidates::{Candidate, Destination, Way, candidates, with_residual};
 use epilogue::{Finish, Matrices, Numbers};
 use lt::{Call, Lt};
 use plan_cache::{Fused, FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses};
@@ -164,7 +164,7 @@ impl Blas {
             return Ok(());
         }
         if let Some(residual) = work.residual {
-            if self.add_residual(launch, &work)? {
+            if self.first_of(with_residual(&work), launch, &work)?.is_some() {
                 return Ok(());
             }
             // It becomes the old content.
@@ -194,12 +194,8 @@ impl Blas {
             // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
             return unsafe { finish.queue(launch) }.map(|()| false);
         }
-        let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
-        for candidate in candidates(work) {
-            if self.queue(launch, lt, work, candidate)? {
-                self.made[candidate.way(work) as usize].fetch_add(1, Ordering::Relaxed);
-                return Ok(candidate.fused.sums);
-            }
+        if let Some(made) = self.first_of(candidates(work), launch, work)? {
+            return Ok(made.fused.sums);
         }
         let Work { m, n, k, a, b, c, .. } = *work;
         let types = [a.stored, b.stored, c].map(|matrices| matrices.numbers.dtype.name());
@@ -209,15 +205,21 @@ impl Blas {
         ))
     }
 
-    /// Queue a product to which the library adds the residual; false, with nothing written, if it does not.
-    fn add_residual(&self, launch: &Launch<'_>, work: &Work) -> Result<bool> {
-        let Some(candidate) = candidates::with_residual(work) else { return Ok(false) };
+    /// Queue a product as the first of `candidates` that the library does; none, with nothing written, if it does none.
+    fn first_of(
+        &self,
+        candidates: impl IntoIterator<Item = Candidate>,
+        launch: &Launch<'_>,
+        work: &Work,
+    ) -> Result<Option<Candidate>> {
         let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
-        let is_made = self.queue(launch, lt, work, candidate)?;
-        if is_made {
-            self.made[candidate.way(work) as usize].fetch_add(1, Ordering::Relaxed);
+        for candidate in candidates {
+            if self.queue(launch, lt, work, candidate)? {
+                self.made[candidate.way(work) as usize].fetch_add(1, Ordering::Relaxed);
+                return Ok(Some(candidate));
+            }
         }
-        Ok(is_made)
+        Ok(None)
     }
 
     /// Queue a product as `candidate` does it. Returns false, and writes no result, if the library cannot.
@@ -355,8 +357,9 @@ impl Work {
     }
 
     fn of(a: &Gemm<'_>) -> Self {
+        let read = |view: View<'_>| Numbers { address: view.address(), dtype: view.dtype() };
         let factor = |matrix: &Matrix<'_>, rows, columns| {
-            let numbers = Numbers { address: matrix.view.address(), dtype: matrix.view.dtype() };
+            let numbers = read(matrix.view);
             let stored = Matrices { numbers, ld: matrix.ld, batch: matrix.batch };
             let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
             Factor { stored, rows, columns, transposed: matrix.transposed }
@@ -372,22 +375,16 @@ impl Work {
             b: factor(&a.b, a.k, a.n),
             c: Matrices { numbers: written(&a.c.view), ld: a.c.ld, batch: a.c.batch },
             batch: a.batch,
-            bias: a.epilogue.bias.map(|bias| Numbers { address: bias.address(), dtype: bias.dtype() }),
+            bias: a.epilogue.bias.map(read),
             activation: a.epilogue.activation,
             copy: a.epilogue.pre_activation.as_ref().map(written),
-            derivative: a
-                .epilogue
-                .derivative
-                .map(|(activation, points)| (activation, Numbers { address: points.address(), dtype: points.dtype() })),
+            derivative: a.epilogue.derivative.map(|(activation, points)| (activation, read(points))),
             sums: a.epilogue.sums_of_a.as_ref().map(|sums| Sums {
                 numbers: written(&sums.view),
                 out: Out::into(sums),
                 add: sums.add,
             }),
-            residual: a
-                .epilogue
-                .residual
-                .map(|residual| Numbers { address: residual.address(), dtype: residual.dtype() }),
+            residual: a.epilogue.residual.map(read),
         }
     }
 
