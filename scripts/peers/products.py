@@ -2,8 +2,8 @@
 
     python products.py numpy|torch SECONDS < SHAPES
 
-Standard input holds records of `gemm_bench --json`; for each, the best speed of many runs is printed in GFLOP/s. The
-number of threads of NumPy is the environment's (OPENBLAS_NUM_THREADS).
+Each line of standard input is a record of `gemm_bench --json`; it is answered with the best speed of many runs, in
+GFLOP/s. The number of threads of NumPy is the environment's (OPENBLAS_NUM_THREADS).
 """
 
 import json

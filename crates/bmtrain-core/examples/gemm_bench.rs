@@ -1,11 +1,14 @@
 //! Prints the speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, as GFLOP/s and as a share of
 //! the multiply-add peak measured in the same run.
 //!
-//! `cargo run --release --example gemm_bench -p bmtrain-core -- [--json] [--seconds S] [PART_OF_A_NAME]`
+//! `cargo run --release --example gemm_bench -p bmtrain-core -- [--json [--on-request]] [--threads N] [--seconds S]
+//! [PART_OF_A_NAME]`
 //!
 //! Each figure is the best of many short runs, S seconds together (0.4): neighbours on the machine make runs longer,
 //! never shorter. With `--json` every figure is a record with the strides of its operands, for other programs that
-//! compute the same. `BMTRAIN_CPU` names the instruction set: portable, neon, avx2, avx512.
+//! compute the same; with `--on-request` it waits for a line on standard input before each, and starts over after the
+//! last shape, so that others can measure each shape in turn with it. `BMTRAIN_CPU` names the instruction set:
+//! portable, neon, avx2, avx512.
 
 use std::error::Error;
 use std::time::Duration;
@@ -84,63 +87,117 @@ impl Shape {
     }
 }
 
+/// Numbers of threads that are measured unless one is asked for.
+const THREADS: [usize; 2] = [1, 2];
+
 struct Options {
     json: bool,
+    on_request: bool,
+    threads: Vec<usize>,
     budget: Duration,
     part: String,
 }
 
+/// A pool of threads, and the multiply-adds per second that these reach in registers.
+struct Pool {
+    threads: threads::Threads,
+    peak: f64,
+}
+
+impl Pool {
+    fn new(count: usize) -> Result<Self, Box<dyn Error>> {
+        let options = CpuOptions::of_environment(count, &|name| std::env::var_os(name))?;
+        let threads = threads::Threads::with(options)?;
+        let peak = measure_peak(count, threads.instruction_set());
+        Ok(Pool { threads, peak })
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
-    let pools: Vec<threads::Threads> = [1, 2]
-        .into_iter()
-        .map(|count| threads::Threads::with(CpuOptions::of_environment(count, &|name| std::env::var_os(name))?))
-        .collect::<Result<_, _>>()?;
-    let set = pools[0].instruction_set();
-    let peaks = [1, 2].map(|threads| measure_peak(threads, set));
-    if !options.json {
-        println!("{set}, peak of 1 thread {:.1} GFLOP/s, of 2 threads {:.1} GFLOP/s", peaks[0] / 1e9, peaks[1] / 1e9);
-        println!("{:<12} {:>5} {:>5} {:>5} {:<15} {:>22} {:>22}", "", "m", "n", "k", "", "1 thread", "2 threads");
-    }
-    for shape in shapes().iter().filter(|shape| shape.name.contains(&options.part)) {
-        let mut rates = [0.0; 2];
-        for (rate, pool) in rates.iter_mut().zip(&pools) {
-            *rate = best_rate(shape, Threads::Pool(pool), options.budget)?;
-        }
-        let (Shape { name, role, size: [m, n, k], count, .. }, shares) = (shape, [0, 1].map(|i| rates[i] / peaks[i]));
-        if options.json {
-            for i in 0..2 {
-                let [a, b, c] = [shape.a, shape.b, shape.c].map(|place| place.json());
-                print!(r#"{{"name": "{name}", "role": "{role}", "size": [{m}, {n}, {k}], "count": {count:?}, "#);
-                print!(r#""a": {a}, "b": {b}, "c": {c}, "threads": {}, "isa": "{set}", "#, i + 1);
-                println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rates[i] / 1e9, shares[i]);
+    let pools: Vec<Pool> = options.threads.iter().map(|count| Pool::new(*count)).collect::<Result<_, _>>()?;
+    let mut shapes = shapes();
+    shapes.retain(|shape| shape.name.contains(&options.part));
+    match (options.json, options.on_request) {
+        (false, _) => table(&options, &pools, &shapes),
+        (true, false) => {
+            for (shape, pool) in shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool))) {
+                record(shape, pool, options.budget)?;
             }
-        } else {
-            let text = [0, 1].map(|i| format!("{:.1} GFLOP/s {:>4.1} %", rates[i] / 1e9, shares[i] * 100.0));
-            println!("{name:<12} {m:>5} {n:>5} {k:>5} {role:<15} {:>22} {:>22}", text[0], text[1]);
+            Ok(())
+        }
+        (true, true) => {
+            let each = shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool)));
+            for (request, (shape, pool)) in std::io::stdin().lines().zip(each.cycle()) {
+                request?;
+                record(shape, pool, options.budget)?;
+            }
+            Ok(())
         }
     }
-    if !options.json {
-        println!("scratch {:.1} MiB", scratch_bytes() as f64 / f64::from(1 << 20));
+}
+
+/// Prints the shapes by lines, with a column for each number of threads.
+fn table(options: &Options, pools: &[Pool], shapes: &[Shape]) -> Result<(), Box<dyn Error>> {
+    for Pool { threads, peak } in pools {
+        let (set, count) = (threads.instruction_set(), threads.count());
+        println!("{set}, peak of {count} thread(s) {:.1} GFLOP/s", peak / 1e9);
     }
+    print!("{:<12} {:>5} {:>5} {:>5} {:<15}", "", "m", "n", "k", "");
+    pools.iter().for_each(|pool| print!(" {:>22}", format!("{} thread(s)", pool.threads.count())));
+    println!();
+    for shape in shapes {
+        let Shape { name, role, size: [m, n, k], .. } = shape;
+        print!("{name:<12} {m:>5} {n:>5} {k:>5} {role:<15}");
+        for pool in pools {
+            let rate = best_rate(shape, Threads::Pool(&pool.threads), options.budget)?;
+            print!(" {:>22}", format!("{:.1} GFLOP/s {:>4.1} %", rate / 1e9, rate / pool.peak * 100.0));
+        }
+        println!();
+    }
+    println!("scratch {:.1} MiB", scratch_bytes() as f64 / f64::from(1 << 20));
+    Ok(())
+}
+
+/// Measures a shape and prints its record.
+fn record(shape: &Shape, pool: &Pool, budget: Duration) -> Result<(), Box<dyn Error>> {
+    let rate = best_rate(shape, Threads::Pool(&pool.threads), budget)?;
+    let Shape { name, role, size: [m, n, k], count, .. } = shape;
+    let [a, b, c] = [shape.a, shape.b, shape.c].map(|place| place.json());
+    let (threads, set) = (pool.threads.count(), pool.threads.instruction_set());
+    print!(r#"{{"name": "{name}", "role": "{role}", "size": [{m}, {n}, {k}], "count": {count:?}, "#);
+    print!(r#""a": {a}, "b": {b}, "c": {c}, "threads": {threads}, "isa": "{set}", "#);
+    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / pool.peak);
     Ok(())
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
-    let mut options = Options { json: false, budget: Duration::from_millis(400), part: String::new() };
+    let mut options = Options {
+        json: false,
+        on_request: false,
+        threads: THREADS.to_vec(),
+        budget: Duration::from_millis(400),
+        part: String::new(),
+    };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => options.json = true,
+            "--on-request" => options.on_request = true,
+            "--threads" => options.threads = vec![arguments.next().ok_or("--threads takes a number")?.parse()?],
             "--seconds" => {
                 options.budget =
                     Duration::try_from_secs_f64(arguments.next().ok_or("--seconds takes a number")?.parse()?)?;
             }
             flag if flag.starts_with('-') => {
-                return Err(format!("unknown flag {flag}: there are --json and --seconds S").into());
+                let known = "--json, --on-request, --threads N and --seconds S";
+                return Err(format!("unknown flag {flag}: there are {known}").into());
             }
             part => options.part = part.into(),
         }
+    }
+    if options.on_request && !options.json {
+        return Err("--on-request prints records: give --json too".into());
     }
     Ok(options)
 }

@@ -1,5 +1,5 @@
-//! The products of the `gemm` crate: `gemm_peer SECONDS <SHAPES`, with the records of `gemm_bench --json` on standard
-//! input; one number (GFLOP/s) per record on standard output, the best of many runs.
+//! The products of the `gemm` crate: `gemm_peer SECONDS <SHAPES`. Each line of standard input is a record of
+//! `gemm_bench --json`; it is answered with the best speed of many runs, in GFLOP/s.
 
 use serde::Deserialize;
 use std::error::Error;
