@@ -47,8 +47,8 @@ def with_lora(model, **settings):
 
 
 def sample_updates(tuned, directory):
-    """Random second matrices in place of zeros, and random factors, saved in a directory; the generator, for what
-    follows."""
+    """Random second matrices in place of zeros, random factors, virtual tokens or keys and values, saved in a
+    directory; the generator, for what follows."""
     import torch
 
     generator = torch.Generator().manual_seed(11)
@@ -58,14 +58,16 @@ def sample_updates(tuned, directory):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
             elif "ia3_l" in name:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+            elif "prompt_encoder" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
     tuned.save_pretrained(directory)
     return generator
 
 
-def compare_adapter(forward, tuned, inputs, loss_of, scratch, options):
+def compare_adapter(forward, tuned, inputs, loss_of, scratch, options, outputs_of=None):
     """The largest relative differences of logits and of gradients, and the number of these: `forward` with its options
-    against PEFT in 64-bit floats. Logits count where `seen` of the inputs' mask allows, if the model has one for each
-    token."""
+    against PEFT in 64-bit floats, which computes `outputs_of` the model and its inputs, by default a call. Logits count
+    where the inputs' mask has a token, if the model has one for each; logits of virtual tokens never do."""
     from goldens import in_64_bits
     from make_adapters import name_in_file
     from safetensors.torch import load_file, save_file
@@ -75,10 +77,12 @@ def compare_adapter(forward, tuned, inputs, loss_of, scratch, options):
     save_file({name: tensor.clone() for name, tensor in inputs.items()}, path)
     with in_64_bits():
         wide = tuned.double().eval()
-        output = wide(**inputs)
+        output = outputs_of(wide, inputs) if outputs_of else wide(**inputs)
         loss_of(output, inputs["labels"]).backward()
     run(forward, *options, "--grads", "--inputs", path, "--out", out)
     ours, theirs = load_file(out), output.logits
+    if theirs.dim() == 3:
+        theirs = theirs[:, -inputs["labels"].shape[1]:]
     is_causal = theirs.shape[:2] == inputs["input_ids"].shape
     seen = inputs["attention_mask"].bool() if is_causal else slice(None)
     logits = relative(ours["logits"].reshape(theirs.shape)[seen], theirs[seen])
@@ -106,15 +110,33 @@ def write_passages(text, path, count, size):
     return rows
 
 
+def open_in_peft(model, adapter):
+    """A decoder with a saved adapter that is trained further. PEFT opens virtual tokens for inference only, so that
+    these are written into a new adapter of the same configuration."""
+    import torch
+    from peft import PeftConfig, PeftModel, get_peft_model
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    config = PeftConfig.from_pretrained(adapter)
+    if not config.is_prompt_learning:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    config.inference_mode = False
+    tuned = get_peft_model(model, config)
+    with torch.no_grad():
+        saved = load_file(Path(adapter) / "adapter_model.safetensors")["prompt_embeddings"]
+        tuned.prompt_encoder["default"].embedding.weight.copy_(saved)
+    return tuned
+
+
 def peft_losses(model, adapter, tokenizer, rows, training):
     """The losses of PEFT's steps from a saved adapter on the beginnings of passages."""
     import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-    model = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
-    model = PeftModel.from_pretrained(model, adapter, is_trainable=True).train()
+    model = open_in_peft(model, adapter).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=training["train.lr"], weight_decay=training["train.weight_decay"])
     batch, length = training["train.batch_size"], training["data.max_length"]
@@ -158,3 +180,45 @@ def finetune(programs, sets, out, *arguments):
     """The records of the steps of a run."""
     run(programs / "finetune", *settings_of(sets, out), *arguments)
     return steps_of(out, sets["train.steps"])
+
+
+LAYOUTS = {
+    "ZeRO-3": ["--ranks", "2", "--set", "parallel.zero=3", "--set", "train.micro_batch_size=2"],
+    "tensor 3": ["--ranks", "3", "--set", "parallel.tensor=3"],
+    "pipeline 2": ["--ranks", "2", "--set", "parallel.pipeline=2", "--set", "train.micro_batch_size=2"],
+}
+
+
+def in_every_layout(programs, sets, out):
+    """The model's directory of a run on one rank, its losses, and the largest relative difference of a loss of runs of
+    three ranks with tensor parallelism, two with ZeRO-3 and two pipeline stages; batches are of four samples."""
+    def losses(name, arguments):
+        return [step["loss"] for step in finetune(programs, sets, out / name.replace(" ", "_"), *arguments)]
+
+    one, most = losses("one", ["--ranks", "1"]), 0.0
+    for name, arguments in LAYOUTS.items():
+        difference = largest(losses(name, arguments), one)
+        print(f"{name}: losses {difference:.1e}", file=sys.stderr)
+        most = max(most, difference)
+    return out / "one" / "model", one, most
+
+
+def logits_of(programs, inputs, out, model, *arguments):
+    """`forward`'s logits of a file of inputs."""
+    from safetensors.torch import load_file
+
+    run(programs / "forward", "--model", model, *arguments, "--inputs", inputs, "--out", out)
+    return load_file(out)["logits"]
+
+
+def peft_logits(model, adapter, inputs):
+    """PEFT's logits of a decoder with a saved adapter in 64-bit floats, without the logits of virtual tokens."""
+    import torch
+    from goldens import in_64_bits
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    with torch.no_grad(), in_64_bits():
+        logits = PeftModel.from_pretrained(model, adapter).double().eval()(**inputs).logits
+    return logits[:, -inputs["input_ids"].shape[1]:]

@@ -16,13 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from adapters import (  # sets what the packages below read
-    LORA, compare_adapter, cross_entropy, finetune, largest, peft_losses, relative, run, sample_updates, training_of,
-    with_adapter, write_passages,
+    LORA, compare_adapter, cross_entropy, in_every_layout, largest, logits_of, peft_logits, peft_losses, relative, run,
+    sample_updates, training_of, with_adapter, write_passages,
 )
 
 import torch
-from goldens import in_64_bits
-from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, T5Config,
@@ -32,12 +30,6 @@ from transformers import (
 LOGITS, GRADIENTS, LOSSES = 1e-5, 1e-4, 1e-4
 STEPS, BATCH, LENGTH = 20, 4, 64
 TRAINING = training_of(STEPS, BATCH, LENGTH, 2e-4)
-INPUTS = "smollm2_compared/inputs.safetensors"
-LAYOUTS = {
-    "ZeRO-3": ["--ranks", "2", "--set", "parallel.zero=3", "--set", "train.micro_batch_size=2"],
-    "tensor 3": ["--ranks", "3", "--set", "parallel.tensor=3"],
-    "pipeline 2": ["--ranks", "2", "--set", "parallel.pipeline=2", "--set", "train.micro_batch_size=2"],
-}
 
 
 def write_bases(scratch, minilm):
@@ -74,19 +66,6 @@ def compare(name, kind, settings, programs, scratch):
     return logits, gradients
 
 
-def our_losses(programs, scratch, name, arguments):
-    out = scratch / f"run_{name.replace(' ', '_')}"
-    sets = TRAINING | {"model.path": scratch / "smollm2", "adapter.path": scratch / "smollm2_adapter",
-                       "data.train": scratch / "train.jsonl"}
-    return out / "model", [step["loss"] for step in finetune(programs, sets, out, *arguments)]
-
-
-def logits_of(programs, scratch, name, model, *arguments):
-    out = scratch / f"{name}.safetensors"
-    run(programs / "forward", "--model", model, *arguments, "--inputs", scratch / INPUTS, "--out", out)
-    return load_file(out)["logits"]
-
-
 def main():
     programs, scratch, minilm, text = map(Path, sys.argv[1:])
     write_bases(scratch, minilm)
@@ -101,25 +80,21 @@ def main():
     ]]
     rows = write_passages(text, scratch / "train.jsonl", STEPS * BATCH, 600)
     theirs = peft_losses(scratch / "smollm2", scratch / "smollm2_adapter", scratch / "smollm2", rows, TRAINING)
-    tuned, ours = our_losses(programs, scratch, "one", ["--ranks", "1"])
+    sets = TRAINING | {"model.path": scratch / "smollm2", "adapter.path": scratch / "smollm2_adapter",
+                       "data.train": scratch / "train.jsonl"}
+    tuned, ours, layouts = in_every_layout(programs, sets, scratch / "runs")
     losses = largest(ours, theirs)
     print(f"losses {ours[0]:.4f} -> {ours[-1]:.4f}, PEFT {theirs[0]:.4f} -> {theirs[-1]:.4f}", file=sys.stderr)
-    layouts = 0.0
-    for name, arguments in LAYOUTS.items():
-        difference = largest(our_losses(programs, scratch, name, arguments)[1], ours)
-        print(f"{name}: losses {difference:.1e}", file=sys.stderr)
-        layouts = max(layouts, difference)
 
-    apart = logits_of(programs, scratch, "apart", scratch / "smollm2", "--adapter", tuned)
-    inputs = load_file(scratch / INPUTS)
+    path = scratch / "smollm2_compared/inputs.safetensors"
+    inputs = load_file(path)
     seen = inputs["attention_mask"].bool()
-    model = AutoModelForCausalLM.from_pretrained(scratch / "smollm2", attn_implementation="eager")
-    with torch.no_grad(), in_64_bits():
-        theirs = PeftModel.from_pretrained(model, tuned).double().eval()(**inputs).logits
+    theirs = peft_logits(scratch / "smollm2", tuned, inputs)
+    apart = logits_of(programs, path, scratch / "apart.safetensors", scratch / "smollm2", "--adapter", tuned)
     read = relative(apart.reshape(theirs.shape)[seen], theirs[seen])
     run(programs / "convert", scratch / "smollm2", scratch / "merged", "--merge", tuned)
-    merged = relative(logits_of(programs, scratch, "merged", scratch / "merged").reshape(theirs.shape)[seen],
-                      apart.reshape(theirs.shape)[seen])
+    merged = logits_of(programs, path, scratch / "merged.safetensors", scratch / "merged")
+    merged = relative(merged.reshape(theirs.shape)[seen], apart.reshape(theirs.shape)[seen])
     logits, gradients = (max(values) for values in zip(*compared))
     figures = [(logits, LOGITS), (gradients, GRADIENTS), (losses, LOSSES), (layouts, LOSSES), (read, LOGITS),
                (merged, LOGITS)]

@@ -259,6 +259,39 @@ fn outputs_that_are_not_finite_are_written_with_a_warning_that_names_them() {
 }
 
 #[test]
+fn gradients_of_adapters_have_pefts_names_and_values() {
+    for (model, adapter) in [
+        ("llama_a", "llama"),
+        ("llama_a", "prompt_llama"),
+        ("t5_b", "prompt_t5_both"),
+        ("llama_a", "prefix_llama"),
+        ("bloom_a", "prefix_bloom"),
+    ] {
+        let fixture = Fixture::new();
+        let (model, adapter) = (golden(model, "lm"), golden("adapters", adapter));
+        let inputs = model.join("inputs.safetensors");
+        let further = vec!["--adapter", adapter.to_str().unwrap(), "--grads"];
+        fixture.forward(&[arguments(&model, &inputs, "out.safetensors"), further].concat()).succeeded();
+        let ours = SafetensorsFile::open(&fixture.path("out.safetensors")).unwrap();
+        let theirs = SafetensorsFile::open(&adapter.join("golden.safetensors")).unwrap();
+        let names = |file: &SafetensorsFile| -> Vec<String> {
+            let mut names: Vec<String> = file.tensors().iter().map(|entry| entry.name.clone()).collect();
+            names.retain(|name| name.starts_with("grad."));
+            names.sort();
+            names
+        };
+        assert_eq!(names(&ours), names(&theirs), "{}", adapter.display());
+        let all = norm(&names(&theirs).iter().flat_map(|name| values(&theirs, name)).collect::<Vec<_>>());
+        for name in names(&theirs) {
+            assert_eq!(ours.entry(&name).unwrap().shape, theirs.entry(&name).unwrap().shape, "{name}");
+            let (got, expected) = (values(&ours, &name), values(&theirs, &name));
+            let bound = TOLERANCE * norm(&expected) + 1e-7 * all;
+            assert!(distance(&got, &expected) <= bound, "{}: {name}", adapter.display());
+        }
+    }
+}
+
+#[test]
 fn one_token_a_row_is_enough() {
     let fixture = Fixture::new();
     let directory = golden("bert_a", "cls");

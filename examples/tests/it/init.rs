@@ -151,6 +151,49 @@ fn pairs_of_completions_are_trained_on_by_preferences_and_reported() {
 }
 
 #[test]
+fn texts_that_belong_together_are_embedded_and_reported() {
+    let fixture = Fixture::new();
+    let record = |at: usize| format!("is film {at} good ?,the film was good and {at},a bad film\n");
+    let faq: String = (0..40).map(record).collect();
+    fixture.write("faq.csv", &format!("question,answer,hard_negative\n{faq}"));
+    let ask = ["--preset", "embed", "--model", "model", "--data", "faq.csv", "--out", "faq.toml"];
+    init(&fixture, &ask).succeeded();
+    let recipe = fixture.read("faq.toml");
+    for line in [
+        "task = \"embedding\" # \"question\" is to be near \"answer\", and far from \"hard_negative\"",
+        "anchor = \"question\" # the file's name of it",
+        "positive = \"answer\" # the file's name of it",
+        "negative = \"hard_negative\" # ",
+        "train = \"faq_data/train.jsonl\"",
+        "eval = \"faq_data/eval.jsonl\"",
+        "temperature = 0.05 # ",
+        "lr = 2e-5 # ",
+    ] {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+    finetune(&fixture, &["--recipe", "faq.toml", "train.batch_size=8", "train.micro_batch_size=4"]).succeeded();
+    assert!(fixture.path("runs/faq-embed/model/modules.json").exists());
+    fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/faq-embed"]).succeeded();
+    // Two columns of texts need no names; a column of judgements is reported as ignored; an encoder-decoder is refused.
+    fixture.write("two.csv", "left,right\nis it ?,good\nwas it ?,fine\n");
+    init(&fixture, &["--preset", "embed", "--model", "model", "--data", "two.csv", "--out", "two.toml"]).succeeded();
+    assert!(fixture.read("two.toml").contains("positive = \"right\""));
+    fixture.write("judged.csv", "sentence1,sentence2,score\nis it ?,good,0.1\nwas it ?,fine,0.9\n");
+    let judged = ["--preset", "embed", "--model", "model", "--data", "judged.csv", "--out", "judged.toml"];
+    let noted = init(&fixture, &judged).succeeded().stderr;
+    assert!(noted.contains("column \"score\" is not read"), "{noted}");
+    fixture.write("three.csv", "a,b,c\nis it ?,good,x\nwas it ?,fine,y\n");
+    let three = ["--preset", "embed", "--model", "model", "--data", "three.csv", "--out", "three.toml"];
+    let refused = init(&fixture, &three).refused();
+    assert!(refused.contains("--column anchor=NAME") && refused.contains("columns are a, b, c"), "{refused}");
+    let seq2seq = Fixture::seq2seq();
+    seq2seq.write("two.csv", "left,right\nis it ?,good\nwas it ?,fine\n");
+    let ask = ["--preset", "embed", "--model", "model", "--data", "two.csv", "--out", "two.toml"];
+    let refused = init(&seq2seq, &ask).refused();
+    assert!(refused.contains("models with one stack"), "{refused}");
+}
+
+#[test]
 fn data_that_cannot_be_split_have_no_empty_file_of_evaluation_data() {
     let fixture = Fixture::new();
     // Ten classes of three records: a tenth of all of them.

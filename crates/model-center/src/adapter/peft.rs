@@ -15,7 +15,7 @@ use super::virtual_tokens::TokenTables;
 use super::{AdapterConfig, LoraConfig, weights_path};
 use crate::config::json::{parse_object, to_text};
 use crate::file::{printable, read_text, write_atomic};
-use crate::formats::safetensors::{SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource, stored};
+use crate::formats::safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource, stored};
 use crate::formats::{NameTable, TensorPart};
 use crate::model::Fill;
 use crate::{Error, Result};
@@ -432,6 +432,21 @@ impl AdapterPlan {
         }
         let trained = self.trained.iter().find(|param| param.name == name);
         trained.into_iter().flat_map(|param| param.parts.iter().map(prefixed)).collect()
+    }
+
+    /// PEFT's one tensor of the embeddings, or the keys and values, of virtual tokens, with its values. `values` gives
+    /// the values of a parameter. `None` without virtual tokens.
+    pub(crate) fn virtual_tokens_with(
+        &self,
+        mut values: impl FnMut(&str) -> Result<Vec<f32>>,
+    ) -> Result<Option<(TensorEntry, Vec<f32>)>> {
+        let Some(tables) = &self.virtual_tokens else { return Ok(None) };
+        let mut of_tables = Vec::new();
+        for name in &tables.names {
+            of_tables.extend(values(name)?);
+        }
+        let entry = TensorEntry::new(PROMPT_EMBEDDINGS, StoredDtype::F32, tables.shape());
+        Ok(Some((entry, tables.tensor(&of_tables))))
     }
 
     /// Write a PEFT directory, which exists. `fill` puts the values of the named parameter into a vector; it is called

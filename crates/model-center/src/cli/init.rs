@@ -37,7 +37,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub eval: Option<PathBuf>,
     /// A column by what it holds, where it is not found by itself: text, text_pair, label, prompt, completion,
-    /// messages, chosen or rejected; may be repeated.
+    /// messages, chosen, rejected, anchor, positive or negative; may be repeated.
     #[arg(long = "column", value_name = "WHAT=NAME")]
     pub columns: Vec<String>,
     /// Memory that the run may take, in GiB; by default all of the CUDA device, or what this machine has available.

@@ -57,6 +57,9 @@ pub(crate) const COLUMN_SYSTEM: &str = "data.columns.system";
 pub(crate) const COLUMN_MESSAGES: &str = "data.columns.messages";
 pub(crate) const COLUMN_CHOSEN: &str = "data.columns.chosen";
 pub(crate) const COLUMN_REJECTED: &str = "data.columns.rejected";
+pub(crate) const COLUMN_ANCHOR: &str = "data.columns.anchor";
+pub(crate) const COLUMN_POSITIVE: &str = "data.columns.positive";
+pub(crate) const COLUMN_NEGATIVE: &str = "data.columns.negative";
 pub(crate) const DATA_PATH: &str = "data.path";
 pub(crate) const MAX_LENGTH: &str = "data.max_length";
 pub(crate) const TARGET_LENGTH: &str = "data.target_length";
@@ -78,6 +81,7 @@ pub(crate) const LOADING_THREADS: &str = "data.loading_threads";
 
 pub(crate) const PREFERENCE_LOSS: &str = "preference.loss";
 pub(crate) const BETA: &str = "preference.beta";
+pub(crate) const TEMPERATURE: &str = "embedding.temperature";
 pub(crate) const SIMPO_GAMMA: &str = "preference.gamma";
 pub(crate) const PAIR_SMOOTHING: &str = "preference.label_smoothing";
 

@@ -164,6 +164,16 @@ pub fn forward(
             outputs.push(NamedTensor::new(format!("grad.{}", piece.name), piece.shape, values));
         }
     }
+    if let Gradients::Adapter(plan) = grads {
+        let parameters = model.parameters();
+        let gradient = |name: &str| match parameters.find_declared(name) {
+            Some(param) => whole_gradient(param, device),
+            None => Ok(Vec::new()),
+        };
+        if let Some((entry, values)) = plan.virtual_tokens_with(gradient)? {
+            outputs.push(NamedTensor::new(format!("grad.{}", entry.name), entry.shape, values));
+        }
+    }
     Ok(outputs)
 }
 

@@ -11,6 +11,7 @@ mod conversations;
 mod files;
 mod fit;
 mod labelled;
+mod matches;
 mod model;
 mod pairs;
 mod presets;
@@ -31,7 +32,19 @@ use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// What a column can hold that a user names.
-pub const COLUMNS: [&str; 8] = ["text", "text_pair", "label", "prompt", "completion", "messages", "chosen", "rejected"];
+pub const COLUMNS: [&str; 11] = [
+    "text",
+    "text_pair",
+    "label",
+    "prompt",
+    "completion",
+    "messages",
+    "chosen",
+    "rejected",
+    "anchor",
+    "positive",
+    "negative",
+];
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -97,6 +110,7 @@ pub fn starter(options: &StarterOptions, registry: &Registry<'_>) -> Result<Star
         DataKind::Labelled => labelled::write(options, &model, &mut made)?,
         DataKind::Conversations => conversations::write(options, &model, &mut made)?,
         DataKind::Pairs => pairs::write(options, &model, &mut made)?,
+        DataKind::Matches => matches::write(options, &model, &mut made)?,
         DataKind::Tokens => tokens::write(preset, (options, &model), &mut made)?,
     };
     preset.trained.write(&mut made.sheet);

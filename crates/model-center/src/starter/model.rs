@@ -97,6 +97,10 @@ impl FoundModel {
                 "has no head for classes",
                 "name an encoder such as google-bert/bert-base-uncased, or learn label words: docs/tasks.md",
             ),
+            DataKind::Matches if is_encoder_decoder => (
+                "is an encoder-decoder, and embeddings are of models with one stack",
+                "name an encoder such as sentence-transformers/all-MiniLM-L6-v2, or a decoder",
+            ),
             DataKind::Conversations | DataKind::Pairs if is_encoder => (
                 "is an encoder, which predicts no next token",
                 "name a language model such as HuggingFaceTB/SmolLM2-135M-Instruct",

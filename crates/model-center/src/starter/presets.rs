@@ -14,6 +14,8 @@ pub enum DataKind {
     Conversations,
     /// Pairs of completions, a better and a worse one.
     Pairs,
+    /// Pairs of texts that belong together.
+    Matches,
     /// Token files.
     Tokens,
 }
@@ -139,6 +141,23 @@ const DPO: Preset = Preset {
     ..LORA
 };
 
+const EMBED: Preset = Preset {
+    name: "embed",
+    doc: "embeddings: texts that belong together get near ones, by a contrastive loss",
+    data: DataKind::Matches,
+    model: "sentence-transformers/all-MiniLM-L6-v2",
+    batch: 128,
+    epochs: 1,
+    lr: |_| 2e-5,
+    lr_reason: "usual for a model that has embeddings already; up to ten times as much for a base model",
+    lines: &[
+        (keys::TEMPERATURE, "0.05", "usual; lower values weigh the nearest wrong texts more"),
+        (keys::SCHEDULE, "\"linear\"", TO_ZERO),
+        (keys::WARMUP, "0.1", "the first 10 % of the steps"),
+    ],
+    ..CLASSIFY
+};
+
 const PRETRAIN: Preset = Preset {
     name: "pretrain",
     doc: "a decoder from random initialization on token files",
@@ -159,7 +178,7 @@ const PRETRAIN: Preset = Preset {
 };
 
 /// The presets by name.
-pub const PRESETS: &[Preset] = &[CLASSIFY, SFT, LORA, QLORA, DPO, PRETRAIN];
+pub const PRESETS: &[Preset] = &[CLASSIFY, SFT, LORA, QLORA, DPO, EMBED, PRETRAIN];
 
 /// The preset of a name.
 ///
