@@ -6,6 +6,7 @@ use crate::cpu::gemm::{self, BatchedProduct, Operand, Product};
 use crate::cpu::math::{activate, times_slope};
 use crate::cpu::reduce::column_sum;
 use crate::cpu::threads::Threads;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{AddScaled, ColumnSum, Gemm, Matrix};
 
@@ -23,8 +24,10 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     if m == 0 || n == 0 {
         return Ok(());
     }
-    if let Some(residual) = epilogue.residual {
-        // It becomes the old content: as many bytes as a sum after the product would move.
+    // Of f32 it is added to finished sums, so that the bits are those of a sum after the product, however many stretches
+    // a product has. Of 16-bit types it becomes the old content, and is rounded once.
+    let is_last = c.view.dtype() == DType::F32;
+    if let Some(residual) = epilogue.residual.filter(|_| !is_last) {
         add_scaled(threads, AddScaled { alpha: 1.0, a: residual, beta: 0.0, b: None, out: c.view.reborrow() })?;
         beta = 1.0;
     }
@@ -46,7 +49,7 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
         a: operand(a)?,
         b: operand(b)?,
         beta,
-        c: FloatsMut::of(NAME, c.view)?,
+        c: FloatsMut::of(NAME, c.view.reborrow())?,
         ldc: c.ld,
         epilogue: gemm::Epilogue {
             bias,
@@ -55,11 +58,16 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
             gradient: slope.as_ref().map(|(points, times)| (*points, n, times as gemm::ActivationGradient<'_>)),
         },
     };
-    let threads = if threads.count() == 1 { gemm::Threads::Calling } else { gemm::Threads::Pool(threads) };
+    let of_product = if threads.count() == 1 { gemm::Threads::Calling } else { gemm::Threads::Pool(threads) };
     if count == [1; 3] {
-        return gemm::product(threads, first);
+        gemm::product(of_product, first)?;
+    } else {
+        gemm::product_batch(of_product, BatchedProduct { first, count, a_stride, b_stride, c_stride })?;
     }
-    gemm::product_batch(threads, BatchedProduct { first, count, a_stride, b_stride, c_stride })
+    match epilogue.residual.filter(|_| is_last) {
+        Some(a) => add_scaled(threads, AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out: c.view }),
+        None => Ok(()),
+    }
 }
 
 fn operand(matrix: Matrix<'_>) -> Result<Operand<'_>> {
