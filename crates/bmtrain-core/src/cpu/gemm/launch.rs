@@ -24,8 +24,8 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     if m == 0 || n == 0 {
         return Ok(());
     }
-    // Of f32 it is added to finished sums, so that the bits are those of a sum after the product, however many stretches
-    // a product has. Of 16-bit types it becomes the old content, and is rounded once.
+    // To f32 it is added after the product: the same bits as a sum of its own, over however many stretches. A 16-bit
+    // result begins with it and is rounded once.
     let is_last = c.view.dtype() == DType::F32;
     if let Some(residual) = epilogue.residual.filter(|_| !is_last) {
         add_scaled(threads, AddScaled { alpha: 1.0, a: residual, beta: 0.0, b: None, out: c.view.reborrow() })?;
