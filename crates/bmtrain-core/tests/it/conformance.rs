@@ -6,6 +6,7 @@ use bmtrain_core::conformance::{
 };
 use bmtrain_core::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use bmtrain_core::kernel::{Dest, Kernel, Multiply};
+use bmtrain_core::ops::{self, ProductWeight};
 use bmtrain_core::wrap::{Counting, Deferred};
 use bmtrain_core::{Backend, DType, Device, Error, Kernels, Lane, Result, Segment, Tensor};
 use std::collections::BTreeSet;
@@ -83,6 +84,29 @@ fn two_threads_give_the_bits_of_one() {
         let (one, two) = (device(1, set), device(2, set));
         let what = format!("bits, {set}");
         all_pass(&what, &cases, |case| case.dtypes.clone(), |case, dtype| compare_bits(&one, &two, case, dtype));
+    }
+}
+
+#[test]
+fn a_residual_has_the_bits_of_an_addition_after_the_product() {
+    // Several stretches of the sum with every instruction set, by every way in which rows are multiplied.
+    const K: usize = 1700;
+    let values = |count: usize, step: usize| (0..count).map(|i| (i * step % 2003) as f32 / 1001.5 - 1.0).collect();
+    let variable = |device: &Device, shape: [usize; 2], step: usize| {
+        let values: Vec<f32> = values(shape[0] * shape[1], step);
+        Var::constant(Tensor::from_slice(device, shape, &values).unwrap())
+    };
+    for (set, rows) in InstructionSet::available().flat_map(|set| [1, 9, 40, 200].map(|rows| (set, rows))) {
+        let device = device(2, set);
+        let (x, weight) = (variable(&device, [rows, K], 7919), variable(&device, [80, K], 104_729));
+        let residual = variable(&device, [rows, 80], 1_299_709);
+        let bias = Var::constant(Tensor::from_slice(&device, [80], &values(80, 31)).unwrap());
+        let cx = Ctx::inference(&device);
+        let together = ops::linear(&cx, &x, ProductWeight::from(&weight).plus(&residual), Some(&bias), None).unwrap();
+        let product = ops::linear(&cx, &x, &weight, Some(&bias), None).unwrap();
+        let apart = ops::add(&cx, &product, &residual).unwrap();
+        let bits = |x: &Var| x.value().to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(&together), bits(&apart), "{set}, {rows} rows");
     }
 }
 

@@ -277,12 +277,12 @@ pub(super) fn finish(
     if let Some(activation) = job.activation {
         activation(buffer);
     }
-    if let Some((saved, leading, gradient)) = job.gradient {
+    if let Some((other, leading, combine)) = job.combination {
         let mut values = [0.0f32; MAX_TILE];
         for (i, line) in rows.clone().zip(values.chunks_exact_mut(width)) {
-            widen(saved, i * leading + j, &mut line[..columns]);
+            widen(other, i * leading + j, &mut line[..columns]);
         }
-        gradient(buffer, &values[..buffer.len()]);
+        combine(buffer, &values[..buffer.len()]);
     }
     for (i, line) in rows.zip(buffer.chunks_exact(width)) {
         // SAFETY: the task owns these rows and columns.

@@ -2,7 +2,7 @@
 
 use super::operand::{Matrix, Source, check_extent};
 use super::shared::Shared;
-use super::{Activation, ActivationGradient, BatchedProduct, Product};
+use super::{Activation, BatchedProduct, Combination, Product};
 use crate::error::{Error, Result};
 use crate::shape::expect_apart;
 
@@ -21,7 +21,7 @@ pub(super) struct GemmJob<'a> {
     pub(super) bias: Option<Source<'a>>,
     pub(super) pre_activation: Option<(Shared<'a>, usize)>,
     pub(super) activation: Option<Activation<'a>>,
-    pub(super) gradient: Option<(Source<'a>, usize, ActivationGradient<'a>)>,
+    pub(super) combination: Option<(Source<'a>, usize, Combination<'a>)>,
 }
 
 impl<'a> GemmJob<'a> {
@@ -43,7 +43,7 @@ impl<'a> GemmJob<'a> {
         if let Some((target, leading)) = &epilogue.pre_activation {
             check_rows(target.len(), (m, n), *leading, 0, op, "the pre-activation")?;
         }
-        if let Some((source, leading, _)) = &epilogue.gradient {
+        if let Some((source, leading, _)) = &epilogue.combination {
             check_rows(source.len(), (m, n), *leading, 0, op, "the saved pre-activation")?;
         }
         Ok(GemmJob {
@@ -60,7 +60,7 @@ impl<'a> GemmJob<'a> {
             bias: epilogue.bias,
             pre_activation: epilogue.pre_activation.map(|(target, leading)| (Shared::new(target), leading)),
             activation: epilogue.activation,
-            gradient: epilogue.gradient,
+            combination: epilogue.combination,
         })
     }
 
@@ -74,7 +74,7 @@ impl<'a> GemmJob<'a> {
 
     /// Whether there is more to the epilogue than a bias.
     pub(super) fn changes_values(&self) -> bool {
-        self.pre_activation.is_some() || self.activation.is_some() || self.gradient.is_some()
+        self.pre_activation.is_some() || self.activation.is_some() || self.combination.is_some()
     }
 }
 
@@ -106,7 +106,7 @@ impl<'a> Batch<'a> {
     pub(super) fn new(batch: BatchedProduct<'a>) -> Result<Self> {
         const OP: &str = "gemm_batch";
         let BatchedProduct { first, count, a_stride, b_stride, c_stride } = batch;
-        if first.epilogue.pre_activation.is_some() || first.epilogue.gradient.is_some() {
+        if first.epilogue.pre_activation.is_some() || first.epilogue.combination.is_some() {
             return Err(Error::argument(OP, "the epilogue of a batch may hold a bias and an activation only"));
         }
         let overflow =

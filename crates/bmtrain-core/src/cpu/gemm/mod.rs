@@ -100,12 +100,12 @@ impl Threads<'_> {
 /// multiple of 8; some of the values may be padding, whose results are dropped.
 pub type Activation<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
 
-/// A function that turns gradients (first slice, in place) into gradients before an activation, given the activation's
-/// saved input (second slice, same length). The rules of [`Activation`] apply.
-pub type ActivationGradient<'a> = &'a (dyn Fn(&mut [f32], &[f32]) + Sync);
+/// A function of a result (first slice, in place) and another matrix (second slice, same length): a gradient times the
+/// derivative at an activation's saved input, or the sum with a residual. The rules of [`Activation`] apply.
+pub type Combination<'a> = &'a (dyn Fn(&mut [f32], &[f32]) + Sync);
 
 /// What happens to each element of C after the whole sum, in this order: `x += bias[column]`, store x as the
-/// pre-activation, `x = activation(x)`, `x = gradient(x, saved)`; then x is rounded to C's type.
+/// pre-activation, `x = activation(x)`, `x = combination(x, other)`; then x is rounded to C's type.
 ///
 /// [`Epilogue::default`] does nothing.
 #[derive(Default)]
@@ -116,8 +116,8 @@ pub struct Epilogue<'a> {
     pub pre_activation: Option<(Target<'a>, usize)>,
     /// The activation.
     pub activation: Option<Activation<'a>>,
-    /// Values saved by an earlier product (with the distance between rows) and what to do with them.
-    pub gradient: Option<(Source<'a>, usize, ActivationGradient<'a>)>,
+    /// Another matrix (with the distance between rows) and how its values change the result.
+    pub combination: Option<(Source<'a>, usize, Combination<'a>)>,
 }
 
 /// `C = epilogue(alpha * A·B + beta * C)`.

@@ -4,7 +4,7 @@
 //! one sum: a product with the dequantised matrix has the same bits, and 16-bit results are rounded once.
 
 use super::super::floats::{Floats, FloatsMut};
-use super::super::gemm::{self, ActivationGradient, Epilogue, Operand, Product, Source};
+use super::super::gemm::{self, Combination, Epilogue, Operand, Product, Source};
 use super::super::math::times_slope;
 use super::super::threads::Threads;
 use super::{Blocks, ELEMENTS, ROWS_AT_ONCE, scratch};
@@ -43,8 +43,7 @@ pub(in crate::cpu) fn input_gradient(threads: &Threads, a: QuantisedInputGradien
                 blocks.band(index * ROWS_AT_ONCE, first..first + columns, piece);
             });
             let len = (m - 1) * k + columns;
-            let gradient =
-                slope.as_ref().map(|(points, times)| (points.part(first, len), k, times as ActivationGradient<'_>));
+            let gradient = slope.as_ref().map(|(points, times)| (points.part(first, len), k, times as Combination<'_>));
             gemm::product(
                 of_product,
                 Product {
@@ -57,7 +56,7 @@ pub(in crate::cpu) fn input_gradient(threads: &Threads, a: QuantisedInputGradien
                     beta: if add { 1.0 } else { 0.0 },
                     c: dx.part(first, len),
                     ldc: k,
-                    epilogue: Epilogue { gradient, ..Epilogue::default() },
+                    epilogue: Epilogue { combination: gradient, ..Epilogue::default() },
                 },
             )?;
         }

@@ -161,7 +161,7 @@ impl Operands<'_> {
                 bias: bias.map(|bias| bias.part(first, n)),
                 pre_activation,
                 activation,
-                gradient: None,
+                combination: None,
             },
         }
     }

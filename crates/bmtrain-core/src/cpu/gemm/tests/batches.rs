@@ -28,7 +28,7 @@ fn wrong_lengths_and_strides_are_errors_and_write_nothing() {
         ("row distance of C", |p| p.ldc = 4),
         ("length of C", |p| p.ldc = 6),
         ("length of the bias", |p| p.epilogue.bias = Some(Source::F32(&SHORT))),
-        ("length of the saved", |p| p.epilogue.gradient = Some((Source::F32(&SHORT), 5, &slope))),
+        ("length of the saved", |p| p.epilogue.combination = Some((Source::F32(&SHORT), 5, &slope))),
         ("strides of A", |p| p.a.row_stride = usize::MAX),
         ("strides of B", |p| p.b.row_stride = usize::MAX),
     ];

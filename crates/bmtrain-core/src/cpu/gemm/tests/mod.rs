@@ -163,7 +163,7 @@ impl Trial {
             bias: Some(self.bias.source()),
             pre_activation: Some((pre.target(), ldc)),
             activation: Some(&activate),
-            gradient: Some((self.saved.source(), ldc, &slope)),
+            combination: Some((self.saved.source(), ldc, &slope)),
         };
         let epilogue = if epilogue { everything } else { Epilogue::default() };
         let job = GemmJob::new(Product { m, n, k, alpha, a, b, beta, c: c.target(), ldc, epilogue }).unwrap();
