@@ -203,22 +203,45 @@ def in_every_layout(programs, sets, out):
     return out / "one" / "model", one, most
 
 
-def logits_of(programs, inputs, out, model, *arguments):
-    """`forward`'s logits of a file of inputs."""
+def logits_of(programs, path, model, *arguments):
+    """`forward`'s logits of a decoder for a file of inputs, where the mask has a token."""
     from safetensors.torch import load_file
 
-    run(programs / "forward", "--model", model, *arguments, "--inputs", inputs, "--out", out)
-    return load_file(out)["logits"]
+    out, inputs = path.with_name("logits.safetensors"), load_file(path)
+    run(programs / "forward", "--model", model, *arguments, "--inputs", path, "--out", out)
+    return load_file(out)["logits"].reshape(*inputs["input_ids"].shape, -1)[inputs["attention_mask"].bool()]
 
 
-def peft_logits(model, adapter, inputs):
-    """PEFT's logits of a decoder with a saved adapter in 64-bit floats, without the logits of virtual tokens."""
+def peft_logits(path, model, adapter):
+    """PEFT's logits of a decoder with a saved adapter, in 64-bit floats and in the same places."""
     import torch
     from goldens import in_64_bits
     from peft import PeftModel
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
+    inputs = load_file(path)
     model = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
     with torch.no_grad(), in_64_bits():
         logits = PeftModel.from_pretrained(model, adapter).double().eval()(**inputs).logits
-    return logits[:, -inputs["input_ids"].shape[1]:]
+    # Without the logits of virtual tokens.
+    return logits[:, -inputs["input_ids"].shape[1]:][inputs["attention_mask"].bool()]
+
+
+def write_t5(directory):
+    """A T5 of t5-small's width with random weights."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(7)
+    config = T5Config(vocab_size=4000, d_model=512, d_kv=64, d_ff=2048, num_layers=3, num_heads=8, dropout_rate=0.0,
+                      decoder_start_token_id=0)
+    T5ForConditionalGeneration(config).save_pretrained(directory)
+
+
+def judge(text, figures, is_ok=True):
+    """Ends a claim with the verdict: each figure is to be at most its bound. `text` precedes the figures."""
+    from speed import verdict
+
+    is_ok = is_ok and all(value <= bound for value, bound in figures)
+    verdict(text + ",".join(f"{value:.1e}" for value, _ in figures), "ok" if is_ok else "short")

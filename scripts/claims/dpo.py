@@ -14,7 +14,9 @@ import json
 import sys
 from pathlib import Path
 
-from adapters import finetune, largest, sample_updates, training_of, with_lora  # sets what the packages below read
+from adapters import (  # sets what the packages below read
+    finetune, judge, largest, sample_updates, training_of, with_lora,
+)
 
 # What is in both is the environment's.
 sys.path.append(sys.argv[3])
@@ -157,10 +159,7 @@ def main():
             print(f"{kind}, {name}: {difference:.1e}", file=sys.stderr)
             layouts = max(layouts, difference)
     figures = [max(values) for values in zip(*found)] + [layouts]
-    figure = ",".join(f"{value:.1e}" for value in figures)
-    is_ok = all(value <= BOUND for value in figures)
-    print(f"dpo {figure} {'ok' if is_ok else 'short'}")
-    sys.exit(not is_ok)
+    judge("dpo ", [(value, BOUND) for value in figures])
 
 
 if __name__ == "__main__":

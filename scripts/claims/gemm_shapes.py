@@ -70,7 +70,7 @@ class Figures:
 
 
 def measure(arguments, threads, part, figures):
-    """One more set of rounds for the shapes that have `part` in their names, into `figures` by shape."""
+    """One more set of rounds for the shapes that have `part` in their names and roles, into `figures` by shape."""
     variables = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     seconds = ["--seconds", arguments.seconds]
     bench = Program([arguments.bench, "--json", "--on-request", "--threads", threads, *seconds, part], variables)
@@ -96,19 +96,10 @@ def measure(arguments, threads, part, figures):
 
 
 def measure_again(arguments, figures):
-    """As many rounds again for shapes that are below the bound: of all that have their name, since the name is what
-    `gemm_bench` selects by."""
-    short = {(key[0], key[-1]) for key, of in figures.items() if of.nearest()[1] < LEAST}
-    for name, threads in sorted(short):
-        say(f"{name} on {threads} thread(s) is measured again")
-        again = collections.defaultdict(Figures)
-        measure(arguments, threads, name, again)
-        for key, more in again.items():
-            # "skinny 1" selects "skinny 16" too.
-            if (key[0], key[-1]) in short and key[0] == name:
-                for program, speeds in more.speeds.items():
-                    figures[key].speeds[program] += speeds
-                figures[key].shares += more.shares
+    """As many rounds again for the shapes that are below the bound."""
+    for name, role, *_, threads in [key for key, of in figures.items() if of.nearest()[1] < LEAST]:
+        say(f"{name} {role} on {threads} thread(s) is measured again")
+        measure(arguments, threads, f"{name} {role}", figures)
 
 
 def main():
@@ -118,7 +109,7 @@ def main():
     instruction_sets.add_option(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.15, help="for each shape in each round")
-    parser.add_argument("--part", default="", help="only shapes with this in their names")
+    parser.add_argument("--part", default="", help="only shapes with this in their names and roles")
     arguments = parser.parse_args()
 
     if arguments.isa is None:

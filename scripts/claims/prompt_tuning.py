@@ -11,18 +11,18 @@ ranks and on two pipeline stages. PEFT reads the adapter that `finetune` wrote. 
 to its own norm. Called by prompt-tuning.sh; runs in the environment of scripts/python_env.sh.
 """
 
+import json
 import sys
 from pathlib import Path
 
 from adapters import (  # sets what the packages below read
-    compare_adapter, in_every_layout, largest, logits_of, peft_logits, peft_losses, relative,
-    sample_updates, training_of, with_adapter, write_passages,
+    compare_adapter, in_every_layout, judge, largest, logits_of, peft_logits, peft_losses, relative, sample_updates,
+    training_of, with_adapter, write_passages, write_t5,
 )
 
 import torch
 from make_adapters import outputs_of, prompted_loss
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 LOGITS, GRADIENTS, LOSSES = 1e-5, 1e-4, 1e-4
 STEPS, BATCH, LENGTH, VIRTUAL = 20, 4, 64, 12
@@ -31,14 +31,6 @@ PROMPT_TEXT = "A passage of an old novel about whales and the sea:"
 
 PROMPT = {"task_type": "CAUSAL_LM", "num_virtual_tokens": VIRTUAL}
 OF_T5 = {"task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 5}
-
-
-def write_t5(directory):
-    """A T5 of t5-small's width with random weights."""
-    torch.manual_seed(7)
-    config = T5Config(vocab_size=4000, d_model=512, d_kv=64, d_ff=2048, num_layers=3, num_heads=8, dropout_rate=0.0,
-                      decoder_start_token_id=0)
-    T5ForConditionalGeneration(config).save_pretrained(directory)
 
 
 def inputs_of(tuned, generator):
@@ -68,8 +60,6 @@ def compare(name, base, kind, settings, programs, scratch):
 
 def mark_decoder_prompt(adapter):
     """Virtual tokens of the decoder are a key of our own: PEFT computes them no longer."""
-    import json
-
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_prompt": True}), encoding="utf-8")
 
@@ -101,16 +91,10 @@ def main():
     print(f"losses {ours[0]:.4f} -> {ours[-1]:.4f}, PEFT {theirs[0]:.4f} -> {theirs[-1]:.4f}", file=sys.stderr)
 
     path = scratch / "prompt_compared/inputs.safetensors"
-    inputs = load_file(path)
-    seen = inputs["attention_mask"].bool()
-    theirs = peft_logits(base, tuned, inputs)
-    read = logits_of(programs, path, scratch / "read.safetensors", base, "--adapter", tuned)
-    read = relative(read.reshape(theirs.shape)[seen], theirs[seen])
+    read = relative(logits_of(programs, path, base, "--adapter", tuned), peft_logits(path, base, tuned))
     logits, gradients = (max(values) for values in zip(*compared))
-    figures = [(logits, LOGITS), (gradients, GRADIENTS), (losses, LOSSES), (layouts, LOSSES), (read, LOGITS)]
-    figure = ",".join(f"{value:.1e}" for value, _ in figures)
-    print(f"prompt-tuning {figure} {'ok' if all(value <= bound for value, bound in figures) else 'short'}")
-    sys.exit(any(value > bound for value, bound in figures))
+    judge("prompt-tuning ", [(logits, LOGITS), (gradients, GRADIENTS), (losses, LOSSES), (layouts, LOSSES),
+                             (read, LOGITS)])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from adapters import (  # sets what the packages below read
-    compare_adapter, cross_entropy, finetune, largest, peft_losses, run, sample_updates, training_of, with_lora,
+    compare_adapter, cross_entropy, finetune, judge, largest, peft_losses, run, sample_updates, training_of, with_lora,
     write_passages,
 )
 
@@ -110,10 +110,7 @@ def main():
     print(f"losses {ours[0]:.4f} -> {ours[-1]:.4f}, PEFT {theirs[0]:.4f} -> {theirs[-1]:.4f}", file=sys.stderr)
     losses = largest(ours, theirs)
     figures = [(logits, LOGITS), (gradients, GRADIENTS), (losses, LOSSES)]
-    is_ok = codes == 0 and scales == 0 and all(value <= bound for value, bound in figures)
-    figure = ",".join(f"{value:.1e}" for value, _ in figures)
-    print(f"qlora {codes},{scales},{figure} {'ok' if is_ok else 'short'}")
-    sys.exit(not is_ok)
+    judge(f"qlora {codes},{scales},", figures, codes == 0 and scales == 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 //! the multiply-add peak measured in the same run.
 //!
 //! `cargo run --release --example gemm_bench -p bmtrain-core -- [--json [--on-request]] [--threads N] [--seconds S]
-//! [PART_OF_A_NAME]`
+//! [PART]`, where PART is contained in the name and role of a shape, such as "bert up" or "skinny 64 Forward"
 //!
 //! Each figure is the best of many short runs, S seconds together (0.4): neighbours on the machine make runs longer,
 //! never shorter. With `--json` every figure is a record with the strides of its operands, for other programs that
@@ -117,24 +117,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
     let pools: Vec<Pool> = options.threads.iter().map(|count| Pool::new(*count)).collect::<Result<_, _>>()?;
     let mut shapes = shapes();
-    shapes.retain(|shape| shape.name.contains(&options.part));
-    match (options.json, options.on_request) {
-        (false, _) => table(&options, &pools, &shapes),
-        (true, false) => {
-            for (shape, pool) in shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool))) {
-                record(shape, pool, options.budget)?;
-            }
-            Ok(())
-        }
-        (true, true) => {
-            let each = shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool)));
-            for (request, (shape, pool)) in std::io::stdin().lines().zip(each.cycle()) {
-                request?;
-                record(shape, pool, options.budget)?;
-            }
-            Ok(())
-        }
+    shapes.retain(|shape| format!("{} {}", shape.name, shape.role).contains(&options.part));
+    if !options.json {
+        return table(&options, &pools, &shapes);
     }
+    let mut each = shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool)));
+    if !options.on_request {
+        return each.try_for_each(|(shape, pool)| record(shape, pool, options.budget));
+    }
+    for (request, (shape, pool)) in std::io::stdin().lines().zip(each.cycle()) {
+        request?;
+        record(shape, pool, options.budget)?;
+    }
+    Ok(())
 }
 
 /// Prints the shapes by lines, with a column for each number of threads.
