@@ -11,6 +11,12 @@ fn finetune(fixture: &Fixture, arguments: &[&str]) -> Outcome {
     fixture.run(env!("CARGO_BIN_EXE_finetune"), arguments)
 }
 
+fn has_lines(recipe: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
+    }
+}
+
 /// Tickets of five queues with 120, 60, 24, 12 and 5 records, in a file with a header of its own.
 fn tickets() -> String {
     let words = ["good", "bad", "fine", "poor", "not"];
@@ -37,7 +43,7 @@ fn five_uneven_classes_of_a_csv_are_trained_on_in_three_commands() {
     let outcome = init(&fixture, &ask).succeeded();
     assert!(outcome.stdout.contains("finetune --recipe tickets.toml"), "{}", outcome.stdout);
     let recipe = fixture.read("tickets.toml");
-    for line in [
+    let lines = [
         "task = \"classification\" # column \"queue\" has 5 classes",
         "text = \"body\" # ",
         "label = \"queue\" # 5 different values",
@@ -49,9 +55,8 @@ fn five_uneven_classes_of_a_csv_are_trained_on_in_three_commands() {
         "batch_size = 32 # usual",
         "lr = 0.0005 # ",
         "dir = \"runs/tickets-classify\"",
-    ] {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    ];
+    has_lines(&recipe, &lines);
     // Every line has its reason.
     let is_setting = |line: &&str| line.contains(" = ") && !line.starts_with('#');
     assert!(recipe.lines().filter(is_setting).all(|line| line.contains(" # ")), "{recipe}");
@@ -78,7 +83,7 @@ fn instructions_with_columns_of_their_own_become_a_run_of_updates() {
     let ask = ["--preset", "lora", "--model", "model", "--data", "faq.jsonl", "--out", "faq.toml"];
     init(&fixture, &[&ask[..], &["--set", "device.threads=1"]].concat()).succeeded();
     let recipe = fixture.read("faq.toml");
-    for line in [
+    let lines = [
         "method = \"lora\" # ",
         "records = \"prompt-completion\" # columns question, answer",
         "prompt = \"question\" # ",
@@ -87,9 +92,8 @@ fn instructions_with_columns_of_their_own_become_a_run_of_updates() {
         "eval = \"faq_data/eval.jsonl\"",
         "lr = 0.0002 # ",
         "threads = 1 # --set",
-    ] {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    ];
+    has_lines(&recipe, &lines);
     finetune(&fixture, &["--recipe", "faq.toml", "--dry-run"]).succeeded();
     finetune(&fixture, &["--recipe", "faq.toml", "train.epochs=1"]).succeeded();
     assert!(fixture.path("runs/faq-lora/model/adapter_config.json").exists());
@@ -104,9 +108,10 @@ fn updates_beside_a_model_in_4_bits_are_trained_and_reported() {
     let ask = ["--preset", "qlora", "--model", "wide/model", "--data", "faq.jsonl", "--out", "faq.toml"];
     init(&fixture, &ask).succeeded();
     let recipe = fixture.read("faq.toml");
-    for line in ["method = \"lora\" # ", "rank = 16 # ", "alpha = 32 # ", "quantize = \"nf4\" # ", "lr = 0.0002 # "] {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    has_lines(
+        &recipe,
+        &["method = \"lora\" # ", "rank = 16 # ", "alpha = 32 # ", "quantize = \"nf4\" # ", "lr = 0.0002 # "],
+    );
     finetune(&fixture, &["--recipe", "faq.toml", "train.epochs=1"]).succeeded();
     assert!(fixture.path("runs/faq-qlora/model/adapter_config.json").exists());
     fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/faq-qlora"]).succeeded();
@@ -122,7 +127,7 @@ fn pairs_of_completions_are_trained_on_by_preferences_and_reported() {
     let ask = ["--preset", "dpo", "--model", "model", "--data", "pairs.jsonl", "--out", "pairs.toml"];
     init(&fixture, &ask).succeeded();
     let recipe = fixture.read("pairs.toml");
-    for line in [
+    let lines = [
         "task = \"preference\" # ",
         "prompt = \"question\" # the file's name of it",
         "loss = \"dpo\" # ",
@@ -132,9 +137,8 @@ fn pairs_of_completions_are_trained_on_by_preferences_and_reported() {
         "eval = \"pairs_data/eval.jsonl\"",
         "batch_size = 32 # ",
         "lr = 2e-5 # ",
-    ] {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    ];
+    has_lines(&recipe, &lines);
     assert!(!recipe.contains("chosen = "), "{recipe}");
     finetune(&fixture, &["--recipe", "pairs.toml", "train.batch_size=8", "train.micro_batch_size=4"]).succeeded();
     assert!(fixture.path("runs/pairs-dpo/model/adapter_config.json").exists());
@@ -159,7 +163,7 @@ fn texts_that_belong_together_are_embedded_and_reported() {
     let ask = ["--preset", "embed", "--model", "model", "--data", "faq.csv", "--out", "faq.toml"];
     init(&fixture, &ask).succeeded();
     let recipe = fixture.read("faq.toml");
-    for line in [
+    let lines = [
         "task = \"embedding\" # \"question\" is to be near \"answer\", and far from \"hard_negative\"",
         "anchor = \"question\" # the file's name of it",
         "positive = \"answer\" # the file's name of it",
@@ -168,9 +172,8 @@ fn texts_that_belong_together_are_embedded_and_reported() {
         "eval = \"faq_data/eval.jsonl\"",
         "temperature = 0.05 # ",
         "lr = 2e-5 # ",
-    ] {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    ];
+    has_lines(&recipe, &lines);
     finetune(&fixture, &["--recipe", "faq.toml", "train.batch_size=8", "train.micro_batch_size=4"]).succeeded();
     assert!(fixture.path("runs/faq-embed/model/modules.json").exists());
     fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/faq-embed"]).succeeded();
@@ -239,11 +242,13 @@ fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
     let ask = ["--preset", "sft", "--model", "model", "--out", "alpaca.toml", "--data", "train.json", "dev.json"];
     init(&fixture, &ask).succeeded();
     let recipe = fixture.read("alpaca.toml");
-    for line in
-        ["records = \"alpaca\"", "train = \"train.json\" # 12 records", "eval = \"dev.json\" # given", "batch_size = 8"]
-    {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    let lines = [
+        "records = \"alpaca\"",
+        "train = \"train.json\" # 12 records",
+        "eval = \"dev.json\" # given",
+        "batch_size = 8",
+    ];
+    has_lines(&recipe, &lines);
 }
 
 #[test]
@@ -258,11 +263,14 @@ fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_make
     let sets = ["--set", "data.eod_token=[SEP]", "--out", "p.toml"];
     init(&fixture, &[&ask[..], &["books.bin"], &sets].concat()).succeeded();
     let recipe = fixture.read("p.toml");
-    for line in
-        ["init = \"random\"", "corpora = [\"books\"] # ", "split = \"90,10,0\"", "lr = 0.0006", "schedule = \"cosine\""]
-    {
-        assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-    }
+    let lines = [
+        "init = \"random\"",
+        "corpora = [\"books\"] # ",
+        "split = \"90,10,0\"",
+        "lr = 0.0006",
+        "schedule = \"cosine\"",
+    ];
+    has_lines(&recipe, &lines);
     fixture.run(env!("CARGO_BIN_EXE_pretrain"), &["--recipe", "p.toml", "--dry-run"]).succeeded();
     // Token files of their own are evaluated on, as far as they go, whichever way they are named.
     fixture.write("valid.jsonl", &sentences(3000));
@@ -273,9 +281,7 @@ fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_make
         let sets = ["--set", "data.eod_token=[SEP]", "--out", &out];
         init(&fixture, &[&ask[..], data, &sets].concat()).succeeded();
         let recipe = fixture.read(&out);
-        for line in ["corpora = [\"books\"] # ", "valid = [\"books_valid\"] # given: ", "split = \"100,0,0\""] {
-            assert!(recipe.contains(line), "{line} is not in\n{recipe}");
-        }
+        has_lines(&recipe, &["corpora = [\"books\"] # ", "valid = [\"books_valid\"] # given: ", "split = \"100,0,0\""]);
         let iterations = recipe.lines().find_map(|line| line.strip_prefix("iterations = ")).unwrap();
         let iterations: u64 = iterations.split(' ').next().unwrap().parse().unwrap();
         assert!(iterations > 1, "{recipe}");

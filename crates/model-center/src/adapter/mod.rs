@@ -49,6 +49,7 @@ pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
 pub use plan::AdapterPlan;
 pub(crate) use plan::TOKENS;
 pub use scaling::LearnedFactors;
+pub(crate) use virtual_tokens::PROMPT_EMBEDDINGS;
 
 use crate::{Error, Result};
 use peft::PeftDirectory;

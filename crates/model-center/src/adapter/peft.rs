@@ -11,11 +11,11 @@ use super::modules::{LinearModule, names_module};
 use super::peft_config;
 use super::plan::AdapterPlan;
 use super::scaling::{has_own_inputs, shared_inputs};
-use super::virtual_tokens::TokenTables;
+use super::virtual_tokens::{PROMPT_EMBEDDINGS, TokenTables};
 use super::{AdapterConfig, LoraConfig, weights_path};
 use crate::config::json::{parse_object, to_text};
 use crate::file::{printable, read_text, write_atomic};
-use crate::formats::safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource, stored};
+use crate::formats::safetensors::{SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource, stored};
 use crate::formats::{NameTable, TensorPart};
 use crate::model::Fill;
 use crate::{Error, Result};
@@ -32,9 +32,6 @@ pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
-/// The embeddings of virtual tokens, before the encoder and then before the decoder where both have them; of prefix
-/// tuning, of each virtual token the keys and values of all layers.
-const PROMPT_EMBEDDINGS: &str = "prompt_embeddings";
 /// What follows the path of a module in the name of its lengths of rows.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
 /// What follows it in the name of its learned factors.
@@ -434,21 +431,6 @@ impl AdapterPlan {
         trained.into_iter().flat_map(|param| param.parts.iter().map(prefixed)).collect()
     }
 
-    /// PEFT's one tensor of the embeddings, or the keys and values, of virtual tokens, with its values. `values` gives
-    /// the values of a parameter. `None` without virtual tokens.
-    pub(crate) fn virtual_tokens_with(
-        &self,
-        mut values: impl FnMut(&str) -> Result<Vec<f32>>,
-    ) -> Result<Option<(TensorEntry, Vec<f32>)>> {
-        let Some(tables) = &self.virtual_tokens else { return Ok(None) };
-        let mut of_tables = Vec::new();
-        for name in &tables.names {
-            of_tables.extend(values(name)?);
-        }
-        let entry = TensorEntry::new(PROMPT_EMBEDDINGS, StoredDtype::F32, tables.shape());
-        Ok(Some((entry, tables.tensor(&of_tables))))
-    }
-
     /// Write a PEFT directory, which exists. `fill` puts the values of the named parameter into a vector; it is called
     /// once for each of [`AdapterPlan::written`], in order.
     ///
@@ -467,19 +449,16 @@ impl AdapterPlan {
             entries.push(TensorEntry::new(PROMPT_EMBEDDINGS, dtype, tables.shape()));
         }
         let mut writer = SafetensorsWriter::create(&weights_path(directory), &entries)?;
-        let (mut values, mut of_tables) = (Vec::new(), Vec::new());
-        for (name, parts) in &parts {
+        let mut values = Vec::new();
+        for (name, parts) in parts.iter().filter(|(_, parts)| !parts.is_empty()) {
             values.clear();
             fill(name, &mut values)?;
             for part in parts {
                 writer.write_f32(&part.name, &part.of(&values)?)?;
             }
-            if parts.is_empty() {
-                of_tables.extend_from_slice(&values);
-            }
         }
         if let Some(tables) = &self.virtual_tokens {
-            writer.write_f32(PROMPT_EMBEDDINGS, &tables.tensor(&of_tables))?;
+            writer.write_f32(PROMPT_EMBEDDINGS, &tables.tensor(fill)?)?;
         }
         writer.finish()?;
         write_atomic(&directory.join(ADAPTER_CONFIG), to_text(&self.config_fields(details)).as_bytes())

@@ -153,9 +153,9 @@ impl AdapterPlan {
         self.virtual_tokens.is_none() && self.trained.is_empty() && self.saved.is_empty()
     }
 
-    /// Whether virtual tokens are trained.
-    pub(crate) fn has_virtual_tokens(&self) -> bool {
-        self.virtual_tokens.is_some()
+    /// The virtual tokens that are trained.
+    pub(crate) fn virtual_tokens(&self) -> Option<&TokenTables> {
+        self.virtual_tokens.as_ref()
     }
 
     /// Choose the parameters that are trained as a whole.

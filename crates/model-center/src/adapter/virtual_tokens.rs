@@ -8,16 +8,20 @@ use super::{PrefixConfig, PromptConfig};
 use crate::formats::names::ParamShape;
 use crate::layer::attention::PROJECT_QKV;
 use crate::layer::prefix::PREFIX;
-use crate::model::TextHead;
 use crate::model::prefix::{DECODERS_ALONE, OTHER_METHOD};
 use crate::model::prompt::PROMPT_NAMES;
+use crate::model::{Fill, TextHead};
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use std::ops::Range;
 
+/// PEFT's tensor of the embeddings of virtual tokens, before the encoder and then before the decoder where both have
+/// them; of prefix tuning, of each virtual token the keys and values of all layers.
+pub(crate) const PROMPT_EMBEDDINGS: &str = "prompt_embeddings";
+
 /// The virtual tokens of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct TokenTables {
+pub(crate) struct TokenTables {
     /// Our names of the tables, `[tokens, size]`: before the first stack and, if it has its own, before the decoder; of
     /// prefix tuning, of each layer.
     pub(super) names: Vec<String>,
@@ -84,7 +88,7 @@ impl TokenTables {
     }
 
     /// The shape of PEFT's tensor: the tables one after the other, or of prefix tuning side by side.
-    pub(super) fn shape(&self) -> [usize; 2] {
+    pub(crate) fn shape(&self) -> [usize; 2] {
         match self.kv_heads {
             None => [self.names.len() * self.tokens, self.size],
             Some(_) => [self.tokens, self.names.len() * self.size],
@@ -101,19 +105,25 @@ impl TokenTables {
         (0..count).map(move |row| first + row * stride).map(move |first| first..first + length)
     }
 
-    /// PEFT's tensor from the values of all tables, each `[tokens, size]`.
-    pub(super) fn tensor(&self, tables: &[f32]) -> Vec<f32> {
-        let mut tensor = vec![0.0; tables.len()];
-        let ranges = (0..self.names.len()).flat_map(|table| self.ranges(table));
-        let mut from = tables;
-        for range in ranges {
-            let (values, rest) = from.split_at(range.len().min(from.len()));
-            if let Some(out) = tensor.get_mut(range).filter(|out| out.len() == values.len()) {
-                out.copy_from_slice(values);
+    /// PEFT's tensor; `fill` appends the values of the named table, `[tokens, size]`.
+    ///
+    /// # Errors
+    /// What `fill` returns.
+    pub(crate) fn tensor(&self, fill: Fill<'_>) -> Result<Vec<f32>> {
+        let (mut tensor, mut values) = (vec![0.0; self.names.len() * self.tokens * self.size], Vec::new());
+        for (table, name) in self.names.iter().enumerate() {
+            values.clear();
+            fill(name, &mut values)?;
+            let mut from = values.as_slice();
+            for range in self.ranges(table) {
+                let (values, rest) = from.split_at(range.len().min(from.len()));
+                if let Some(out) = tensor.get_mut(range).filter(|out| out.len() == values.len()) {
+                    out.copy_from_slice(values);
+                }
+                from = rest;
             }
-            from = rest;
         }
-        tensor
+        Ok(tensor)
     }
 }
 
@@ -125,12 +135,20 @@ mod tests {
     fn a_token_of_pefts_tensor_has_the_keys_and_values_of_all_layers() {
         let names = vec!["a".to_owned(), "b".to_owned()];
         let prompt = TokenTables { names, tokens: 2, size: 3, kv_heads: None };
-        let values: Vec<f32> = (0..12).map(|value| value as f32).collect();
-        assert_eq!((prompt.shape(), prompt.tensor(&values)), ([4, 3], values.clone()));
+        // The first table has 0 to 5, the second 6 to 11.
+        let tensor = |tables: &TokenTables| {
+            let fill = &mut |name: &str, out: &mut Vec<f32>| {
+                let first = if name == "a" { 0 } else { 6 };
+                out.extend((first..first + 6).map(|value| value as f32));
+                Ok(())
+            };
+            tables.tensor(fill).unwrap()
+        };
+        assert_eq!((prompt.shape(), tensor(&prompt)), ([4, 3], (0..12).map(|value| value as f32).collect()));
         assert!(prompt.ranges(1).eq(std::iter::once(6..12)));
         let prefix = TokenTables { kv_heads: Some(1), ..prompt };
         assert_eq!(prefix.shape(), [2, 6]);
-        assert_eq!(prefix.tensor(&values), [0., 1., 2., 6., 7., 8., 3., 4., 5., 9., 10., 11.]);
+        assert_eq!(tensor(&prefix), [0., 1., 2., 6., 7., 8., 3., 4., 5., 9., 10., 11.]);
         assert_eq!(prefix.ranges(1).collect::<Vec<_>>(), [3..6, 9..12]);
     }
 }

@@ -9,7 +9,7 @@ mod texts;
 
 pub use texts::describe_texts;
 
-use crate::adapter::AdapterPlan;
+use crate::adapter::{AdapterPlan, PROMPT_EMBEDDINGS};
 use crate::data::Format;
 use crate::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
 use crate::model::{Batch, ForwardOutputs, ModelInfo, ModelOutput, TextModel};
@@ -164,15 +164,15 @@ pub fn forward(
             outputs.push(NamedTensor::new(format!("grad.{}", piece.name), piece.shape, values));
         }
     }
-    if let Gradients::Adapter(plan) = grads {
-        let parameters = model.parameters();
-        let gradient = |name: &str| match parameters.find_declared(name) {
-            Some(param) => whole_gradient(param, device),
-            None => Ok(Vec::new()),
-        };
-        if let Some((entry, values)) = plan.virtual_tokens_with(gradient)? {
-            outputs.push(NamedTensor::new(format!("grad.{}", entry.name), entry.shape, values));
-        }
+    if let Gradients::Adapter(plan) = grads
+        && let Some(tables) = plan.virtual_tokens()
+    {
+        let values = tables.tensor(&mut |name, values| {
+            let param = model.parameters().find_declared(name);
+            values.extend(param.map(|param| whole_gradient(param, device)).transpose()?.unwrap_or_default());
+            Ok(())
+        })?;
+        outputs.push(NamedTensor::new(format!("grad.{PROMPT_EMBEDDINGS}"), tables.shape(), values));
     }
     Ok(outputs)
 }

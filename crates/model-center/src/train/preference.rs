@@ -60,7 +60,7 @@ impl Preference {
     pub(super) fn new(loss: PreferenceLoss, adapter: Option<&AdapterPlan>) -> Result<Self> {
         let reference = match adapter {
             _ if !loss.kind.has_reference() => Reference::None,
-            Some(plan) if plan.has_virtual_tokens() => {
+            Some(plan) if plan.virtual_tokens().is_some() => {
                 let reason = "virtual tokens are in every sequence, and the reference model has none";
                 let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\" or \"orpo\"";
                 return Err(Error::recipe("adapter.method", reason, fix));
