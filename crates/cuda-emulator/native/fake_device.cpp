@@ -246,6 +246,20 @@ void run_ready() {
     }
 }
 
+Status drain(const char* call) {
+    if (from_environment("EMULATED_CUDA_DRAINS", 0) == 0) {
+        return success;
+    }
+    run_ready();
+    for (const auto& stream : device().streams) {
+        if (!stream->tasks.empty()) {
+            std::fprintf(stderr, "emulated CUDA: %s waits for work that waits for another rank\n", call);
+            return launch_failed;
+        }
+    }
+    return device().failure;
+}
+
 void run_between_blocks() {
     Device& here = device();
     constexpr unsigned often = 8;

@@ -152,6 +152,10 @@ Status run_stream(void* stream);
 // Runs the streams in random order until nothing can run now.
 void run_ready();
 
+// What calls do that make a real driver wait for the device, where the environment asks for it: runs all work. An error
+// where some of it waits for another rank, whose calls a real driver may hold up for as long as it waits.
+Status drain(const char* call);
+
 // Between two blocks of a kernel: runs a task of another stream, now and then.
 void run_between_blocks();
 

@@ -14,8 +14,8 @@
 // for a device that runs no kernel and leaves their results what they were: it is for tests that ask what is launched;
 // EMULATED_CUDA_ACCOUNT, the GiB of a device that only keeps account: its memory is addresses, nothing runs on it, and
 // what is read from it is zeros, for tests that ask what models launch that are too large to run here;
-// EMULATED_CUDA_DRAINS, 1 for calls that return memory or take page-locked memory to wait for all work, as a real
-// driver's do: where work waits for another rank, whose calls a real driver may hold up meanwhile, they fail.
+// EMULATED_CUDA_DRAINS, 1 for calls that return memory, take page-locked memory or load kernels to wait for all work, as
+// a real driver's may: see `drain` in fake_device.h.
 #include "cuda_emulator.h"
 #include "fake_declared.h"
 #include "fake_device.h"
@@ -281,6 +281,10 @@ Status cuEventSynchronize(Event* event) {
 // ---- kernels
 
 Status cuModuleLoadData(void** module, const void*) {
+    Lock lock(device().mutex);
+    if (Status status = drain("cuModuleLoadData")) {
+        return status;
+    }
     *module = &module_token;
     return success;
 }

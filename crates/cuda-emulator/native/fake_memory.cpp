@@ -12,21 +12,6 @@ namespace {
 
 using namespace fake;
 
-// Waits for all work, where the environment asks for it.
-Status drain(const char* call) {
-    if (from_environment("EMULATED_CUDA_DRAINS", 0) == 0) {
-        return success;
-    }
-    run_ready();
-    for (const auto& stream : device().streams) {
-        if (!stream->tasks.empty()) {
-            std::fprintf(stderr, "emulated CUDA: %s waits for work that waits for another rank\n", call);
-            return launch_failed;
-        }
-    }
-    return device().failure;
-}
-
 // Queues `work` on ranges of the device's memory, which are checked now and when the stream comes to it. A device that
 // only keeps account does `instead` in its place.
 Status give_checked(void* stream, std::initializer_list<Address> starts, std::size_t bytes, std::function<void()> work,
@@ -94,6 +79,10 @@ Status cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 
 Status cuMemFreeHost(void* memory) {
+    Lock lock(device().mutex);
+    if (Status status = drain("cuMemFreeHost")) {
+        return status;
+    }
     std::free(memory);
     return success;
 }

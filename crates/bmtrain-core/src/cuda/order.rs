@@ -3,6 +3,7 @@
 //! A mark's ticket is a count per lane, so it tells which of two marks is later. The event of a ticket is
 //! kept until the device has passed it; from then on a wait for that ticket is nothing, and the event serves another
 //! one.
+#![allow(unsafe_code)]
 
 use super::driver::{Context, Event, Stream, failure};
 use crate::backend::{Lane, Mark};
@@ -40,6 +41,8 @@ impl Lanes {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
         let stream = || Stream::new(context);
         let streams = [stream()?, stream()?, stream()?, stream()?, stream()?];
+        // SAFETY: `drop` ends it, before the streams are gone.
+        unsafe { context.drains(&streams) };
         Ok(Lanes { context: Arc::clone(context), streams, tickets: Mutex::default() })
     }
 
@@ -108,6 +111,13 @@ impl Lanes {
 
     fn lock(&self) -> MutexGuard<'_, Tickets> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // SAFETY: there is none.
+        unsafe { self.context.drains(&[]) };
     }
 }
 

@@ -10,7 +10,7 @@ use bmtrain_core::comm::host::{HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{Library, NcclOptions, NcclRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, nccl_paths};
-use bmtrain_core::kernel::{Gemm, Matrix};
+use bmtrain_core::kernel::{Gemm, Matrix, ScaleBy};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Result, Segment, Storage, Tensor};
 use cuda_emulator::{Driver, with_driver};
 use ranks::{
@@ -145,6 +145,54 @@ fn scratch_memory_grows_while_an_all_gather_waits_for_another_rank() {
         assert!(bytes[..64].iter().all(|byte| *byte == 0) && bytes[64..].iter().all(|byte| *byte == 1));
         for tensor in [first, second] {
             assert!(tensor.to_vec::<half::bf16>().unwrap().iter().all(|value| value.to_f32() == 0.25));
+        }
+    });
+}
+
+/// Rank 0 has given an all-gather to its lane, and rank 1 gives its own later. What takes page-locked memory, loads
+/// kernels or returns memory meanwhile makes the driver wait for the device: rank 0 waits for the all-gather before it
+/// asks the driver.
+#[test]
+fn the_driver_is_not_made_to_wait_for_an_all_gather() {
+    let settings = [("EMULATED_CUDA_DRAINS", "1")];
+    processes("the_driver_is_not_made_to_wait_for_an_all_gather", 2, &settings, &[], |start| {
+        let rank = start.join();
+        let backend = rank.device.backend();
+        let flag = |step: usize| start.place.with_extension(format!("given{step}"));
+        let upload = || {
+            let mut to = Tensor::empty_in(&rank.device, [16], DType::F32, Segment::Activations).unwrap();
+            backend.upload(&[0; 64], to.view_mut().unwrap(), Lane::Compute).unwrap();
+        };
+        let host_work = || backend.on_host(None, None, Box::new(|_, _| Ok(())), Lane::Copy).unwrap();
+        let kernel = || {
+            let full = |len| Tensor::full_in(&rank.device, [len], DType::F32, 2.0, Segment::Activations).unwrap();
+            let (mut x, factor) = (full(8), full(1));
+            let out = x.dest(false).unwrap();
+            let scaling = ScaleBy { factor: factor.view().unwrap(), divisor: None, x: None, out };
+            rank.device.launch(scaling).unwrap();
+        };
+        let long_lived = Tensor::empty_in(&rank.device, [1 << 20], DType::F32, Segment::Parameters).unwrap();
+        let returning = move || drop(long_lived);
+        let steps: [Box<dyn FnOnce()>; 4] =
+            [Box::new(upload), Box::new(host_work), Box::new(kernel), Box::new(returning)];
+        for (step, work) in steps.into_iter().enumerate() {
+            let given = || rank.launch(Op::AllGather, DType::F32, &[start.rank as u8; 64]).unwrap();
+            let _gathered = if start.rank == 0 {
+                let gathered = given();
+                std::fs::write(flag(step), "").unwrap();
+                work();
+                gathered
+            } else {
+                let begin = Instant::now();
+                while !flag(step).exists() {
+                    assert!(begin.elapsed() < LIMIT);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                // Long enough for the other rank to ask its driver.
+                std::thread::sleep(Duration::from_millis(200));
+                given()
+            };
+            rank.device.sync().unwrap();
         }
     });
 }

@@ -2,14 +2,14 @@
 #![allow(unsafe_code)]
 
 use super::functions::OUT_OF_MEMORY;
-use super::{Functions, answer, failure, functions, warn_of};
+use super::{Functions, Stream, answer, failure, functions, warn_of};
 use crate::device_spec::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
 use crate::panics::catch;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A device's primary context, shared with whatever else in the process uses that device.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(in crate::cuda) struct Context {
     name: String,
     pci_bus_id: String,
     properties: Properties,
+    /// What [`Context::drain`] waits for.
+    streams: Mutex<Vec<sys::CUstream>>,
 }
 
 /// What launches and the compiler need to know of a device.
@@ -71,7 +73,8 @@ impl Context {
         // SAFETY: the device was returned by `device`; one handle is written.
         answer("cuDevicePrimaryCtxRetain", unsafe { (driver.context_retain)(&mut handle, device) })?;
         // Dropping it releases the context; nothing that can fail comes before that.
-        let context = Arc::new(Context { driver, device, handle, name, pci_bus_id, properties });
+        let streams = Mutex::default();
+        let context = Arc::new(Context { driver, device, handle, name, pci_bus_id, properties, streams });
         context.bind()?;
         Ok(context)
     }
@@ -101,6 +104,33 @@ impl Context {
         answer("cuCtxSetCurrent", unsafe { (self.driver.context_set)(self.handle) })
     }
 
+    /// Let [`Context::drain`] wait for these streams, and for no others.
+    ///
+    /// # Safety
+    /// They live until this is called again.
+    pub(in crate::cuda) unsafe fn drains(&self, streams: &[Stream]) {
+        *self.streams() = streams.iter().map(|stream| stream.handle).collect();
+    }
+
+    /// Let the host wait until all lanes are idle, while no lock of the driver is held. Whatever makes the driver itself
+    /// wait for the device comes after this: taking and returning page-locked memory, returning memory, loading
+    /// kernels. A collective on a lane waits for other ranks, and where these are threads of one process, the driver
+    /// would hold up their calls for as long as it waits.
+    ///
+    /// # Errors
+    /// What failed on the device since it was last waited for.
+    pub(in crate::cuda) fn drain(&self) -> Result<()> {
+        self.bind()?;
+        self.streams().iter().try_for_each(|stream| {
+            // SAFETY: promised by the caller of `drains`.
+            answer("cuStreamSynchronize", unsafe { (self.driver.stream_synchronize)(*stream) })
+        })
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<sys::CUstream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Take device memory; its content is unspecified.
     pub(in crate::cuda) fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
@@ -117,9 +147,9 @@ impl Context {
     /// # Safety
     /// `address` came from [`Context::allocate`] of this context, is not returned twice, and no queued work uses it.
     pub(in crate::cuda) unsafe fn release(&self, address: u64) -> Result<()> {
-        self.bind()?;
+        let drained = self.drain();
         // SAFETY: promised by the caller.
-        answer("cuMemFree", unsafe { (self.driver.memory_free)(address) })
+        answer("cuMemFree", unsafe { (self.driver.memory_free)(address) }).and(drained)
     }
 }
 

@@ -41,7 +41,7 @@ macro_rules! owned {
         $(#[$doc])*
         #[derive(Debug)]
         pub(in crate::cuda) struct $name {
-            handle: $handle,
+            pub(super) handle: $handle,
             context: Arc<Context>,
         }
 

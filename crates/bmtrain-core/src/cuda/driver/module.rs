@@ -19,7 +19,7 @@ impl Module {
     /// # Safety
     /// `image` is a whole cubin, fat binary or PTX text: the driver trusts the lengths in it.
     pub(in crate::cuda) unsafe fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self> {
-        context.bind()?;
+        context.drain()?;
         // PTX is text and ends with a zero byte; other images carry their length and do not mind one.
         let mut ended = image.to_vec();
         ended.push(0);

@@ -22,7 +22,7 @@ unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(in crate::cuda) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
-        context.bind()?;
+        context.drain()?;
         const NO_FLAGS: u32 = 0;
         let mut start = ptr::null_mut();
         // SAFETY: one address is written.
@@ -82,9 +82,10 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let free = || {
-            self.context.bind()?;
+            let drained = self.context.drain();
             // SAFETY: taken in `new`, returned only here.
             answer("cuMemFreeHost", unsafe { (self.context.driver.pinned_free)(self.start.as_ptr().cast()) })
+                .and(drained)
         };
         warn_of(free());
     }
