@@ -179,6 +179,11 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         false
     }
 
+    /// Whether products are slower where their sizes are odd: tables of tokens are padded in storage then.
+    fn aligns_products(&self) -> bool {
+        false
+    }
+
     /// Whether a product with a result of `dtype` multiplies it by the derivative of `activation` as it is written.
     /// Where it does not, ops launch a kernel that makes the activation's value again in the same pass.
     fn fuses_derivative(&self, _activation: Activation, _dtype: DType) -> bool {

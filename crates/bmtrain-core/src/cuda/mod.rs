@@ -326,6 +326,10 @@ impl Backend for CudaBackend {
         true
     }
 
+    fn aligns_products(&self) -> bool {
+        true
+    }
+
     fn fuses_derivative(&self, activation: Activation, dtype: DType) -> bool {
         library_has_derivative(activation, dtype)
     }

@@ -12,8 +12,21 @@ use crate::kernel::{EmbeddingBackward, EmbeddingForward, QuantisedRows};
 /// # Errors
 /// An id outside the table, a table that is not a matrix.
 pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
-    let [entries, columns] = matrix_dims("embedding", table.value())?;
-    check("embedding", ids, entries, padding_index)?;
+    let [entries, _] = matrix_dims("embedding", table.value())?;
+    of_entries("embedding", cx, ids, table, entries, padding_index)
+}
+
+/// As [`embedding`], where the rows of the table after the first `entries` are padding.
+pub(super) fn of_entries(
+    op: &'static str,
+    cx: &Ctx,
+    ids: &Tensor,
+    table: &Var,
+    entries: usize,
+    padding_index: Option<i64>,
+) -> Result<Var> {
+    let [_, columns] = matrix_dims(op, table.value())?;
+    check(op, ids, entries, padding_index)?;
     let shape = Shape::new(&[ids.shape().dims(), &[columns]].concat())?;
     let dtype = if let DType::Blocks(_) = table.dtype() { DType::F32 } else { table.dtype() };
     let mut y = empty(cx, shape, dtype)?; // [.., D]
@@ -40,7 +53,8 @@ pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index:
 
 /// `out (+)= table[ids]`.
 fn look_up(cx: &Ctx, ids: &Tensor, table: &Var, [entries, columns]: [usize; 2], out: Dest<'_>) -> Result<()> {
-    let (ids, table) = (ids.view()?, table.value().view()?);
+    let (ids, row) = (ids.view()?, table.shape().last());
+    let table = table.value().view()?.part(0, entries * row)?;
     match table.dtype() {
         DType::Blocks(_) => cx.device().launch(QuantisedRows { entries, columns, table, ids, out }),
         _ => cx.device().launch(EmbeddingForward { entries, columns, table, ids, out }),

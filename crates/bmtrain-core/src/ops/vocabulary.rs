@@ -18,7 +18,8 @@ use crate::kernel::{EmbeddingBackward, EmbeddingForward, ShardClasses};
 /// Rows whose id is the padding index give the table no gradient.
 /// Numerics: each row is added to zeros, which leaves its value as it is.
 ///
-/// The ids are read on the host, which waits for the compute lane; kernels get the ids of this rank alone.
+/// The ids are read on the host, which waits for the compute lane; kernels get the ids of this rank alone. On one rank,
+/// whose table is only padded, it is [`embedding`](super::embedding()) without a wait.
 ///
 /// # Errors
 /// An id outside of all rows; a table that is not a matrix or has too few rows; a failing rank.
@@ -35,6 +36,9 @@ pub fn vocabulary_embedding(
     check(OP, ids, classes.total, padding_index)?;
     if rows < classes.count {
         return Err(Error::shape(OP, "rows of the table", format!("at least {}", classes.count), rows));
+    }
+    if VocabularyShard::of_several(Some(shard)).is_none() {
+        return super::embedding::of_entries(OP, cx, ids, table, classes.count, padding_index); // [.., D]
     }
     let own = OwnIds::new(OP, ids, classes, padding_index)?;
     let shape = Shape::new(&[ids.shape().dims(), &[columns]].concat())?;
@@ -143,9 +147,11 @@ impl Backward for EmbeddingNode {
 /// Shapes: logits `[.., C]` of this rank, its padding included → `[.., V]`.
 pub fn gather_logits(cx: &Ctx, logits: &Var, shard: &VocabularyShard) -> Result<Var> {
     expect_room("gather_logits", logits, shard)?;
-    let all = super::gather_last(cx, shard.ranks(), logits)?; // [.., T C]
+    let gathered = VocabularyShard::of_several(Some(shard));
+    let gathered = gathered.map(|shard| super::gather_last(cx, shard.ranks(), logits)).transpose()?; // [.., T C]
+    let all = gathered.as_ref().unwrap_or(logits);
     // Every rank but the last ones is full, so that padding comes after all classes.
-    super::slice_last(cx, &all, 0..shard.classes().total) // [.., V]
+    super::slice_last(cx, all, 0..shard.classes().total) // [.., V]
 }
 
 fn expect_room(op: &'static str, logits: &Var, shard: &VocabularyShard) -> Result<()> {

@@ -132,6 +132,10 @@ macro_rules! forward_to_inner {
             self.inner.fuses_gradients()
         }
 
+        fn aligns_products(&self) -> bool {
+            self.inner.aligns_products()
+        }
+
         fn fuses_derivative(&self, activation: $crate::kernel::Activation, dtype: $crate::DType) -> bool {
             self.inner.fuses_derivative(activation, dtype)
         }

@@ -2,7 +2,6 @@
 
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
-use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, TokenShard, VocabularyShard};
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
@@ -26,7 +25,7 @@ pub struct Embedding {
     weight: Param,
     tied: Param,
     padding_index: Option<i64>,
-    /// The rows of this rank, where they are sharded over tensor-parallel ranks.
+    /// The rows of this rank, where they are sharded over tensor-parallel ranks or padded.
     shard: Option<VocabularyShard>,
 }
 
@@ -46,7 +45,7 @@ impl Embedding {
     /// ([`Split::Vocabulary`]): rows that are looked up are summed over the ranks, logits are gathered from them.
     pub fn of_vocabulary(builder: &Builder, options: EmbeddingOptions) -> Result<Self> {
         let table = Embedding::split(builder, options, builder.vocabulary_split(0))?;
-        let shard = builder.tensor_ranks().map(|ranks| shard_of(ranks, &table.weight)).transpose()?;
+        let shard = shard_of(builder, &table.weight)?;
         Ok(Embedding { shard, ..table })
     }
 
@@ -57,7 +56,7 @@ impl Embedding {
         Ok(Embedding { weight, tied, padding_index, shard: None })
     }
 
-    /// The rows of this rank, where they are sharded over several tensor-parallel ranks.
+    /// The rows of this rank, where they are sharded over several tensor-parallel ranks or padded.
     pub fn shard(&self) -> Option<&VocabularyShard> {
         self.shard.as_ref()
     }
@@ -121,8 +120,10 @@ impl Embedding {
     }
 }
 
-/// The shard of a vocabulary that a parameter `[V, ..]` is split by.
-pub(super) fn shard_of(ranks: &Arc<dyn Communicator>, param: &Param) -> Result<VocabularyShard> {
+/// The shard of a vocabulary that a parameter `[V, ..]` is split by, unless there is one rank without padding.
+pub(super) fn shard_of(builder: &Builder, param: &Param) -> Result<Option<VocabularyShard>> {
     let (total, each) = (param.spec().shape.dims()[0], param.local_shape().dims()[0]);
-    Ok(VocabularyShard::new(Arc::clone(ranks), total).with_room(each)?)
+    let ranks = &builder.options().tensor.ranks;
+    let shards = ranks.size() > 1 || each > total;
+    Ok(shards.then(|| VocabularyShard::new(Arc::clone(ranks), total).with_room(each)).transpose()?)
 }

@@ -107,10 +107,10 @@ impl Linear {
         let weight = builder.param("weight", [total, inputs], init, weight_split, true)?;
         let bias = bias.then(|| builder.param("bias", [total], Init::ZEROS, bias_split, false)).transpose()?;
         let parallel = match (split, builder.tensor_ranks()) {
+            (TensorSplit::Vocabulary, _) => shard_of(builder, &weight)?.map_or(Parallel::None, Parallel::Vocabulary),
             (TensorSplit::None, _) | (_, None) => Parallel::None,
             (TensorSplit::Columns, Some(ranks)) => Parallel::Columns(Arc::clone(ranks)),
             (TensorSplit::Rows, Some(ranks)) => Parallel::Rows(Arc::clone(ranks)),
-            (TensorSplit::Vocabulary, Some(ranks)) => Parallel::Vocabulary(shard_of(ranks, &weight)?),
         };
         let low_rank = LowRank::of_layer(builder, &layer, &weight)?;
         let scaling = Scaling::of_layer(builder, &layer, &weight)?;
@@ -119,7 +119,7 @@ impl Linear {
         Ok(Linear { weight, bias, parallel, low_rank, scaling, bottleneck })
     }
 
-    /// The outputs of this rank, where they are split as a vocabulary over several ranks.
+    /// The outputs of this rank, where they are split as a vocabulary over several ranks or padded.
     pub fn shard(&self) -> Option<&VocabularyShard> {
         match &self.parallel {
             Parallel::Vocabulary(shard) => Some(shard),

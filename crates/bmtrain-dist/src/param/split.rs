@@ -172,12 +172,9 @@ impl Split {
     }
 }
 
-/// Places for classes on each rank: all classes on one rank, a multiple of `multiple` on several.
+/// Places for classes on each rank, a multiple of `multiple`.
 pub fn vocabulary_room(classes: usize, ranks: usize, multiple: usize) -> usize {
-    match ranks {
-        0 | 1 => classes,
-        _ => classes.div_ceil(ranks).next_multiple_of(multiple.max(1)),
-    }
+    classes.div_ceil(ranks.max(1)).next_multiple_of(multiple.max(1))
 }
 
 /// One tensor-parallel rank's part of a parameter.

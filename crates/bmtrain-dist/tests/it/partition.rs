@@ -169,7 +169,7 @@ fn a_vocabulary_has_equal_room_on_all_ranks_and_padding_after_the_last_token() {
         let part = split.local("table", shape, ranks, rank).unwrap();
         (part.shape.dims().to_vec(), part.runs(shape), part.is_padded())
     };
-    assert_eq!(runs(1, 0), (vec![11, 3], vec![(0, 0, 33)], false));
+    assert_eq!(runs(1, 0), (vec![12, 3], vec![(0, 0, 33)], true));
     assert_eq!(runs(2, 0), (vec![8, 3], vec![(0, 0, 24)], false));
     assert_eq!(runs(2, 1), (vec![8, 3], vec![(24, 0, 9)], true));
     assert_eq!(runs(4, 2), (vec![4, 3], vec![(24, 0, 9)], true));

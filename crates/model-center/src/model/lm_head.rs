@@ -102,8 +102,10 @@ impl LmHead {
     ) -> Result<TeacherHead> {
         let read = batch.predicted.as_ref().map(|positions| rows_at(hidden, positions, cx)).transpose()?; // [P, D]
         let (hidden, weight, bias) = self.operands(read.as_ref().unwrap_or(hidden), table, cx)?;
-        let [hidden, weight] = [hidden, weight].map(Var::into_value);
-        Ok(TeacherHead { hidden, weight, bias: bias.map(Var::into_value) })
+        let classes = self.shard(table).map_or(weight.shape().rows(), |shard| shard.classes().count);
+        let unpadded = |tensor: Var| tensor.value().slice(0..classes);
+        let (weight, bias) = (unpadded(weight)?, bias.map(unpadded).transpose()?);
+        Ok(TeacherHead { hidden: hidden.into_value(), weight, bias })
     }
 
     /// The loss of a student and the divergence in it, `[1]` each, without the logits of all positions.
@@ -118,7 +120,11 @@ impl LmHead {
         let Teaching::Head(teacher) = &lesson.teaching else {
             return Err(wrong("the teacher is not a language model"));
         };
-        if self.shard(table).is_some() || batch.predicted.is_some() || batch.verbalizer.is_some() {
+        let shard = self.shard(table);
+        if shard.is_some_and(|shard| shard.ranks().size() > 1)
+            || batch.predicted.is_some()
+            || batch.verbalizer.is_some()
+        {
             return Err(wrong("logits of all tokens are compared, on one tensor-parallel rank"));
         }
         let Some(Targets::Classes(targets)) = &batch.labels else { return Err(wrong("there are no tokens to learn")) };
@@ -126,7 +132,8 @@ impl LmHead {
         let LinearCrossEntropy { loss, chunk_bytes, .. } =
             in_chunks(self.options(batch), self.weight(table), cx.device());
         let DistillationLoss { distillation, weight: share } = lesson.loss;
-        let options = LinearDistillation { loss, distillation, weight: share, chunk_bytes };
+        let classes = shard.map(|shard| shard.classes().count);
+        let options = LinearDistillation { loss, distillation, weight: share, chunk_bytes, classes };
         let student = (&hidden, &weight, bias.as_ref());
         Ok(ops::linear_distillation(cx, student, teacher, (targets, &lesson.counted), &options)?)
     }
@@ -189,8 +196,8 @@ impl LmHead {
         Ok((Some(logits), loss))
     }
 
-    /// Operands of the output projection: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`. With several
-    /// tensor-parallel ranks V is the tokens of this one, with padding.
+    /// Operands of the output projection: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`. With a
+    /// [`shard`](LmHead::shard) V is this rank's tokens, with padding.
     fn operands(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<(Var, Var, Option<Var>)> {
         let hidden = match &self.transform {
             Some(Transform { dense, activation, norm }) => {
@@ -210,7 +217,7 @@ impl LmHead {
         Ok((hidden, weight, bias))
     }
 
-    /// Which tokens this rank has, where there are several tensor-parallel ranks.
+    /// Which tokens this rank has, where there are several tensor-parallel ranks or the vocabulary is padded.
     fn shard<'a>(&'a self, table: &'a Embedding) -> Option<&'a VocabularyShard> {
         self.matrix.as_ref().map_or(table.shard(), Linear::shard)
     }

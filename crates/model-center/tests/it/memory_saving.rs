@@ -94,7 +94,12 @@ fn train(run: &Run, mesh: Mesh, group: impl Fn(RankGroup) -> Arc<dyn Communicato
         mesh,
         stages,
         sharding: Sharding { ranks, level: run.level, sum, prefetch: run.prefetch },
-        tensor: TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8, sequence: run.sequence },
+        tensor: TensorGroup {
+            ranks: group(RankGroup::Tensor),
+            vocabulary_multiple: 8,
+            sequence: run.sequence,
+            ..TensorGroup::default()
+        },
         dtype: run.dtype,
         recompute: run.recompute,
         recompute_inputs: run.inputs,
@@ -236,7 +241,7 @@ fn every_policy_has_the_same_bits_on_data_parallel_ranks_and_pipeline_stages() {
 fn peak(build: impl Fn(&Device, BuilderOptions) -> Box<dyn TextModel> + Sync, tensor: usize) -> usize {
     let run = |ranks: Arc<dyn Communicator>| {
         let (device, mesh) = (Device::cpu(1).unwrap(), Mesh::new(ranks.rank(), tensor, 1, tensor).unwrap());
-        let group = TensorGroup { ranks, vocabulary_multiple: 8, sequence: false };
+        let group = TensorGroup { ranks, vocabulary_multiple: 8, sequence: false, ..TensorGroup::default() };
         let model = build(&device, BuilderOptions { mesh, tensor: group, ..BuilderOptions::default() });
         peak_of_a_pass(&device, &*model)
     };

@@ -118,7 +118,12 @@ impl Rank {
         let stages = (run.stages > 1).then(|| StageOptions { ranks, schedule: schedule.clone(), partition });
         let sharding =
             Sharding { ranks: group(RankGroup::TensorZero), level: run.level, sum: GradientSum::Fast, prefetch: true };
-        let tensor = TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8, sequence: false };
+        let tensor = TensorGroup {
+            ranks: group(RankGroup::Tensor),
+            vocabulary_multiple: 8,
+            sequence: false,
+            ..TensorGroup::default()
+        };
         let model = match run.build {
             Some(build) => {
                 let options =

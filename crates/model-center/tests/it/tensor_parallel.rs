@@ -320,6 +320,31 @@ fn padding_of_the_vocabulary_is_zero_and_stays_so() {
     }
 }
 
+/// Padding of one rank changes no bit: products have columns and terms of zeros more.
+#[test]
+fn a_padded_vocabulary_of_one_rank_has_the_bits_of_none() {
+    let marian = family!(marian::Marian, MarianConfig, stacks.text);
+    let jobs = [
+        gpt2_job(),
+        Job { head: UNTIED, golden: ("gpt2_a", "untied"), ..gpt2_job() },
+        Job { label_words: Some([5, 11, 7]), ..gpt2_job() },
+        Job {
+            golden: ("bert_a", "mlm"),
+            head: Head::MaskedLm,
+            build: family!(bert::Bert, BertConfig),
+            ..Job::default()
+        },
+        Job { golden: ("marian_b", "lm"), head: TIED, build: marian, ..Job::default() },
+    ];
+    for plain in jobs {
+        let padded = Job { pads_one_rank: true, vocabulary_multiple: 64, ..plain.clone() };
+        let [padded, plain] = [padded, plain].map(|job| on_mesh(&job, 1, 1));
+        padded.check_same_bits(&plain);
+        let (padding, values) = &padded.ranks[0].padding;
+        assert!(*padding > 0 && values.iter().all(|value| *value == 0.0));
+    }
+}
+
 /// Parameters, gradients and moments of a rank, in bytes, are what the splits of the parameters predict.
 #[test]
 fn memory_of_a_rank_is_what_the_split_predicts() {

@@ -21,7 +21,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
             let distillation = Distillation { divergence: DIVERGENCES[at], temperature: 1.5 };
             let case = Case::one(
                 format!("linear_distillation/{classes} of {known}/{share}"),
-                head(distillation, share, chunk_bytes),
+                head(distillation, share, chunk_bytes, None),
             );
             let case = case.variable("hidden", [31, 3]).leaf("weight", [classes, 3]).leaf("bias", [classes]);
             let case = case.ids("targets", [31], classes as i64, Some(-100));
@@ -30,7 +30,15 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
             cases.push(case.constant("bias of the teacher", [known]));
         }
     }
-    let large = Case::one("linear_distillation/rows of 64", head(Distillation::default(), 0.5, 64 * 1000 * 4 * 8));
+    let padded = head(Distillation::default(), 0.25, 1 << 10, Some(7));
+    let padded = Case::one("linear_distillation/7 padded to 16 of 9", padded);
+    let padded = padded.variable("hidden", [31, 3]).leaf("weight", [16, 3]).leaf("bias", [16]);
+    let padded = padded.ids("targets", [31], 7, Some(-100));
+    let padded = padded.constant("counted", [31]).holding(Values::Uniform(0.2, 1.0)).of(DType::F32);
+    let padded = padded.constant("hidden of the teacher", [31, 5]).constant("weight of the teacher", [9, 5]);
+    cases.push(padded.constant("bias of the teacher", [9]));
+    let chunk_bytes = 64 * 1000 * 4 * 8;
+    let large = Case::one("linear_distillation/rows of 64", head(Distillation::default(), 0.5, chunk_bytes, None));
     let large = large.variable("hidden", [300, 16]).leaf("weight", [1000, 16]).deviation(0.25).leaf("bias", [1000]);
     let large = large.ids("targets", [300], 1000, Some(-100));
     let large = large.constant("counted", [300]).holding(Values::Uniform(0.2, 1.0)).of(DType::F32);
@@ -38,7 +46,12 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(large.constant("bias of the teacher", [1000]).large());
 }
 
-fn head(distillation: Distillation, weight: f32, chunk_bytes: usize) -> impl Fn(&Ctx, &[Var]) -> Result<Var> {
+fn head(
+    distillation: Distillation,
+    weight: f32,
+    chunk_bytes: usize,
+    classes: Option<usize>,
+) -> impl Fn(&Ctx, &[Var]) -> Result<Var> {
     move |cx, v| {
         let teacher = TeacherHead {
             hidden: v[5].value().clone(),
@@ -46,7 +59,7 @@ fn head(distillation: Distillation, weight: f32, chunk_bytes: usize) -> impl Fn(
             bias: Some(v[7].value().clone()),
         };
         let loss = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
-        let options = LinearDistillation { loss, distillation, weight, chunk_bytes };
+        let options = LinearDistillation { loss, distillation, weight, chunk_bytes, classes };
         let (student, targets) = ((&v[0], &v[1], Some(&v[2])), (v[3].value(), v[4].value()));
         Ok(ops::linear_distillation(cx, student, &teacher, targets, &options)?.loss)
     }

@@ -108,6 +108,24 @@ fn on_one_rank(cases: &mut Vec<Case>) {
         Ok(vec![ops::vocabulary_cross_entropy(cx, &logits, v[1].value(), &shard, &CrossEntropy::default())?])
     });
     cases.push(in_place.variable("x", [4, 6]).ids("targets", [4], 6, None));
+    // Rows of a table and of a head after the first 9 are padding: no loss depends on them.
+    let padded = || VocabularyShard::new(Arc::new(Solo), 9).with_room(16);
+    for (reduction, chunk_bytes) in [(Reduction::Mean, 128), (Reduction::Mean, 1 << 20), (Reduction::None, 128)] {
+        let body = move |cx: &Ctx, v: &[Var]| {
+            let loss = CrossEntropy { label_smoothing: 0.1, reduction, ..CrossEntropy::default() };
+            let options = LinearCrossEntropy { loss, chunk_bytes, shard: Some(padded()?) };
+            Ok(vec![ops::linear_cross_entropy(cx, &v[0], &v[1], Some(&v[2]), v[3].value(), &options)?])
+        };
+        let case = Case::op(format!("linear_cross_entropy/padded/{reduction:?}/{chunk_bytes}"), body);
+        let case = case.variable("hidden", [29, 4]).leaf("weight", [16, 4]).leaf("bias", [16]);
+        cases.push(case.ids("targets", [29], 9, Some(-100)));
+    }
+    let table = Case::op("vocabulary_embedding/padded", move |cx, v| {
+        Ok(vec![ops::vocabulary_embedding(cx, v[1].value(), &v[0], &padded()?, Some(2), None)?])
+    });
+    cases.push(table.variable("table", [16, 5]).ids("ids", [3, 7], 9, None));
+    let logits = Case::op("gather_logits/padded", move |cx, v| Ok(vec![ops::gather_logits(cx, &v[0], &padded()?)?]));
+    cases.push(logits.variable("logits", [2, 3, 16]));
 }
 
 /// The three kernels over the shards of one vocabulary: statistics, losses, gradients. Padding must not be read.

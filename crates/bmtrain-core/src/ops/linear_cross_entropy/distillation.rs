@@ -33,6 +33,8 @@ pub struct LinearDistillation {
     pub weight: f32,
     /// About how many bytes all tensors of a chunk of logits take; one row at least.
     pub chunk_bytes: usize,
+    /// Where weight and bias of the student are padded: the number of classes.
+    pub classes: Option<usize>,
 }
 
 /// The loss of a student, and a part of it.
@@ -71,8 +73,11 @@ pub fn linear_distillation(
     (targets, counted): (&Tensor, &Tensor),
     options: &LinearDistillation,
 ) -> Result<Distilled> {
-    let [classes, depth] = check_linear(OP, hidden.shape(), weight, bias)?;
-    let rows = hidden.shape().rows();
+    let [columns, depth] = check_linear(OP, hidden.shape(), weight, bias)?;
+    let (rows, classes) = (hidden.shape().rows(), options.classes.unwrap_or(columns));
+    if classes > columns {
+        return Err(Error::shape(OP, "weight", format!("a row for each of {classes} classes"), weight.shape()));
+    }
     expect_elements(OP, "targets", rows, targets.shape())?;
     expect_elements(OP, "counted", rows, counted.shape())?;
     let [known, wide] = teacher.weight.dims(OP)?;
@@ -98,7 +103,7 @@ pub fn linear_distillation(
         terms: Terms::new(cx.device(), targets, ShardClasses::all(classes), &loss)?,
         shard: None,
         // Without filling: ops read whole rows.
-        size: Size { rows, classes, columns: classes, depth },
+        size: Size { rows, classes: columns, columns, depth },
     };
     let common = classes.min(known);
     let rows_of = |tensor: &Tensor| tensor.slice(0..common);
@@ -108,8 +113,8 @@ pub fn linear_distillation(
         bias: teacher.bias.as_ref().map(rows_of).transpose()?.map(Var::constant),
     };
     let (targets, counted) = (targets.reshape([rows])?, counted.reshape([rows])?);
-    let terms = ChunkTerms { targets, counted, loss, options, common };
-    let row_bytes = classes.saturating_mul(4 * ALIVE).max(1);
+    let terms = ChunkTerms { targets, counted, loss, options, classes, common };
+    let row_bytes = columns.saturating_mul(4 * ALIVE).max(1);
     let at_once = plan::rows_at_once(rows, row_bytes, options.chunk_bytes).max(1);
     let plain = Ctx::inference(cx.device());
     let zero = Var::constant(Tensor::full_in(cx.device(), [1], DType::F32, 0.0, Segment::Activations)?); // [1]
@@ -117,9 +122,9 @@ pub fn linear_distillation(
     let sums = Sums::new(&head, wanted)?;
     for first in (0..rows).step_by(at_once) {
         let chunk = first..rows.min(first + at_once);
-        let logits = Storage::empty(cx.device(), chunk.len() * classes, hidden.dtype(), Segment::Activations)?;
+        let logits = Storage::empty(cx.device(), chunk.len() * columns, hidden.dtype(), Segment::Activations)?;
         head.logits(chunk.clone(), &logits)?;
-        let logits = owned(logits, [chunk.len(), classes])?; // [chunk, V]
+        let logits = owned(logits, [chunk.len(), columns])?; // [chunk, C]
         let (of_chunk, apart, gradient) = terms.losses(logits, &teacher, &chunk, wanted.any())?;
         loss = add(&plain, &loss, &Var::constant(of_chunk))?; // [1]
         divergence = add(&plain, &divergence, &Var::constant(apart))?; // [1]
@@ -156,13 +161,15 @@ struct ChunkTerms<'a> {
     counted: Tensor,
     loss: CrossEntropy,
     options: &'a LinearDistillation,
+    /// Classes of the student.
+    classes: usize,
     /// Classes that both have.
     common: usize,
 }
 
 impl ChunkTerms<'_> {
-    /// Of some rows with the logits `[n, V]`: the sum of their losses, `[1]`; the sum of their divergences, `[1]`; and
-    /// the gradient of the first by the logits, where it is `wanted`.
+    /// Of some rows with the logits `[n, C]`, the columns after the classes being padding: the sum of their losses,
+    /// `[1]`; the sum of their divergences, `[1]`; and the gradient of the first by the logits, where it is `wanted`.
     fn losses(
         &self,
         logits: Tensor,
@@ -173,14 +180,15 @@ impl ChunkTerms<'_> {
         let device = logits.device().clone();
         let tape = wanted.then(Tape::new);
         let cx = Ctx::inference(&device).with_tape(tape.clone());
-        let classes = logits.shape().last();
-        let logits = tape.as_ref().map_or_else(|| Var::constant(logits.clone()), |tape| tape.input(logits.clone()));
+        let input = tape.as_ref().map_or_else(|| Var::constant(logits.clone()), |tape| tape.input(logits.clone()));
+        let first = |from: &Var, count: usize| match from.shape().last() {
+            all if all > count => slice_last(&cx, from, 0..count),
+            _ => Ok(from.clone()),
+        };
+        let logits = first(&input, self.classes)?; // [n, V]
         let hidden = Var::constant(teacher.hidden.slice(rows.clone())?);
         let of_teacher = linear(&cx, &hidden, &teacher.weight, teacher.bias.as_ref(), None)?; // [n, common]
-        let shared = match self.common {
-            common if common < classes => slice_last(&cx, &logits, 0..common)?, // [n, common]
-            _ => logits.clone(),
-        };
+        let shared = first(&logits, self.common)?; // [n, common]
         let each = logits_divergence(&cx, &shared, of_teacher.value(), self.options.distillation)?; // [n]
         let counted = Var::constant(self.counted.slice(rows.clone())?);
         let apart = sum(&cx, &mul(&cx, &each, &counted)?)?; // [1]
@@ -197,7 +205,7 @@ impl ChunkTerms<'_> {
         let mut gradient = None;
         if let Some(tape) = tape {
             let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations)?; // [1]
-            gradient = tape.backward(&device, vec![(loss, one)], &[&logits])?.into_iter().flatten().next(); // [n, V]
+            gradient = tape.backward(&device, vec![(loss, one)], &[&input])?.into_iter().flatten().next(); // [n, C]
         }
         Ok((parts.0, parts.1, gradient))
     }

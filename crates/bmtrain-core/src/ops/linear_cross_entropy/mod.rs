@@ -29,7 +29,7 @@ pub struct LinearCrossEntropy {
     pub loss: CrossEntropy,
     /// About how many bytes of logits there are at a time; one row at least.
     pub chunk_bytes: usize,
-    /// Where this rank has only some rows of weight and bias: which classes those are.
+    /// Where weight and bias are padded, or this rank has only some of their rows: which classes those are.
     pub shard: Option<VocabularyShard>,
 }
 
@@ -112,7 +112,7 @@ pub fn linear_cross_entropy(
         weight: weight.value().clone(),
         bias: bias.map(|bias| bias.value().clone()),
         terms: Terms::new(cx.device(), targets, classes, &options.loss)?,
-        shard: options.shard.clone(),
+        shard: VocabularyShard::of_several(shard).cloned(),
         size,
     };
     let losses = Storage::empty(cx.device(), rows, DType::F32, Segment::Activations)?; // [rows]

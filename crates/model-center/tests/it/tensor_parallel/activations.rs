@@ -38,7 +38,7 @@ fn peak(layers: usize, recompute: Recompute, tensor: usize, sequence: bool) -> u
     let job = Job { fields, recompute, ..gpt2_job() };
     let run = |ranks: Arc<dyn Communicator>| {
         let (device, mesh) = (Device::cpu(1).unwrap(), Mesh::new(ranks.rank(), tensor, 1, tensor).unwrap());
-        let group = TensorGroup { ranks, vocabulary_multiple: 8, sequence };
+        let group = TensorGroup { ranks, vocabulary_multiple: 8, sequence, ..TensorGroup::default() };
         let builder = BuilderOptions { mesh, tensor: group, ..BuilderOptions::default() };
         let model = job.model(&device, builder).unwrap();
         peak_of_a_pass(&device, &*model)

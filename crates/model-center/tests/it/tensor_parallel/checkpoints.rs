@@ -110,10 +110,8 @@ fn stages_of(job: &Job, groups: &RankGroups, schedule: &Schedule) -> StageGroup 
 impl Rank {
     fn new(job: &Job, groups: &RankGroups, level: ZeroLevel, training: Training) -> Rank {
         let device = Device::cpu(1).unwrap();
-        let (mesh, tensor) = (groups.mesh(), Arc::clone(groups.tensor()));
+        let (mesh, tensor) = (groups.mesh(), job.tensor_group(Arc::clone(groups.tensor())));
         let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
-        let tensor =
-            TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
         let Training { dtype, f32_parameters, seed, .. } = training;
         let own = job.micro_batches as usize / mesh.data_size();
         let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, mesh.pipeline_size(), 1, own).unwrap();
@@ -407,6 +405,29 @@ fn padding_of_the_vocabulary_is_in_no_checkpoint_and_stays_zero() {
     let checkpoint = newest(&store);
     let table = checkpoint.tensors().iter().find(|tensor| tensor.shape.first() == Some(&97)).unwrap();
     assert!(checkpoint.manifest().files[1].pieces.iter().all(|piece| piece.spec.name != table.name));
+}
+
+/// A run on one rank goes on with padding where it was saved without, and the other way round, with the same bits.
+#[test]
+fn one_rank_goes_on_with_or_without_padding() {
+    let courses = |pads: [bool; 2]| {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let courses = on_ranks(Layout::new(1, 1, ZeroLevel::Zero), |groups| {
+            let [first, second] = pads.map(|pads_one_rank| Job { pads_one_rank, ..gpt2_job() });
+            let mut rank = Rank::new(&first, &groups, ZeroLevel::Zero, Training::default());
+            rank.train(&first, 0..2);
+            rank.save(&store, 2);
+            let mut again = Rank::new(&second, &groups, ZeroLevel::Zero, Training { seed: 4, ..Training::default() });
+            again.restore(&store);
+            (again.train(&second, 2..5), again.optim.fingerprint().unwrap())
+        });
+        (courses, newest(&store).digest().unwrap())
+    };
+    let plain = courses([false, false]);
+    for pads in [[true, true], [true, false], [false, true]] {
+        assert_eq!(courses(pads), plain, "{pads:?}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::ranks::on_ranks;
 use crate::goldens::{directory, inputs};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
@@ -45,6 +46,8 @@ pub struct Job {
     /// Of each step, over all data-parallel ranks.
     pub micro_batches: u32,
     pub vocabulary_multiple: usize,
+    /// Whether one rank has padding too.
+    pub pads_one_rank: bool,
     /// Whether tokens are sharded over the tensor ranks.
     pub sequence: bool,
     /// Rank of low-rank updates of first and last parts of all linear layers in blocks, with dropout; else all is
@@ -83,6 +86,7 @@ impl Default for Job {
             micro_batches: 1,
             // So that tiny vocabularies are divided, and the last ranks have padding.
             vocabulary_multiple: 8,
+            pads_one_rank: false,
             sequence: false,
             low_rank: None,
             magnitude: false,
@@ -97,6 +101,11 @@ impl Default for Job {
 }
 
 impl Job {
+    pub fn tensor_group(&self, ranks: Arc<dyn Communicator>) -> TensorGroup {
+        let Job { vocabulary_multiple, pads_one_rank, sequence, .. } = *self;
+        TensorGroup { ranks, vocabulary_multiple, pads_one_rank: Some(pads_one_rank), sequence }
+    }
+
     pub fn model(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
         if let Some(tokens) = self.prefix {
             let adapters = Adapters { prefix: Some(PrefixOptions { tokens }), ..Adapters::default() };
@@ -222,7 +231,7 @@ fn train(job: &Job, groups: &RankGroups) -> RankRun {
     let (device, mesh) = (Device::cpu(1).unwrap(), groups.mesh());
     let (tensor, data) = (Arc::clone(groups.tensor()), Arc::clone(groups.data()));
     let sharding = Sharding { ranks: data, level: job.level, sum: job.sum, prefetch: true };
-    let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
+    let tensor = job.tensor_group(tensor);
     let (dtype, f32_parameters, seed) = (job.dtype, job.f32_parameters, 11);
     let options = BuilderOptions { mesh, tensor, sharding, dtype, f32_parameters, seed, ..Default::default() };
     let model = job.model(&device, options).unwrap();
@@ -314,6 +323,15 @@ fn padding(model: &dyn TextModel) -> (usize, Vec<f32>) {
 }
 
 impl Run {
+    /// Logits before training, losses, norms, and parameters and moments after training.
+    pub fn check_same_bits(&self, other: &Run) {
+        for (ours, theirs) in self.ranks.iter().zip(&other.ranks) {
+            assert_eq!((&ours.logits, &ours.decoded), (&theirs.logits, &theirs.decoded));
+            assert_eq!((&ours.losses, &ours.norms), (&theirs.losses, &theirs.norms));
+            assert_eq!(ours.fingerprint, theirs.fingerprint);
+        }
+    }
+
     /// Every rank has the table of one rank, with each value counted once.
     pub fn check_rows(&self, alone: &Run) {
         let scale = |alone: &Moments| alone.deviation() + alone.mean.abs();
