@@ -12,7 +12,7 @@ use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::Kernel;
 use bmtrain_core::{DType, Device, Lane, forward_to_inner};
 use bmtrain_dist::block::BlockOptions;
-use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_examples::step::{Extent, Shape, Size, Steps, random_batch};
 use cuda_emulator::launches::launched_by;
 use cuda_emulator::{Driver, with_driver};
@@ -137,7 +137,8 @@ fn ledger((name, size, rows, length, dropout_p): (&str, Size, usize, usize, f32)
     let narrow = shape.dim_model < 2048;
     let entering = Arc::new(Entering { inner, narrow, entries: Mutex::default() });
     let device = Device::new(Arc::clone(&entering) as Arc<dyn Backend>);
-    let builder = BuilderOptions { dtype: DType::BF16, ..BuilderOptions::default() };
+    let tensor = TensorGroup { pads_one_rank: device.backend().aligns_products(), ..TensorGroup::default() };
+    let builder = BuilderOptions { dtype: DType::BF16, tensor, ..BuilderOptions::default() };
     let mut steps = Steps::new(&device, shape, (BlockOptions::default(), 1), builder).unwrap();
     let extent = Extent { rows, length, target: 0, is_padded: false, document: None };
     let batch = random_batch(shape, extent, 0);

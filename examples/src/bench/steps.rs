@@ -282,7 +282,8 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let groups = RankGroups::split(Arc::clone(&ranks), options.pipeline, options.tensor)?;
     let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
     let ranks_of_tensor = Arc::clone(groups.tensor());
-    let tensor = TensorGroup { ranks: ranks_of_tensor, sequence: options.sequence, ..TensorGroup::default() };
+    let (sequence, pads_one_rank) = (options.sequence, device.backend().aligns_products());
+    let tensor = TensorGroup { ranks: ranks_of_tensor, sequence, pads_one_rank, ..TensorGroup::default() };
     let (kind, micro_batches) = (options.schedule, options.micro_batches);
     let schedule = Schedule::new(kind, options.pipeline, kind.default_chunks(), micro_batches)?;
     let stages = stages(shape, blocks, Arc::clone(groups.pipe()), &schedule)?;

@@ -10,7 +10,7 @@ use bmtrain_core::bench::Seconds;
 use bmtrain_core::wrap::{Counting, Waits};
 use bmtrain_core::{DType, Device, Error as CoreError};
 use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use model_center::{Error, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub struct Timed {
     /// The rows, where they are not the most that fit.
     rows: Option<usize>,
     target: Option<Target>,
+    /// Whether the rows of the vocabulary's table are padded in storage.
+    pads_vocabulary: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,11 +50,16 @@ impl Timed {
 pub fn real() -> Vec<Timed> {
     /// What llm.c reports for one H100: without dropout, in bf16, batches of 524,288 tokens.
     const LLM_C: f64 = 463.0;
-    let timed = |name, size: Size, length, target| Timed { name, shape: size.shape(), length, rows: None, target };
+    let timed = |name, size: Size, length, target| {
+        Timed { name, shape: size.shape(), length, rows: None, target, pads_vocabulary: true }
+    };
     let fine_tuning = |name, rows| Timed { rows: Some(rows), ..timed(name, Size::BertBase, 128, None) };
     let plain = timed("GPT-2 124M without dropout", Size::Gpt2, 1024, Some(Target::Speed(LLM_C)));
+    let plain = Timed { shape: Shape { dropout_p: 0.0, ..plain.shape }, ..plain };
+    let name = "GPT-2 124M without dropout, vocabulary not padded";
     vec![
-        Timed { shape: Shape { dropout_p: 0.0, ..plain.shape }, ..plain },
+        plain,
+        Timed { name, target: None, pads_vocabulary: false, ..plain },
         timed("GPT-2 124M", Size::Gpt2, 1024, None),
         timed("GPT-2 1.5B", Size::Gpt2Xl, 1024, Some(Target::Share(0.5))),
         timed("BERT-large", Size::BertLarge, 512, None),
@@ -66,7 +73,7 @@ pub fn real() -> Vec<Timed> {
 pub fn emulated() -> Vec<Timed> {
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, 50);
     let tiny = |family| Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.1 };
-    let timed = |name, shape| Timed { name, shape, length: 8, rows: None, target: None };
+    let timed = |name, shape| Timed { name, shape, length: 8, rows: None, target: None, pads_vocabulary: true };
     let llama = Shape { num_heads: 4, dropout_p: 0.0, ..tiny(Family::Llama) };
     let (gpt2, bert) = (timed("tiny GPT-2", tiny(Family::Gpt2)), timed("tiny BERT", tiny(Family::Bert)));
     vec![gpt2, Timed { rows: Some(4), ..bert }, timed("tiny Llama", llama)]
@@ -179,7 +186,9 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
 }
 
 fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
-    let builder = BuilderOptions { dtype: DType::BF16, ..BuilderOptions::default() };
+    let pads_one_rank = timed.pads_vocabulary && device.backend().aligns_products();
+    let tensor = TensorGroup { pads_one_rank, ..TensorGroup::default() };
+    let builder = BuilderOptions { dtype: DType::BF16, tensor, ..BuilderOptions::default() };
     Steps::new(device, timed.shape, (BlockOptions::from(plan.recompute), 1), builder)
 }
 

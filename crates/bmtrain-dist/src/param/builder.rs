@@ -34,10 +34,10 @@ pub struct TensorGroup {
     pub ranks: Arc<dyn Communicator>,
     /// Where the vocabulary is padded, each rank has a multiple of this number of tokens.
     pub vocabulary_multiple: usize,
-    /// Whether the vocabulary of one rank is padded too; over several ranks it always is. `None` where the device gains
-    /// by it ([`Backend::aligns_products`](bmtrain_core::Backend::aligns_products)) and no matrix is held in quantised
-    /// blocks. Padding rows are zeros without gradients, and no file has them.
-    pub pads_one_rank: Option<bool>,
+    /// Whether the vocabulary of one rank is padded too, for a device that gains by it
+    /// ([`Backend::aligns_products`](bmtrain_core::Backend::aligns_products)); over several ranks it always is. Padding
+    /// rows are zeros without gradients, and no file has them. Optimizers of whole matrices refuse them.
+    pub pads_one_rank: bool,
     /// Sequence sharding: between the parallel layers each rank has some of the tokens only, so that norms, dropout and
     /// residuals run on them and activations take that much less memory. Results differ by the order of sums alone. The
     /// models of `model-center` recompute all blocks with [`Recompute::Auto`](crate::block::Recompute::Auto).
@@ -48,7 +48,7 @@ impl Default for TensorGroup {
     /// One rank; 128 as Megatron-LM has it, so that products over the vocabulary are of aligned sizes; no sequence
     /// sharding.
     fn default() -> Self {
-        TensorGroup { ranks: Arc::new(Solo), vocabulary_multiple: 128, pads_one_rank: None, sequence: false }
+        TensorGroup { ranks: Arc::new(Solo), vocabulary_multiple: 128, pads_one_rank: false, sequence: false }
     }
 }
 
@@ -206,8 +206,8 @@ impl Builder {
     /// How an axis of token ids is split over the tensor-parallel ranks.
     pub fn vocabulary_split(&self, axis: usize) -> Split {
         let BuilderOptions { tensor, blocks, .. } = &self.state.options;
-        let gains = || self.device().backend().aligns_products() && blocks.is_empty();
-        let pads = tensor.ranks.size() > 1 || tensor.pads_one_rank.unwrap_or_else(gains);
+        // Quantised blocks are whole rows of a file.
+        let pads = tensor.ranks.size() > 1 || (tensor.pads_one_rank && blocks.is_empty());
         Split::Vocabulary { axis, multiple: if pads { tensor.vocabulary_multiple } else { 1 } }
     }
 

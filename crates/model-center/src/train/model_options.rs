@@ -89,6 +89,8 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         LabelSpace::Texts(_) => TextHead::None,
         _ => TextHead::Classification { outputs: labels.outputs() },
     };
+    let whole_parameters = resolved.train.optimizer.needs_whole_parameters();
+    let pads_one_rank = device.backend().aligns_products() && whole_parameters.is_none();
     OpenOptions {
         family: resolved.model.family.clone(),
         leave: resolved.model.leave.clone(),
@@ -111,6 +113,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         f32_parameters: resolved.model.f32_parameters,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
+        tensor: TensorGroup { pads_one_rank, ..TensorGroup::default() },
         recompute: resolved.train.recompute,
         recompute_inputs: resolved.train.recompute_inputs,
         offload_parameters: resolved.train.offload_parameters,

@@ -103,7 +103,7 @@ impl Default for Job {
 impl Job {
     pub fn tensor_group(&self, ranks: Arc<dyn Communicator>) -> TensorGroup {
         let Job { vocabulary_multiple, pads_one_rank, sequence, .. } = *self;
-        TensorGroup { ranks, vocabulary_multiple, pads_one_rank: Some(pads_one_rank), sequence }
+        TensorGroup { ranks, vocabulary_multiple, pads_one_rank, sequence }
     }
 
     pub fn model(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
