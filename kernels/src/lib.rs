@@ -79,6 +79,9 @@ pub const ELEMENTWISE: Source =
 pub const EMBEDDING: Source =
     Source { file: "embedding.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../embedding.cu") };
 
+/// Factors of matrix products in 8 bits.
+pub const FP8: Source = Source { file: "fp8.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../fp8.cu") };
+
 /// What is done to matrix products beside the product itself.
 pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
 
@@ -138,6 +141,7 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("cross_entropy", &CROSS_ENTROPY),
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("embedding", &EMBEDDING),
+    Unit::plain("fp8", &FP8),
     Unit::plain("gemm", &GEMM),
     Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),

@@ -184,6 +184,12 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         false
     }
 
+    /// Whether products of 8-bit factors are faster than those of 16 bits. Where they are not, factors are rounded and
+    /// widened again.
+    fn multiplies_fp8(&self) -> bool {
+        false
+    }
+
     /// Whether a product with a result of `dtype` multiplies it by the derivative of `activation` as it is written.
     /// Where it does not, ops launch a kernel that makes the activation's value again in the same pass.
     fn fuses_derivative(&self, _activation: Activation, _dtype: DType) -> bool {

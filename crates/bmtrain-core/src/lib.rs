@@ -45,6 +45,7 @@ pub mod device_spec;
 pub mod dtype;
 pub mod error;
 pub mod exact;
+pub mod fp8;
 pub mod heap;
 pub mod kernel;
 pub mod limits;

@@ -300,7 +300,10 @@ Status cublasLtMatmulDescSetAttribute(void* handle, int attribute, const void* f
         case 11: return set(how->aux, from, bytes);
         case 12: return set(how->aux_ld, from, bytes);
         case 13: return set(how->aux_batch_stride, from, bytes);
+        case 17: return set(how->a_scale, from, bytes);
+        case 18: return set(how->b_scale, from, bytes);
         case 22: return set(how->aux_type, from, bytes);
+        case 25: return set(how->fast_accumulation, from, bytes);
         case 26: return set(how->bias_type, from, bytes);
         default: return refuse(invalid_value, "attribute " + std::to_string(attribute) + " of a product");
     }

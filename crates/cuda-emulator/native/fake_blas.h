@@ -20,6 +20,8 @@ inline constexpr Status not_supported = 15;
 inline constexpr int type_f32 = 0;
 inline constexpr int type_f16 = 2;
 inline constexpr int type_bf16 = 14;
+inline constexpr int type_e4m3 = 28;
+inline constexpr int type_e5m2 = 29;
 // As the result.
 inline constexpr int type_unset = -1;
 
@@ -83,6 +85,9 @@ struct Description {
     std::int64_t aux_ld = 0;
     std::int64_t aux_batch_stride = 0;
     int aux_type = type_unset;
+    // One f32 each, by which a product of 8-bit factors is multiplied; 0 for none.
+    std::uint64_t a_scale = 0, b_scale = 0;
+    signed char fast_accumulation = 0;
 };
 
 struct Preference {
@@ -111,6 +116,8 @@ struct Product {
 };
 
 std::uint64_t bytes_of(int type);
+
+inline bool is_fp8(int type) { return type == type_e4m3 || type == type_e5m2; }
 
 // A reason not to do something; success has none.
 struct Answer {

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <utility>
 #include <vector>
 
 namespace fake_blas {
@@ -120,6 +122,47 @@ Answer check_sizes(const Product& p) {
     return {};
 }
 
+// Products of 8-bit factors: each sum along the columns of both, in whole units of 16, into f32 or 16 bits.
+Answer check_fp8(const Product& p) {
+    const char* const capability = std::getenv("EMULATED_CUDA_CAPABILITY");
+    if (capability != nullptr && std::atoi(capability) < 89) {
+        return unsupported("8-bit factors before compute capability 8.9");
+    }
+    const int d = p.d_layout.type;
+    if (!is_fp8(p.a_layout.type) || !is_fp8(p.b_layout.type) ||
+        (p.a_layout.type == type_e5m2 && p.b_layout.type == type_e5m2)) {
+        return unsupported("factors of these dtypes together");
+    }
+    if (p.c_layout.type != d || (d != type_f32 && d != type_f16 && d != type_bf16)) {
+        return unsupported("this result of 8-bit factors");
+    }
+    if (p.how.compute != compute_f32) {
+        return unsupported("this compute type with 8-bit factors");
+    }
+    if (p.how.transpose_a == 0 || p.how.transpose_b != 0) {
+        return unsupported("8-bit factors whose sums are not along the columns of both");
+    }
+    constexpr int unit = 16;
+    if (p.k() % unit != 0 || p.m() % unit != 0 || p.a_layout.ld % unit != 0 || p.b_layout.ld % unit != 0) {
+        return unsupported("8-bit factors whose sizes are no multiples of 16");
+    }
+    if (p.d_layout.batch_count > 1) {
+        return unsupported("several products of 8-bit factors");
+    }
+    const unsigned gradients = ep_drelu | ep_dgelu | ep_bias_gradient | ep_bias_gradient_a | ep_bias_gradient_b;
+    if ((p.how.epilogue & gradients) != 0) {
+        return unsupported("the epilogue of a gradient with 8-bit factors");
+    }
+    const int bias = d == type_f16 ? type_f16 : type_bf16;
+    if ((p.how.epilogue & ep_bias) != 0 && (p.how.bias_type == type_unset ? d : p.how.bias_type) != bias) {
+        return unsupported("a bias of this dtype with 8-bit factors");
+    }
+    if ((p.how.epilogue & ep_aux) != 0 && p.how.aux_type != type_unset && p.how.aux_type != d) {
+        return unsupported("an auxiliary matrix of another dtype than the result");
+    }
+    return {};
+}
+
 Answer check_types(const Product& p) {
     const int compute = p.how.compute;
     if (compute != compute_f32 && compute != compute_f32_pedantic && compute != compute_tf32) {
@@ -132,6 +175,12 @@ Answer check_types(const Product& p) {
         return unsupported("factors in device memory are not emulated");
     }
     const int a = p.a_layout.type, b = p.b_layout.type, c = p.c_layout.type, d = p.d_layout.type;
+    if (is_fp8(a) || is_fp8(b)) {
+        return check_fp8(p);
+    }
+    if (p.how.a_scale != 0 || p.how.b_scale != 0 || p.how.fast_accumulation != 0) {
+        return unsupported("scales of factors that are not of 8 bits");
+    }
     if (a != b || c != d) {
         return unsupported("a and b, or c and d, of different dtypes");
     }
@@ -214,6 +263,11 @@ std::vector<Range> ranges_of(const Product& p) {
         const bool written = (p.how.epilogue & (ep_relu | ep_gelu)) != 0;
         ranges.push_back({"aux", p.how.aux, p.relu_mask() ? (elements + 7) / 8 : elements * element, written});
     }
+    for (const auto& [name, scale] : {std::pair{"scale of a", p.how.a_scale}, {"scale of b", p.how.b_scale}}) {
+        if (scale != 0) {
+            ranges.push_back({name, scale, sizeof(float), false});
+        }
+    }
     if (p.workspace_bytes > 0) {
         ranges.push_back({"workspace", p.workspace, p.workspace_bytes, true});
     }
@@ -236,6 +290,8 @@ std::uint64_t bytes_of(int type) {
         case type_f32: return 4;
         case type_f16:
         case type_bf16: return 2;
+        case type_e4m3:
+        case type_e5m2: return 1;
         default: return 0;
     }
 }

@@ -13,10 +13,20 @@
 namespace fake_blas {
 namespace {
 
+// A number of 8 bits with so many bits of fraction; beyond the largest code there are only NaN here.
+float from_fp8(unsigned char code, int fraction, int bias, int largest) {
+    const int magnitude = code & 0x7f, exponent = magnitude >> fraction;
+    const float part = std::ldexp(static_cast<float>(magnitude & ((1 << fraction) - 1)), -fraction);
+    const float value = exponent == 0 ? std::ldexp(part, 1 - bias) : std::ldexp(1.0f + part, exponent - bias);
+    return magnitude > largest ? std::nanf("") : (code & 0x80) != 0 ? -value : value;
+}
+
 float load(int type, std::uint64_t start, std::uint64_t index) {
     switch (type) {
         case type_f32: return reinterpret_cast<const float*>(start)[index];
         case type_f16: return emulator::f32_from_f16(reinterpret_cast<const std::uint16_t*>(start)[index]);
+        case type_e4m3: return from_fp8(reinterpret_cast<const unsigned char*>(start)[index], 3, 7, 0x7e);
+        case type_e5m2: return from_fp8(reinterpret_cast<const unsigned char*>(start)[index], 2, 15, 0x7b);
         default: {
             const std::uint32_t bits = reinterpret_cast<const std::uint16_t*>(start)[index];
             return emulator::bits_as<float>(bits << 16);
@@ -151,6 +161,10 @@ void run_one(const Product& p, const Place& place) {
         }
     }
     std::vector<float> bias_gradient(m, 0.0f), sums(m);
+    const auto factor_of = [](std::uint64_t address) {
+        return address == 0 ? 1.0f : *reinterpret_cast<const float*>(address);
+    };
+    const float scale = factor_of(p.how.a_scale) * factor_of(p.how.b_scale);
     for (std::uint64_t column = 0; column < n; ++column) {
         std::fill(sums.begin(), sums.end(), 0.0f);
         for (std::uint64_t i = 0; i < k; ++i) {
@@ -161,7 +175,7 @@ void run_one(const Product& p, const Place& place) {
             }
         }
         for (std::uint64_t row = 0; row < m; ++row) {
-            float value = p.alpha * sums[row];
+            float value = p.alpha * scale * sums[row];
             if (p.beta != 0.0f) {
                 value += p.beta * load(p.c_layout.type, place.c, p.c_layout.at(row, column));
             }

@@ -50,8 +50,13 @@ impl Timed {
 pub fn real() -> Vec<Timed> {
     /// What llm.c reports for one H100: without dropout, in bf16, batches of 524,288 tokens.
     const LLM_C: f64 = 463.0;
-    let timed = |name, size: Size, length, target| {
-        Timed { name, shape: size.shape(), length, rows: None, target, pads_vocabulary: true }
+    let timed = |name, size: Size, length, target| Timed {
+        name,
+        shape: size.shape(),
+        length,
+        rows: None,
+        target,
+        pads_vocabulary: true,
     };
     let fine_tuning = |name, rows| Timed { rows: Some(rows), ..timed(name, Size::BertBase, 128, None) };
     let plain = timed("GPT-2 124M without dropout", Size::Gpt2, 1024, Some(Target::Speed(LLM_C)));

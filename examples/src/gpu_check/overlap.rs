@@ -87,6 +87,7 @@ fn product(device: &Device, size: usize, a: &Tensor, b: &Tensor, c: &mut Tensor)
         c: MatrixMut { view: c.view_mut()?, ld: size, batch: [0, 0] },
         batch: Batch::ONE,
         epilogue: Epilogue::default(),
+        fp8: None,
     })?;
     Ok(())
 }

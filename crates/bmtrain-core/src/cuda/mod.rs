@@ -330,6 +330,10 @@ impl Backend for CudaBackend {
         true
     }
 
+    fn multiplies_fp8(&self) -> bool {
+        self.context.properties().capability >= (8, 9)
+    }
+
     fn fuses_derivative(&self, activation: Activation, dtype: DType) -> bool {
         library_has_derivative(activation, dtype)
     }

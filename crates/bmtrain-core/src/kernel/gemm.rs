@@ -4,6 +4,7 @@ use super::elementwise::Activation;
 use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
+use crate::fp8::Fp8Factors;
 use crate::shape::expect_apart;
 
 /// A matrix inside a view: element `(row, column)` of batch entry `(o, i)` is at
@@ -134,7 +135,8 @@ impl Epilogue<'_> {
 /// `c = activation(alpha * a * b + beta * c + bias + residual)` with `a` `[m, k]`, `b` `[k, n]`, `c` `[m, n]`, all
 /// row-major.
 ///
-/// Numerics: the sum over `k` is accumulated in f32 whatever the types, and rounded once.
+/// Numerics: the sum over `k` is accumulated in f32 whatever the types, and rounded once. With
+/// [`fp8`](Gemm::fp8) the tensor cores of a device add 8-bit products with fewer bits.
 #[derive(Debug)]
 pub struct Gemm<'a> {
     /// Rows of the result.
@@ -157,6 +159,8 @@ pub struct Gemm<'a> {
     pub batch: Batch,
     /// Applied while the result is at hand.
     pub epilogue: Epilogue<'a>,
+    /// What both factors are rounded to before they are multiplied, of a single product.
+    pub fp8: Option<Fp8Factors>,
 }
 
 impl<'a> Gemm<'a> {
@@ -173,6 +177,7 @@ impl<'a> Gemm<'a> {
             c: MatrixMut { view: c.view, ld: n, batch: [0, 0] },
             batch: Batch::ONE,
             epilogue: Epilogue::default(),
+            fp8: None,
         }
     }
 }
@@ -205,6 +210,9 @@ impl Arguments for Gemm<'_> {
                 let message = "a residual takes the place of the old content, and the result has no gaps";
                 return Err(Error::argument(name, message));
             }
+        }
+        if self.fp8.is_some() && self.batch != Batch::ONE {
+            return Err(Error::argument(name, "factors are rounded to 8 bits in single products"));
         }
         self.epilogue.check(name, &self.a, [m, n, k], self.batch)
     }

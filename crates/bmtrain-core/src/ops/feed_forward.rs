@@ -2,7 +2,7 @@
 //! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
-use super::gemm::{check_linear, gradient_dtype, input_gradient, parameter_gradients};
+use super::gemm::{ProductPrecision, check_linear, gradient_dtype, input_gradient, parameter_gradients};
 use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
@@ -109,6 +109,7 @@ impl FeedForward {
                 w_in: Saved::of(w_in),
                 w_out: Saved::of(w_out),
                 output: output.ranks(),
+                precision: output.precision(),
                 sizes: [d, f, e],
                 dtypes: [x.dtype(), gradient_dtype(w_in.value(), x.dtype()), gradient_dtype(w_out.value(), x.dtype())],
             })
@@ -125,6 +126,8 @@ struct FeedForwardBackward {
     w_in: Saved,
     w_out: Saved,
     output: OutputRanks,
+    /// Of the product with w_out.
+    precision: ProductPrecision,
     /// D, F and E.
     sizes: [usize; 3],
     /// Of x, w_in and w_out.
@@ -133,7 +136,8 @@ struct FeedForwardBackward {
 
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let FeedForwardBackward { kind, input, pre, w_in, w_out, output, sizes: [d, f, e], dtypes } = *self;
+        let FeedForwardBackward { kind, input, pre, w_in, w_out, output, precision, sizes, dtypes } = *self;
+        let [d, f, e] = sizes;
         let FeedForward { op, gated, activation } = kind;
         let [of_x, of_in, of_out] = dtypes;
         let dy = only(op, dy)?;
@@ -142,7 +146,7 @@ impl Backward for FeedForwardBackward {
         }
         let (dy, b_out) = output.gradient(cx, dy, (4, e), [of_x, of_out])?; // [.., E]
         let of_weight = |cx: &mut BackwardCtx<'_>, dy: &Tensor, hidden: Option<&Tensor>| {
-            parameter_gradients(cx, (3, b_out), dy, hidden, [e, f], of_out)
+            parameter_gradients(cx, (3, b_out), dy, hidden, [e, f], (of_out, precision))
         };
         let goes_on = (0..3).any(|index| cx.needs(index));
         let is_fused = !gated && cx.device().backend().fuses_derivative(activation, pre.dtype());
@@ -155,7 +159,7 @@ impl Backward for FeedForwardBackward {
         }
         let mut dhidden = like(cx.device(), &pre, pre.shape().with_last(f)?)?; // [.., F]
         let fused = is_fused.then_some((activation, &pre));
-        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, dhidden.dest(false)?)?;
+        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, precision, dhidden.dest(false)?)?;
         drop(w_out);
         let dpre = if is_fused {
             dhidden // [.., F]

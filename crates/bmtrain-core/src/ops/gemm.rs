@@ -4,9 +4,31 @@ use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
 use crate::buffer::ViewMut;
+use crate::fp8::Fp8Factors;
 use crate::kernel::{
     Activation, ActivationBackward, ColumnSum, Epilogue, Gemm, Matrix, QuantisedInputGradient, QuantisedLinear,
 };
+
+/// What the factors of a layer's products are rounded to before they are multiplied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProductPrecision {
+    /// Nothing: they are multiplied in their dtypes.
+    #[default]
+    Full,
+    /// 8 bits, with a scale for each tensor from its largest magnitude: E4M3, and E5M2 for gradients of results. The
+    /// results are in the dtypes that they have otherwise.
+    Fp8,
+}
+
+impl ProductPrecision {
+    fn forward(self) -> Option<Fp8Factors> {
+        (self == ProductPrecision::Fp8).then_some(Fp8Factors::FORWARD)
+    }
+
+    fn backward(self) -> Option<Fp8Factors> {
+        (self == ProductPrecision::Fp8).then_some(Fp8Factors::BACKWARD)
+    }
+}
 
 /// `y = activation(x weight^T + bias)`.
 ///
@@ -92,10 +114,11 @@ pub(super) fn project(
     x: &Tensor,
     weight: &Tensor,
     epilogue: Epilogue<'_>,
+    precision: ProductPrecision,
     y: &mut Tensor,
 ) -> Result<()> {
     let sizes = [x.shape().rows(), y.shape().last(), x.shape().last()];
-    project_rows(device, x.view()?, weight, sizes, epilogue, y.view_mut()?)
+    project_rows(device, x.view()?, weight, sizes, epilogue, precision, y.view_mut()?)
 }
 
 /// `y = epilogue(x weight^T)` with x `[M, K]`, weight `[N, K]` and y `[M, N]`.
@@ -105,13 +128,15 @@ pub(super) fn project_rows(
     weight: &Tensor,
     [m, n, k]: [usize; 3],
     epilogue: Epilogue<'_>,
+    precision: ProductPrecision,
     y: ViewMut<'_>,
 ) -> Result<()> {
     if let DType::Blocks(_) = weight.dtype() {
         return device.launch(QuantisedLinear { m, n, k, x, weight: weight.view()?, y, epilogue });
     }
     let (a, b) = (Matrix::plain(x, k), Matrix::transposed(weight.view()?, k));
-    device.launch(Gemm { epilogue, ..Gemm::single([m, n, k], a, b, Dest { view: y, add: false }) })
+    let fp8 = precision.forward();
+    device.launch(Gemm { epilogue, fp8, ..Gemm::single([m, n, k], a, b, Dest { view: y, add: false }) })
 }
 
 /// `dx (+)= dy weight`, with dy `[M, N]` and weight `[N, K]`; times the derivative of an activation at `[M, K]`.
@@ -121,6 +146,7 @@ pub(super) fn input_gradient(
     weight: &Tensor,
     [n, k]: [usize; 2],
     derivative: Option<(Activation, &Tensor)>,
+    precision: ProductPrecision,
     dx: Dest<'_>,
 ) -> Result<()> {
     let derivative = derivative.map(|(activation, at)| Ok::<_, Error>((activation, at.view()?))).transpose()?;
@@ -129,8 +155,8 @@ pub(super) fn input_gradient(
         return device.launch(QuantisedInputGradient { m, n, k, dy, weight, dx, derivative });
     }
     let (a, b) = (Matrix::plain(dy.view()?, n), Matrix::plain(weight.view()?, k));
-    let epilogue = Epilogue { derivative, ..Epilogue::default() };
-    device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
+    let (epilogue, fp8) = (Epilogue { derivative, ..Epilogue::default() }, precision.backward());
+    device.launch(Gemm { epilogue, fp8, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
 }
 
 /// The dtype of the gradients of a weight and its bias, beside an input of dtype `x`: a weight in blocks has none.
@@ -147,14 +173,14 @@ pub(super) fn parameter_gradients(
     dy: &Tensor,
     x: Option<&Tensor>,
     sizes: [usize; 2],
-    dtype: DType,
+    how: (DType, ProductPrecision),
 ) -> Result<()> {
     let (dy, x) = (cx.keep(dy)?, x.cloned());
     match bias {
         Some(bias) => cx.later([weight, bias], move |cx, [weight, bias]| {
-            gradients_of(cx, (weight, Some(bias)), &dy, x.as_ref(), sizes, dtype)
+            gradients_of(cx, (weight, Some(bias)), &dy, x.as_ref(), sizes, how)
         }),
-        None => cx.later([weight], move |cx, [weight]| gradients_of(cx, (weight, None), &dy, x.as_ref(), sizes, dtype)),
+        None => cx.later([weight], move |cx, [weight]| gradients_of(cx, (weight, None), &dy, x.as_ref(), sizes, how)),
     }
 }
 
@@ -164,12 +190,12 @@ fn gradients_of(
     dy: &Tensor,
     x: Option<&Tensor>,
     [n, k]: [usize; 2],
-    dtype: DType,
+    (dtype, precision): (DType, ProductPrecision),
 ) -> Result<()> {
     let Some(bias) = bias else {
         let Some(x) = x else { return Ok(()) };
         return cx.write(weight, Shape::from([n, k]), dtype, |device, dweight| {
-            weight_gradient(device, dy, x, [n, k], dweight, None)
+            weight_gradient(device, (dy, x), [n, k], precision, dweight, None)
         });
     };
     let (of_weight, of_bias) = (Shape::from([n, k]), Shape::from([n]));
@@ -177,14 +203,16 @@ fn gradients_of(
         None => bias_gradient(cx, bias, dy, n, dtype),
         Some(x) if cx.device().backend().fuses_gradients() => {
             cx.write_many([(weight, of_weight, dtype), (bias, of_bias, dtype)], |device, dests| match dests {
-                [Some(dweight), dbias] => weight_gradient(device, dy, x, [n, k], dweight, dbias),
+                [Some(dweight), dbias] => weight_gradient(device, (dy, x), [n, k], precision, dweight, dbias),
                 [None, Some(dbias)] => sum_rows(device, dy, n, dbias),
                 [None, None] => Ok(()),
             })
         }
         Some(x) => {
             bias_gradient(cx, bias, dy, n, dtype)?;
-            cx.write(weight, of_weight, dtype, |device, dw| weight_gradient(device, dy, x, [n, k], dw, None))
+            cx.write(weight, of_weight, dtype, |device, dw| {
+                weight_gradient(device, (dy, x), [n, k], precision, dw, None)
+            })
         }
     }
 }
@@ -192,15 +220,15 @@ fn gradients_of(
 /// `dweight (+)= dy^T x`, with dy `[M, N]` and x `[M, K]`, and `dbias (+)= sum over rows of dy` beside it.
 fn weight_gradient(
     device: &Device,
-    dy: &Tensor,
-    x: &Tensor,
+    (dy, x): (&Tensor, &Tensor),
     [n, k]: [usize; 2],
+    precision: ProductPrecision,
     dweight: Dest<'_>,
     dbias: Option<Dest<'_>>,
 ) -> Result<()> {
     let (a, b) = (Matrix::transposed(dy.view()?, n), Matrix::plain(x.view()?, k));
-    let epilogue = Epilogue { sums_of_a: dbias, ..Epilogue::default() };
-    device.launch(Gemm { epilogue, ..Gemm::single([n, k, rows_of(dy, n)], a, b, dweight) })
+    let (epilogue, fp8) = (Epilogue { sums_of_a: dbias, ..Epilogue::default() }, precision.backward());
+    device.launch(Gemm { epilogue, fp8, ..Gemm::single([n, k, rows_of(dy, n)], a, b, dweight) })
 }
 
 /// `dbias (+)= sum over rows of dy`.

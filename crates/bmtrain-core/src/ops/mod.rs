@@ -44,7 +44,7 @@ pub use distillation::{Distillation, Divergence, logits_divergence};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::{feed_forward, gated_feed_forward};
-pub use gemm::linear;
+pub use gemm::{ProductPrecision, linear};
 pub use linear_cross_entropy::{Distilled, LinearDistillation, TeacherHead, linear_distillation};
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::{

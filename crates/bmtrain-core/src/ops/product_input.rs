@@ -2,7 +2,7 @@
 //! and [`feed_forward`](super::feed_forward) take. Its collectives belong to the op so that in the backward pass they
 //! run on the tensor lane beside the product of the other gradient, and so that no op keeps tokens of other ranks.
 
-use super::gemm::{input_gradient, parameter_gradients, project_rows};
+use super::gemm::{ProductPrecision, input_gradient, parameter_gradients, project_rows};
 use super::product_weight::CHUNK_ROWS;
 use super::*;
 use crate::backend::Lane;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub struct ProductInput<'a> {
     x: &'a Var,
     ranks: InputRanks,
+    precision: ProductPrecision,
 }
 
 /// Where the input of a product comes from, and where its gradient goes.
@@ -32,7 +33,7 @@ pub(super) enum InputRanks {
 
 impl<'a> From<&'a Var> for ProductInput<'a> {
     fn from(x: &'a Var) -> Self {
-        ProductInput { x, ranks: InputRanks::One }
+        ProductInput { x, ranks: InputRanks::One, precision: ProductPrecision::Full }
     }
 }
 
@@ -40,14 +41,20 @@ impl<'a> ProductInput<'a> {
     /// A value that all ranks have alike, and that each multiplies by another part of the weight. Its gradient is the
     /// sum of the gradients of all ranks: [`copy_to_ranks`](super::copy_to_ranks) as a part of the product.
     pub fn copied(x: &'a Var, ranks: &Arc<dyn Communicator>) -> Self {
-        ProductInput { x, ranks: InputRanks::Copied(Arc::clone(ranks)) }
+        ProductInput { ranks: InputRanks::Copied(Arc::clone(ranks)), ..ProductInput::from(x) }
     }
 
     /// This rank's tokens, `[own, K]`: the product is of the tokens of all ranks, `[B, L, K]`. Its gradient is this
     /// rank's tokens of the sum of the gradients of all ranks. The op keeps this rank's tokens and gathers the others
     /// again in the backward pass.
     pub fn gathered(x: &'a Var, tokens: &TokenShard) -> Self {
-        ProductInput { x, ranks: InputRanks::Gathered(tokens.clone()) }
+        ProductInput { ranks: InputRanks::Gathered(tokens.clone()), ..ProductInput::from(x) }
+    }
+
+    /// What the factors of its product, and of both gradients, are rounded to.
+    #[must_use]
+    pub fn with_precision(self, precision: ProductPrecision) -> Self {
+        ProductInput { precision, ..self }
     }
 
     pub(super) fn x(&self) -> &'a Var {
@@ -86,7 +93,7 @@ impl<'a> ProductInput<'a> {
             let pre_activation = pre.map(|view| view.part(rows.start * n, rows.len() * n)).transpose()?;
             let epilogue = Epilogue { bias: view_of(bias)?, activation, pre_activation, ..Epilogue::default() };
             let y = y.view_mut()?.part(rows.start * n, rows.len() * n)?;
-            project_rows(device, x, weight, [rows.len(), n, k], epilogue, y)
+            project_rows(device, x, weight, [rows.len(), n, k], epilogue, self.precision, y)
         };
         let InputRanks::Gathered(tokens) = &self.ranks else { return of_rows(x.view()?, 0..x.shape().rows()) };
         let (own, total) = (tokens.own(), tokens.total());
@@ -105,7 +112,7 @@ impl<'a> ProductInput<'a> {
     /// What the backward pass needs; of the value only where the weight's gradient is wanted.
     pub(super) fn saved(&self, wants_value: bool) -> SavedInput {
         let (x, ranks) = (wants_value.then(|| self.x.value().clone()), self.ranks.clone());
-        SavedInput { x, ranks, shape: self.x.shape(), dtype: self.x.dtype() }
+        SavedInput { x, ranks, shape: self.x.shape(), dtype: self.x.dtype(), precision: self.precision }
     }
 }
 
@@ -117,6 +124,7 @@ pub(super) struct SavedInput {
     ranks: InputRanks,
     shape: Shape,
     dtype: DType,
+    precision: ProductPrecision,
 }
 
 /// The product whose gradients are wanted, by the numbers of its operands among the op's inputs.
@@ -140,15 +148,18 @@ impl SavedInput {
 
     /// Give the gradients of `y = x weight^T + bias` from `dy` `[.., N]`.
     pub(super) fn gradients(self, cx: &mut BackwardCtx<'_>, dy: &Tensor, product: ProductOperands) -> Result<()> {
-        let SavedInput { x, ranks, shape, dtype } = self;
+        let SavedInput { x, ranks, shape, dtype, precision } = self;
         let ProductOperands { input, weight, bias, size: [n, k], dtype: of_weight, factor } = product;
+        let of_weight = (of_weight, precision);
         if let InputRanks::One = ranks {
             parameter_gradients(cx, (weight, bias), dy, x.as_ref(), [n, k], of_weight)?;
             drop(x);
             // Last, when what was saved is free again.
             let Some(factor) = factor else { return Ok(()) };
             let factor = factor.get()?;
-            return cx.write(input, shape, dtype, |device, dx| input_gradient(device, dy, &factor, [n, k], None, dx));
+            return cx.write(input, shape, dtype, |device, dx| {
+                input_gradient(device, dy, &factor, [n, k], None, precision, dx)
+            });
         }
         // The input of all ranks arrives while its gradient is computed, and the gradient is summed over the ranks
         // while the weight's is computed.
@@ -157,7 +168,7 @@ impl SavedInput {
             Some(factor) => {
                 let rows = dy.elements().checked_div(n).unwrap_or(0);
                 let mut dx = Tensor::empty_in(cx.device(), [rows, k], dtype, Segment::Activations)?; // [rows, K]
-                input_gradient(cx.device(), dy, &factor.get()?, [n, k], None, dx.dest(false)?)?;
+                input_gradient(cx.device(), dy, &factor.get()?, [n, k], None, precision, dx.dest(false)?)?;
                 Some(ranks.begin_sum(dx)?)
             }
             None => None,

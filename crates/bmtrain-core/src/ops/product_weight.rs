@@ -2,7 +2,7 @@
 //! and [`feed_forward`](super::feed_forward) take. Its collective belongs to the op so that rows are summed over the
 //! ranks on the tensor lane beside the products of the next rows.
 
-use super::gemm::{add_to_rows, bias_gradient, project, project_rows};
+use super::gemm::{ProductPrecision, add_to_rows, bias_gradient, project, project_rows};
 use super::*;
 use crate::backend::Lane;
 use crate::comm::tensors::{self, Pending};
@@ -24,6 +24,7 @@ pub struct ProductWeight<'a> {
     weight: &'a Var,
     ranks: OutputRanks,
     residual: Option<&'a Var>,
+    precision: ProductPrecision,
 }
 
 /// Where a product goes.
@@ -39,7 +40,7 @@ pub(super) enum OutputRanks {
 
 impl<'a> From<&'a Var> for ProductWeight<'a> {
     fn from(weight: &'a Var) -> Self {
-        ProductWeight { weight, ranks: OutputRanks::One, residual: None }
+        ProductWeight { weight, ranks: OutputRanks::One, residual: None, precision: ProductPrecision::Full }
     }
 }
 
@@ -47,13 +48,13 @@ impl<'a> ProductWeight<'a> {
     /// This rank's columns of a weight: the result is the sum of the products of all ranks, plus the bias once.
     /// [`sum_over_ranks`](super::sum_over_ranks) as a part of the product, with the same bits.
     pub fn summed(weight: &'a Var, ranks: &Arc<dyn Communicator>) -> Self {
-        ProductWeight { weight, ranks: OutputRanks::Summed(Arc::clone(ranks)), residual: None }
+        ProductWeight { ranks: OutputRanks::Summed(Arc::clone(ranks)), ..ProductWeight::from(weight) }
     }
 
     /// As [`ProductWeight::summed`] of tokens `[B, L, K]`, but the result is this rank's tokens, `[own, N]`:
     /// [`scatter_tokens`](super::scatter_tokens) as a part of the product, with the same bits.
     pub fn scattered(weight: &'a Var, tokens: &TokenShard) -> Self {
-        ProductWeight { weight, ranks: OutputRanks::Scattered(tokens.clone()), residual: None }
+        ProductWeight { ranks: OutputRanks::Scattered(tokens.clone()), ..ProductWeight::from(weight) }
     }
 
     /// Add a residual to the result: the hidden states to which a layer adds, shaped as the result and of its dtype.
@@ -61,6 +62,17 @@ impl<'a> ProductWeight<'a> {
     #[must_use]
     pub fn plus(self, residual: &'a Var) -> Self {
         ProductWeight { residual: Some(residual), ..self }
+    }
+
+    /// What the factors of its product are rounded to; in a feed-forward layer, where it is the second weight, also the
+    /// factors of the gradients.
+    #[must_use]
+    pub fn with_precision(self, precision: ProductPrecision) -> Self {
+        ProductWeight { precision, ..self }
+    }
+
+    pub(super) fn precision(&self) -> ProductPrecision {
+        self.precision
     }
 
     pub(super) fn residual(&self) -> Option<&'a Var> {
@@ -116,14 +128,14 @@ impl<'a> ProductWeight<'a> {
                 let is_whole = !matches!(weight.dtype(), DType::Blocks(_));
                 let residual = if is_whole { view_of(self.residual)? } else { None };
                 let epilogue = Epilogue { bias: view_of(bias)?, residual, ..Epilogue::default() };
-                project(device, x, weight, epilogue, &mut y)?;
+                project(device, x, weight, epilogue, self.precision, &mut y)?;
                 if is_whole {
                     return Ok(y);
                 } // [.., N]
                 return self.with_residual(y); // [.., N]
             }
-            OutputRanks::Summed(ranks) => summed(&**ranks, x, weight, n)?, // [.., N]
-            OutputRanks::Scattered(tokens) => scattered(tokens, x, weight, n)?, // [own, N]
+            OutputRanks::Summed(ranks) => summed(&**ranks, x, (weight, self.precision), n)?, // [.., N]
+            OutputRanks::Scattered(tokens) => scattered(tokens, x, (weight, self.precision), n)?, // [own, N]
         };
         if let Some(bias) = bias {
             add_to_rows(bias.value(), &mut y)?;
@@ -167,7 +179,12 @@ fn chunks(rows: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// The product `[.., N]`, summed over the ranks chunk by chunk.
-fn summed(ranks: &dyn Communicator, x: &Tensor, weight: &Tensor, n: usize) -> Result<Tensor> {
+fn summed(
+    ranks: &dyn Communicator,
+    x: &Tensor,
+    (weight, precision): (&Tensor, ProductPrecision),
+    n: usize,
+) -> Result<Tensor> {
     let (device, rows, k) = (x.device(), x.shape().rows(), x.shape().last());
     let x_rows = x.reshape([rows, k])?;
     let mut y = Tensor::empty_in(device, x.shape().with_last(n)?, x.dtype(), Segment::Activations)?; // [.., N]
@@ -176,7 +193,7 @@ fn summed(ranks: &dyn Communicator, x: &Tensor, weight: &Tensor, n: usize) -> Re
         let (at, len) = (range.start * n, range.len() * n);
         let x = x_rows.slice(range.clone())?;
         let part = y.view_mut()?.part(at, len)?;
-        project_rows(device, x.view()?, weight, [range.len(), n, k], Epilogue::default(), part)?;
+        project_rows(device, x.view()?, weight, [range.len(), n, k], Epilogue::default(), precision, part)?;
         end = Some(tensors::begin_all_reduce_part(ranks, &mut y, (at, len), Reduction::Sum, Lane::Tensor)?);
     }
     Pending::of(y, end).wait()
@@ -184,17 +201,25 @@ fn summed(ranks: &dyn Communicator, x: &Tensor, weight: &Tensor, n: usize) -> Re
 
 /// This rank's tokens `[own, N]` of the product, summed over the ranks chunk by chunk: each chunk has rows of every
 /// rank's tokens, which are as far apart as a rank has tokens.
-fn scattered(tokens: &TokenShard, x: &Tensor, weight: &Tensor, n: usize) -> Result<Tensor> {
+fn scattered(
+    tokens: &TokenShard,
+    x: &Tensor,
+    (weight, precision): (&Tensor, ProductPrecision),
+    n: usize,
+) -> Result<Tensor> {
     let (device, total, each) = (x.device(), tokens.total(), tokens.each());
     let (size, k) = (tokens.ranks().size(), x.shape().last());
     let x = x.reshape([total, k])?;
     let new = |rows: usize| Tensor::empty_in(device, [rows, n], x.dtype(), Segment::Activations);
-    let is_even = total == each * size && !matches!(weight.dtype(), DType::Blocks(_));
+    // A batch of products has neither quantised blocks nor factors in 8 bits.
+    let is_batch = precision == ProductPrecision::Full && !matches!(weight.dtype(), DType::Blocks(_));
+    let is_even = total == each * size && is_batch;
     if !is_even {
         // One chunk, in which the rows of all ranks follow each other.
         let mut all = new(each * size)?; // [T each, N]
         let (held, room) = (total * n, all.elements());
-        project_rows(device, x.view()?, weight, [total, n, k], Epilogue::default(), all.view_mut()?.part(0, held)?)?;
+        let own = all.view_mut()?.part(0, held)?;
+        project_rows(device, x.view()?, weight, [total, n, k], Epilogue::default(), precision, own)?;
         device.launch(Fill { value: 0.0, out: all.view_mut()?.part(held, room - held)? })?;
         return tensors::reduce_scatter(&**tokens.ranks(), &all, Reduction::Sum)?.slice(0..tokens.own().len());
     }

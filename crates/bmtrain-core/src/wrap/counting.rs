@@ -117,6 +117,10 @@ impl Backend for Counting {
         self.is_cuda
     }
 
+    fn multiplies_fp8(&self) -> bool {
+        self.is_cuda
+    }
+
     fn fuses_derivative(&self, activation: Activation, dtype: DType) -> bool {
         self.is_cuda && library_has_derivative(activation, dtype)
     }

@@ -136,6 +136,10 @@ macro_rules! forward_to_inner {
             self.inner.aligns_products()
         }
 
+        fn multiplies_fp8(&self) -> bool {
+            self.inner.multiplies_fp8()
+        }
+
         fn fuses_derivative(&self, activation: $crate::kernel::Activation, dtype: $crate::DType) -> bool {
             self.inner.fuses_derivative(activation, dtype)
         }

@@ -102,6 +102,7 @@ fn chain(device: &Device, lane: Lane, gated: bool) -> Vec<u32> {
             c: MatrixMut { view: to.view_mut_on(0..SIZE * SIZE, lane).unwrap(), ld: SIZE, batch: [0, 0] },
             batch: Batch::ONE,
             epilogue: Epilogue::default(),
+            fp8: None,
         };
         device.launch_on(gemm, lane).unwrap();
     };
@@ -154,6 +155,7 @@ fn labour(device: &Device, lane: Lane) -> [Storage; 2] {
             c: MatrixMut { view: y.view_mut_on(0..ROWS * COLUMNS, lane).unwrap(), ld: COLUMNS, batch: [0, 0] },
             batch: Batch::ONE,
             epilogue: Epilogue::default(),
+            fp8: None,
         };
         device.launch_on(gemm, lane).unwrap();
     }

@@ -8,7 +8,9 @@ use crate::error::{Error, Result};
 use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, ProductWeight, TokenShard, VocabularyShard};
+use bmtrain_core::ops::{
+    self, LinearCrossEntropy, ProductInput, ProductPrecision, ProductWeight, TokenShard, VocabularyShard,
+};
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
 
@@ -72,6 +74,7 @@ pub struct Linear {
     weight: Param,
     bias: Option<Param>,
     parallel: Parallel,
+    precision: ProductPrecision,
     /// Low-rank updates, of the builder's adapters.
     low_rank: Vec<LowRank>,
     /// Learned factors, of the builder's adapters.
@@ -116,7 +119,8 @@ impl Linear {
         let scaling = Scaling::of_layer(builder, &layer, &weight)?;
         let bottleneck = Bottleneck::of_layer(builder, &layer)?;
         builder.note_linear(layer);
-        Ok(Linear { weight, bias, parallel, low_rank, scaling, bottleneck })
+        let precision = builder.products_with(&weight);
+        Ok(Linear { weight, bias, parallel, precision, low_rank, scaling, bottleneck })
     }
 
     /// The outputs of this rank, where they are split as a vocabulary over several ranks or padded.
@@ -239,24 +243,27 @@ impl Linear {
     /// layer is column-parallel.
     pub fn input<'x>(&self, x: &'x Var, tokens: Option<&TokenShard>) -> ProductInput<'x> {
         let ranks = match &self.parallel {
-            Parallel::None | Parallel::Rows(_) => return ProductInput::from(x),
-            Parallel::Columns(ranks) => ranks,
-            Parallel::Vocabulary(shard) => shard.ranks(),
+            Parallel::None | Parallel::Rows(_) => None,
+            Parallel::Columns(ranks) => Some(ranks),
+            Parallel::Vocabulary(shard) => Some(shard.ranks()),
         };
-        match tokens {
-            None => ProductInput::copied(x, ranks),
-            Some(tokens) => ProductInput::gathered(x, tokens),
-        }
+        let input = match (ranks, tokens) {
+            (None, _) => ProductInput::from(x),
+            (Some(ranks), None) => ProductInput::copied(x, ranks),
+            (Some(_), Some(tokens)) => ProductInput::gathered(x, tokens),
+        };
+        input.with_precision(self.precision)
     }
 
     /// `weight`, of [`Linear::vars`], for a product whose result goes to all ranks where the layer is row-parallel: the
     /// result is the sum, and with `tokens` this rank's tokens of it.
     pub fn output<'w>(&self, weight: &'w Var, tokens: Option<&TokenShard>) -> ProductWeight<'w> {
-        match (&self.parallel, tokens) {
+        let output = match (&self.parallel, tokens) {
             (Parallel::Rows(_), Some(tokens)) => ProductWeight::scattered(weight, tokens),
             (Parallel::Rows(ranks), None) => ProductWeight::summed(weight, ranks),
             (Parallel::None | Parallel::Columns(_) | Parallel::Vocabulary(_), _) => ProductWeight::from(weight),
-        }
+        };
+        output.with_precision(self.precision)
     }
 
     /// Weight and bias for an op that fuses several layers, with [`Linear::input`] and [`Linear::output`].

@@ -71,7 +71,8 @@ impl Rule for MuonOptions {
             return Err(Error::parameter(param.name(), reason));
         }
         if param.local_shape() != param.spec().shape {
-            let reason = "Muon orthogonalises whole matrices, and tensor-parallel ranks hold parts of it, or it is padded";
+            let reason =
+                "Muon orthogonalises whole matrices, and tensor-parallel ranks hold parts of it, or it is padded";
             return Err(Error::parameter(param.name(), reason));
         }
         Ok(())

@@ -10,6 +10,7 @@ use crate::nn::{Adapters, LinearLayer, Magnitude};
 use crate::pipeline::{ModelPart, StageGroup};
 use crate::shard::{Sharding, ZeroLevel};
 use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{BlockFormat, DType, Device, Shape};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -85,6 +86,9 @@ pub struct BuilderOptions {
     /// data-parallel rank holds all of them, and their values are set by [`Param::load_blocks`]. Tensor-parallel ranks
     /// split them at whole blocks.
     pub blocks: HashMap<String, BlockFormat>,
+    /// What the factors of products with the weights of blocks are rounded to, where inputs and outputs of a layer are
+    /// multiples of 16 on this rank. Weights, gradients and optimizer state are what they are otherwise.
+    pub products: ProductPrecision,
     /// Values at rest are in the host's memory: a block's come to the device with its gather, and are released with it.
     /// They take ZeRO-3, on one rank too, and an [`AdamOffload`](crate::optim::AdamOffload), which updates them where
     /// they are. On the CPU the device's memory is the host's, and nothing moves.
@@ -107,6 +111,7 @@ impl Default for BuilderOptions {
             trained: None,
             adapters: None,
             blocks: HashMap::new(),
+            products: ProductPrecision::Full,
             offload_parameters: false,
         }
     }
@@ -233,6 +238,15 @@ impl Builder {
     }
 
     /// Note a layer for [`Parameters::linear_layers`].
+    /// What the factors of products with a weight are rounded to ([`BuilderOptions::products`]).
+    pub(crate) fn products_with(&self, weight: &Param) -> ProductPrecision {
+        /// What tensor cores of 8 bits work on.
+        const UNIT: usize = 16;
+        let is_in_block = self.state.open.borrow().is_some();
+        let fits = weight.local_shape().dims().iter().all(|length| length.is_multiple_of(UNIT));
+        if is_in_block && fits { self.state.options.products } else { ProductPrecision::Full }
+    }
+
     pub(crate) fn note_linear(&self, layer: LinearLayer) {
         let is_in_block = self.state.open.borrow().is_some();
         self.state.linears.borrow_mut().push(LinearLayer { is_in_block, ..layer });

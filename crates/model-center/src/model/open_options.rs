@@ -6,6 +6,7 @@ use crate::adapter::Adapter;
 use crate::config::model_center::is_model_center;
 use crate::config::{ConfigSource, Fields, ProblemType, directory_fields};
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, NamePatterns, TensorGroup};
@@ -89,6 +90,9 @@ pub struct OpenOptions {
     pub recompute: Recompute,
     /// Where the inputs of recomputed blocks are kept; the pieces of one tensor-parallel rank are the whole.
     pub recompute_inputs: InputStore,
+    /// What the factors of products with weights of blocks are rounded to, see
+    /// [`BuilderOptions::products`](bmtrain_dist::param::BuilderOptions::products).
+    pub products: ProductPrecision,
     /// Values at rest are in the host's memory, see
     /// [`BuilderOptions::offload_parameters`](bmtrain_dist::param::BuilderOptions::offload_parameters).
     pub offload_parameters: bool,
@@ -141,6 +145,7 @@ impl OpenOptions {
             seed: 0,
             recompute: Recompute::Keep,
             recompute_inputs: InputStore::Device,
+            products: ProductPrecision::Full,
             offload_parameters: false,
             hidden_dropout: None,
             attention_dropout: None,
@@ -197,6 +202,7 @@ impl OpenOptions {
             dtype: self.dtype,
             grad_dtype: self.grad_dtype,
             f32_parameters: self.f32_parameters,
+            products: self.products,
             init: InitMode::Deferred,
             frozen,
             trained,

@@ -26,6 +26,7 @@ use super::sources::read_data;
 use crate::metrics::{LabelSetCounts, Metric, MetricKind};
 use bmtrain_core::cpu::Pinning;
 use bmtrain_core::kernel::NormOrder;
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::InputStore;
 use bmtrain_dist::optim::{Clip, DecaySpan};
@@ -170,6 +171,11 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         seed: r.integer("train.seed", 1234, 0..=MOST),
         recompute: memory::read_recompute(r),
         recompute_inputs: r.choice("train.recompute_inputs", &stores, InputStore::Device),
+        products: r.choice(
+            "train.products",
+            &[("full", ProductPrecision::Full), ("fp8", ProductPrecision::Fp8)],
+            ProductPrecision::Full,
+        ),
         gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
         gradient_dtype: r.choice(
             "train.gradient_dtype",

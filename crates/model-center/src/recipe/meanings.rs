@@ -399,6 +399,12 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Where inputs of recomputed blocks are kept: on the device, in pieces by tensor-parallel ranks (`sharded`), or \
          in host memory, which on the CPU is the same as `device`.",
     ),
+    second(
+        "train.products",
+        "What the factors of products with weights of blocks are rounded to: nothing, or 8 bits with a scale for each \
+         tensor, on GPUs of compute capability 8.9 and later; others, and the CPU, compute the same more slowly. \
+         `docs/fp8.md`.",
+    ),
     first(
         "train.gradient_sum",
         "Order in which gradients of micro-batches are added; `elastic` gives the same bits on any number of ranks.",

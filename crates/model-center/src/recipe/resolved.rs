@@ -27,6 +27,7 @@ const UNHASHED_KEYS: &[&str] = &[
 /// checkpoints of earlier versions keep their hash.
 const LATER_DEFAULTS: &[(&str, &str)] = &[
     ("model.init", "\"weights\""),
+    ("train.products", "\"full\""),
     ("adapter.method", "\"none\""),
     ("adapter.quantize", "\"none\""),
     ("save.merged", "false"),

@@ -20,6 +20,7 @@ use crate::metrics::Metric;
 use crate::model::WeightForm;
 use crate::preference::PreferenceLoss;
 use bmtrain_core::cpu::{Pinning, Processors};
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::optim::{AverageForm, Clip, DecaySpan, ScheduleKind, Warmup};
@@ -208,6 +209,8 @@ pub struct TrainSettings {
     pub recompute: Recompute,
     /// Where the inputs of recomputed blocks are kept.
     pub recompute_inputs: InputStore,
+    /// What the factors of products with weights of blocks are rounded to.
+    pub products: ProductPrecision,
     /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
     pub gradient_sum: GradientSum,
     /// Whether gradients, and their reduction over ranks, have the dtype of the parameters rather than f32.

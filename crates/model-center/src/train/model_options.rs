@@ -9,6 +9,7 @@ use crate::model::{HeadInit, OpenOptions, SaveOptions, StageOptions, TextHead};
 use crate::recipe::{Head, Resolved};
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{NamePatterns, TensorGroup};
@@ -37,6 +38,12 @@ pub fn open_options(
     device: &Device,
     groups: &RankGroups,
 ) -> Result<OpenOptions> {
+    if resolved.train.products == ProductPrecision::Fp8 && !device.backend().multiplies_fp8() {
+        tracing::warn!(
+            device = device.backend().name(),
+            "train.products = \"fp8\" is slower here than \"full\": 8-bit products need compute capability 8.9"
+        );
+    }
     let sharding = sharding(resolved, Arc::clone(groups.data()));
     let whole = whole_options(resolved, labels, device);
     let tensor = TensorGroup { sequence: resolved.parallel.sequence, ..whole.tensor };
@@ -116,6 +123,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         tensor: TensorGroup { pads_one_rank, ..TensorGroup::default() },
         recompute: resolved.train.recompute,
         recompute_inputs: resolved.train.recompute_inputs,
+        products: resolved.train.products,
         offload_parameters: resolved.train.offload_parameters,
         hidden_dropout: resolved.model.hidden_dropout,
         attention_dropout: resolved.model.attention_dropout,

@@ -28,7 +28,16 @@ const NOT_OF_A_STEP: &[(&[&str], &str)] = &[
         "leave it out: a step takes the batches that it is given",
     ),
     (
-        &["frozen", "only", "recompute", "recompute_inputs", "gradient_dtype", "offload_parameters", "gradient_sum"],
+        &[
+            "frozen",
+            "only",
+            "recompute",
+            "recompute_inputs",
+            "gradient_dtype",
+            "offload_parameters",
+            "gradient_sum",
+            "products",
+        ],
         "give it when the model is opened",
     ),
     (&["early_stop", "inspect_every", "prompt_loss", "ema", "average_from"], "leave it out, or train with a recipe"),

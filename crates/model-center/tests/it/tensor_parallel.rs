@@ -323,17 +323,12 @@ fn padding_of_the_vocabulary_is_zero_and_stays_so() {
 /// Padding of one rank changes no bit: products have columns and terms of zeros more.
 #[test]
 fn a_padded_vocabulary_of_one_rank_has_the_bits_of_none() {
-    let marian = family!(marian::Marian, MarianConfig, stacks.text);
+    let marian: runs::Build = family!(marian::Marian, MarianConfig, stacks.text);
     let jobs = [
         gpt2_job(),
         Job { head: UNTIED, golden: ("gpt2_a", "untied"), ..gpt2_job() },
         Job { label_words: Some([5, 11, 7]), ..gpt2_job() },
-        Job {
-            golden: ("bert_a", "mlm"),
-            head: Head::MaskedLm,
-            build: family!(bert::Bert, BertConfig),
-            ..Job::default()
-        },
+        bert_job(),
         Job { golden: ("marian_b", "lm"), head: TIED, build: marian, ..Job::default() },
     ];
     for plain in jobs {

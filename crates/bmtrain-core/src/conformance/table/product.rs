@@ -2,6 +2,7 @@
 //! against sums in f64.
 
 use super::*;
+use crate::fp8::{Fp8Factors, Fp8Format};
 
 /// One product with everything that can vary.
 #[derive(Clone, Copy)]
@@ -22,6 +23,8 @@ struct Product {
     epilogue: Option<Activation>,
     /// The argument of the activation is kept.
     copies: bool,
+    /// What the factors are rounded to.
+    fp8: Option<Fp8Factors>,
 }
 
 const PLAIN: Product = Product {
@@ -37,6 +40,7 @@ const PLAIN: Product = Product {
     shared: false,
     epilogue: None,
     copies: true,
+    fp8: None,
 };
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
@@ -78,6 +82,35 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(with_type(narrow, "c", DType::F32));
     mixed(cases);
     residuals(cases);
+    in_8_bits(cases);
+}
+
+/// Factors in 8 bits: every transpose, sizes that the library multiplies and sizes that it refuses, epilogues.
+fn in_8_bits(cases: &mut Vec<Case>) {
+    let both = [("e4m3", Fp8Factors::FORWARD), ("e5m2", Fp8Factors::BACKWARD)];
+    for (name, factors) in both {
+        for (letters, a, b) in [("nn", false, false), ("nt", false, true), ("tn", true, false), ("tt", true, true)] {
+            let product = Product { transposed: [a, b], fp8: Some(factors), ..PLAIN };
+            let mut row = |kind: &str, product| cases.push(case(&format!("{letters}/{name} {kind}"), product));
+            row("plain", Product { m: 24, n: 32, k: 48, ..product });
+            row("sums of odd length", Product { m: 16, n: 80, k: 69, beta: 1.0, ..product });
+            row("odd sizes", Product { m: 5, n: 7, k: 3, beta: 0.5, alpha: 1.5, ..product });
+            row("gaps", Product { m: 17, n: 9, k: 33, gap: 3, ..product });
+            row("empty sums", Product { k: 0, ..product });
+        }
+        let product = Product { m: 80, n: 144, k: 208, fp8: Some(factors), beta: 1.0, ..PLAIN };
+        cases.push(case(&format!("tn/{name} tiles"), Product { transposed: [true, false], ..product }).large());
+    }
+    let forward = Product { m: 9, n: 32, k: 16, transposed: [false, true], fp8: Some(Fp8Factors::FORWARD), ..PLAIN };
+    for activation in [Activation::GeluTanh, Activation::Relu, Activation::Silu] {
+        let product = Product { epilogue: Some(activation), ..forward };
+        cases.push(case(&format!("nt/e4m3 bias {}", activation.name()), product));
+        cases
+            .push(case(&format!("nt/e4m3 without a copy {}", activation.name()), Product { copies: false, ..product }));
+    }
+    for name in ["a", "b", "c"] {
+        cases.push(with_type(case(&format!("nt/e4m3 f32 {name}"), forward), name, DType::F32));
+    }
 }
 
 /// Products to which a matrix is added that is not the old content, of factors of one type and of two, of sums of
@@ -214,6 +247,7 @@ impl Product {
             c: MatrixMut { view: out.view_mut()?, ld: c.ld, batch: c.batch },
             batch: self.batch,
             epilogue,
+            fp8: self.fp8,
         })?;
         Ok([Some(out), pre].into_iter().flatten().collect())
     }
@@ -225,13 +259,20 @@ impl Product {
             let (row, column) = if transposed { (column, row) } else { (row, column) };
             outer * layout.batch[0] + inner * layout.batch[1] + row * layout.ld + column
         };
+        let places = |rows: usize, columns: usize| (0..rows).flat_map(move |r| (0..columns).map(move |c| (r, c)));
+        let of_a = places(self.m, self.k).map(|(row, i)| at(&a, self.transposed[0], [0, 0], row, i));
+        let of_b = places(self.k, self.n).map(|(i, column)| at(&b, self.transposed[1], [0, 0], i, column));
+        let factors = match self.fp8 {
+            None => [t[0].clone(), t[1].clone()],
+            Some(formats) => [rounded(&t[0], formats.a, of_a), rounded(&t[1], formats.b, of_b)],
+        };
         let (mut out, mut pre) = (t[2].clone(), Vec::new());
         for entry in (0..self.batch.outer).flat_map(|outer| (0..self.batch.inner).map(move |inner| [outer, inner])) {
             for (row, column) in (0..self.m).flat_map(|row| (0..self.n).map(move |column| (row, column))) {
                 let sum: f64 = (0..self.k)
                     .map(|i| {
-                        t[0][at(&a, self.transposed[0], entry, row, i)]
-                            * t[1][at(&b, self.transposed[1], entry, i, column)]
+                        factors[0][at(&a, self.transposed[0], entry, row, i)]
+                            * factors[1][at(&b, self.transposed[1], entry, i, column)]
                     })
                     .sum();
                 let place = &mut out[at(&c, false, entry, row, column)];
@@ -248,6 +289,19 @@ impl Product {
         }
         if pre.is_empty() { vec![out] } else { vec![out, pre] }
     }
+}
+
+/// The values with those at `places`, a matrix, in 8 bits: multiplied by its scale, rounded, and divided by it.
+fn rounded(values: &[f64], format: Fp8Format, places: impl Iterator<Item = usize>) -> Vec<f64> {
+    let places: Vec<usize> = places.collect();
+    let largest = places.iter().map(|place| values[*place].abs()).fold(0.0, f64::max);
+    let scale = format.scale(largest as f32);
+    let mut rounded = values.to_vec();
+    for place in places {
+        let code = format.encode(values[place] as f32 * scale);
+        rounded[place] = f64::from(format.decode(code)) / f64::from(scale);
+    }
+    rounded
 }
 
 /// Activations in f64, from their definitions.

@@ -7,12 +7,13 @@ use crate::cpu::reduce::column_sum;
 use crate::cpu::rows::add;
 use crate::cpu::threads::Threads;
 use crate::error::Result;
+use crate::fp8::{Fp8Factors, Fp8Format};
 use crate::kernel::{ColumnSum, Gemm, Matrix};
 
 const NAME: &str = "gemm";
 
 pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
-    let Gemm { m, n, k, alpha, a, b, beta, c, batch, epilogue } = a;
+    let Gemm { m, n, k, alpha, a, b, beta, c, batch, epilogue, fp8 } = a;
     let count = [batch.outer, batch.inner, 1];
     if count.contains(&0) {
         return Ok(());
@@ -35,6 +36,14 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     let plus = |run: &mut [f32], residual: &[f32]| add(residual, run);
     let added = Floats::maybe(NAME, epilogue.residual)?.map(|residual| (residual, n, &plus as gemm::Combination<'_>));
     let copy = epilogue.pre_activation.map(|copy| FloatsMut::of(NAME, copy)).transpose()?;
+    let rounded = match fp8 {
+        Some(Fp8Factors { a: of_a, b: of_b }) => Some([Rounded::of(of_a, &a, [m, k])?, Rounded::of(of_b, &b, [k, n])?]),
+        None => None,
+    };
+    let (alpha, left, right) = match &rounded {
+        Some([a, b]) => (alpha * a.factor * b.factor, a.operand(), b.operand()),
+        None => (alpha, operand(&a)?, operand(&b)?),
+    };
     let levels = |[outer, inner]: [usize; 2]| [outer, inner, 0];
     let (a_stride, b_stride, c_stride) = (levels(a.batch), levels(b.batch), levels(c.batch));
     let first = Product {
@@ -42,8 +51,8 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
         n,
         k,
         alpha,
-        a: operand(a)?,
-        b: operand(b)?,
+        a: left,
+        b: right,
         beta,
         c: FloatsMut::of(NAME, c.view)?,
         ldc: c.ld,
@@ -61,7 +70,38 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     gemm::product_batch(threads, BatchedProduct { first, count, a_stride, b_stride, c_stride })
 }
 
-fn operand(matrix: Matrix<'_>) -> Result<Operand<'_>> {
+/// A factor in 8 bits, widened: what a device would multiply.
+struct Rounded {
+    /// As the factor is stored, without gaps.
+    values: Vec<f32>,
+    columns: usize,
+    transposed: bool,
+    /// What the product is multiplied by.
+    factor: f32,
+}
+
+impl Rounded {
+    fn of(format: Fp8Format, matrix: &Matrix<'_>, [rows, columns]: [usize; 2]) -> Result<Self> {
+        let data = Floats::of(NAME, matrix.view)?;
+        let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+        let mut values = vec![0.0; rows * columns];
+        for (row, to) in values.chunks_exact_mut(columns.max(1)).enumerate() {
+            data.widen(row * matrix.ld, to);
+        }
+        // As bits: the largest of NaN and numbers is NaN.
+        let largest = values.iter().map(|value| value.abs().to_bits()).max().map_or(0.0, f32::from_bits);
+        let scale = format.scale(largest);
+        values.iter_mut().for_each(|value| *value = format.decode(format.encode(*value * scale)));
+        Ok(Rounded { values, columns, transposed: matrix.transposed, factor: scale.recip() })
+    }
+
+    fn operand(&self) -> Operand<'_> {
+        let data = Floats::F32(&self.values);
+        if self.transposed { Operand::transposed(data, self.columns) } else { Operand::rows(data, self.columns) }
+    }
+}
+
+fn operand<'a>(matrix: &Matrix<'a>) -> Result<Operand<'a>> {
     let data = Floats::of(NAME, matrix.view)?;
     Ok(if matrix.transposed { Operand::transposed(data, matrix.ld) } else { Operand::rows(data, matrix.ld) })
 }

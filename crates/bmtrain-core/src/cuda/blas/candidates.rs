@@ -6,6 +6,7 @@
 //! same is known only when it is asked: then the next candidate is tried.
 
 use super::epilogue::{Matrices, Numbers};
+use super::fp8::{self, Written};
 use super::plan_cache::{Function, Fused};
 use super::{Factor, Work};
 use crate::dtype::DType;
@@ -14,11 +15,40 @@ use crate::kernel::{Activation, Batch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// The factors are first widened to f32, without gaps.
-    pub(super) widened: bool,
+    /// What the library multiplies.
+    pub(super) factors: Factors,
     pub(super) into: Destination,
     /// What the library does to it.
     pub(super) fused: Fused,
+}
+
+/// How factors are brought to the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Factors {
+    /// As they are stored.
+    Stored,
+    /// Widened to f32 in scratch memory, without gaps.
+    Widened,
+    /// As codes of 8 bits in scratch memory, each sum along rows of both: the one layout that every library has.
+    Rounded,
+    /// What the codes stand for, as [`Factors::Widened`].
+    RoundedAndWidened,
+}
+
+impl Factors {
+    pub(super) fn are_rounded(self) -> bool {
+        matches!(self, Factors::Rounded | Factors::RoundedAndWidened)
+    }
+
+    /// How the codes of factor `index` are written.
+    pub(super) fn written(self, index: usize, is_transposed: bool) -> Written {
+        // Rows of the left factor, columns of the right one.
+        match (self, (index == 0) == is_transposed) {
+            (Factors::Rounded, true) => Written::Columns,
+            (Factors::Rounded, false) => Written::Rows,
+            _ => Written::Wide,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,19 +62,35 @@ pub(super) enum Destination {
 }
 
 impl Candidate {
-    /// What the library multiplies, a and b, and where it writes c. Scratch memory has no address yet.
-    pub(super) fn operands(&self, work: &Work) -> [Matrices; 3] {
-        let factor = |factor: Factor| if self.widened { factor.widened(work.batch).0.stored } else { factor.stored };
-        let c = match self.into {
+    /// What the library multiplies, a and b. Scratch memory has no address yet.
+    pub(super) fn factors(&self, work: &Work) -> [Factor; 2] {
+        match self.factors {
+            Factors::Stored => [work.a, work.b],
+            Factors::Widened | Factors::RoundedAndWidened => {
+                [work.a, work.b].map(|factor| factor.widened(work.batch).0)
+            }
+            Factors::Rounded => {
+                let columns = fp8::length(work.k);
+                let numbers = Numbers { address: 0, dtype: DType::U8 };
+                let stored = Matrices { numbers, ld: columns, batch: [0, 0] };
+                let codes = |rows, transposed| Factor { stored, rows, columns, transposed };
+                [codes(work.m, false), codes(work.n, true)]
+            }
+        }
+    }
+
+    /// Where the library writes. Scratch memory has no address yet.
+    pub(super) fn result(&self, work: &Work) -> Matrices {
+        match self.into {
             Destination::Result => work.c,
             Destination::Copy(numbers) => Matrices { numbers, ld: work.n, batch: [0, 0] },
             Destination::Scratch => work.in_scratch(),
-        };
-        [factor(work.a), factor(work.b), c]
+        }
     }
 
     pub(super) fn way(&self, work: &Work) -> Way {
-        match (self.widened, self.into) {
+        let widened = matches!(self.factors, Factors::Widened | Factors::RoundedAndWidened);
+        match (widened, self.into) {
             (true, Destination::Scratch) => Way::WidenedScratch,
             (true, _) => Way::Widened,
             (false, Destination::Scratch) => Way::Scratch,
@@ -90,8 +136,14 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
     let bias = Fused { bias: work.bias.is_some(), ..Fused::default() };
     let plain = work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
     let (a, b) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype);
-    let (c, gives) = (work.c.numbers.dtype, |result| a == b && (result == a || result == DType::F32));
-    let candidate = |into, fused| Candidate { widened: false, into, fused };
+    let (factors, wide) = match work.fp8 {
+        Some(_) => (Factors::Rounded, Factors::RoundedAndWidened),
+        None => (Factors::Stored, Factors::Widened),
+    };
+    let fits = a == b || work.fp8.is_some();
+    let gives = move |result| fits && (result == a || result == DType::F32 || work.fp8.is_some());
+    let c = work.c.numbers.dtype;
+    let candidate = |into, fused| Candidate { factors, into, fused };
 
     let sums = sums(work).filter(|_| gives(c)).map(|fused| candidate(Destination::Result, fused));
     let whole = whole(work).filter(|_| gives(c)).map(|fused| candidate(Destination::Result, fused));
@@ -105,10 +157,10 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
     let keeps_type = work.copy.is_none_or(|copy| copy.dtype == c);
     let apart = bias.bias && gives(c) && keeps_type && (plain || work.beta == 0.0);
     let apart = apart.then(|| candidate(Destination::Result, Fused::default()));
-    let unfused = (a == b).then(|| candidate(Destination::Scratch, Fused::default()));
+    let unfused = fits.then(|| candidate(Destination::Scratch, Fused::default()));
     let widened =
-        (plain && c == DType::F32).then(|| Candidate { widened: true, ..candidate(Destination::Result, bias) });
-    let last = Candidate { widened: true, ..candidate(Destination::Scratch, Fused::default()) };
+        (plain && c == DType::F32).then(|| Candidate { factors: wide, ..candidate(Destination::Result, bias) });
+    let last = Candidate { factors: wide, ..candidate(Destination::Scratch, Fused::default()) };
     [sums, whole, parted, apart, unfused, widened, Some(last)].into_iter().flatten()
 }
 
@@ -117,8 +169,9 @@ pub(super) fn with_residual(work: &Work) -> Option<Candidate> {
     let (a, b, c) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype, work.c.numbers.dtype);
     let fits = work.residual.is_some() && [work.m, work.n, work.k].iter().all(|size| *size > 0);
     let fused = Fused { bias: work.bias.is_some(), residual: true, ..Fused::default() };
-    let candidate = Candidate { widened: false, into: Destination::Result, fused };
-    (fits && a == b && (c == a || c == DType::F32)).then_some(candidate)
+    let factors = if work.fp8.is_some() { Factors::Rounded } else { Factors::Stored };
+    let gives = work.fp8.is_some() || (a == b && (c == a || c == DType::F32));
+    (fits && gives).then_some(Candidate { factors, into: Destination::Result, fused })
 }
 
 fn whole(work: &Work) -> Option<Fused> {
@@ -144,7 +197,12 @@ fn whole(work: &Work) -> Option<Fused> {
 /// type. How it adds up f32 is not documented.
 fn sums(work: &Work) -> Option<Fused> {
     let sums = work.sums.as_ref()?;
-    let alone = work.bias.is_none() && work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
+    // Of codes it sums none.
+    let alone = work.fp8.is_none()
+        && work.bias.is_none()
+        && work.activation.is_none()
+        && work.copy.is_none()
+        && work.derivative.is_none();
     let exact = work.c.numbers.dtype == DType::F32 || sums.is_direct(work.c.numbers.dtype);
     let fits = alone && exact && work.batch == Batch::ONE && work.a.stored.numbers.dtype != DType::F32;
     fits.then(|| Fused { sums: true, ..Fused::default() })
@@ -162,6 +220,7 @@ mod tests {
     use super::super::epilogue::Matrices;
     use super::super::{Factor, Sums, Work};
     use super::*;
+    use crate::fp8::Fp8Factors;
 
     fn numbers(dtype: DType) -> Numbers {
         Numbers { address: 0x1000, dtype }
@@ -186,6 +245,7 @@ mod tests {
             derivative: None,
             sums: None,
             residual: None,
+            fp8: None,
         }
     }
 
@@ -202,16 +262,38 @@ mod tests {
         for (a, c) in [(F32, F32), (F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)] {
             assert_eq!(
                 first(&work(a, a, c)),
-                Candidate { widened: false, into: Destination::Result, fused: BIAS },
+                Candidate { factors: Factors::Stored, into: Destination::Result, fused: BIAS },
                 "{a} to {c}"
             );
         }
-        let scratch = |widened| Candidate { widened, into: Destination::Scratch, fused: Fused::default() };
+        let scratch = |factors| Candidate { factors, into: Destination::Scratch, fused: Fused::default() };
         for (a, c) in [(F32, BF16), (F16, BF16), (BF16, F16)] {
-            assert_eq!(first(&work(a, a, c)), scratch(false), "{a} to {c}");
+            assert_eq!(first(&work(a, a, c)), scratch(Factors::Stored), "{a} to {c}");
         }
-        assert_eq!(first(&work(F16, BF16, BF16)), scratch(true));
-        assert_eq!(first(&work(F32, BF16, F32)), Candidate { widened: true, into: Destination::Result, fused: BIAS });
+        assert_eq!(first(&work(F16, BF16, BF16)), scratch(Factors::Widened));
+        assert_eq!(
+            first(&work(F32, BF16, F32)),
+            Candidate { factors: Factors::Widened, into: Destination::Result, fused: BIAS }
+        );
+    }
+
+    #[test]
+    fn factors_in_8_bits_are_multiplied_as_codes_into_any_type_and_widened_where_the_library_refuses_them() {
+        use DType::{BF16, F32};
+        for (a, b, c) in [(BF16, BF16, BF16), (BF16, BF16, F32), (BF16, F32, F32)] {
+            let rounded = Work { fp8: Some(Fp8Factors::FORWARD), ..work(a, b, c) };
+            let all: Vec<Candidate> = candidates(&rounded).collect();
+            assert_eq!(
+                all.first(),
+                Some(&Candidate { factors: Factors::Rounded, into: Destination::Result, fused: BIAS })
+            );
+            assert!(all.iter().all(|candidate| candidate.factors.are_rounded() && !candidate.fused.sums));
+            assert!(all.last().is_some_and(|last| last.factors == Factors::RoundedAndWidened));
+        }
+        // Left rows of codes are rows of the left factor; right ones are columns of the right factor.
+        let written = |index, transposed| Factors::Rounded.written(index, transposed);
+        assert_eq!([written(0, false), written(0, true)], [Written::Rows, Written::Columns]);
+        assert_eq!([written(1, false), written(1, true)], [Written::Columns, Written::Rows]);
     }
 
     #[test]

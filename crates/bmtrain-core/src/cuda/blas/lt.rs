@@ -9,6 +9,7 @@ use super::super::driver::{Context, failure};
 use super::super::libraries::{CUBLASLT, Opened, open};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::fp8::Fp8Format;
 use cudarc::cublaslt::sys;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -162,13 +163,12 @@ impl Lt {
     }
 
     /// Position of a matrix, in columns.
-    pub(super) fn layout(&self, dtype: DType, rows: usize, columns: usize, ld: usize) -> Result<Descriptor> {
+    pub(super) fn layout(&self, number: Number, rows: usize, columns: usize, ld: usize) -> Result<Descriptor> {
         let mut object = ptr::null_mut();
         let ld = signed(ld)?;
         // SAFETY: one pointer is written.
-        let status = unsafe {
-            (self.functions.layout_create)(&mut object, number_type(dtype)?, rows as u64, columns as u64, ld)
-        };
+        let status =
+            unsafe { (self.functions.layout_create)(&mut object, number.code()?, rows as u64, columns as u64, ld) };
         self.answer("cublasLtMatrixLayoutCreate", status)?;
         Ok(Descriptor { object, set: self.functions.layout_set, destroy: self.functions.layout_destroy })
     }
@@ -310,6 +310,31 @@ pub(super) struct Call {
     pub(super) d: u64,
     pub(super) workspace: u64,
     pub(super) stream: *mut c_void,
+}
+
+/// The type of a matrix's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Number {
+    Plain(DType),
+    Fp8(Fp8Format),
+}
+
+impl Number {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Number::Plain(dtype) => dtype.name(),
+            Number::Fp8(format) => format.name(),
+        }
+    }
+
+    pub(super) fn code(self) -> Result<c_int> {
+        use sys::cudaDataType_t as Type;
+        match self {
+            Number::Plain(dtype) => number_type(dtype),
+            Number::Fp8(Fp8Format::E4M3) => Ok(Type::CUDA_R_8F_E4M3 as c_int),
+            Number::Fp8(Fp8Format::E5M2) => Ok(Type::CUDA_R_8F_E5M2 as c_int),
+        }
+    }
 }
 
 pub(super) fn number_type(dtype: DType) -> Result<c_int> {

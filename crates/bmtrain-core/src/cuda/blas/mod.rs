@@ -1,8 +1,8 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
 //! `lt` is the library, `plan_cache` the plans made so far, `candidates` the ways to ask the library for a product,
-//! `epilogue` what is done beside it. A product whose dtypes the library does not combine is made of factors widened to
-//! f32 in scratch memory, and one whose epilogue it does not do gets it from a kernel; so no combination is
+//! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits. A product whose dtypes the library does not
+//! combine is made of factors widened to f32 in scratch memory, and one whose epilogue it does not do gets it from a kernel; so no combination is
 //! unsupported.
 //!
 //! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for.
@@ -14,6 +14,7 @@
 
 mod candidates;
 mod epilogue;
+mod fp8;
 mod lt;
 mod plan_cache;
 
@@ -27,11 +28,13 @@ use super::scratch::Taken;
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::fp8::Fp8Factors;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
-use candidates::{Candidate, Destination, Way, candidates, with_residual};
+use candidates::{Candidate, Destination, Factors, Way, candidates, with_residual};
 use epilogue::{Finish, Matrices, Numbers};
-use lt::{Call, Lt};
-use plan_cache::{Fused, FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses};
+use fp8::Scales;
+use lt::{Call, Lt, Number};
+use plan_cache::{FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses, set_scales};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -67,6 +70,8 @@ struct Work {
     sums: Option<Sums>,
     /// Added in place of the old content; laid out as the result.
     residual: Option<Numbers>,
+    /// What the factors are rounded to.
+    fp8: Option<Fp8Factors>,
 }
 
 /// Where the sums of the left factor's rows go.
@@ -108,6 +113,7 @@ struct Factor {
 struct ScratchLayout {
     bytes: usize,
     factors: Option<[usize; 2]>,
+    scales: Option<usize>,
     product: Option<usize>,
     bias: Option<usize>,
     sums: Option<usize>,
@@ -116,9 +122,18 @@ struct ScratchLayout {
 impl ScratchLayout {
     fn of(work: &Work, candidate: Candidate, c: &Matrices) -> Self {
         let mut layout = ScratchLayout::default();
-        if candidate.widened {
-            let [a, b] = [work.a, work.b].map(|factor| factor.widened(work.batch).1 * DType::F32.size());
-            layout.factors = Some([layout.add(a), layout.add(b)]);
+        match candidate.factors {
+            Factors::Stored => {}
+            Factors::Widened | Factors::RoundedAndWidened => {
+                let [a, b] = [work.a, work.b].map(|factor| factor.widened(work.batch).1 * DType::F32.size());
+                layout.factors = Some([layout.add(a), layout.add(b)]);
+            }
+            Factors::Rounded => {
+                layout.factors = Some([work.m, work.n].map(|rows| layout.add(rows * fp8::length(work.k))));
+            }
+        }
+        if candidate.factors.are_rounded() {
+            layout.scales = Some(layout.add(fp8::SCALE_BYTES));
         }
         if candidate.into == Destination::Scratch {
             let elements = work.batch.outer * work.batch.inner * work.m * work.n;
@@ -224,10 +239,11 @@ impl Blas {
 
     /// Queue a product as `candidate` does it. Returns false, and writes no result, if the library cannot.
     fn queue(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, candidate: Candidate) -> Result<bool> {
-        let (mut operands, fused) = (candidate.operands(work), candidate.fused);
+        let (factors, c) = (candidate.factors(work), candidate.result(work));
+        let (mut operands, fused) = ([factors[0].stored, factors[1].stored, c], candidate.fused);
         let mut layout = ScratchLayout::of(work, candidate, &operands[2]);
         let folded = Folded::of(operands.map(|matrices| matrices.batch), work.batch);
-        let problem = work.problem(&operands, &folded, fused);
+        let problem = work.problem(candidate, &factors, c, &folded);
         // Held until all is queued: the descriptions are shared, and hold addresses.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(plan) = plans.of(lt, &problem, self.options.tf32)? else { return Ok(false) };
@@ -236,9 +252,13 @@ impl Blas {
         let start = scratch.as_ref().map_or(0, Taken::address);
         let at = |offset: usize| start + offset as u64;
 
-        let bias = work.fill_scratch(launch, &layout, start, &mut operands)?;
+        let bias = work.fill_scratch(launch, candidate, &layout, start, &mut operands)?;
         let addresses = work.fused_addresses(candidate, bias, layout.sums.map(at));
         set_addresses(lt, plan, fused, addresses)?;
+        if let (Factors::Rounded, Some(offset)) = (candidate.factors, layout.scales) {
+            let scales = Scales::at(at(offset));
+            set_scales(lt, plan, [scales.inverse(0), scales.inverse(1)])?;
+        }
         let residual = work.residual.filter(|_| fused.residual);
         let beta = match residual {
             Some(_) => 1.0,
@@ -282,33 +302,37 @@ impl Blas {
 }
 
 impl Work {
-    /// The problem to ask the library for; `operands` are a, b and c.
-    fn problem(&self, operands: &[Matrices; 3], folded: &Folded, fused: Fused) -> Problem {
-        let stored = |index: usize, transposed| {
-            let Matrices { numbers, ld, .. } = operands[index];
+    /// The problem to ask the library for.
+    fn problem(&self, candidate: Candidate, factors: &[Factor; 2], c: Matrices, folded: &Folded) -> Problem {
+        let formats = self.fp8.filter(|_| candidate.factors == Factors::Rounded).map(|Fp8Factors { a, b }| [a, b]);
+        let stored = |index: usize, matrices: Matrices, transposed| {
+            let Matrices { numbers, ld, .. } = matrices;
             let size = numbers.dtype.size();
             let strides = [folded.stride[index] * size, folded.step[index] * size];
             Stored {
-                dtype: numbers.dtype,
+                number: match formats.as_ref().and_then(|formats| formats.get(index)) {
+                    Some(format) => Number::Fp8(*format),
+                    None => Number::Plain(numbers.dtype),
+                },
                 ld,
                 transposed,
                 stride: folded.stride[index],
                 alignment: alignment(numbers.address, strides),
             }
         };
-        let mut c = stored(2, false);
+        let mut c = stored(2, c, false);
         if let Some(residual) = self.residual {
             c.alignment = c.alignment.min(alignment(residual.address, []));
         }
         Problem {
             m: self.m,
             n: self.n,
-            k: self.k,
-            a: stored(0, self.a.transposed),
-            b: stored(1, self.b.transposed),
+            k: if formats.is_some() { fp8::length(self.k) } else { self.k },
+            a: stored(0, factors[0].stored, factors[0].transposed),
+            b: stored(1, factors[1].stored, factors[1].transposed),
             c,
             count: folded.count,
-            fused,
+            fused: candidate.fused,
         }
     }
 
@@ -317,16 +341,30 @@ impl Work {
     fn fill_scratch(
         &self,
         launch: &Launch<'_>,
+        candidate: Candidate,
         layout: &ScratchLayout,
         start: u64,
         operands: &mut [Matrices; 3],
     ) -> Result<u64> {
         let at = |offset: usize| start + offset as u64;
+        let scales = layout.scales.map(|offset| Scales::at(at(offset)));
+        if let Some(scales) = scales {
+            // SAFETY: scratch memory was taken for them.
+            unsafe { scales.clear(launch) }?;
+        }
         for (index, offset) in layout.factors.into_iter().flatten().enumerate() {
             operands[index].numbers.address = at(offset);
             let factor = [self.a, self.b][index];
             // SAFETY: scratch memory was taken for as many elements; the factor is as large as `check` saw.
-            unsafe { factor.copy_to(launch, operands[index], self.batch)? };
+            match scales.zip(self.fp8) {
+                None => unsafe { factor.copy_to(launch, operands[index], self.batch) }?,
+                Some((scales, Fp8Factors { a, b })) => {
+                    let written = candidate.factors.written(index, factor.transposed);
+                    let to = (at(offset), operands[index].ld);
+                    // SAFETY: as above.
+                    unsafe { factor.round_to(launch, (scales, index), ([a, b][index], written), to) }?;
+                }
+            }
         }
         let c = &mut operands[2].numbers;
         if let Some(offset) = layout.product {
@@ -385,6 +423,7 @@ impl Work {
                 add: sums.add,
             }),
             residual: a.epilogue.residual.map(read),
+            fp8: a.fp8,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Products that are known: each is described and given an algorithm once, and found again by its key.
 #![allow(unsafe_code)]
 
-use super::lt::{Descriptor, GemmPlan, Lt, number_type, signed, too_large};
+use super::lt::{Descriptor, GemmPlan, Lt, Number, signed, too_large};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::fp8::Fp8Format;
 use cudarc::cublaslt::sys;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -21,7 +22,7 @@ const MOST_ALIGNMENT: u32 = 256;
 /// A matrix of a product, stored in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Stored {
-    pub(super) dtype: DType,
+    pub(super) number: Number,
     /// Elements from one row to the next.
     pub(super) ld: usize,
     /// The product sees the transpose.
@@ -109,7 +110,7 @@ impl PlanCache {
     /// Remember that the library does not do a product, and report it, once.
     pub(super) fn refuse(&mut self, problem: &Problem) {
         let Problem { m, n, k, a, b, c, fused, .. } = problem;
-        let types = [a, b, c].map(|stored| stored.dtype.name()).join(", ");
+        let types = [a, b, c].map(|stored| stored.number.name()).join(", ");
         tracing::warn!(
             product = %format!("{m} x {n} x {k} of {types}"),
             epilogue = ?fused,
@@ -130,8 +131,11 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     use sys::cublasComputeType_t as Compute;
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     let Problem { m, n, k, a, b, c, .. } = *problem;
-    let compute =
-        if tf32 && a.dtype == DType::F32 { Compute::CUBLAS_COMPUTE_32F_FAST_TF32 } else { Compute::CUBLAS_COMPUTE_32F };
+    let compute = if tf32 && a.number == Number::Plain(DType::F32) {
+        Compute::CUBLAS_COMPUTE_32F_FAST_TF32
+    } else {
+        Compute::CUBLAS_COMPUTE_32F
+    };
     let product = lt.product(compute)?;
     /// Multiples of all that the library requires, before the addresses are known.
     const ANY: FusedAddresses = FusedAddresses { vector: 256, matrix: 256 };
@@ -142,13 +146,19 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB as u32, transpose(&a))?;
     lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE as u32, epilogue(problem.fused))?;
     if problem.fused.has_vector() {
-        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE as u32, number_type(c.dtype)?)?;
+        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE as u32, c.number.code()?)?;
     }
     if problem.fused.has_matrix() {
-        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE as u32, number_type(c.dtype)?)?;
+        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE as u32, c.number.code()?)?;
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD as u32, signed(n)?)?;
     }
     set_fused(lt, &product, problem.fused, ANY)?;
+    if let (Number::Fp8(left), Number::Fp8(right)) = (a.number, b.number) {
+        set_scales_of(lt, &product, [ANY.vector; 2])?;
+        // Gradients get sums of more bits.
+        let is_forward = left == Fp8Format::E4M3 && right == Fp8Format::E4M3;
+        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM as u32, i8::from(is_forward))?;
+    }
     let stored = |matrix: &Stored, rows, columns| {
         let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
         layout(lt, matrix, (rows, columns), problem.count)
@@ -164,7 +174,7 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
 
 fn layout(lt: &Lt, matrix: &Stored, (rows, columns): (usize, usize), count: usize) -> Result<Descriptor> {
     use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
-    let layout = lt.layout(matrix.dtype, columns, rows, matrix.ld)?;
+    let layout = lt.layout(matrix.number, columns, rows, matrix.ld)?;
     if count > 1 {
         let entries = c_int::try_from(count).map_err(|_| too_large(count))?;
         lt.set(&layout, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as u32, entries)?;
@@ -216,6 +226,17 @@ fn epilogue(fused: Fused) -> u32 {
 
 pub(super) fn set_addresses(lt: &Lt, plan: &GemmPlan, fused: Fused, beside: FusedAddresses) -> Result<()> {
     set_fused(lt, &plan.product, fused, beside)
+}
+
+/// What a product of codes is multiplied by for each of its factors, ours in order: one f32 at each address.
+pub(super) fn set_scales(lt: &Lt, plan: &GemmPlan, inverses: [u64; 2]) -> Result<()> {
+    set_scales_of(lt, &plan.product, inverses)
+}
+
+fn set_scales_of(lt: &Lt, product: &Descriptor, [a, b]: [u64; 2]) -> Result<()> {
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER as u32, b)?;
+    lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER as u32, a)
 }
 
 fn set_fused(lt: &Lt, product: &Descriptor, fused: Fused, beside: FusedAddresses) -> Result<()> {

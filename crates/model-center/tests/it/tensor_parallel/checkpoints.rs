@@ -11,7 +11,7 @@ use bmtrain_dist::checkpoint::{
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, Clip, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy,
 };
-use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, TensorGroup};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroup, RankGroups};

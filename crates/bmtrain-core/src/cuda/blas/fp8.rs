@@ -1,0 +1,132 @@
+//! Factors in 8 bits: the launches of `fp8.cu`, to scratch memory.
+#![allow(unsafe_code)]
+
+use super::super::driver::{Grid, Pattern};
+use super::super::launch::{In, Launch, Typed, arguments, long, typed, whole};
+use super::super::rows::grid;
+use super::Factor;
+use super::epilogue::Numbers;
+use crate::error::Result;
+use crate::fp8::Fp8Format;
+use crate::kernel::{Arguments as _, Gemm};
+
+/// `kRowsThreads`.
+const THREADS: u32 = 256;
+/// `kFp8Side`.
+const SIDE: usize = 64;
+/// `kFp8Piece`: rows of codes are of whole units of these bytes, which the library requires of them too.
+const PIECE: usize = 16;
+/// `kPack`.
+const PACK: usize = super::super::launch::PACK;
+
+const LARGEST: Typed = typed!("fp8", "fp8_largest");
+const ROUND: Typed = typed!("fp8", "fp8_round");
+const TRANSPOSE: Typed = typed!("fp8", "fp8_transpose");
+
+/// Bytes of what the factors' scales are made of.
+pub(super) const SCALE_BYTES: usize = 16;
+
+/// Sums of `k` terms are of as many codes.
+pub(super) fn length(k: usize) -> usize {
+    k.next_multiple_of(PIECE)
+}
+
+/// Where the numbers of the factors' scales are: their largest magnitudes, then what a product is multiplied by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scales {
+    address: u64,
+}
+
+impl Scales {
+    /// At [`SCALE_BYTES`] bytes of scratch memory.
+    pub(super) fn at(address: u64) -> Self {
+        Scales { address }
+    }
+
+    fn largest(self, index: usize) -> u64 {
+        self.address + (index * size_of::<f32>()) as u64
+    }
+
+    /// What the library reads for factor `index`.
+    pub(super) fn inverse(self, index: usize) -> u64 {
+        self.largest(2 + index)
+    }
+
+    /// Queue the beginning of both.
+    ///
+    /// # Safety
+    /// The address is of this device, and valid until the lane has run what is queued.
+    pub(super) unsafe fn clear(self, launch: &Launch<'_>) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe { launch.stream.fill(self.address, Pattern::Word(0), SCALE_BYTES / size_of::<u32>()) }
+    }
+}
+
+/// How the codes of a factor are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// As the factor is stored, in f32 and over the scale.
+    Wide,
+    /// Each row of the factor that is stored becomes a row of codes.
+    Rows,
+    /// Each column becomes one.
+    Columns,
+}
+
+impl Factor {
+    /// Queue the rounding of a single matrix to `to`. `index` is 0 for the left factor and 1 for the right one.
+    ///
+    /// # Safety
+    /// As [`super::epilogue::Finish::queue`]; the numbers at `scales` were cleared before on the lane.
+    pub(super) unsafe fn round_to(
+        &self,
+        launch: &Launch<'_>,
+        (scales, index): (Scales, usize),
+        (format, written): (Fp8Format, Written),
+        (to, to_ld): (u64, usize),
+    ) -> Result<()> {
+        const NAME: &str = Gemm::NAME;
+        let Factor { rows, columns, ref stored, .. } = *self;
+        let Numbers { address, dtype } = stored.numbers;
+        let (stride, is_whole) = (long(NAME, "a distance", stored.ld)?, whole([address], &[columns, stored.ld]));
+        let (tall, wide) = (long(NAME, "rows", rows)?, long(NAME, "columns", columns)?);
+        let arguments = arguments!(Fp8LargestArguments {
+            x: In = In::at(address, dtype),
+            largest: u64 = scales.largest(index),
+            rows: i64 = tall,
+            columns: i64 = wide,
+            stride: i64 = stride,
+            whole: i32 = is_whole,
+            unused: i32 = 0,
+        });
+        // SAFETY: laid out as in fp8.cu; the rest is promised by the caller.
+        unsafe { launch.run(LARGEST.of([dtype]), grid(launch, rows, columns.div_ceil(PACK), 4), arguments) }?;
+        let arguments = arguments!(Fp8RoundArguments {
+            x: In = In::at(address, dtype),
+            out: u64 = to,
+            largest: u64 = scales.largest(index),
+            inverse: u64 = scales.inverse(index),
+            rows: i64 = tall,
+            columns: i64 = wide,
+            stride: i64 = stride,
+            out_stride: i64 = long(NAME, "a distance", to_ld)?,
+            format: i32 = match format {
+                Fp8Format::E4M3 => 0,
+                Fp8Format::E5M2 => 1,
+            },
+            wide: i32 = i32::from(written == Written::Wide),
+            whole: i32 = is_whole,
+            unused: i32 = 0,
+        });
+        let (name, grid) = match written {
+            Written::Wide => (ROUND, grid(launch, rows, columns.div_ceil(PACK), 2)),
+            Written::Rows => (ROUND, grid(launch, rows, to_ld / PACK, 2)),
+            Written::Columns => {
+                let tiles = columns.div_ceil(SIDE) * to_ld.div_ceil(SIDE);
+                (TRANSPOSE, Grid::line(launch.blocks(tiles), THREADS))
+            }
+        };
+        // SAFETY: as above.
+        unsafe { launch.run(name.of([dtype]), grid, arguments) }
+    }
+}
