@@ -29,7 +29,7 @@ struct TileArguments {
 struct NumbersArguments {
     // [32]
     const float* values;
-    // [6, 32]
+    // [8, 32]
     unsigned* registers;
 };
 
@@ -88,16 +88,18 @@ BMTRAIN_KERNEL(probe_tile)
 extern "C" __global__ void __launch_bounds__(kWarpThreads) probe_numbers(const NumbersArguments args) {
     const int lane = threadIdx.x;
     const float value = args.values[lane], next = args.values[(lane + 1) % kWarpThreads];
-    const unsigned words[6] = {
+    const unsigned words[8] = {
         __float_as_uint(power_of_two(value)),
         join_pair<f16>(value, next),
         join_pair<bf16>(value, next),
         static_cast<unsigned>(narrow<f16>(value).bits),
         static_cast<unsigned>(narrow<bf16>(value).bits),
         __float_as_uint(widen(narrow<f16>(value))),
+        fp8_pair(kE4M3, value, next),
+        fp8_pair(kE5M2, value, next),
     };
 #pragma unroll
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 8; ++i) {
         args.registers[i * kWarpThreads + lane] = words[i];
     }
 }

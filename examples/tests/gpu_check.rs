@@ -56,7 +56,7 @@ fn rows_are_compared_and_everything_marks_the_device_as_emulated() {
         assert_eq!(found["parts"].get("kernels"), None, "nothing is measured");
         assert!(found["running"].is_null(), "{found}");
         let probed = found["parts"]["intrinsics"]["instructions"].as_array().unwrap();
-        assert!(probed.len() == 12 && probed.iter().all(|one| one["wrong"].is_null()), "{probed:?}");
+        assert!(probed.len() == 14 && probed.iter().all(|one| one["wrong"].is_null()), "{probed:?}");
         assert!(found["parts"]["environment"]["device"]["name"].as_str().unwrap().contains("emulated"));
     });
 }

@@ -25,6 +25,9 @@ pub const HEADERS: &[Header] = &[
 /// Activations and their derivatives.
 const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!("../activations.cuh") };
 
+/// Numbers of 8 bits.
+const FP8_WORDS: Header = Header { file: "fp8.cuh", code: include_str!("../fp8.cuh") };
+
 /// Loops over packs.
 const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.cuh") };
 
@@ -80,7 +83,8 @@ pub const EMBEDDING: Source =
     Source { file: "embedding.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../embedding.cu") };
 
 /// Factors of matrix products in 8 bits.
-pub const FP8: Source = Source { file: "fp8.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../fp8.cu") };
+pub const FP8: Source =
+    Source { file: "fp8.cu", headers: &[UNITS_OF_ROWS, FP8_WORDS], code: include_str!("../fp8.cu") };
 
 /// What is done to matrix products beside the product itself.
 pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
@@ -96,7 +100,8 @@ pub const OPTIMIZER: Source =
     Source { file: "optimizer.cu", headers: &[EXACT, RUNS, STEPS], code: include_str!("../optimizer.cu") };
 
 /// Instructions of inline assembly by themselves.
-pub const PROBE: Source = Source { file: "probe.cu", headers: &[TENSOR_CORE_WORDS], code: include_str!("../probe.cu") };
+pub const PROBE: Source =
+    Source { file: "probe.cu", headers: &[TENSOR_CORE_WORDS, FP8_WORDS], code: include_str!("../probe.cu") };
 
 /// Dropout and initial values.
 pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };

@@ -7,6 +7,7 @@ use super::{Options, Place};
 use crate::step::{Extent, Family, Shape, Size, Steps, random_batch};
 use bmtrain_core::backend::Backend;
 use bmtrain_core::bench::Seconds;
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::wrap::{Counting, Waits};
 use bmtrain_core::{DType, Device, Error as CoreError};
 use bmtrain_dist::block::{BlockOptions, Recompute};
@@ -26,6 +27,8 @@ pub struct Timed {
     target: Option<Target>,
     /// Whether the rows of the vocabulary's table are padded in storage.
     pads_vocabulary: bool,
+    /// What the factors of its products are rounded to.
+    products: ProductPrecision,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -57,11 +60,13 @@ pub fn real() -> Vec<Timed> {
         rows: None,
         target,
         pads_vocabulary: true,
+        products: ProductPrecision::Full,
     };
     let fine_tuning = |name, rows| Timed { rows: Some(rows), ..timed(name, Size::BertBase, 128, None) };
     let plain = timed("GPT-2 124M without dropout", Size::Gpt2, 1024, Some(Target::Speed(LLM_C)));
     let plain = Timed { shape: Shape { dropout_p: 0.0, ..plain.shape }, ..plain };
     let name = "GPT-2 124M without dropout, vocabulary not padded";
+    let llama = timed("Llama 1B", Size::Llama1b, 2048, None);
     vec![
         plain,
         Timed { name, target: None, pads_vocabulary: false, ..plain },
@@ -70,7 +75,8 @@ pub fn real() -> Vec<Timed> {
         timed("BERT-large", Size::BertLarge, 512, None),
         fine_tuning("BERT-base fine-tuning", 32),
         fine_tuning("BERT-base fine-tuning, few rows", 8),
-        timed("Llama 1B", Size::Llama1b, 2048, None),
+        llama,
+        Timed { name: "Llama 1B, products in 8 bits", products: ProductPrecision::Fp8, ..llama },
     ]
 }
 
@@ -78,10 +84,13 @@ pub fn real() -> Vec<Timed> {
 pub fn emulated() -> Vec<Timed> {
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, 50);
     let tiny = |family| Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.1 };
-    let timed = |name, shape| Timed { name, shape, length: 8, rows: None, target: None, pads_vocabulary: true };
+    let (pads_vocabulary, products) = (true, ProductPrecision::Full);
+    let timed = |name, shape| Timed { name, shape, length: 8, rows: None, target: None, pads_vocabulary, products };
     let llama = Shape { num_heads: 4, dropout_p: 0.0, ..tiny(Family::Llama) };
     let (gpt2, bert) = (timed("tiny GPT-2", tiny(Family::Gpt2)), timed("tiny BERT", tiny(Family::Bert)));
-    vec![gpt2, Timed { rows: Some(4), ..bert }, timed("tiny Llama", llama)]
+    let llama = timed("tiny Llama", llama);
+    let rounded = Timed { name: "tiny Llama, products in 8 bits", products: ProductPrecision::Fp8, ..llama };
+    vec![gpt2, Timed { rows: Some(4), ..bert }, llama, rounded]
 }
 
 /// How a model's steps are made.
@@ -193,7 +202,8 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
 fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
     let pads_one_rank = timed.pads_vocabulary && device.backend().aligns_products();
     let tensor = TensorGroup { pads_one_rank, ..TensorGroup::default() };
-    let builder = BuilderOptions { dtype: DType::BF16, tensor, ..BuilderOptions::default() };
+    let (dtype, products) = (DType::BF16, timed.products);
+    let builder = BuilderOptions { dtype, tensor, products, ..BuilderOptions::default() };
     Steps::new(device, timed.shape, (BlockOptions::from(plan.recompute), 1), builder)
 }
 

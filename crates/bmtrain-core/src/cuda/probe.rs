@@ -12,6 +12,7 @@ use super::modules::Name;
 use crate::backend::{Backend, Lane};
 use crate::device::Device;
 use crate::error::Result;
+use crate::fp8::Fp8Format;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
@@ -169,7 +170,7 @@ impl CudaBackend {
         /// Two units in the last place: what PTX promises of `ex2.approx`.
         const MOST: f64 = 2.4e-7;
         let values = awkward();
-        let (source, mut written) = (upload(device, &values.map(f32::to_bits))?, upload(device, &[0; 6 * WARP])?);
+        let (source, mut written) = (upload(device, &values.map(f32::to_bits))?, upload(device, &[0; 8 * WARP])?);
         let arguments = arguments!(NumbersArguments {
             values: u64 = source.view()?.address(),
             registers: u64 = written.view_mut()?.address(),
@@ -185,6 +186,9 @@ impl CudaBackend {
             let got = &got[row * WARP..(row + 1) * WARP];
             Probed::new(instruction, got, expected, |lane| format!("of {:e} and {:e}", values[lane], next(lane)))
         };
+        let codes = |format: Fp8Format| {
+            lanes(&|lane| u32::from(format.encode(values[lane])) | u32::from(format.encode(next(lane))) << 8)
+        };
         // A power within the bound is the host's.
         let powers = lanes(&|lane| {
             let (power, got) = (f64::from(values[lane]).exp2(), f32::from_bits(got[lane]));
@@ -199,6 +203,8 @@ impl CudaBackend {
             exact("cvt.rn.f16.f32", 3, &lanes(&|lane| half(values[lane]))),
             exact("cvt.rn.bf16.f32", 4, &lanes(&|lane| brain(values[lane]))),
             exact("cvt.f32.f16", 5, &lanes(&|lane| f16::from_f32(values[lane]).to_f32().to_bits())),
+            exact("cvt.rn.satfinite.e4m3x2.f32", 6, &codes(Fp8Format::E4M3)),
+            exact("cvt.rn.satfinite.e5m2x2.f32", 7, &codes(Fp8Format::E5M2)),
         ])
     }
 }

@@ -443,6 +443,6 @@ fn instructions_of_inline_assembly_are_compared_with_the_host() {
     with_driver("instructions_of_inline_assembly_are_compared_with_the_host", Driver::Emulated, &[], || {
         let probed = Arc::new(backend()).probe().unwrap();
         let wrong: Vec<_> = probed.iter().filter(|one| one.wrong.is_some()).collect();
-        assert!(probed.len() == 12 && wrong.is_empty(), "{wrong:?}");
+        assert!(probed.len() == 14 && wrong.is_empty(), "{wrong:?}");
     });
 }

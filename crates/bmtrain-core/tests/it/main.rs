@@ -4,6 +4,7 @@
 mod autograd;
 mod cached_attention;
 mod conformance;
+mod fp8;
 mod head_shards;
 mod host_work;
 mod kernels;

@@ -23,6 +23,15 @@ mod settings;
 mod setup;
 mod stream;
 
+// What `serve` needs beside the public names.
+#[cfg(feature = "cli")]
+pub(crate) use {
+    rows::no_possible_token,
+    sampling::more_probable,
+    sequence::{Sequence, TokenSampler},
+    stream::BROKEN,
+};
+
 pub use beam::{BeamOptions, Beams, Hypothesis, Patience};
 pub use config::{GenerationConfig, Setting};
 pub use generator::Generator;
@@ -31,11 +40,7 @@ pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, Text
 pub use overrides::GenerationOverrides;
 pub use pipeline::TextGenerator;
 pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts, read_split};
-pub(crate) use rows::no_possible_token;
-pub(crate) use sampling::more_probable;
 pub use sampling::{RandomAddress, Sampling};
-pub(crate) use sequence::{Sequence, TokenSampler};
 pub use settings::{GenerationSettings, token_id};
 pub use setup::{CutSide, GenerationSetup, PROMPT, PromptLimit};
-pub(crate) use stream::BROKEN;
 pub use stream::{TextStream, check_stop_strings};

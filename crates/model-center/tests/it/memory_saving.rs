@@ -6,6 +6,7 @@ use crate::tensor_parallel::activations::{LENGTH, ROWS, peak_of_a_pass};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::{BlockOptions, InputStore, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, ParamGroup};
@@ -56,6 +57,7 @@ struct Run {
     sequence: bool,
     level: ZeroLevel,
     prefetch: bool,
+    products: ProductPrecision,
 }
 
 impl Default for Run {
@@ -73,6 +75,7 @@ impl Default for Run {
             sequence: false,
             level: ZeroLevel::Zero,
             prefetch: true,
+            products: ProductPrecision::Full,
         }
     }
 }
@@ -103,6 +106,7 @@ fn train(run: &Run, mesh: Mesh, group: impl Fn(RankGroup) -> Arc<dyn Communicato
         dtype: run.dtype,
         recompute: run.recompute,
         recompute_inputs: run.inputs,
+        products: run.products,
         hidden_dropout: Some(0.1),
         attention_dropout: Some(0.1),
         ..OpenOptions::new(&device)
@@ -235,6 +239,32 @@ fn every_policy_has_the_same_bits_on_data_parallel_ranks_and_pipeline_stages() {
     }
     let sharded = [(Recompute::Checkpoint, InputStore::Sharded), (Recompute::Every(2), InputStore::Sharded)];
     check(&Run { stages: 2, tensor: 2, ..Run::default() }, &sharded);
+}
+
+/// Widths that are multiples of 16, whose products are made of 8-bit factors.
+fn wide(device: &Device, blocks: BlockOptions, builder: BuilderOptions) -> Box<dyn TextModel> {
+    let text = config(("gpt2_a", "lm"), &[("n_embd", 32), ("n_head", 4), ("n_inner", 96)]);
+    let mut config = Gpt2Config::from_json(&text, "config.json").unwrap();
+    (config.text.dropout_p, config.text.attention_dropout_p) = (0.1, 0.1);
+    Box::new(Gpt2::new(device, config, Head::CausalLm { tied: true }, blocks, builder).unwrap())
+}
+
+/// The scale of a factor depends on that factor alone: a block that is computed again has the bits of the first time.
+#[test]
+fn products_in_8_bits_have_the_same_bits_recomputed_and_are_near_those_of_whole_factors() {
+    let run = Run { build: Some(wide), products: ProductPrecision::Fp8, dtype: DType::BF16, ..Run::default() };
+    let policies = POLICIES.map(|policy| (policy, InputStore::Device));
+    check(&run, &policies);
+    check(&Run { data: 2, level: ZeroLevel::Three, ..run }, &policies);
+    check(&Run { tensor: 2, dtype: DType::F32, ..run }, &policies);
+    let losses = |products| -> Vec<f32> {
+        seen(&Run { products, ..run })[0].losses.iter().map(|bits| f32::from_bits(*bits)).collect()
+    };
+    let (rounded, whole) = (losses(ProductPrecision::Fp8), losses(ProductPrecision::Full));
+    assert_ne!(rounded, whole);
+    for (rounded, whole) in rounded.iter().zip(&whole) {
+        assert!((rounded - whole).abs() < 0.02 * whole, "{rounded} {whole}");
+    }
 }
 
 /// Peak of the activations of a forward and a backward pass on the first of the tensor ranks, in bytes.
