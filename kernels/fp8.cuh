@@ -22,12 +22,12 @@ __device__ __forceinline__ float fp8_power(int exponent) {
 
 __device__ __forceinline__ float fp8_scale(const Fp8Format& format, unsigned largest) {
     // Its reciprocal has a full fraction.
-    constexpr float kMost = 8.507059e37f;
+    const float most = fp8_power(126);
     if (largest == 0) {
         return 1.0f;
     }
     const float scale = format.most / __uint_as_float(largest);
-    return scale > kMost ? kMost : scale;
+    return scale > most ? most : scale;
 }
 
 // In whole numbers, for devices without the instruction, and for emulation.

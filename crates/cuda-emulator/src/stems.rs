@@ -29,7 +29,8 @@ macro_rules! with_stems {
             optimizers: ["grad_norm", "non_finite", "clip_factor", "adam", "adam_8bit", "update"];
             random: ["fill_random", "dropout"];
             vocabularies: [
-                "vocabulary", "vocabulary_cross_entropy", "cross_entropy_in_place", "loss_totals", "scale_by"
+                "vocabulary", "vocabulary_cross_entropy", "vocabulary_embedding", "gather_logits",
+                "cross_entropy_in_place", "loss_totals", "scale_by"
             ];
             heads: ["linear_cross_entropy", "logits_divergence", "linear_distillation"];
         }

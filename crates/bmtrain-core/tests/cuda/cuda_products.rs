@@ -4,8 +4,9 @@
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::fp8::Fp8Factors;
 use bmtrain_core::kernel::{Activation, Epilogue, Gemm, Matrix};
-use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var, ops};
+use bmtrain_core::{Backend, Ctx, DType, Device, Result, Segment, Storage, Tensor, Var, ops};
 use cuda_emulator::{Driver, with_driver};
 use cudarc::cublaslt::sys::cublasLtEpilogue_t as Library;
 use half::bf16;
@@ -198,6 +199,7 @@ fn made(backend: &CudaBackend, way: &str) -> u64 {
 
 const LIBRARY: &str = "by cuBLASLt alone";
 const IN_PLACE: &str = "by cuBLASLt, then a kernel on the result";
+const WIDENED: &str = "of factors widened to f32";
 const SCRATCH: &str = "by cuBLASLt into f32 scratch memory, then a kernel";
 
 /// Epilogues with a bias are refused, by no algorithm or only when a product is queued: results stay what they were,
@@ -285,4 +287,44 @@ fn a_residual_is_copied_where_the_library_refuses_the_product() {
         }
         assert_eq!([LIBRARY, IN_PLACE, SCRATCH].map(|way| made(&backend, way)), [4, 4, 0]);
     });
+}
+
+/// A forward product, and the two of a backward pass, of 8-bit factors; the last has sums of odd length.
+fn in_8_bits(device: &Device) -> Vec<Vec<f32>> {
+    let (m, n, k) = (INNER + 9, 2 * WIDTH, 3 * WIDTH);
+    let [x, weight, dy] = [m * k, n * k, m * n].map(|len| numbers(device, DType::BF16, len, len));
+    let run = |[m, n, k]: [usize; 3], a: Matrix<'_>, b: Matrix<'_>, fp8| {
+        let mut c = Tensor::empty_in(device, [m, n], DType::F32, Segment::Activations).unwrap();
+        device.launch(Gemm { fp8: Some(fp8), ..Gemm::single([m, n, k], a, b, c.dest(false).unwrap()) }).unwrap();
+        c.to_vec().unwrap()
+    };
+    let [x, weight, dy] = [&x, &weight, &dy].map(|tensor| tensor.view().unwrap());
+    vec![
+        run([m, n, k], Matrix::plain(x, k), Matrix::transposed(weight, k), Fp8Factors::FORWARD),
+        run([m, k, n], Matrix::plain(dy, n), Matrix::plain(weight, k), Fp8Factors::BACKWARD),
+        run([n, k, m], Matrix::transposed(dy, n), Matrix::plain(x, k), Fp8Factors::BACKWARD),
+    ]
+}
+
+/// Each result near the CPU's; `made_so` is how many products were made by the library alone, and of widened factors.
+fn products_in_8_bits(test: &str, capability: &str, made_so: [u64; 2]) {
+    with_driver(test, Driver::Emulated, &[("EMULATED_CUDA_CAPABILITY", capability)], || {
+        let (backend, device) = open();
+        assert_eq!(backend.multiplies_fp8(), made_so[0] > 0);
+        let expected = in_8_bits(&Device::cpu(1).unwrap());
+        for (got, expected) in in_8_bits(&device).iter().flatten().zip(expected.iter().flatten()) {
+            assert!((got - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{got} for {expected}");
+        }
+        assert_eq!([LIBRARY, WIDENED].map(|way| made(&backend, way)), made_so);
+    });
+}
+
+#[test]
+fn the_library_multiplies_factors_in_8_bits_as_codes() {
+    products_in_8_bits("the_library_multiplies_factors_in_8_bits_as_codes", "89", [3, 0]);
+}
+
+#[test]
+fn factors_in_8_bits_are_widened_before_compute_capability_8_9() {
+    products_in_8_bits("factors_in_8_bits_are_widened_before_compute_capability_8_9", "86", [0, 3]);
 }

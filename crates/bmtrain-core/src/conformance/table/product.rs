@@ -96,7 +96,7 @@ fn in_8_bits(cases: &mut Vec<Case>) {
             row("sums of odd length", Product { m: 16, n: 80, k: 69, beta: 1.0, ..product });
             row("odd sizes", Product { m: 5, n: 7, k: 3, beta: 0.5, alpha: 1.5, ..product });
             row("gaps", Product { m: 17, n: 9, k: 33, gap: 3, ..product });
-            row("empty sums", Product { k: 0, ..product });
+            row("empty sums", Product { k: 0, beta: 0.5, ..product });
         }
         let product = Product { m: 80, n: 144, k: 208, fp8: Some(factors), beta: 1.0, ..PLAIN };
         cases.push(case(&format!("tn/{name} tiles"), Product { transposed: [true, false], ..product }).large());

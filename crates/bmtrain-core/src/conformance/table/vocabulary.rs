@@ -121,7 +121,7 @@ fn on_one_rank(cases: &mut Vec<Case>) {
         cases.push(case.ids("targets", [29], 9, Some(-100)));
     }
     let table = Case::op("vocabulary_embedding/padded", move |cx, v| {
-        Ok(vec![ops::vocabulary_embedding(cx, v[1].value(), &v[0], &padded()?, Some(2), None)?])
+        Ok(vec![ops::vocabulary_embedding(cx, v[1].value(), &v[0], &padded()?, None, None)?])
     });
     cases.push(table.variable("table", [16, 5]).ids("ids", [3, 7], 9, None));
     let logits = Case::op("gather_logits/padded", move |cx, v| Ok(vec![ops::gather_logits(cx, &v[0], &padded()?)?]));
