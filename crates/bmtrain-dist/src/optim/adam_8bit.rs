@@ -33,7 +33,7 @@ impl Rule for Adam8bitOptions {
     fn check_param(&self, param: &Param) -> Result<()> {
         if param.local_shape() != param.spec().shape {
             let reason = "blocks of 8-bit moments are counted in the full parameter, and tensor-parallel ranks hold \
-                          parts of it";
+                          parts of it, or it is padded";
             return Err(Error::parameter(param.name(), reason));
         }
         Ok(())

@@ -27,9 +27,9 @@ impl OptimManager {
             let (flat, mut hash) = (param.place()?.0, named(param.name()));
             hash.update(flat.dtype().name().as_bytes());
             hash.update(&(param.spec().shape.elements() as u64).to_le_bytes());
-            match flat.tensor_ranks().size() {
-                1 => param.read_stretches(&mut |values| add_values(&mut hash, values))?,
-                _ => add_values(&mut hash, &reader.read(param)?),
+            match param.is_divided()? {
+                false => param.read_stretches(&mut |values| add_values(&mut hash, values))?,
+                true => add_values(&mut hash, &reader.read(param)?),
             }
             weights.push(hash.finalize());
         }

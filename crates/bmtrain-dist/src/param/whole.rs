@@ -160,7 +160,7 @@ impl Stages {
 
 impl Param {
     /// Whether tensor-parallel ranks have different parts of it, or it is padded. The same on all of them.
-    fn is_divided(&self) -> Result<bool> {
+    pub(crate) fn is_divided(&self) -> Result<bool> {
         let is_replicated = matches!(self.spec().split, Split::Replicated | Split::ReplicatedTerms);
         let is_whole = self.local_shape() == self.spec().shape;
         Ok(!is_replicated && (self.place()?.0.tensor_ranks().size() > 1 || !is_whole))

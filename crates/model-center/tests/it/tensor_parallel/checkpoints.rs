@@ -410,23 +410,26 @@ fn padding_of_the_vocabulary_is_in_no_checkpoint_and_stays_zero() {
 /// A run on one rank goes on with padding where it was saved without, and the other way round, with the same bits.
 #[test]
 fn one_rank_goes_on_with_or_without_padding() {
-    let courses = |pads: [bool; 2]| {
+    let courses = |pads: [bool; 2], offload: bool| {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
         let courses = on_ranks(Layout::new(1, 1, ZeroLevel::Zero), |groups| {
             let [first, second] = pads.map(|pads_one_rank| Job { pads_one_rank, ..gpt2_job() });
-            let mut rank = Rank::new(&first, &groups, ZeroLevel::Zero, Training::default());
+            let training = |seed| Training { seed, offload, ..Training::default() };
+            let mut rank = Rank::new(&first, &groups, ZeroLevel::Zero, training(11));
             rank.train(&first, 0..2);
             rank.save(&store, 2);
-            let mut again = Rank::new(&second, &groups, ZeroLevel::Zero, Training { seed: 4, ..Training::default() });
+            let mut again = Rank::new(&second, &groups, ZeroLevel::Zero, training(4));
             again.restore(&store);
             (again.train(&second, 2..5), again.optim.fingerprint().unwrap())
         });
         (courses, newest(&store).digest().unwrap())
     };
-    let plain = courses([false, false]);
-    for pads in [[true, true], [true, false], [false, true]] {
-        assert_eq!(courses(pads), plain, "{pads:?}");
+    for offload in [false, true] {
+        let plain = courses([false, false], offload);
+        for pads in [[true, true], [true, false], [false, true]] {
+            assert_eq!(courses(pads, offload), plain, "{pads:?}, offload {offload}");
+        }
     }
 }
 
