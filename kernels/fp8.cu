@@ -4,13 +4,13 @@
 //     fp8_round       out[r, c] = code(x[r, c] scale), or what the code stands for over the scale, in f32
 //     fp8_transpose   out[c, r] = code(x[r, c] scale)
 //
-// where scale is the largest number of the format over *largest, and *inverse = 1 / scale is what a product of the codes
-// is multiplied by. Rows of codes are of whole units of 16 bytes: what is beyond the matrix is zero.
+// where scale is the largest number of the format over *largest, and *inverse = 1 / scale is what a product of the
+// codes is multiplied by. Rows of codes are of whole units of 16 bytes: what is beyond the matrix is zero.
 //
 // Launch: kRowsThreads threads a block. fp8_largest and fp8_round: as `each_unit`. fp8_transpose: tiles of kFp8Side x
 // kFp8Side in shared memory, in turn.
 // Numerics: x scale is rounded to f32, then to nearest, ties to even; what is beyond the range is its end. Division is
-// that of IEEE.
+// rounded as IEEE requires.
 // Bytes moved for each element: read once by fp8_largest; read once and one byte written by the others.
 
 constexpr int kFp8Side = 64;

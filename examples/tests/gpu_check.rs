@@ -214,7 +214,7 @@ fn a_step_of_a_model_is_told_by_kernel_and_by_product() {
         assert!(table.contains("product ") && table.contains("TFLOP/s"), "{table}");
         let models = found["parts"]["models"]["models"].as_array().unwrap();
         let rows: Vec<_> = models.iter().map(|model| model["rows"].as_u64().unwrap()).collect();
-        assert_eq!(rows, [8, 4, 8], "the second has rows of its own");
+        assert_eq!(rows, [8, 4, 8, 8], "the second has rows of its own");
         for model in models {
             assert_kernels_are_those_of_a_step(&model["kernels"]);
         }

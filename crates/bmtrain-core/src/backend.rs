@@ -184,8 +184,8 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         false
     }
 
-    /// Whether products of 8-bit factors are faster than those of 16 bits. Where they are not, factors are rounded and
-    /// widened again.
+    /// Whether products of 8-bit factors are faster than products of 16-bit ones. Where they are not, factors are
+    /// rounded and widened again.
     fn multiplies_fp8(&self) -> bool {
         false
     }

@@ -13,7 +13,7 @@
 namespace fake_blas {
 namespace {
 
-// A number of 8 bits with so many bits of fraction; beyond the largest code there are only NaN here.
+// A number of 8 bits, `fraction` of them a fraction; beyond the largest code there are only NaN here.
 float from_fp8(unsigned char code, int fraction, int bias, int largest) {
     const int magnitude = code & 0x7f, exponent = magnitude >> fraction;
     const float part = std::ldexp(static_cast<float>(magnitude & ((1 << fraction) - 1)), -fraction);

@@ -14,8 +14,8 @@
 // for a device that runs no kernel and leaves their results what they were: it is for tests that ask what is launched;
 // EMULATED_CUDA_ACCOUNT, the GiB of a device that only keeps account: its memory is addresses, nothing runs on it, and
 // what is read from it is zeros, for tests that ask what models launch that are too large to run here;
-// EMULATED_CUDA_DRAINS, 1 for calls that return memory, take page-locked memory or load kernels to wait for all work, as
-// a real driver's may: see `drain` in fake_device.h.
+// EMULATED_CUDA_DRAINS, 1 for calls that return memory, take page-locked memory or load kernels to wait for all work,
+// as a real driver's may: see `drain` in fake_device.h.
 #include "cuda_emulator.h"
 #include "fake_declared.h"
 #include "fake_device.h"

@@ -84,7 +84,8 @@ impl Rule for AdafactorOptions {
             return Err(Error::parameter(param.name(), format!("{reason}; give it to another optimizer")));
         }
         if param.local_shape() != param.spec().shape {
-            let reason = "Adafactor averages whole rows and columns, and tensor-parallel ranks hold parts of them, or it is padded";
+            let reason = "Adafactor averages whole rows and columns, and tensor-parallel ranks hold parts of them, or \
+                          there is padding";
             return Err(Error::parameter(param.name(), reason));
         }
         Ok(())

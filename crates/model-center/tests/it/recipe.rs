@@ -202,6 +202,7 @@ label_smoothing = 0.0           # default
 seed = 1234                     # default
 recompute = "none"              # default
 # recompute_inputs = "device"   # no effect: blocks are not recomputed and keep more than their inputs
+products = "full"               # default
 gradient_sum = "fast"           # default
 gradient_dtype = "f32"          # default
 loss_scale = "auto"             # default

@@ -28,7 +28,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
          adagrad_decay, adagrad_start, momentum_decay, muon_scale, scale_parameter, clip_threshold, decay_rate, \
          ema, average_from, clip_norm, clip_kind, \
          batch_ramp.start, batch_ramp.increment, batch_ramp.samples, label_smoothing, prompt_loss, seed, \
-        recompute, recompute_inputs, \
+        recompute, recompute_inputs, products, \
         gradient_sum, gradient_dtype, loss_scale, loss_scale_start, loss_scale_window, loss_scale_hysteresis, \
         loss_scale_floor, offload, offload_parameters, \
         inspect_every, early_stop.patience, early_stop.metric, divergence.patience, divergence.spike";

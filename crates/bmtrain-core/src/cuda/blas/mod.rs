@@ -2,8 +2,8 @@
 //!
 //! `lt` is the library, `plan_cache` the plans made so far, `candidates` the ways to ask the library for a product,
 //! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits. A product whose dtypes the library does not
-//! combine is made of factors widened to f32 in scratch memory, and one whose epilogue it does not do gets it from a kernel; so no combination is
-//! unsupported.
+//! combine is made of factors widened to f32 in scratch memory, and one whose epilogue it does not do gets it from a
+//! kernel; so no combination is unsupported.
 //!
 //! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for.
 //! What is written is rounded once, but for what a kernel reads as it was written, in the type of the copy that is kept
@@ -355,8 +355,8 @@ impl Work {
         for (index, offset) in layout.factors.into_iter().flatten().enumerate() {
             operands[index].numbers.address = at(offset);
             let factor = [self.a, self.b][index];
-            // SAFETY: scratch memory was taken for as many elements; the factor is as large as `check` saw.
             match scales.zip(self.fp8) {
+                // SAFETY: scratch memory was taken for as many elements; the factor is as large as `check` saw.
                 None => unsafe { factor.copy_to(launch, operands[index], self.batch) }?,
                 Some((scales, Fp8Factors { a, b })) => {
                     let written = candidate.factors.written(index, factor.transposed);

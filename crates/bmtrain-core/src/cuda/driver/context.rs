@@ -112,10 +112,10 @@ impl Context {
         *self.streams() = streams.iter().map(|stream| stream.handle).collect();
     }
 
-    /// Let the host wait until all lanes are idle, while no lock of the driver is held. Whatever makes the driver itself
-    /// wait for the device comes after this: taking and returning page-locked memory, returning memory, loading
-    /// kernels. A collective on a lane waits for other ranks, and where these are threads of one process, the driver
-    /// would hold up their calls for as long as it waits.
+    /// Let the host wait until all lanes are idle, while no lock of the driver is held. Whatever makes the driver wait
+    /// for the device comes after this: taking and returning page-locked memory, returning memory, loading kernels. A
+    /// collective on a lane waits for other ranks, and where these are threads of one process, the driver would hold up
+    /// their calls for as long as it waits.
     ///
     /// # Errors
     /// What failed on the device since it was last waited for.
