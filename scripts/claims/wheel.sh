@@ -27,7 +27,7 @@ status=0
 cat "$log" >&2
 all="$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")"
 bad="$(awk -F '[^0-9]+' '/^FAILED / { for (i = 1; i <= NF; i++) n += $i } END { print n + 0 }' "$log")"
-import="$(sed -nE 's/^figure: import ([0-9.]+) s$/\1/p' "$log")"
+import="$(sed -nE 's/.*figure: import ([0-9.]+) s$/\1/p' "$log")"
 megabytes="$(du --apparent-size -k "${wheels[0]}" | awk '{ printf "%.1f", $1 / 1000 }')"
 figure="$((${all:-0} - bad))/${all:-0},import_${import:-unknown}s,${megabytes}MB"
 if [ "$status" -eq 0 ] && [ "${all:-0}" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
