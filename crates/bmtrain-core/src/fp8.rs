@@ -100,13 +100,12 @@ impl Fp8Format {
     pub fn scale(self, largest: f32) -> f32 {
         /// Its reciprocal is a number with a full fraction.
         const MOST: f32 = power_of_two(126);
-        if largest == 0.0 { 1.0 } else { min(self.max() / largest, MOST) }
+        match self.max() / largest {
+            _ if largest == 0.0 => 1.0,
+            scale if scale > MOST => MOST,
+            scale => scale,
+        }
     }
-}
-
-/// The smaller one; NaN if the first is NaN.
-fn min(value: f32, bound: f32) -> f32 {
-    if value > bound { bound } else { value }
 }
 
 /// In the range of f32's exponents.

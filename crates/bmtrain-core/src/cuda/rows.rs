@@ -10,7 +10,7 @@ use crate::kernel::{Arguments as _, Dest, Permute, RowCopy};
 use crate::shape::MAX_RANK;
 
 /// `kRowsThreads`.
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// `kMostAxes`.
 const MOST_AXES: usize = 5;
 

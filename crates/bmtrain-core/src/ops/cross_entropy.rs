@@ -71,9 +71,9 @@ impl VocabularyShard {
         ShardClasses { first, count: self.each.min(self.total - first), total: self.total }
     }
 
-    /// The shard, where there are other ranks to communicate with.
-    pub(super) fn of_several(shard: Option<&Self>) -> Option<&Self> {
-        shard.filter(|shard| shard.ranks.size() > 1)
+    /// Whether there is no other rank to communicate with: the shard is a vocabulary with padding.
+    pub(super) fn is_alone(&self) -> bool {
+        self.ranks.size() <= 1
     }
 
     /// The size of a shard, padding included.
@@ -293,7 +293,7 @@ impl Terms {
         let mut own = Tensor::empty_in(device, [count, 4], DType::F32, Segment::Activations)?; // [rows, 4]
         let statistics = own.view_mut()?;
         device.launch(CrossEntropyStatistics { rows: count, columns, logits, criterion, statistics })?;
-        let (shards, all) = match VocabularyShard::of_several(shard) {
+        let (shards, all) = match shard.filter(|shard| !shard.is_alone()) {
             Some(shard) => (shard.ranks.size(), tensors::all_gather(&*shard.ranks, &own)?), // [T rows, 4]
             None => (1, own),
         };

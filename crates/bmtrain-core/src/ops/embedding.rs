@@ -12,8 +12,8 @@ use crate::kernel::{EmbeddingBackward, EmbeddingForward, QuantisedRows};
 /// # Errors
 /// An id outside the table, a table that is not a matrix.
 pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
-    let [entries, _] = matrix_dims("embedding", table.value())?;
-    of_entries("embedding", cx, ids, table, entries, padding_index)
+    const OP: &str = "embedding";
+    of_entries(OP, cx, ids, table, matrix_dims(OP, table.value())?[0], padding_index)
 }
 
 /// As [`embedding`], where the rows of the table after the first `entries` are padding.

@@ -37,7 +37,7 @@ pub fn vocabulary_embedding(
     if rows < classes.count {
         return Err(Error::shape(OP, "rows of the table", format!("at least {}", classes.count), rows));
     }
-    if VocabularyShard::of_several(Some(shard)).is_none() {
+    if shard.is_alone() {
         return super::embedding::of_entries(OP, cx, ids, table, classes.count, padding_index); // [.., D]
     }
     let own = OwnIds::new(OP, ids, classes, padding_index)?;
@@ -147,11 +147,12 @@ impl Backward for EmbeddingNode {
 /// Shapes: logits `[.., C]` of this rank, its padding included → `[.., V]`.
 pub fn gather_logits(cx: &Ctx, logits: &Var, shard: &VocabularyShard) -> Result<Var> {
     expect_room("gather_logits", logits, shard)?;
-    let gathered = VocabularyShard::of_several(Some(shard));
-    let gathered = gathered.map(|shard| super::gather_last(cx, shard.ranks(), logits)).transpose()?; // [.., T C]
-    let all = gathered.as_ref().unwrap_or(logits);
     // Every rank but the last ones is full, so that padding comes after all classes.
-    super::slice_last(cx, all, 0..shard.classes().total) // [.., V]
+    let without_padding = |all: &Var| super::slice_last(cx, all, 0..shard.classes().total); // [.., V]
+    if shard.is_alone() {
+        return without_padding(logits);
+    }
+    without_padding(&super::gather_last(cx, shard.ranks(), logits)?) // of [.., T C]
 }
 
 fn expect_room(op: &'static str, logits: &Var, shard: &VocabularyShard) -> Result<()> {

@@ -36,6 +36,18 @@ pub(super) enum Factors {
 }
 
 impl Factors {
+    /// What the library gets where it takes no others, as codes of 8 bits or of the factors' dtype; and widened.
+    fn of(work: &Work) -> [Factors; 2] {
+        match work.fp8 {
+            Some(_) => [Factors::Rounded, Factors::RoundedAndWidened],
+            None => [Factors::Stored, Factors::Widened],
+        }
+    }
+
+    pub(super) fn are_widened(self) -> bool {
+        matches!(self, Factors::Widened | Factors::RoundedAndWidened)
+    }
+
     pub(super) fn are_rounded(self) -> bool {
         matches!(self, Factors::Rounded | Factors::RoundedAndWidened)
     }
@@ -89,8 +101,7 @@ impl Candidate {
     }
 
     pub(super) fn way(&self, work: &Work) -> Way {
-        let widened = matches!(self.factors, Factors::Widened | Factors::RoundedAndWidened);
-        match (widened, self.into) {
+        match (self.factors.are_widened(), self.into) {
             (true, Destination::Scratch) => Way::WidenedScratch,
             (true, _) => Way::Widened,
             (false, Destination::Scratch) => Way::Scratch,
@@ -135,14 +146,8 @@ impl Way {
 pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<> {
     let bias = Fused { bias: work.bias.is_some(), ..Fused::default() };
     let plain = work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
-    let (a, b) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype);
-    let (factors, wide) = match work.fp8 {
-        Some(_) => (Factors::Rounded, Factors::RoundedAndWidened),
-        None => (Factors::Stored, Factors::Widened),
-    };
-    let fits = a == b || work.fp8.is_some();
-    let gives = move |result| fits && (result == a || result == DType::F32 || work.fp8.is_some());
-    let c = work.c.numbers.dtype;
+    let ([factors, wide], c) = (Factors::of(work), work.c.numbers.dtype);
+    let gives = |result| work.gives(result);
     let candidate = |into, fused| Candidate { factors, into, fused };
 
     let sums = sums(work).filter(|_| gives(c)).map(|fused| candidate(Destination::Result, fused));
@@ -157,7 +162,7 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
     let keeps_type = work.copy.is_none_or(|copy| copy.dtype == c);
     let apart = bias.bias && gives(c) && keeps_type && (plain || work.beta == 0.0);
     let apart = apart.then(|| candidate(Destination::Result, Fused::default()));
-    let unfused = fits.then(|| candidate(Destination::Scratch, Fused::default()));
+    let unfused = gives(DType::F32).then(|| candidate(Destination::Scratch, Fused::default()));
     let widened =
         (plain && c == DType::F32).then(|| Candidate { factors: wide, ..candidate(Destination::Result, bias) });
     let last = Candidate { factors: wide, ..candidate(Destination::Scratch, Fused::default()) };
@@ -166,12 +171,19 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
 
 /// A product to which the library adds the residual, and the bias, if it gives a result of that type.
 pub(super) fn with_residual(work: &Work) -> Option<Candidate> {
-    let (a, b, c) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype, work.c.numbers.dtype);
     let fits = work.residual.is_some() && [work.m, work.n, work.k].iter().all(|size| *size > 0);
     let fused = Fused { bias: work.bias.is_some(), residual: true, ..Fused::default() };
-    let factors = if work.fp8.is_some() { Factors::Rounded } else { Factors::Stored };
-    let gives = work.fp8.is_some() || (a == b && (c == a || c == DType::F32));
-    (fits && gives).then_some(Candidate { factors, into: Destination::Result, fused })
+    let [factors, _] = Factors::of(work);
+    (fits && work.gives(work.c.numbers.dtype)).then_some(Candidate { factors, into: Destination::Result, fused })
+}
+
+impl Work {
+    /// Whether the library gives a result of this dtype without widened factors: from codes of 8 bits any, else from
+    /// factors of one dtype that or f32.
+    fn gives(&self, result: DType) -> bool {
+        let [a, b] = [self.a, self.b].map(|factor| factor.stored.numbers.dtype);
+        self.fp8.is_some() || (a == b && (result == a || result == DType::F32))
+    }
 }
 
 fn whole(work: &Work) -> Option<Fused> {

@@ -2,22 +2,18 @@
 #![allow(unsafe_code)]
 
 use super::super::driver::{Grid, Pattern};
-use super::super::launch::{In, Launch, Typed, arguments, long, typed, whole};
-use super::super::rows::grid;
+use super::super::launch::{In, Launch, PACK, Typed, arguments, long, typed, whole};
+use super::super::rows::{THREADS, grid};
 use super::Factor;
 use super::epilogue::Numbers;
 use crate::error::Result;
 use crate::fp8::Fp8Format;
 use crate::kernel::{Arguments as _, Gemm};
 
-/// `kRowsThreads`.
-const THREADS: u32 = 256;
 /// `kFp8Side`.
 const SIDE: usize = 64;
 /// `kFp8Piece`: rows of codes are of whole units of these bytes, which the library requires of them too.
 const PIECE: usize = 16;
-/// `kPack`.
-const PACK: usize = super::super::launch::PACK;
 
 const LARGEST: Typed = typed!("fp8", "fp8_largest");
 const ROUND: Typed = typed!("fp8", "fp8_round");
@@ -123,7 +119,7 @@ impl Factor {
             Written::Rows => (ROUND, grid(launch, rows, to_ld / PACK, 2)),
             Written::Columns => {
                 let tiles = columns.div_ceil(SIDE) * to_ld.div_ceil(SIDE);
-                (TRANSPOSE, Grid::line(launch.blocks(tiles), THREADS))
+                (TRANSPOSE, Grid::line(launch.blocks(tiles), THREADS as u32))
             }
         };
         // SAFETY: as above.

@@ -1,7 +1,8 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
 //! `lt` is the library, `plan_cache` the plans made so far, `candidates` the ways to ask the library for a product,
-//! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits. A product whose dtypes the library does not
+//! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits, `folded` batches as the library takes them. A
+//! product whose dtypes the library does not
 //! combine is made of factors widened to f32 in scratch memory, and one whose epilogue it does not do gets it from a
 //! kernel; so no combination is unsupported.
 //!
@@ -14,6 +15,7 @@
 
 mod candidates;
 mod epilogue;
+mod folded;
 mod fp8;
 mod lt;
 mod plan_cache;
@@ -32,6 +34,7 @@ use crate::fp8::Fp8Factors;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
 use candidates::{Candidate, Destination, Factors, Way, candidates, with_residual};
 use epilogue::{Finish, Matrices, Numbers};
+use folded::Folded;
 use fp8::Scales;
 use lt::{Call, Lt, Number};
 use plan_cache::{FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses, set_scales};
@@ -122,15 +125,11 @@ struct ScratchLayout {
 impl ScratchLayout {
     fn of(work: &Work, candidate: Candidate, c: &Matrices) -> Self {
         let mut layout = ScratchLayout::default();
-        match candidate.factors {
-            Factors::Stored => {}
-            Factors::Widened | Factors::RoundedAndWidened => {
-                let [a, b] = [work.a, work.b].map(|factor| factor.widened(work.batch).1 * DType::F32.size());
-                layout.factors = Some([layout.add(a), layout.add(b)]);
-            }
-            Factors::Rounded => {
-                layout.factors = Some([work.m, work.n].map(|rows| layout.add(rows * fp8::length(work.k))));
-            }
+        if candidate.factors.are_widened() {
+            let bytes = |factor: Factor| factor.widened(work.batch).1 * DType::F32.size();
+            layout.factors = Some([work.a, work.b].map(|factor| layout.add(bytes(factor))));
+        } else if candidate.factors.are_rounded() {
+            layout.factors = Some(candidate.factors(work).map(|codes| layout.add(codes.rows * codes.columns)));
         }
         if candidate.factors.are_rounded() {
             layout.scales = Some(layout.add(fp8::SCALE_BYTES));
@@ -257,7 +256,7 @@ impl Blas {
         set_addresses(lt, plan, fused, addresses)?;
         if let (Factors::Rounded, Some(offset)) = (candidate.factors, layout.scales) {
             let scales = Scales::at(at(offset));
-            set_scales(lt, plan, [scales.inverse(0), scales.inverse(1)])?;
+            set_scales(lt, &plan.product, [scales.inverse(0), scales.inverse(1)])?;
         }
         let residual = work.residual.filter(|_| fused.residual);
         let beta = match residual {
@@ -486,52 +485,5 @@ impl Factor {
         let batch = self.entries(batch);
         // SAFETY: promised by the caller.
         unsafe { Finish::copying(rows, columns, batch, stored, to).queue(launch) }
-    }
-}
-
-/// A batch of two levels as one of the library's, which has one distance, repeated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Folded {
-    count: usize,
-    /// Elements from one of them to the next, of a, b and c.
-    stride: [usize; 3],
-    steps: usize,
-    /// Elements from one call to the next.
-    step: [usize; 3],
-}
-
-impl Folded {
-    /// The fold of a batch with these distances, outer and inner, of a, b and c.
-    fn of(distances: [[usize; 2]; 3], Batch { outer, inner }: Batch) -> Self {
-        let (of_outer, of_inner) = (distances.map(|[outer, _]| outer), distances.map(|[_, inner]| inner));
-        let none = [0; 3];
-        let follow = distances.iter().all(|[outer, step]| *outer == inner * step);
-        match (outer, inner) {
-            (1, 1) => Folded { count: 1, stride: none, steps: 1, step: none },
-            (1, _) => Folded { count: inner, stride: of_inner, steps: 1, step: none },
-            (_, 1) => Folded { count: outer, stride: of_outer, steps: 1, step: none },
-            _ if follow => Folded { count: outer * inner, stride: of_inner, steps: 1, step: none },
-            // The fewer calls.
-            _ if outer <= inner => Folded { count: inner, stride: of_inner, steps: outer, step: of_outer },
-            _ => Folded { count: outer, stride: of_outer, steps: inner, step: of_inner },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_is_one_call_where_its_entries_follow_each_other() {
-        let none = [0; 3];
-        let (plain, heads) = ([[24, 6], [12, 3], [32, 8]], [[48, 4], [48, 4], [32, 8]]);
-        let fold = |distances, outer, inner| Folded::of(distances, Batch { outer, inner });
-        assert_eq!(fold(plain, 1, 1), Folded { count: 1, stride: none, steps: 1, step: none });
-        assert_eq!(fold(plain, 5, 4), Folded { count: 20, stride: [6, 3, 8], steps: 1, step: none });
-        assert_eq!(fold(heads, 1, 4), Folded { count: 4, stride: [4, 4, 8], steps: 1, step: none });
-        assert_eq!(fold(heads, 7, 1), Folded { count: 7, stride: [48, 48, 32], steps: 1, step: none });
-        assert_eq!(fold(heads, 2, 4), Folded { count: 4, stride: [4, 4, 8], steps: 2, step: [48, 48, 32] });
-        assert_eq!(fold(heads, 9, 4), Folded { count: 9, stride: [48, 48, 32], steps: 4, step: [4, 4, 8] });
     }
 }

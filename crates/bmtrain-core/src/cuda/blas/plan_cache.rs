@@ -154,7 +154,7 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     }
     set_fused(lt, &product, problem.fused, ANY)?;
     if let (Number::Fp8(left), Number::Fp8(right)) = (a.number, b.number) {
-        set_scales_of(lt, &product, [ANY.vector; 2])?;
+        set_scales(lt, &product, [ANY.vector; 2])?;
         // Gradients get sums of more bits.
         let is_forward = left == Fp8Format::E4M3 && right == Fp8Format::E4M3;
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM as u32, i8::from(is_forward))?;
@@ -229,11 +229,7 @@ pub(super) fn set_addresses(lt: &Lt, plan: &GemmPlan, fused: Fused, beside: Fuse
 }
 
 /// What a product of codes is multiplied by for each of its factors, ours in order: one f32 at each address.
-pub(super) fn set_scales(lt: &Lt, plan: &GemmPlan, inverses: [u64; 2]) -> Result<()> {
-    set_scales_of(lt, &plan.product, inverses)
-}
-
-fn set_scales_of(lt: &Lt, product: &Descriptor, [a, b]: [u64; 2]) -> Result<()> {
+pub(super) fn set_scales(lt: &Lt, product: &Descriptor, [a, b]: [u64; 2]) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER as u32, b)?;
     lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER as u32, a)

@@ -112,7 +112,7 @@ pub fn linear_cross_entropy(
         weight: weight.value().clone(),
         bias: bias.map(|bias| bias.value().clone()),
         terms: Terms::new(cx.device(), targets, classes, &options.loss)?,
-        shard: VocabularyShard::of_several(shard).cloned(),
+        shard: shard.filter(|shard| !shard.is_alone()).cloned(),
         size,
     };
     let losses = Storage::empty(cx.device(), rows, DType::F32, Segment::Activations)?; // [rows]

@@ -279,12 +279,12 @@ impl<R: HostRule> Optimizer for HostOptimizer<R> {
         self.settle()?;
         for (state, params) in self.inner.updated()? {
             let flat = &state.flat;
+            let mut gathered = flat.sharding().shards_state() || flat.tensor_ranks().size() > 1;
+            for (param, _) in &params {
+                gathered |= param.is_divided()?;
+            }
             for (KeptSpec { name: tensor, .. }, buffer) in &lock(&state.moments).tensors {
                 let part = buffer.as_slice();
-                let mut gathered = flat.sharding().shards_state() || flat.tensor_ranks().size() > 1;
-                for (param, _) in &params {
-                    gathered |= param.is_divided()?;
-                }
                 let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
                 for (param, index) in &params {
                     let (name, steps) = (param.name(), state.steps[*index]);
