@@ -1,10 +1,9 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
 //! `lt` is the library, `plan_cache` the plans made so far, `candidates` the ways to ask the library for a product,
-//! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits, `folded` batches as the library takes them. A
-//! product whose dtypes the library does not
-//! combine is made of factors widened to f32 in scratch memory, and one whose epilogue it does not do gets it from a
-//! kernel; so no combination is unsupported.
+//! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits, `folded` batches as the library takes them.
+//! A product whose dtypes the library does not combine is made of factors widened to f32 in scratch memory, and one
+//! whose epilogue it does not do gets it from a kernel; so no combination is unsupported.
 //!
 //! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for.
 //! What is written is rounded once, but for what a kernel reads as it was written, in the type of the copy that is kept
