@@ -198,6 +198,7 @@ fn tiny_models_have_the_same_bits_twice() {
         assert!(output.status.success(), "{output:?}");
         let runs = found["parts"]["training"]["runs"].as_array().unwrap();
         assert!(runs.len() == 4 && runs.iter().all(|run| run["same_bits"] == true), "{runs:?}");
+        assert!(runs.iter().all(|run| run["same_bits_with_graphs"] == true), "{runs:?}");
         assert_eq!(text(&output.stdout).matches("the same bits again").count(), 4, "{output:?}");
     });
 }
@@ -214,7 +215,9 @@ fn a_step_of_a_model_is_told_by_kernel_and_by_product() {
         assert!(table.contains("product ") && table.contains("TFLOP/s"), "{table}");
         let models = found["parts"]["models"]["models"].as_array().unwrap();
         let rows: Vec<_> = models.iter().map(|model| model["rows"].as_u64().unwrap()).collect();
-        assert_eq!(rows, [8, 4, 8, 8], "the second has rows of its own");
+        assert_eq!(rows, [8, 4, 4, 8, 8], "the second and third have rows of their own");
+        assert!(models[2]["graphs"]["replayed"].as_u64() > Some(0) && models[1]["graphs"].is_null(), "{models:?}");
+        assert!(table.contains("  graphs"), "{table}");
         for model in models {
             assert_kernels_are_those_of_a_step(&model["kernels"]);
         }

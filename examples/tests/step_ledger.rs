@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 /// Steps of models that are in the ledger.
-const STEPS: [(&str, Size, usize, usize, f32); 5] = [
+const MODELS: [Model; 5] = [
     ("GPT-2 124M, 64 x 1024, without dropout", Size::Gpt2, 64, 1024, 0.0),
     ("GPT-2 124M, 64 x 1024, dropout 0.1", Size::Gpt2, 64, 1024, 0.1),
     ("BERT-base, fine-tuning of a classifier, 32 x 128, dropout 0.1", Size::BertBase, 32, 128, 0.1),
@@ -128,25 +128,65 @@ impl Backend for Entering {
     forward_to_inner!(name id memory upload download copy on_host mark wait sync provided);
 }
 
-/// The ledger of a step: the second one, after the optimizer's state is there.
-fn ledger((name, size, rows, length, dropout_p): (&str, Size, usize, usize, f32)) -> String {
+/// A model of the ledger: its name, size, rows and tokens of a batch, dropout.
+type Model = (&'static str, Size, usize, usize, f32);
+
+fn open(graphs: bool) -> Arc<CudaBackend> {
+    let compiled = Some(cuda_emulator::compiled_kernels());
+    let backend = CudaBackend::open(0, &CudaOptions { compiled, graphs, ..CudaOptions::default() }).unwrap();
+    assert!(backend.name().contains("emulated"), "{}", backend.name());
+    Arc::new(backend)
+}
+
+/// Run steps of a model on a device; `each` is called before each of them, and at the end.
+fn run((_, size, rows, length, dropout_p): Model, device: &Device, count: u32, mut each: impl FnMut()) {
     let shape = Shape { dropout_p, ..size.shape() };
-    let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
-    let inner = Arc::new(CudaBackend::open(0, &options).unwrap());
-    assert!(inner.name().contains("emulated"), "{}", inner.name());
+    let tensor = TensorGroup { pads_one_rank: device.backend().aligns_products(), ..TensorGroup::default() };
+    let builder = BuilderOptions { dtype: DType::BF16, tensor, ..BuilderOptions::default() };
+    let mut steps = Steps::new(device, shape, (BlockOptions::default(), 1), builder).unwrap();
+    let extent = Extent { rows, length, target: 0, is_padded: false, document: None };
+    let batch = random_batch(shape, extent, 0);
+    for step in 0..count {
+        each();
+        steps.run(&batch, step).unwrap();
+    }
+    each();
+}
+
+/// What becomes of the launches of a step where those that repeat are replayed as graphs.
+fn replayed(model: Model) -> String {
+    /// The first ones are recorded and captured.
+    const STEPS: u32 = 6;
+    let backend = open(true);
+    let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>);
+    let mut counts = Vec::new();
+    run(model, &device, STEPS, || counts.extend(backend.graphs()));
+    let [.., before, after] = &counts[..] else { unreachable!("a device with graphs counts them") };
+    format!(
+        "  with graphs: {} replays of {} launches, {} with other arguments, and {} launches alone\n",
+        after.replays - before.replays,
+        after.replayed - before.replayed,
+        after.changed - before.changed,
+        after.queued - before.queued,
+    )
+}
+
+/// The ledger of a step: the second one, after the optimizer's state is there.
+fn ledger(model: Model) -> String {
+    let (name, size, rows, length, _) = model;
+    let shape = size.shape();
+    let inner = open(false);
     let narrow = shape.dim_model < 2048;
     let entering = Arc::new(Entering { inner, narrow, entries: Mutex::default() });
     let device = Device::new(Arc::clone(&entering) as Arc<dyn Backend>);
-    let tensor = TensorGroup { pads_one_rank: device.backend().aligns_products(), ..TensorGroup::default() };
-    let builder = BuilderOptions { dtype: DType::BF16, tensor, ..BuilderOptions::default() };
-    let mut steps = Steps::new(&device, shape, (BlockOptions::default(), 1), builder).unwrap();
-    let extent = Extent { rows, length, target: 0, is_padded: false, document: None };
-    let batch = random_batch(shape, extent, 0);
-    for step in 0..2 {
-        entering.entries.lock().unwrap().clear();
-        steps.run(&batch, step).unwrap();
-    }
-    let entries = entering.entries.lock().unwrap().clone();
+    let mut last = BTreeMap::new();
+    run(model, &device, 2, || {
+        let entered = std::mem::take(&mut *entering.entries.lock().unwrap());
+        if !entered.is_empty() {
+            last = entered;
+        }
+    });
+    let entries = last;
     let sum = |of: &dyn Fn(&Entry) -> f64| entries.values().map(of).sum::<f64>();
     let launches = sum(&|entry| entry.launches as f64);
     let (device_time, host_time) = (sum(&|entry| entry.seconds), launches * model::LAUNCH);
@@ -164,12 +204,13 @@ fn ledger((name, size, rows, length, dropout_p): (&str, Size, usize, usize, f32)
         let (gflop, mb, ms) = (*flops as f64 / 1e9, *bytes as f64 / 1e6, 1e3 * seconds);
         writeln!(text, "  {kernel:24} {calls:5} {launches:5} {gflop:10.1} {mb:10.1} {ms:8.2}").unwrap();
     }
-    text
+    text + &replayed(model)
 }
 
 const HEAD: &str = "\
 # What training steps launch on a device, and an estimate of their time on an H100 by the model in
-# examples/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB, ms.
+# examples/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB, ms;
+# and what becomes of the launches where those that repeat are replayed as CUDA graphs.
 # After a change: ACCEPT_LEDGER=1 cargo test -p bmtrain-examples --test step_ledger
 
 ";
@@ -178,7 +219,7 @@ const HEAD: &str = "\
 fn steps_launch_what_the_ledger_has() {
     let settings = [("EMULATED_CUDA_ACCOUNT", MEMORY)];
     with_driver("steps_launch_what_the_ledger_has", Driver::Emulated, &settings, || {
-        let steps: Vec<String> = STEPS.into_iter().map(ledger).collect();
+        let steps: Vec<String> = MODELS.into_iter().map(ledger).collect();
         let now = format!("{HEAD}{}", steps.join("\n"));
         let figures: Vec<&str> = steps.iter().filter_map(|step| step.lines().next()).collect();
         println!("emulated: {}", figures.join("; "));

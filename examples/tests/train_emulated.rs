@@ -31,11 +31,21 @@ struct Job {
     ranks: usize,
     offload: Offload,
     layout: Layout,
+    /// Replay what repeats as CUDA graphs.
+    graphs: bool,
 }
 
 impl Default for Job {
     fn default() -> Self {
-        Job { gpt2: false, dtype: DType::F32, level: 0, ranks: 1, offload: Offload::Nothing, layout: Layout::DATA }
+        Job {
+            gpt2: false,
+            dtype: DType::F32,
+            level: 0,
+            ranks: 1,
+            offload: Offload::Nothing,
+            layout: Layout::DATA,
+            graphs: false,
+        }
     }
 }
 
@@ -76,7 +86,8 @@ fn on_the_cpu(job: Job) -> Vec<Seen> {
 
 /// This process is a rank with an emulated device.
 fn on_the_device(job: Job, rank: usize, place: &Path) -> Seen {
-    let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
+    let compiled = Some(cuda_emulator::compiled_kernels());
+    let options = CudaOptions { compiled, graphs: job.graphs, ..CudaOptions::default() };
     let backend = Arc::new(CudaBackend::open(0, &options).unwrap());
     assert!(backend.name().contains("emulated"), "{}", backend.name());
     let ranks: Arc<dyn Communicator> = if job.ranks == 1 {
@@ -86,9 +97,10 @@ fn on_the_device(job: Job, rank: usize, place: &Path) -> Seen {
         let options = NcclOptions { messages: false, ..NcclOptions::default() };
         Arc::new(NcclRank::join(Arc::clone(&backend), Arc::new(control), options).unwrap())
     };
-    let device = Device::new(backend);
+    let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>);
     let seen = train(job, &device, ranks);
     check_memory(job, &device);
+    check_graphs(job, &backend);
     seen
 }
 
@@ -100,6 +112,16 @@ fn check_memory(job: Job, device: &Device) {
     assert_eq!(peak(Segment::Offload) == 0, job.offload == Offload::Nothing, "{job:?}: {report:?}");
 }
 
+/// Launches after the first two steps, in which graphs are captured, are replayed: most where one rank has all on the
+/// device. Copies to the host and collectives leave shorter runs of launches.
+fn check_graphs(job: Job, backend: &CudaBackend) {
+    assert_eq!(backend.graphs().is_some(), job.graphs);
+    let Some(counts) = backend.graphs() else { return };
+    let later = (counts.replayed + counts.queued) * u64::from(STEPS - 2) / u64::from(STEPS);
+    let least = if job.ranks == 1 && job.offload == Offload::Nothing { 0.75 } else { 0.2 };
+    assert!(counts.replayed as f64 > least * later as f64, "{job:?}: {counts:?}, {later} launches");
+}
+
 /// Names, in a child, what it is for.
 const RANK: &str = "BMTRAIN_RANK_OF_TEST";
 
@@ -107,9 +129,9 @@ const RANK: &str = "BMTRAIN_RANK_OF_TEST";
 fn on_devices(test: &str, job: Job) -> Vec<Seen> {
     let directory = tempfile::tempdir().unwrap();
     let start = |rank: usize| -> Child {
-        let Job { gpt2, dtype, level, ranks, offload, layout } = job;
+        let Job { gpt2, dtype, level, ranks, offload, layout, graphs } = job;
         let (layout, place) = (text_of(layout), directory.path().display());
-        let what = format!("{gpt2} {dtype} {level} {ranks} {offload:?} {layout} {rank} {place}");
+        let what = format!("{gpt2} {dtype} {level} {ranks} {offload:?} {layout} {graphs} {rank} {place}");
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(RANK, what)
@@ -138,7 +160,7 @@ fn read(path: &Path) -> Seen {
 /// In a child that is a rank: train, write the losses, and return true.
 fn is_rank() -> bool {
     let Ok(what) = std::env::var(RANK) else { return false };
-    let mut words = what.splitn(11, ' ');
+    let mut words = what.splitn(12, ' ');
     let mut next = || words.next().unwrap();
     let gpt2 = next() == "true";
     let dtype = if next() == "bf16" { DType::BF16 } else { DType::F32 };
@@ -149,7 +171,8 @@ fn is_rank() -> bool {
         _ => Offload::Nothing,
     };
     let layout = layout_of([next(), next(), next(), next()]);
-    let job = Job { gpt2, dtype, level, ranks, offload, layout };
+    let graphs = next() == "true";
+    let job = Job { gpt2, dtype, level, ranks, offload, layout, graphs };
     let (rank, place) = (next().parse().unwrap(), next());
     let Seen { losses, state } = on_the_device(job, rank, Path::new(place));
     let losses: Vec<String> = losses.iter().map(|loss| loss.to_bits().to_string()).collect();
@@ -272,6 +295,26 @@ fn offloaded_parameters_and_inputs_train_with_the_same_bits() {
             let on_device = on_devices(test, job);
             assert_as_on_the_cpu(job, &on_device);
             assert_eq!(on_devices(test, Job { offload: Offload::Everything, ..job }), on_device, "{job:?}");
+        }
+    });
+}
+
+/// On one rank, on several, with parameters in the host's memory: work of the host and of other ranks comes in between.
+#[test]
+fn replayed_graphs_train_with_the_same_bits() {
+    let test = "replayed_graphs_train_with_the_same_bits";
+    with_driver(test, Driver::Emulated, &[], || {
+        if is_rank() {
+            return;
+        }
+        let one = Job::default();
+        for job in [
+            Job { gpt2: true, ..one },
+            Job { dtype: DType::BF16, ..one },
+            Job { gpt2: true, level: 3, ranks: 2, ..one },
+            Job { level: 3, offload: Offload::Everything, ..one },
+        ] {
+            assert_eq!(on_devices(test, Job { graphs: true, ..job }), on_devices(test, job), "{job:?}");
         }
     });
 }

@@ -19,15 +19,6 @@ thread_local void* current_context = nullptr;
 
 namespace {
 
-Stream* find_stream(void* handle) {
-    for (const auto& stream : device().streams) {
-        if (stream.get() == handle) {
-            return stream.get();
-        }
-    }
-    return nullptr;
-}
-
 // Whether the stream has work whose time has come.
 bool can_run(const Stream& stream) {
     if (stream.busy || stream.tasks.empty()) {
@@ -92,6 +83,15 @@ Status run_until(const std::function<bool()>& done) {
 Device& device() {
     static Device only;
     return only;
+}
+
+Stream* find_stream(void* handle) {
+    for (const auto& stream : device().streams) {
+        if (stream.get() == handle) {
+            return stream.get();
+        }
+    }
+    return nullptr;
 }
 
 std::size_t account_gib() {
@@ -196,10 +196,21 @@ Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, St
     return success;
 }
 
-Status give(void* handle, std::function<Status()> work, std::shared_ptr<Occurrence> after) {
+Status give(void* handle, std::function<Status()> work, std::shared_ptr<Occurrence> after,
+            std::optional<Launch> launch) {
     Stream* stream = find_stream(handle);
     if (Status status = check_call(stream)) {
         return status;
+    }
+    if (stream->captured) {
+        if (after) {
+            return capture_unsupported;
+        }
+        stream->captured->push_back(std::make_shared<Node>(Node{std::move(work), std::move(launch)}));
+        return success;
+    }
+    if (launch) {
+        record(*launch);
     }
     if (const auto declared = declared_now()) {
         work = [declared, inner = std::move(work)] { return run_declared(*declared, inner); };
@@ -212,6 +223,9 @@ Status run_stream(void* handle) {
     Stream* stream = find_stream(handle);
     if (Status status = check_call(stream)) {
         return status;
+    }
+    if (stream->captured) {
+        return capture_unsupported;
     }
     return run_until([stream] { return stream->tasks.empty(); });
 }

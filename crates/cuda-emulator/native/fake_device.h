@@ -10,6 +10,8 @@
 //   - A kernel whose arguments hold the address of memory that was returned is an error, when it is launched and when
 //     it runs.
 //   - Work that fails leaves the device unusable: every later call reports it.
+//   - A graph runs with the addresses and arguments that it was captured with, whatever has become of the memory, until
+//     other arguments are set; a stream that is captured can be given work, and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -43,6 +46,8 @@ inline constexpr Status not_found = 500;
 inline constexpr Status not_ready = 600;
 inline constexpr Status illegal_address = 700;
 inline constexpr Status launch_failed = 719;
+inline constexpr Status capture_unsupported = 900;
+inline constexpr Status capture_invalidated = 901;
 
 struct StatusText {
     Status status;
@@ -62,6 +67,10 @@ inline constexpr StatusText status_texts[] = {
     {not_ready, "CUDA_ERROR_NOT_READY", "device not ready"},
     {illegal_address, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {launch_failed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {capture_invalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
 };
 
 // ---- the device
@@ -79,6 +88,23 @@ struct Event {
     bool keeps_time = true;
 };
 
+// A launch, as tests are told of it.
+struct Launch {
+    std::string kernel;
+    unsigned long long blocks;
+    unsigned threads;
+};
+
+// Work of a graph: what a capturing stream was given.
+struct Node {
+    std::function<Status()> work;
+    std::optional<Launch> launch;
+    // The function, where it is a kernel.
+    const void* function = nullptr;
+};
+
+using Nodes = std::vector<std::shared_ptr<Node>>;
+
 struct Task {
     std::function<Status()> work;
     // Runs only when this is reached, if there is one.
@@ -89,6 +115,8 @@ struct Stream {
     std::deque<Task> tasks;
     // Its first task is running.
     bool busy = false;
+    // What it was given since its capture began; none where it is not captured.
+    std::unique_ptr<Nodes> captured;
 };
 
 // Of a device that works: more than a test should need; requests beyond it show what running out looks like.
@@ -142,8 +170,25 @@ std::size_t account_gib();
 // The first range that is not allocated becomes a message and the error.
 Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, Status error);
 
-// Puts work at the end of a stream; it runs only when `after` is reached, if there is one.
-Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurrence> after = nullptr);
+// Puts work at the end of a stream, or of what is captured; it runs only when `after` is reached, if there is one.
+Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurrence> after = nullptr,
+            std::optional<Launch> launch = std::nullopt);
+
+// The stream of a handle; null for none.
+Stream* find_stream(void* handle);
+
+// The work of a launch, or why it is refused.
+struct Prepared {
+    Status status;
+    std::function<Status()> work;
+    Launch launch;
+};
+struct Shape {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+};
+Prepared prepare(void* function, const Shape& shape, void** arguments);
 
 // Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for
 // others.
@@ -168,6 +213,6 @@ Status remove_stream(void* stream);
 // ---- what was launched
 
 // Keeps a launch for tests that ask, if they asked for it before: see fake_hooks.cpp.
-void record(const std::string& kernel, unsigned long long blocks, unsigned threads);
+void record(const Launch& launch);
 
 }  // namespace fake

@@ -89,6 +89,40 @@ Status run_kernel(const std::function<void()>& thread, const emulator::Extent& e
 
 }  // namespace
 
+Prepared fake::prepare(void* function, const Shape& shape, void** arguments) {
+    const auto& [grid, block, shared_bytes] = shape;
+    bool empty = false;
+    for (int axis = 0; axis < 3; ++axis) {
+        empty = empty || grid[axis] == 0 || block[axis] == 0;
+    }
+    const unsigned long long threads = static_cast<unsigned long long>(block[0]) * block[1] * block[2];
+    const bool large = grid[0] > 0x7fffffff || grid[1] > 65535 || grid[2] > 65535 || block[0] > 1024 ||
+        block[1] > 1024 || block[2] > 64 || threads > 1024;
+    // Beyond 48 KiB a kernel has to be allowed it first.
+    const auto allowed = shared_allowed.find(function);
+    const std::size_t most = allowed == shared_allowed.end() ? 48 << 10 : allowed->second;
+    if (empty || large || shared_bytes > most) {
+        return {invalid_value, {}, {}};
+    }
+    const auto& [name, kernel] = *static_cast<const Named*>(function);
+    const char* refused = std::getenv("EMULATED_CUDA_REFUSED_KERNEL");
+    if (refused != nullptr && name == refused) {
+        return {invalid_value, {}, {}};
+    }
+    const std::vector<Address> words = words_of(arguments, kernel.sizes);
+    if (Status status = check_words(words, name, invalid_value)) {
+        return {status, {}, {}};
+    }
+    const std::function<void()> thread = kernel.bind(arguments);
+    const emulator::Extent extent = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
+    const auto work = [=, label = name] {
+        const Status status = check_words(words, label, illegal_address);
+        return status != success || account_gib() != 0 ? status : run_kernel(thread, extent, label);
+    };
+    const auto blocks = static_cast<unsigned long long>(grid[0]) * grid[1] * grid[2];
+    return {success, work, {name, blocks, static_cast<unsigned>(threads)}};
+}
+
 extern "C" {
 
 // ---- the driver and its devices
@@ -304,37 +338,21 @@ Status cuModuleGetFunction(void** function, void*, const char* name) {
 
 Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments,
-                          void**) {
+                      void**) {
     if (const unsigned long long time = from_environment("EMULATED_CUDA_DAWDLE", 0)) {
         std::this_thread::sleep_for(std::chrono::microseconds(time));
     }
     Lock lock(device().mutex);
-    const bool empty = grid_x == 0 || grid_y == 0 || grid_z == 0 || block_x == 0 || block_y == 0 || block_z == 0;
-    const bool large = grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535 || block_x > 1024 || block_y > 1024 ||
-                       block_z > 64 || static_cast<unsigned long long>(block_x) * block_y * block_z > 1024;
-    // Beyond 48 KiB a kernel has to be allowed it first.
-    const auto allowed = shared_allowed.find(function);
-    const std::size_t most = allowed == shared_allowed.end() ? 48 << 10 : allowed->second;
-    if (empty || large || shared_bytes > most) {
-        return invalid_value;
+    const Shape shape = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+    Prepared launch = prepare(function, shape, arguments);
+    if (launch.status != success) {
+        return launch.status;
     }
-    const auto& [name, kernel] = *static_cast<const Named*>(function);
-    const char* refused = std::getenv("EMULATED_CUDA_REFUSED_KERNEL");
-    if (refused != nullptr && name == refused) {
-        return invalid_value;
+    const Status status = give(stream, std::move(launch.work), nullptr, std::move(launch.launch));
+    if (Stream* const found = find_stream(stream); status == success && found->captured) {
+        found->captured->back()->function = function;
     }
-    const std::vector<Address> words = words_of(arguments, kernel.sizes);
-    if (Status status = check_words(words, name, invalid_value)) {
-        return status;
-    }
-    const std::function<void()> thread = kernel.bind(arguments);
-    const emulator::Extent extent = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
-    const std::string label = name;
-    record(label, static_cast<unsigned long long>(grid_x) * grid_y * grid_z, block_x * block_y * block_z);
-    return give(stream, [=] {
-        const Status status = check_words(words, label, illegal_address);
-        return status != success || account_gib() != 0 ? status : run_kernel(thread, extent, label);
-    });
+    return status;
 }
 
 Status cuFuncGetParamInfo(void* function, std::size_t index, std::size_t* offset, std::size_t* bytes) {

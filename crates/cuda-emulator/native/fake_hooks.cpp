@@ -9,19 +9,14 @@ namespace {
 
 using namespace fake;
 
-struct Launch {
-    std::string kernel;
-    unsigned long long blocks;
-    unsigned threads;
-};
 bool recording = false;
 std::vector<Launch> launches;
 
 }  // namespace
 
-void fake::record(const std::string& kernel, unsigned long long blocks, unsigned threads) {
+void fake::record(const Launch& launch) {
     if (recording) {
-        launches.push_back({kernel, blocks, threads});
+        launches.push_back(launch);
     }
 }
 
@@ -71,9 +66,9 @@ int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned l
 Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
     const std::shared_ptr<void> owned(data, release);
     Lock lock(device().mutex);
+    const auto run = [work, owned] { return account_gib() == 0 ? work(owned.get()) : success; };
     // How many blocks and threads a library chooses is its own matter: several.
-    record("a library", 2, 64);
-    return give(stream, [work, owned] { return account_gib() == 0 ? work(owned.get()) : success; });
+    return give(stream, run, nullptr, Launch{"a library", 2, 64});
 }
 
 }  // extern "C"

@@ -57,12 +57,13 @@ fn is_unchanged() -> bool {
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-pub const DRIVER: [&str; 9] = [
+pub const DRIVER: [&str; 10] = [
     "fake_declared.cpp",
     "fake_driver.cpp",
     "fake_device.cpp",
     "fake_memory.cpp",
     "fake_hooks.cpp",
+    "fake_graph.cpp",
     "cuda_emulator.cpp",
     "tensor_core.cpp",
     "fiber.cpp",

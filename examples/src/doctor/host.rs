@@ -26,7 +26,7 @@ const SLOW: f64 = 50e6;
 /// The port of launchers where none is set.
 const PORT: u16 = 29500;
 /// Variables that decide where and how a run runs.
-const VARIABLES: [&str; 26] = [
+const VARIABLES: [&str; 27] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -50,6 +50,7 @@ const VARIABLES: [&str; 26] = [
     "HF_HUB_OFFLINE",
     "BMTRAIN_CPU",
     "BMTRAIN_CACHE",
+    "BMTRAIN_CUDA_GRAPHS",
     "BMTRAIN_CUDA_KERNELS",
     "BMTRAIN_STORE_PORT",
     "RUST_LOG",

@@ -6,7 +6,7 @@ use super::tiny::{self, Job, Layout, Offload};
 use bmtrain_core::comm::Solo;
 use bmtrain_core::conformance::{self, Case, Outcome, compare};
 use bmtrain_core::cuda::Probed;
-use bmtrain_core::{DType, Device};
+use bmtrain_core::{Backend, DType, Device};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::{Error, Result};
 use serde_json::json;
@@ -83,7 +83,7 @@ pub fn intrinsics(place: &Place, report: &mut Report) -> Result<()> {
 /// Steps of a tiny model's training.
 const STEPS: u32 = 20;
 
-/// Tiny models trained on the device, twice, and on the CPU.
+/// Tiny models trained on the device, twice, once more with graphs, and on the CPU.
 pub fn training(place: &Place, report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     for (gpt2, dtype) in [(false, DType::F32), (false, DType::BF16), (true, DType::F32), (true, DType::BF16)] {
@@ -93,6 +93,8 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
         let expected = tiny::train(job, &Device::cpu(1)?, Arc::new(Solo))?;
         let got = tiny::train(job, &place.device(), Arc::new(Solo))?;
         let is_repeated = tiny::train(job, &place.device(), Arc::new(Solo))? == got;
+        let with_graphs = Device::new(place.with_graphs()? as Arc<dyn Backend>);
+        let is_replayed = tiny::train(job, &with_graphs, Arc::new(Solo))? == got;
         let (apart, most) = (tiny::distance(&got, &expected), tiny::tolerance(dtype));
         // Not a number is above every bound.
         let agrees = apart <= most;
@@ -107,12 +109,20 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
         if !is_repeated {
             report.fail(format!("{name}: a second run does not have the bits of the first"));
         }
-        let again = if is_repeated { "the same bits" } else { "other bits" };
-        let figure = format!("{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's, {again} again");
+        if !is_replayed {
+            report.fail(format!("{name}: a run with replayed graphs does not have the bits of one without"));
+        }
+        let bits = |is_same| if is_same { "the same bits" } else { "other bits" };
+        let (again, replayed) = (bits(is_repeated), bits(is_replayed));
+        let figure = format!(
+            "{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's, {again} again, {replayed} with \
+             graphs"
+        );
         report.row(&name, figure);
         runs.push(json!({
-            "model": name, "dtype": dtype.to_string(), "steps": STEPS, "passed": agrees && learns && is_repeated,
-            "same_bits": is_repeated, "apart": apart,
+            "model": name, "dtype": dtype.to_string(), "steps": STEPS,
+            "passed": agrees && learns && is_repeated && is_replayed,
+            "same_bits": is_repeated, "same_bits_with_graphs": is_replayed, "apart": apart,
             "apart_by_step": tiny::distances(&got, &expected), "tolerance": most, "losses": got.losses,
             "cpu_losses": expected.losses,
         }));

@@ -130,6 +130,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Where everything runs, and how large.
 struct Place {
     backend: Arc<CudaBackend>,
+    /// How it was opened.
+    number: usize,
+    options: CudaOptions,
     memory_bytes: usize,
     threads: usize,
     scale: Scale,
@@ -176,6 +179,12 @@ impl Place {
         Device::new(Arc::clone(&self.backend) as Arc<dyn Backend>)
     }
 
+    /// The same device, with launches that repeat replayed as CUDA graphs.
+    fn with_graphs(&self) -> Result<Arc<CudaBackend>> {
+        let options = CudaOptions { graphs: true, ..self.options.clone() };
+        Ok(Arc::new(CudaBackend::open(self.number, &options)?))
+    }
+
     /// After a failure: note if the device is lost by it. A kernel that died leaves a device whose every later call
     /// fails, while other failures are told once.
     fn note_loss(&self, after: &str, report: &mut Report) {
@@ -213,7 +222,8 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         };
     }
     let threads = Processors::of_this_process().default_threads();
-    let cuda = CudaOptions { host: Some(cpu_options(threads)?), ..cuda_options() };
+    // With graphs is what is measured beside the rest, not the rest.
+    let cuda = CudaOptions { host: Some(cpu_options(threads)?), graphs: false, ..cuda_options() };
     let environment = match Environment::find(options.device, &cuda) {
         Ok(environment) => environment,
         Err(missing) => {
@@ -227,6 +237,8 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     }
     let place = Place {
         backend: Arc::new(CudaBackend::open(options.device, &cuda)?),
+        number: options.device,
+        options: cuda,
         // An emulated driver does not report it.
         memory_bytes: environment.memory_bytes().unwrap_or(1 << 29),
         threads,

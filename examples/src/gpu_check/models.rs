@@ -7,6 +7,7 @@ use super::{Options, Place};
 use crate::step::{Extent, Family, Shape, Size, Steps, random_batch};
 use bmtrain_core::backend::Backend;
 use bmtrain_core::bench::Seconds;
+use bmtrain_core::cuda::GraphCounts;
 use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::wrap::{Counting, Waits};
 use bmtrain_core::{DType, Device, Error as CoreError};
@@ -29,6 +30,8 @@ pub struct Timed {
     pads_vocabulary: bool,
     /// What the factors of its products are rounded to.
     products: ProductPrecision,
+    /// Whether launches that repeat are replayed as CUDA graphs.
+    graphs: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -61,11 +64,13 @@ pub fn real() -> Vec<Timed> {
         target,
         pads_vocabulary: true,
         products: ProductPrecision::Full,
+        graphs: false,
     };
     let fine_tuning = |name, rows| Timed { rows: Some(rows), ..timed(name, Size::BertBase, 128, None) };
     let plain = timed("GPT-2 124M without dropout", Size::Gpt2, 1024, Some(Target::Speed(LLM_C)));
     let plain = Timed { shape: Shape { dropout_p: 0.0, ..plain.shape }, ..plain };
     let name = "GPT-2 124M without dropout, vocabulary not padded";
+    let few_rows = fine_tuning("BERT-base fine-tuning, few rows", 8);
     let llama = timed("Llama 1B", Size::Llama1b, 2048, None);
     vec![
         plain,
@@ -74,7 +79,8 @@ pub fn real() -> Vec<Timed> {
         timed("GPT-2 1.5B", Size::Gpt2Xl, 1024, Some(Target::Share(0.5))),
         timed("BERT-large", Size::BertLarge, 512, None),
         fine_tuning("BERT-base fine-tuning", 32),
-        fine_tuning("BERT-base fine-tuning, few rows", 8),
+        few_rows,
+        Timed { name: "BERT-base fine-tuning, few rows, graphs", graphs: true, ..few_rows },
         llama,
         Timed { name: "Llama 1B, products in 8 bits", products: ProductPrecision::Fp8, ..llama },
     ]
@@ -85,12 +91,14 @@ pub fn emulated() -> Vec<Timed> {
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, 50);
     let tiny = |family| Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.1 };
     let (pads_vocabulary, products) = (true, ProductPrecision::Full);
-    let timed = |name, shape| Timed { name, shape, length: 8, rows: None, target: None, pads_vocabulary, products };
+    let (length, rows, target, graphs) = (8, None, None, false);
+    let timed = |name, shape| Timed { name, shape, length, rows, target, pads_vocabulary, products, graphs };
     let llama = Shape { num_heads: 4, dropout_p: 0.0, ..tiny(Family::Llama) };
     let (gpt2, bert) = (timed("tiny GPT-2", tiny(Family::Gpt2)), timed("tiny BERT", tiny(Family::Bert)));
     let llama = timed("tiny Llama", llama);
     let rounded = Timed { name: "tiny Llama, products in 8 bits", products: ProductPrecision::Fp8, ..llama };
-    vec![gpt2, Timed { rows: Some(4), ..bert }, llama, rounded]
+    let bert = Timed { rows: Some(4), ..bert };
+    vec![gpt2, bert, Timed { name: "tiny BERT, graphs", graphs: true, ..bert }, llama, rounded]
 }
 
 /// How a model's steps are made.
@@ -137,6 +145,8 @@ struct Measured {
     /// Of a step, on average.
     waits: f64,
     loss: f32,
+    /// Of the steps that were timed, and those before them.
+    graphs: Option<GraphCounts>,
     /// Of one step more.
     kernels: KernelTable,
 }
@@ -174,7 +184,8 @@ fn is_out_of_memory(error: &Error) -> bool {
 fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured> {
     /// Steps before anything is timed or counted.
     const WARM_UP: u32 = 3;
-    let products = Arc::new(Products::new(Arc::clone(&place.backend)));
+    let backend = if timed.graphs { place.with_graphs()? } else { Arc::clone(&place.backend) };
+    let products = Arc::new(Products::new(Arc::clone(&backend)));
     let waiting = Arc::new(Waits::new(Arc::clone(&products) as Arc<dyn Backend>));
     let device = Device::new(Arc::clone(&waiting) as Arc<dyn Backend>);
     let mut steps = steps(&device, timed, plan)?;
@@ -190,13 +201,14 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
         }
     }
     let step = Seconds::new(seconds.clone()).median();
-    let peak_bytes = device.memory().system_bytes;
+    let (peak_bytes, graphs) = (device.memory().system_bytes, backend.graphs());
     let batch = random_batch(timed.shape, timed.extent(plan.rows), WARM_UP + count);
     products.start();
-    place.backend.trace_on()?;
+    backend.trace_on()?;
     let traced = steps.run(&batch, WARM_UP + count)?;
-    let kernels = KernelTable::new(traced.seconds, &place.backend.take_trace()?, &products.take())?;
-    Ok(Measured { plan, step, seconds, peak_bytes, waits: waits as f64 / f64::from(count), loss, kernels })
+    let kernels = KernelTable::new(traced.seconds, &backend.take_trace()?, &products.take())?;
+    let waits = waits as f64 / f64::from(count);
+    Ok(Measured { plan, step, seconds, peak_bytes, waits, loss, graphs, kernels })
 }
 
 fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
@@ -263,16 +275,30 @@ fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Rep
     let gibibytes = measured.peak_bytes as f64 / f64::from(1 << 30);
     report.row("  step, memory", format!("{:.1} ms, {gibibytes:.2} GiB of the device", 1e3 * measured.step));
     report.held("  waits of the host", format!("{:.1} a step", measured.waits), ("at most 1", measured.waits <= 1.0));
+    if let Some(GraphCounts { captured, replays, replayed, changed, queued }) = measured.graphs {
+        let figure = format!(
+            "{captured} captured, {replays} replays of {replayed} launches, {changed} with other arguments; {queued} \
+             launches alone"
+        );
+        report.row("  graphs", figure);
+    }
     measured.kernels.tell(report);
 }
 
 fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
+    let graphs = measured.graphs.map(|counts| {
+        let GraphCounts { captured, replays, replayed, changed, queued } = counts;
+        json!({
+            "captured": captured, "replays": replays, "replayed": replayed, "changed": changed, "queued": queued,
+        })
+    });
     json!({
         "model": timed.name, "dtype": "bf16", "dropout": timed.shape.dropout_p, "length": timed.length,
         "rows": measured.plan.rows,
         "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
         "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.flops_per_token(),
         "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,
-        "host_waits_per_step": measured.waits, "loss": measured.loss, "kernels": measured.kernels.as_json(),
+        "host_waits_per_step": measured.waits, "loss": measured.loss, "graphs": graphs,
+        "kernels": measured.kernels.as_json(),
     })
 }

@@ -24,7 +24,7 @@ const TILE: usize = 64;
 const THREADS: u32 = 256;
 
 /// `Heads` of attention.cuh.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct HeadsOf {
     data: u64,
@@ -65,7 +65,7 @@ impl HeadsOf {
 }
 
 /// `AttentionArguments`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct Arguments {
     q: HeadsOf,

@@ -26,7 +26,7 @@ const BACKWARD: Typed = typed!("cross_entropy", "cross_entropy_backward");
 const IN_PLACE: Typed = typed!("cross_entropy", "cross_entropy_in_place");
 
 /// `Criterion`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct CriterionArguments {
     targets: u64,

@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Dest, Dropout};
 use crate::philox::round_keys;
+use bytemuck::NoUninit;
 
 pub(super) const WARP: usize = 32;
 
@@ -38,7 +39,7 @@ impl Launch<'_> {
     /// # Safety
     /// `arguments` is laid out as the kernel's structure; what it points to is of this device, valid until the lane has
     /// run the kernel, and as large as the kernel makes of the sizes in it.
-    pub(super) unsafe fn run<A: Copy>(&self, name: Name, grid: Grid, arguments: A) -> Result<()> {
+    pub(super) unsafe fn run<A: NoUninit>(&self, name: Name, grid: Grid, arguments: A) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
@@ -100,9 +101,10 @@ macro_rules! typed {
 pub(super) use typed;
 
 /// The arguments of a kernel: a structure laid out as the one of the same name in the kernel's source, with its values.
+/// It has no padding, so that its bytes can be compared.
 macro_rules! arguments {
     ($name:ident { $($field:ident: $type:ty = $value:expr),* $(,)? }) => {{
-        #[derive(Debug, Clone, Copy)]
+        #[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
         #[repr(C)]
         struct $name {
             $($field: $type),*
@@ -125,7 +127,7 @@ pub(super) fn tag(dtype: DType) -> i32 {
 }
 
 /// `In` of numbers.cuh.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, NoUninit)]
 #[repr(C)]
 pub(super) struct In {
     data: u64,
@@ -150,7 +152,7 @@ impl In {
 }
 
 /// `Out` of numbers.cuh.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, NoUninit)]
 #[repr(C)]
 pub(super) struct Out {
     data: u64,
@@ -179,7 +181,7 @@ impl Out {
 }
 
 /// `Dropout` of philox.cuh.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, NoUninit)]
 #[repr(C)]
 pub(super) struct Mask {
     threshold: u32,

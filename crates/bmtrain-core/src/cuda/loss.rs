@@ -30,7 +30,7 @@ const POINTWISE_BACKWARD: Typed = typed!("loss", "pointwise_backward");
 const SQUARED_ERROR_MEAN: Name = Name { unit: "loss", kernel: c"squared_error_mean" };
 
 /// `LossTotalsArguments`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct TotalsArguments {
     losses: u64,
@@ -160,7 +160,7 @@ pub(super) fn squared_error_backward(launch: &Launch<'_>, a: SquaredErrorBackwar
 }
 
 /// `PointwiseOperands` of loss.cu.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct PointwiseOperands {
     x: In,

@@ -55,6 +55,7 @@ use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Kernel};
 use blas::Blas;
 use counters::Counters;
+pub use driver::GraphCounts;
 use driver::{Context, Pinned, Properties, Stream, failure};
 use fault::Faults;
 use host_work::{DeviceRange, HostWorker, Old};
@@ -121,6 +122,9 @@ pub struct CudaOptions {
     pub cache: Option<PathBuf>,
     /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
     pub tf32: bool,
+    /// Replay launches that repeat from step to step as CUDA graphs, which costs the host less time than launch after
+    /// launch. What is computed, and in which order, stays the same. Needs a driver of CUDA 12.0 or later.
+    pub graphs: bool,
     /// Threads for work of the host beside the device, such as an offloaded optimizer.
     pub host: Option<CpuOptions>,
 }
@@ -141,7 +145,7 @@ impl CudaBackend {
     /// panic.
     pub fn open(ordinal: usize, options: &CudaOptions) -> Result<Self> {
         let context = Context::open(ordinal)?;
-        let lanes = Lanes::new(&context)?;
+        let lanes = Lanes::new(&context, options.graphs)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
         let counters = lanes.give(Lane::Compute, |stream| Counters::new(&context, stream))?;
         let images = Images::of_options(options);
@@ -174,6 +178,11 @@ impl CudaBackend {
     /// How many matrix products were made in each way since the device was opened: what cuBLASLt does alone is fastest.
     pub fn products(&self) -> Vec<(&'static str, u64)> {
         self.blas.made()
+    }
+
+    /// What was done with CUDA graphs since the device was opened; none where [`CudaOptions::graphs`] is off.
+    pub fn graphs(&self) -> Option<GraphCounts> {
+        self.lanes.graph_counts(Lane::Compute)
     }
 
     /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was

@@ -3,9 +3,8 @@
 //! A mark's ticket is a count per lane, so it tells which of two marks is later. The event of a ticket is
 //! kept until the device has passed it; from then on a wait for that ticket is nothing, and the event serves another
 //! one.
-#![allow(unsafe_code)]
 
-use super::driver::{Context, Event, Stream, failure};
+use super::driver::{Context, Event, GraphCounts, Stream, failure};
 use crate::backend::{Lane, Mark};
 use crate::error::Result;
 use std::collections::VecDeque;
@@ -14,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(super) struct Lanes {
     context: Arc<Context>,
-    streams: [Stream; Lane::ALL.len()],
+    streams: [Arc<Stream>; Lane::ALL.len()],
     tickets: Mutex<Tickets>,
 }
 
@@ -35,14 +34,17 @@ struct LaneTickets {
     pending: VecDeque<(u64, Event)>,
     /// Whether work was given since the latest ticket.
     has_new_work: bool,
+    /// The latest ticket of each other lane that this one was told to wait for: earlier ones need no wait of their own.
+    waited: [u64; Lane::ALL.len()],
 }
 
 impl Lanes {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
-        let stream = || Stream::new(context);
-        let streams = [stream()?, stream()?, stream()?, stream()?, stream()?];
-        // SAFETY: `drop` ends it, before the streams are gone.
-        unsafe { context.drains(&streams) };
+    /// Lanes of a device. With `graphs`, launches that the compute lane repeats are replayed as graphs.
+    pub(super) fn new(context: &Arc<Context>, graphs: bool) -> Result<Self> {
+        let stream = || Stream::new(context).map(Arc::new);
+        let compute = if graphs { Arc::new(Stream::with_graphs(context)?) } else { stream()? };
+        let streams = [compute, stream()?, stream()?, stream()?, stream()?];
+        context.drains(&streams);
         Ok(Lanes { context: Arc::clone(context), streams, tickets: Mutex::default() })
     }
 
@@ -52,6 +54,11 @@ impl Lanes {
         // After the work: a mark made in between would not cover it. After an error part of the work may be queued.
         self.lock().lanes[on as usize].has_new_work = true;
         given
+    }
+
+    /// What was done with graphs; none on a lane without them.
+    pub(super) fn graph_counts(&self, on: Lane) -> Option<GraphCounts> {
+        self.streams[on as usize].graph_counts()
     }
 
     pub(super) fn mark(&self, on: Lane) -> Result<Mark> {
@@ -80,14 +87,17 @@ impl Lanes {
             return Err(failure("wait", reason));
         }
         // A lane follows its own marks anyway.
-        if on == mark.lane || mark.ticket <= marked.passed {
+        let waited = tickets.lanes[on as usize].waited[mark.lane as usize];
+        if on == mark.lane || mark.ticket <= marked.passed.max(waited) {
             return Ok(());
         }
-        let Some((_, event)) = marked.pending.iter().find(|(ticket, _)| *ticket >= mark.ticket) else {
+        let Some((ticket, event)) = marked.pending.iter().find(|(ticket, _)| *ticket >= mark.ticket) else {
             return Err(failure("wait", format!("mark {} of lane {:?} has no event", mark.ticket, mark.lane)));
         };
         self.streams[on as usize].wait(event)?;
-        tickets.lanes[on as usize].has_new_work = true;
+        let ticket = *ticket;
+        let lane = &mut tickets.lanes[on as usize];
+        (lane.waited[mark.lane as usize], lane.has_new_work) = (ticket, true);
         Ok(())
     }
 
@@ -111,13 +121,6 @@ impl Lanes {
 
     fn lock(&self) -> MutexGuard<'_, Tickets> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Lanes {
-    fn drop(&mut self) {
-        // SAFETY: there is none.
-        unsafe { self.context.drains(&[]) };
     }
 }
 

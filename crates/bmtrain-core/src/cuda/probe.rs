@@ -65,7 +65,7 @@ impl CudaBackend {
     ///
     /// # Safety
     /// As for a launch.
-    unsafe fn warp<A: Copy>(&self, name: Name, arguments: A) -> Result<()> {
+    unsafe fn warp<A: bytemuck::NoUninit>(&self, name: Name, arguments: A) -> Result<()> {
         // SAFETY: promised by the caller.
         self.run(Lane::Compute, |launch| unsafe { launch.run(name, Grid::line(1, WARP as u32), arguments) })
     }

@@ -28,7 +28,7 @@ pub(super) fn grid(launch: &Launch<'_>, rows: usize, units: usize, together: usi
 }
 
 /// `Axes`: lengths, and distances in input and output, outermost first.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct Axes {
     length: [i64; MOST_AXES],

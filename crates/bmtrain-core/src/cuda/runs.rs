@@ -6,6 +6,7 @@ use super::launch::{Launch, PACK, Typed, long, tag, whole};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
+use bytemuck::NoUninit;
 
 /// `kStepThreads` of steps.cuh.
 const STEP_THREADS: usize = 256;
@@ -69,9 +70,15 @@ struct StepRun<N, const STATES: usize> {
     unused: i32,
 }
 
-impl<N: Copy, const STATES: usize> StepRun<N, STATES> {
+impl<N: NoUninit, const STATES: usize> StepRun<N, STATES> {
+    const IS_FILLED: () = {
+        let fields = (4 + STATES) * size_of::<u64>() + 4 * size_of::<i32>() + size_of::<N>();
+        assert!(size_of::<Self>() == fields);
+    };
+
     /// What is at the places beyond the last run, which are not read.
     fn nothing(numbers: N) -> Self {
+        const { Self::IS_FILLED };
         let states = [0; STATES];
         let (grad, parameter, master, count) = (0, 0, 0, 0);
         let (first_block, blocks, whole, unused) = (0, 0, 0, 0);
@@ -110,12 +117,18 @@ struct StepArguments<N, const STATES: usize> {
     runs: [StepRun<N, STATES>; STEP_RUNS],
 }
 
+// SAFETY: `repr(C)`, of plain numbers, and the assertion sees that they fill it.
+unsafe impl<N: NoUninit, const STATES: usize> NoUninit for StepRun<N, STATES> {}
+
+// SAFETY: as above; five numbers of four or eight bytes come first, which leave no gap before runs aligned to eight.
+unsafe impl<N: NoUninit, const STATES: usize> NoUninit for StepArguments<N, STATES> {}
+
 /// Queue a step over runs that have parameters of one type and gradients of one type, [`STEP_RUNS`] in a launch.
 ///
 /// # Safety
 /// The kernel's source has numbers and states laid out as `N` and `STATES`. The ranges of a run have as many elements,
 /// masters and states are f32 and a parameter without a master is; what is written overlaps nothing.
-pub(super) unsafe fn steps<N: Copy, const STATES: usize>(
+pub(super) unsafe fn steps<N: NoUninit, const STATES: usize>(
     launch: &Launch<'_>,
     (op, name): (&'static str, Typed),
     factor: &View<'_>,
@@ -146,7 +159,7 @@ pub(super) unsafe fn steps<N: Copy, const STATES: usize>(
 }
 
 /// `NormRun` of reduce.cu.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(super) struct NormRun {
     pub(super) x: u64,

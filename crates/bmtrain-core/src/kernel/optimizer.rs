@@ -101,7 +101,7 @@ pub struct AdamSettings {
 
 /// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as
 /// `StepNumbers` of steps.cuh.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 pub(crate) struct AdamNumbers {
     /// Multiplied into the gradient; negative to climb.

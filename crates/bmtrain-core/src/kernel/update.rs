@@ -196,7 +196,7 @@ pub struct UpdateSettings {
 }
 
 /// Which formulas a backend runs, with the numbers of update.cu.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::NoUninit)]
 #[repr(i32)]
 pub(crate) enum UpdateForm {
     Sgd = 0,
@@ -212,7 +212,7 @@ pub(crate) enum UpdateForm {
 /// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as the
 /// structure of the same name in update.cu, which begins as [`AdamNumbers`](super::AdamNumbers). A number that a form
 /// has no use for is 0.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 pub(crate) struct UpdateNumbers {
     /// Multiplied into the gradient; negative to climb.

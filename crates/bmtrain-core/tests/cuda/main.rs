@@ -11,6 +11,7 @@ mod cuda_conformance;
 mod cuda_edges;
 mod cuda_emulated;
 mod cuda_gradients;
+mod cuda_graphs;
 mod cuda_lanes;
 mod cuda_large;
 mod cuda_probe;

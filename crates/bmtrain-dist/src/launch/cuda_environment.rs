@@ -8,7 +8,8 @@ use std::{env, fs};
 /// Options of the backend from this process's environment: `BMTRAIN_CUDA_LIB_DIR` (directories of libraries),
 /// `CUDA_HOME` and `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on
 /// the `PATH`), in which pip installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept.
-/// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere.
+/// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere, and `BMTRAIN_CUDA_GRAPHS` is `1` to replay
+/// repeated launches as CUDA graphs; with another value there are none.
 pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
@@ -33,6 +34,7 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
         toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(directory).collect(),
         packages,
         cache: cache.map(|cache| cache.join("kernels")),
+        graphs: variable("BMTRAIN_CUDA_GRAPHS").is_some_and(|value| value == "1"),
         ..CudaOptions::default()
     }
 }
@@ -74,6 +76,8 @@ mod tests {
         assert_eq!(found.toolkits, [PathBuf::from("/toolkit")]);
         assert_eq!(found.cache, Some("/home/someone/.cache/bmtrain/kernels".into()));
         assert_eq!(options(&[("BMTRAIN_CACHE", "/cache".into())]).cache, Some("/cache/kernels".into()));
+        let graphs = |value: &str| options(&[("BMTRAIN_CUDA_GRAPHS", value.into())]).graphs;
+        assert!(graphs("1") && !graphs("0") && !found.graphs);
         let none = options(&[]);
         assert!(
             none.libraries.is_empty() && none.toolkits.is_empty() && none.packages.is_empty() && none.cache.is_none()

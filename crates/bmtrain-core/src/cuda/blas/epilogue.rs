@@ -48,7 +48,7 @@ pub(super) struct Finish {
 }
 
 /// `Distances`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct Distances {
     row: i64,

@@ -221,7 +221,7 @@ impl Lt {
     /// # Safety
     /// The addresses are of this device, valid until the lane has run the product, as large as the layouts declare and
     /// aligned as the algorithm was chosen for; what is written overlaps nothing.
-    pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call) -> Result<bool> {
+    pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call, stream: *mut c_void) -> Result<bool> {
         let GemmPlan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;
         let (a, b, c) = (a_layout.object, b_layout.object, c_layout.object);
         // SAFETY: descriptors live, the factors are read before the call returns; the rest is promised by the caller.
@@ -242,7 +242,7 @@ impl Lt {
                 algorithm,
                 call.workspace,
                 *workspace,
-                call.stream,
+                stream,
             )
         };
         if [INVALID_VALUE, NOT_SUPPORTED].contains(&status) {
@@ -299,7 +299,7 @@ pub(super) struct GemmPlan {
 }
 
 /// What changes from one product of a plan to the next.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Call {
     pub(super) alpha: f32,
     pub(super) beta: f32,
@@ -309,7 +309,6 @@ pub(super) struct Call {
     pub(super) c: u64,
     pub(super) d: u64,
     pub(super) workspace: u64,
-    pub(super) stream: *mut c_void,
 }
 
 /// The type of a matrix's elements.

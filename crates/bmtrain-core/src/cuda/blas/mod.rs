@@ -1,7 +1,8 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
 //! `lt` is the library, `plan_cache` the plans made so far, `candidates` the ways to ask the library for a product,
-//! `epilogue` what is done beside it, `fp8` what rounds factors to 8 bits, `folded` batches as the library takes them.
+//! `product` such a question with its addresses, `epilogue` what is done beside it, `fp8` what rounds factors to 8
+//! bits, `folded` batches as the library takes them.
 //! A product whose dtypes the library does not combine is made of factors widened to f32 in scratch memory, and one
 //! whose epilogue it does not do gets it from a kernel; so no combination is unsupported.
 //!
@@ -18,6 +19,7 @@ mod folded;
 mod fp8;
 mod lt;
 mod plan_cache;
+mod product;
 
 pub(super) use lt::version;
 
@@ -36,9 +38,10 @@ use epilogue::{Finish, Matrices, Numbers};
 use folded::Folded;
 use fp8::Scales;
 use lt::{Call, Lt, Number};
-use plan_cache::{FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses, set_scales};
+use plan_cache::{FusedAddresses, PlanCache, Problem, Stored, alignment};
+use product::Product;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Parts of scratch memory start at multiples of this.
 const ALIGNMENT: usize = 256;
@@ -51,7 +54,7 @@ pub(super) struct Blas {
     /// Products by the way they were made.
     made: [AtomicU64; Way::ALL.len()],
     /// Opened with the first product. Its handle outlives the plans, which are dropped before it.
-    lt: OnceLock<Result<Lt>>,
+    lt: OnceLock<Result<Arc<Lt>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -170,6 +173,10 @@ impl Blas {
         Way::ALL.map(|way| (way.name(), self.made[way as usize].load(Ordering::Relaxed))).into()
     }
 
+    fn plans(&self) -> MutexGuard<'_, PlanCache> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
         let mut work = Work::of(&a);
         let Work { m, k, .. } = work;
@@ -225,7 +232,8 @@ impl Blas {
         launch: &Launch<'_>,
         work: &Work,
     ) -> Result<Option<Candidate>> {
-        let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
+        let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options).map(Arc::new));
+        let lt = lt.as_ref().map_err(Clone::clone)?;
         for candidate in candidates {
             if self.queue(launch, lt, work, candidate)? {
                 self.made[candidate.way(work) as usize].fetch_add(1, Ordering::Relaxed);
@@ -236,46 +244,43 @@ impl Blas {
     }
 
     /// Queue a product as `candidate` does it. Returns false, and writes no result, if the library cannot.
-    fn queue(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, candidate: Candidate) -> Result<bool> {
+    fn queue(&self, launch: &Launch<'_>, lt: &Arc<Lt>, work: &Work, candidate: Candidate) -> Result<bool> {
         let (factors, c) = (candidate.factors(work), candidate.result(work));
         let (mut operands, fused) = ([factors[0].stored, factors[1].stored, c], candidate.fused);
         let mut layout = ScratchLayout::of(work, candidate, &operands[2]);
         let folded = Folded::of(operands.map(|matrices| matrices.batch), work.batch);
         let problem = work.problem(candidate, &factors, c, &folded);
-        // Held until all is queued: the descriptions are shared, and hold addresses.
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(plan) = plans.of(lt, &problem, self.options.tf32)? else { return Ok(false) };
-        let workspace = layout.add(plan.workspace);
+        let Some(plan) = self.plans().of(lt, &problem, self.options.tf32)? else { return Ok(false) };
+        let workspace = layout.add(plan.lock().unwrap_or_else(PoisonError::into_inner).workspace);
         let scratch = (layout.bytes > 0).then(|| launch.scratch.take(layout.bytes)).transpose()?;
         let start = scratch.as_ref().map_or(0, Taken::address);
         let at = |offset: usize| start + offset as u64;
 
         let bias = work.fill_scratch(launch, candidate, &layout, start, &mut operands)?;
-        let addresses = work.fused_addresses(candidate, bias, layout.sums.map(at));
-        set_addresses(lt, plan, fused, addresses)?;
-        if let (Factors::Rounded, Some(offset)) = (candidate.factors, layout.scales) {
-            let scales = Scales::at(at(offset));
-            set_scales(lt, &plan.product, [scales.inverse(0), scales.inverse(1)])?;
-        }
+        let beside = work.fused_addresses(candidate, bias, layout.sums.map(at));
+        let scales = layout.scales.map(|offset| Scales::at(at(offset)));
+        let scales = scales.filter(|_| candidate.factors == Factors::Rounded);
         let residual = work.residual.filter(|_| fused.residual);
         let beta = match residual {
             Some(_) => 1.0,
             None if candidate.into == Destination::Result => work.beta,
             None => 0.0,
         };
-        let (alpha, workspace, stream) = (work.alpha, at(workspace), launch.stream.handle()?);
+        let call = Call { alpha: work.alpha, beta, a: 0, b: 0, c: 0, d: 0, workspace: at(workspace) };
+        let scales = scales.map(|scales| [scales.inverse(0), scales.inverse(1)]);
+        let mut product = Product { plan, lt: Arc::clone(lt), fused, beside, scales, call };
         for entry in 0..folded.steps {
             let [b, a, c] = [1, 0, 2].map(|index: usize| {
                 let Matrices { numbers, .. } = operands[index];
                 numbers.address + (entry * folded.step[index] * numbers.dtype.size()) as u64
             });
             let (d, c) = (c, residual.map_or(c, |residual| residual.address));
-            let call = Call { alpha, beta, a: b, b: a, c, d, workspace, stream };
+            product.call = Call { a: b, b: a, c, d, ..call };
             // SAFETY: `check` saw that the matrices of every entry are inside their views, that no two of c share an
             // element and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments;
             // scratch memory was taken for the rest. The memory stays valid until the lane has run the product, because
             // the pool reuses it in lane order.
-            if unsafe { lt.multiply(plan, &call) }? {
+            if unsafe { launch.stream.call(&product) }? {
                 continue;
             }
             if entry > 0 {
@@ -283,12 +288,11 @@ impl Blas {
                 return Err(failure("cublasLtMatmul", reason));
             }
             // What was queued before it wrote to scratch memory alone.
-            plans.refuse(&problem);
+            self.plans().refuse(&problem);
             return Ok(false);
         }
-        drop(plans);
         if let (Some(_), Some(Sums { out: first, .. })) = (layout.sums, work.sums) {
-            let (address, columns) = (addresses.vector, work.m);
+            let (address, columns) = (beside.vector, work.m);
             let sums = Partials { address, groups: 1, columns, stride: columns, first, second: Out::NONE };
             // SAFETY: the product leaves one f32 sum for each row there; `check` saw that the destination holds as
             // many.

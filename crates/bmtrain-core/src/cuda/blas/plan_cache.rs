@@ -8,6 +8,7 @@ use crate::fp8::Fp8Format;
 use cudarc::cublaslt::sys;
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::sync::{Arc, Mutex};
 
 /// The most workspace of a product: what cuBLAS itself takes on Hopper, whose fastest algorithms for long sums need it.
 /// Only as much is held as the algorithms in use ask for.
@@ -78,7 +79,7 @@ pub(super) struct Problem {
 }
 
 /// Addresses that the library reads or writes beside the matrices; 0 for none.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FusedAddresses {
     /// The bias, or the sums.
     pub(super) vector: u64,
@@ -89,22 +90,22 @@ pub(super) struct FusedAddresses {
 #[derive(Debug, Default)]
 pub(super) struct PlanCache {
     /// None for a product that the library does not do.
-    known: HashMap<Problem, Option<GemmPlan>>,
+    known: HashMap<Problem, Option<Arc<Mutex<GemmPlan>>>>,
 }
 
 impl PlanCache {
     /// The plan of a product, made if this is the first of its kind; none if the library has no algorithm for it.
-    pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<&GemmPlan>> {
+    pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Arc<Mutex<GemmPlan>>>> {
         if self.known.len() >= MOST_PLANS && !self.known.contains_key(problem) {
             self.known.clear();
         }
         if !self.known.contains_key(problem) {
             match make(lt, problem, tf32)? {
-                Some(plan) => _ = self.known.insert(*problem, Some(plan)),
+                Some(plan) => _ = self.known.insert(*problem, Some(Arc::new(Mutex::new(plan)))),
                 None => self.refuse(problem),
             }
         }
-        Ok(self.known.get(problem).and_then(Option::as_ref))
+        Ok(self.known.get(problem).cloned().flatten())
     }
 
     /// Remember that the library does not do a product, and report it, once.

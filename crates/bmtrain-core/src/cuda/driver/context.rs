@@ -9,7 +9,7 @@ use crate::panics::catch;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A device's primary context, shared with whatever else in the process uses that device.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(in crate::cuda) struct Context {
     pci_bus_id: String,
     properties: Properties,
     /// What [`Context::drain`] waits for.
-    streams: Mutex<Vec<sys::CUstream>>,
+    streams: Mutex<Vec<Weak<Stream>>>,
 }
 
 /// What launches and the compiler need to know of a device.
@@ -104,12 +104,9 @@ impl Context {
         answer("cuCtxSetCurrent", unsafe { (self.driver.context_set)(self.handle) })
     }
 
-    /// Let [`Context::drain`] wait for these streams, and for no others.
-    ///
-    /// # Safety
-    /// They live until this is called again.
-    pub(in crate::cuda) unsafe fn drains(&self, streams: &[Stream]) {
-        *self.streams() = streams.iter().map(|stream| stream.handle).collect();
+    /// Let [`Context::drain`] wait for these streams, as long as they live, and for no others.
+    pub(in crate::cuda) fn drains(&self, streams: &[Arc<Stream>]) {
+        *self.streams() = streams.iter().map(Arc::downgrade).collect();
     }
 
     /// Let the host wait until all lanes are idle, while no lock of the driver is held. Whatever makes the driver wait
@@ -121,13 +118,11 @@ impl Context {
     /// What failed on the device since it was last waited for.
     pub(in crate::cuda) fn drain(&self) -> Result<()> {
         self.bind()?;
-        self.streams().iter().try_for_each(|stream| {
-            // SAFETY: promised by the caller of `drains`.
-            answer("cuStreamSynchronize", unsafe { (self.driver.stream_synchronize)(*stream) })
-        })
+        let streams: Vec<Arc<Stream>> = self.streams().iter().filter_map(Weak::upgrade).collect();
+        streams.iter().try_for_each(|stream| stream.synchronize())
     }
 
-    fn streams(&self) -> MutexGuard<'_, Vec<sys::CUstream>> {
+    fn streams(&self) -> MutexGuard<'_, Vec<Weak<Stream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

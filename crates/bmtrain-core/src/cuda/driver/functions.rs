@@ -7,7 +7,9 @@
 use super::failure;
 use crate::device_spec::OPEN_DRIVER;
 use crate::error::Result;
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
+};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
@@ -95,6 +97,19 @@ table! {
     optional {
         device_memory = "cuDeviceTotalMem_v2"(*mut usize, CUdevice);
         driver_version = "cuDriverGetVersion"(*mut c_int);
+        // Graphs, whole since CUDA 12.0.
+        capture_begin = "cuStreamBeginCapture_v2"(CUstream, c_uint);
+        capture_end = "cuStreamEndCapture"(CUstream, *mut CUgraph);
+        capture_info = "cuStreamGetCaptureInfo_v2"(
+            CUstream, *mut c_int, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize
+        );
+        graph_destroy = "cuGraphDestroy"(CUgraph);
+        graph_exec_destroy = "cuGraphExecDestroy"(CUgraphExec);
+        graph_instantiate = "cuGraphInstantiateWithFlags"(*mut CUgraphExec, CUgraph, u64);
+        graph_launch = "cuGraphLaunch"(CUgraphExec, CUstream);
+        graph_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(
+            CUgraphExec, CUgraphNode, *const sys::CUDA_KERNEL_NODE_PARAMS_v2_st
+        );
         // Drivers before CUDA 12.4 have none.
         parameter_info = "cuFuncGetParamInfo"(CUfunction, usize, *mut usize, *mut usize);
     }

@@ -7,12 +7,15 @@
 
 mod context;
 mod functions;
+mod graphs;
 mod machine;
 mod module;
 mod pinned;
 mod stream;
 
 pub(in crate::cuda) use context::{Context, Properties};
+pub use graphs::GraphCounts;
+pub(in crate::cuda) use graphs::LibraryCall;
 pub(in crate::cuda) use machine::{Described, cuda_version, devices};
 pub(in crate::cuda) use module::{Function, Module};
 pub(in crate::cuda) use pinned::Pinned;
@@ -37,12 +40,16 @@ pub(in crate::cuda) fn warn_of<T>(result: Result<T>) {
 
 /// A driver object that lives in a context.
 macro_rules! owned {
-    ($(#[$doc:meta])* $name:ident($handle:ty), $call:literal, $destroy:ident) => {
+    (
+        $(#[$doc:meta])* $name:ident($handle:ty) $({ $($field:ident: $type:ty),* })?,
+        $call:literal, $destroy:ident
+    ) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(in crate::cuda) struct $name {
             pub(super) handle: $handle,
             context: Arc<Context>,
+            $($($field: $type),*)?
         }
 
         // SAFETY: the driver's interface may be called from any thread, with the context bound; it guards its objects

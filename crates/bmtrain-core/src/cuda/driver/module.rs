@@ -61,7 +61,7 @@ impl Module {
 }
 
 /// A kernel of a module, for as long as that is loaded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) struct Function {
     pub(super) handle: sys::CUfunction,
 }

@@ -1,0 +1,47 @@
+//! A product as the library is asked for it: with its plan and all addresses.
+#![allow(unsafe_code)]
+
+use super::lt::{Call, GemmPlan, Lt};
+use super::plan_cache::{Fused, FusedAddresses, set_addresses, set_scales};
+use crate::cuda::driver::LibraryCall;
+use crate::error::Result;
+use std::any::Any;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Debug, Clone)]
+pub(super) struct Product {
+    // Before the library, which its descriptors belong to.
+    pub(super) plan: Arc<Mutex<GemmPlan>>,
+    pub(super) lt: Arc<Lt>,
+    pub(super) fused: Fused,
+    pub(super) beside: FusedAddresses,
+    /// What a product of codes is multiplied by, for each factor.
+    pub(super) scales: Option<[u64; 2]>,
+    pub(super) call: Call,
+}
+
+impl LibraryCall for Product {
+    unsafe fn queue(&self, stream: *mut c_void) -> Result<bool> {
+        // Its description is shared, and holds addresses until the product is queued.
+        let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        set_addresses(&self.lt, &plan, self.fused, self.beside)?;
+        if let Some(scales) = self.scales {
+            set_scales(&self.lt, &plan.product, scales)?;
+        }
+        // SAFETY: promised by the caller.
+        unsafe { self.lt.multiply(&plan, &self.call, stream) }
+    }
+
+    fn equals(&self, other: &dyn LibraryCall) -> bool {
+        let other: &dyn Any = other;
+        other.downcast_ref::<Self>().is_some_and(|other| {
+            Arc::ptr_eq(&self.plan, &other.plan)
+                && (self.call, self.beside, self.scales) == (other.call, other.beside, other.scales)
+        })
+    }
+
+    fn to_owned(&self) -> Box<dyn LibraryCall> {
+        Box::new(self.clone())
+    }
+}
