@@ -97,7 +97,7 @@ Status cuGraphInstantiateWithFlags(Executable** executable, Graph* graph, unsign
     return success;
 }
 
-// Of the same function alone, as with a real driver.
+// Of the same function alone: nothing else is ever set here.
 Status cuGraphExecKernelNodeSetParams_v2(Executable* executable, void* node, const KernelParameters* parameters) {
     Lock lock(device().mutex);
     const auto same = [node](const std::shared_ptr<Node>& other) { return other.get() == node; };

@@ -120,7 +120,7 @@ struct StepArguments<N, const STATES: usize> {
 // SAFETY: `repr(C)`, of plain numbers, and the assertion sees that they fill it.
 unsafe impl<N: NoUninit, const STATES: usize> NoUninit for StepRun<N, STATES> {}
 
-// SAFETY: as above; five numbers of four or eight bytes come first, which leave no gap before runs aligned to eight.
+// SAFETY: as above, by the assertion in `steps`.
 unsafe impl<N: NoUninit, const STATES: usize> NoUninit for StepArguments<N, STATES> {}
 
 /// Queue a step over runs that have parameters of one type and gradients of one type, [`STEP_RUNS`] in a launch.
@@ -134,6 +134,10 @@ pub(super) unsafe fn steps<N: NoUninit, const STATES: usize>(
     factor: &View<'_>,
     runs: &[StepElements<'_, N, STATES>],
 ) -> Result<()> {
+    const {
+        let fields = size_of::<u64>() + 4 * size_of::<i32>() + STEP_RUNS * size_of::<StepRun<N, STATES>>();
+        assert!(size_of::<StepArguments<N, STATES>>() == fields);
+    }
     for runs in runs.chunks(STEP_RUNS) {
         let Some(StepElements { parameter, grad, numbers, .. }) = runs.first() else { break };
         let types: [DType; 2] = [grad.dtype(), parameter.dtype()];

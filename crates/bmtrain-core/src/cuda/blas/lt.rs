@@ -299,7 +299,7 @@ pub(super) struct GemmPlan {
 }
 
 /// What changes from one product of a plan to the next.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) alpha: f32,
     pub(super) beta: f32,

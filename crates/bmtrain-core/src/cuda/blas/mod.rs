@@ -53,7 +53,7 @@ pub(super) struct Blas {
     plans: Mutex<PlanCache>,
     /// Products by the way they were made.
     made: [AtomicU64; Way::ALL.len()],
-    /// Opened with the first product. Its handle outlives the plans, which are dropped before it.
+    /// Opened with the first product. Plans are dropped before it, wherever they are held.
     lt: OnceLock<Result<Arc<Lt>>>,
 }
 

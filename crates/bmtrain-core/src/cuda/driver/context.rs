@@ -118,8 +118,11 @@ impl Context {
     /// What failed on the device since it was last waited for.
     pub(in crate::cuda) fn drain(&self) -> Result<()> {
         self.bind()?;
-        let streams: Vec<Arc<Stream>> = self.streams().iter().filter_map(Weak::upgrade).collect();
-        streams.iter().try_for_each(|stream| stream.synchronize())
+        self.live_streams().iter().try_for_each(|stream| stream.wait_until_idle())
+    }
+
+    fn live_streams(&self) -> Vec<Arc<Stream>> {
+        self.streams().iter().filter_map(Weak::upgrade).collect()
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<Weak<Stream>>> {
@@ -131,7 +134,13 @@ impl Context {
         self.bind()?;
         let mut address = 0;
         // SAFETY: one address is written.
-        match unsafe { (self.driver.memory_allocate)(&mut address, bytes) } {
+        let mut ask = || unsafe { (self.driver.memory_allocate)(&mut address, bytes) };
+        let mut status = ask();
+        // Graphs are worth less than what is asked for, and can be made again.
+        if status == OUT_OF_MEMORY && self.live_streams().iter().any(|stream| stream.drop_graphs()) {
+            status = ask();
+        }
+        match status {
             OUT_OF_MEMORY => Err(Error::no_memory(self.name(), bytes)),
             status => answer("cuMemAlloc", status).map(|()| address),
         }

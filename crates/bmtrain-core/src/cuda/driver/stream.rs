@@ -3,13 +3,13 @@
 
 use super::functions::NOT_READY;
 use super::graphs::{CapturedGraph, Command, Given, Queue, Recorder};
-use super::{Context, Function, GraphCounts, LibraryCall, Pinned, answer, owned, warn_of};
+use super::{Context, Function, GraphCounts, LibraryCall, Pinned, answer, failure, owned, warn_of};
 use crate::error::Result;
 use bytemuck::NoUninit;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 owned! {
     Stream(sys::CUstream) { graphs: Option<Graphs> }, "cuStreamDestroy", stream_destroy
@@ -25,9 +25,19 @@ struct Graphs {
 
 impl Graphs {
     fn recorder(&self) -> MutexGuard<'_, Recorder<CapturedGraph>> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recorder.lock().unwrap_or_else(|poisoned| {
+            let mut recorder = poisoned.into_inner();
+            recorder.fail(failure("replay", "another thread panicked while launches were held back"));
+            recorder
+        })
     }
 }
+
+/// A stream is shared by threads.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Recorder<CapturedGraph>>();
+};
 
 owned! {
     Event(sys::CUevent), "cuEventDestroy", event_destroy
@@ -94,11 +104,32 @@ impl Stream {
         unsafe { self.give(Given::Library(call)) }
     }
 
-    /// Let the host wait until the stream is idle; reports failures of queued work.
+    /// Let the host wait until the stream is idle; reports failures of queued work, of what was held back for the last
+    /// time.
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
+        let idle = self.wait_until_idle();
+        let Some(graphs) = &self.graphs else { return idle };
+        let lost = graphs.recorder().take_failure();
+        lost.map_or(idle, Err)?;
+        if graphs.recorder().has_due() {
+            // Making graphs may wait for the device, and comes after all lanes for what `drain` states.
+            self.context.drain()?;
+            graphs.recorder().capture(self);
+        }
+        Ok(())
+    }
+
+    /// As [`Stream::synchronize`], for a caller that does not report what was lost.
+    pub(super) fn wait_until_idle(&self) -> Result<()> {
         self.settle()?;
         // SAFETY: the stream lives.
         answer("cuStreamSynchronize", unsafe { (self.context.driver.stream_synchronize)(self.handle) })
+    }
+
+    /// Return the memory of graphs to the driver, which has no other left; false if there are none.
+    pub(super) fn drop_graphs(&self) -> bool {
+        // What is held back is queued first. A failure of that is reported where the stream is waited for.
+        self.settle().is_ok() && self.graphs.as_ref().is_some_and(|graphs| graphs.recorder().drop_graphs())
     }
 
     /// Let the stream wait for the latest recording of an event.

@@ -25,7 +25,7 @@ impl Given<'_> {
             Given::Kernel { function, grid, .. } => (function.handle.addr(), grid).hash(&mut hasher),
             Given::Fill { to, count, .. } => (to, count).hash(&mut hasher),
             Given::Copy { from, to, bytes } => (from, to, bytes).hash(&mut hasher),
-            Given::Library(_) => {}
+            Given::Library(call) => call.kind().hash(&mut hasher),
         }
         hasher.finish()
     }
@@ -39,6 +39,9 @@ pub(in crate::cuda) trait LibraryCall: Any + Debug + Send {
     /// The stream lives and its context is current. What the call reads and writes is valid until the stream has run
     /// it, and large enough.
     unsafe fn queue(&self, stream: *mut c_void) -> Result<bool>;
+
+    /// A number that calls which are equal have in common.
+    fn kind(&self) -> u64;
 
     /// Whether the other call would do the same, at the same addresses.
     fn equals(&self, other: &dyn LibraryCall) -> bool;

@@ -1,16 +1,17 @@
 //! What a stream was given before, and what of it is given again.
 //!
 //! The work of a stream is cut into segments: at every point where something else than a command comes, and after
-//! [`LONGEST`] commands. A segment that comes a second time is captured; from then on its commands are held back and
-//! replayed together. Which segment begins is told by the segments before it (`history`): a training step is a chain of
-//! them. A command that differs from what was expected sets everything right: what is held back is queued one by one,
-//! and the segment becomes another one. So the stream gets the same commands in the same order, always.
+//! [`LONGEST`] commands. A segment that comes a second time is captured, when the host next waits for the device; from
+//! then on its commands are held back and replayed together. Which segment begins is told by the segments before it
+//! (`history`): a training step is a chain of them. A command that differs from what was expected sets everything right:
+//! what is held back is queued one by one, and the segment becomes another one. So the stream gets the same commands in
+//! the same order, always.
 
 mod history;
 
 use super::{Command, Given};
 use crate::cuda::driver::failure;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use history::History;
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ const LONGEST: usize = 64;
 const SHORTEST: usize = 4;
 
 /// Most segments that are kept. Batches of many lengths make many. Beyond this all are forgotten.
-const MOST: usize = 1024;
+const MOST_SEGMENTS: usize = 512;
 
 /// How often a segment has come before it is captured.
 const SEEN: u32 = 2;
@@ -70,6 +71,14 @@ struct Segment<G> {
     commands: Vec<Command>,
     seen: u32,
     graph: Option<G>,
+    /// No graph could be made of it.
+    is_refused: bool,
+}
+
+impl<G> Segment<G> {
+    fn is_due(&self) -> bool {
+        self.graph.is_none() && !self.is_refused && self.seen >= SEEN && self.commands.len() >= SHORTEST
+    }
 }
 
 /// What is known of the segment that is under way.
@@ -95,7 +104,9 @@ pub(in crate::cuda) struct Recorder<G> {
     /// come again.
     open: Option<Id>,
     counts: GraphCounts,
-    /// Graphs could not be made: nothing is recorded.
+    /// Commands that were held back are lost by this; reported until the host has waited for the stream.
+    failed: Option<Error>,
+    /// A graph could not be replayed: nothing is recorded any more.
     is_off: bool,
 }
 
@@ -108,6 +119,7 @@ impl<G> Default for Recorder<G> {
             now: Now::Between,
             open: None,
             counts: GraphCounts::default(),
+            failed: None,
             is_off: false,
         }
     }
@@ -126,14 +138,18 @@ impl<G> Recorder<G> {
     /// # Safety
     /// As [`Queue::queue`], and until [`Recorder::settle`] was called.
     pub(in crate::cuda) unsafe fn give(&mut self, queue: &impl Queue<Graph = G>, given: &Given<'_>) -> Result<bool> {
+        self.check()?;
+        let is_held = matches!(self.now, Now::Following { held: true, .. });
         // SAFETY: promised by the caller, here and below.
         let given = unsafe { self.advance(queue, given) };
-        self.or_forget(given)
+        self.or_forget(is_held, given)
     }
 
     /// Queue what is held back, because something else comes next.
     pub(in crate::cuda) fn settle(&mut self, queue: &impl Queue<Graph = G>) -> Result<()> {
+        self.check()?;
         self.open = None;
+        let is_held = matches!(self.now, Now::Following { held: true, .. });
         let ended = match std::mem::replace(&mut self.now, Now::Between) {
             Now::Between => Ok(()),
             Now::New(commands) => {
@@ -142,14 +158,62 @@ impl<G> Recorder<G> {
             }
             Now::Following { id, count, held } => self.end_early(queue, (id, count, held)),
         };
-        self.or_forget(ended)
+        self.or_forget(is_held, ended)
     }
 
-    /// After a failure it is unknown what the stream was given.
-    fn or_forget<T>(&mut self, result: Result<T>) -> Result<T> {
-        result.inspect_err(|_| {
+    /// Whether there is a segment to be captured, which [`Recorder::capture`] does.
+    pub(in crate::cuda) fn has_due(&self) -> bool {
+        self.segments.iter().any(Segment::is_due)
+    }
+
+    /// Capture what came a second time. Nothing is held back, and the device is idle: making graphs takes memory.
+    pub(in crate::cuda) fn capture(&mut self, queue: &impl Queue<Graph = G>) {
+        for segment in self.segments.iter_mut().filter(|segment| segment.is_due()) {
+            match queue.capture(&segment.commands) {
+                Ok(graph) => {
+                    segment.graph = Some(graph);
+                    segment.commands.iter_mut().for_each(Command::set_captured);
+                    self.counts.captured += 1;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, launches = segment.commands.len(), "no CUDA graph is made of launches");
+                    segment.is_refused = true;
+                }
+            }
+        }
+    }
+
+    /// Give the memory of graphs back, with nothing held back; false if there are none.
+    pub(in crate::cuda) fn drop_graphs(&mut self) -> bool {
+        let has_graphs = self.segments.iter().any(|segment| segment.graph.is_some());
+        self.forget();
+        has_graphs
+    }
+
+    /// What was lost, to be reported once more.
+    pub(in crate::cuda) fn take_failure(&mut self) -> Option<Error> {
+        self.failed.take()
+    }
+
+    /// Every call fails by this from now on, until it is taken.
+    pub(in crate::cuda) fn fail(&mut self, error: Error) {
+        (self.now, self.open, self.failed) = (Now::Between, None, Some(error));
+        self.history.break_off();
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// After a failure it is unknown what the stream was given. What was held back was given by others, who have to
+    /// hear of it.
+    fn or_forget<T>(&mut self, is_held: bool, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
             (self.now, self.open) = (Now::Between, None);
             self.history.break_off();
+            if is_held {
+                self.failed = Some(error.clone());
+            }
         })
     }
 
@@ -159,7 +223,7 @@ impl<G> Recorder<G> {
             Now::Between => match self.open.take() {
                 Some(id) => {
                     self.history.take_back();
-                    let begun = self.part(queue, (id, self.segments[id].commands.len(), false))?;
+                    let begun = self.queue_held(queue, (id, self.segments[id].commands.len(), false))?;
                     self.go_on(queue, begun, given)
                 }
                 None => match self.expected(given) {
@@ -175,7 +239,7 @@ impl<G> Recorder<G> {
                 if self.segments[id].commands[count].matches(given) {
                     return self.follow(queue, (id, count, held), given);
                 }
-                let begun = self.part(queue, (id, count, held))?;
+                let begun = self.queue_held(queue, (id, count, held))?;
                 self.go_on(queue, begun, given)
             }
         }
@@ -221,7 +285,7 @@ impl<G> Recorder<G> {
     ) -> Result<bool> {
         if !held && !self.queue(queue, given)? {
             // It was not refused when it came before.
-            let begun = self.part(queue, (id, count, false))?;
+            let begun = self.queue_held(queue, (id, count, false))?;
             self.keep(begun);
             return Ok(false);
         }
@@ -261,34 +325,31 @@ impl<G> Recorder<G> {
             same[..=place].rotate_right(1);
         }
         segment.seen = segment.seen.saturating_add(1);
-        if let (true, Some(graph)) = (held, &segment.graph) {
-            let changed = segment.commands.iter().filter(|command| command.is_changed()).count();
-            // SAFETY: each command was given by a caller who promised it.
-            unsafe { queue.replay(graph, &segment.commands) }?;
-            segment.commands.iter_mut().for_each(Command::set_captured);
-            self.counts.replays += 1;
-            self.counts.replayed += segment.commands.len() as u64;
-            self.counts.changed += changed as u64;
-        } else if segment.graph.is_none() && segment.seen >= SEEN && segment.commands.len() >= SHORTEST {
-            match queue.capture(&segment.commands) {
-                Ok(graph) => {
-                    segment.graph = Some(graph);
-                    segment.commands.iter_mut().for_each(Command::set_captured);
-                    self.counts.captured += 1;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "CUDA graphs are not used: launches are queued one by one");
-                    self.is_off = true;
-                    self.forget();
-                }
+        let (true, Some(graph)) = (held, &segment.graph) else { return Ok(()) };
+        let changed = segment.commands.iter().filter(|command| command.is_changed()).count();
+        // SAFETY: each command was given by a caller who promised it.
+        match unsafe { queue.replay(graph, &segment.commands) } {
+            Ok(()) => {
+                segment.commands.iter_mut().for_each(Command::set_captured);
+                self.counts.replays += 1;
+                self.counts.replayed += segment.commands.len() as u64;
+                self.counts.changed += changed as u64;
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "CUDA graphs are not used any more: launches are queued one by one");
+                let count = segment.commands.len();
+                self.queue_held(queue, (id, count, true))?;
+                self.is_off = true;
+                self.forget();
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// A segment ends before all of its commands came.
     fn end_early(&mut self, queue: &impl Queue<Graph = G>, of: (Id, usize, bool)) -> Result<()> {
-        let begun = self.part(queue, of)?;
+        let begun = self.queue_held(queue, of)?;
         let is_whole = |commands: &[Command]| {
             commands.len() == begun.len()
                 && commands.iter().zip(&begun).all(|(command, begun)| command.matches(&begun.given()))
@@ -309,7 +370,11 @@ impl<G> Recorder<G> {
     }
 
     /// The first commands of a known segment, as they were given; they are queued if they were held back.
-    fn part(&mut self, queue: &impl Queue<Graph = G>, (id, count, held): (Id, usize, bool)) -> Result<Vec<Command>> {
+    fn queue_held(
+        &mut self,
+        queue: &impl Queue<Graph = G>,
+        (id, count, held): (Id, usize, bool),
+    ) -> Result<Vec<Command>> {
         let begun: Vec<Command> =
             self.segments[id].commands[..count].iter().map(|command| Command::of(&command.given())).collect();
         for command in begun.iter().filter(|_| held) {
@@ -323,11 +388,18 @@ impl<G> Recorder<G> {
     /// Remember a segment that has ended.
     fn keep(&mut self, commands: Vec<Command>) {
         let Some(first) = commands.first() else { return };
-        if self.segments.len() >= MOST {
+        let is_same = |known: &[Command]| {
+            known.len() == commands.len()
+                && known.iter().zip(&commands).all(|(known, command)| known.matches(&command.given()))
+        };
+        if let Some(same) = self.known(first.given().kind(), is_same) {
+            return self.history.add(same);
+        }
+        if self.segments.len() >= MOST_SEGMENTS {
             self.forget();
         }
         let (kind, id) = (first.given().kind(), self.segments.len());
-        self.segments.push(Segment { commands, seen: 1, graph: None });
+        self.segments.push(Segment { commands, seen: 1, graph: None, is_refused: false });
         self.by_first.entry(kind).or_default().insert(0, id);
         self.history.add(id);
     }

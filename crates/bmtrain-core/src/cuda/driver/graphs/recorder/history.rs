@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const LENGTHS: [usize; 4] = [64, 16, 4, 1];
 
 /// Most runs that are remembered.
-const MOST: usize = 1 << 14;
+const MOST_RUNS: usize = 1 << 14;
 
 #[derive(Debug, Default)]
 pub(super) struct History {
@@ -23,14 +23,15 @@ pub(super) struct History {
 impl History {
     /// A segment has come.
     pub(super) fn add(&mut self, id: usize) {
-        if self.next.len() >= MOST {
+        if self.next.len() >= MOST_RUNS {
             self.next.clear();
         }
         for length in LENGTHS {
             self.next.insert(self.run(length), id);
         }
         self.past.push_front(id);
-        self.past.truncate(LENGTHS[0]);
+        // One more, so that the last can be taken back.
+        self.past.truncate(LENGTHS[0] + 1);
     }
 
     /// The last segment was only the beginning of one.

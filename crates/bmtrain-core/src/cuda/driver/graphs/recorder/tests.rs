@@ -26,6 +26,10 @@ impl LibraryCall for EvenCall {
         Ok(self.0.is_multiple_of(2))
     }
 
+    fn kind(&self) -> u64 {
+        self.0 / 3
+    }
+
     fn equals(&self, other: &dyn LibraryCall) -> bool {
         let other: &dyn Any = other;
         other.downcast_ref::<Self>() == Some(self)
@@ -42,6 +46,7 @@ struct Noting {
     arrived: RefCell<Vec<Work>>,
     replays: Cell<u64>,
     refuses_graphs: bool,
+    refuses_replays: Cell<bool>,
     fails: Cell<bool>,
 }
 
@@ -81,6 +86,9 @@ impl Queue for Noting {
     }
 
     unsafe fn replay(&self, graph: &Self::Graph, commands: &[Command]) -> Result<()> {
+        if self.refuses_replays.get() {
+            return Err(failure("replay", "no memory for it"));
+        }
         let mut works = graph.borrow_mut();
         for (work, command) in works.iter_mut().zip(commands).filter(|(_, command)| command.is_changed()) {
             *work = work_of(&command.given());
@@ -113,8 +121,14 @@ fn step(recorder: &mut TestRecorder, queue: &Noting, works: &[Work]) {
     for work in works {
         assert!(give(recorder, queue, *work).unwrap());
     }
-    recorder.settle(queue).unwrap();
+    wait(recorder, queue);
     assert_eq!(queue.arrived.take(), works);
+}
+
+/// What a stream does where the host waits for it.
+fn wait(recorder: &mut TestRecorder, queue: &Noting) {
+    recorder.settle(queue).unwrap();
+    recorder.capture(queue);
 }
 
 fn kernels(count: u32, argument: u64) -> Vec<Work> {
@@ -155,6 +169,10 @@ fn what_ended_a_segment_once_does_not_cut_it_for_ever() {
         step(&mut recorder, &queue, &kernels(5, 1));
         step(&mut recorder, &queue, &[Work::Copy(1)]);
         step(&mut recorder, &queue, &[Work::Copy(2); 9]);
+    }
+    // Other steps, until the longest run that is looked at is full.
+    for round in 0..100 {
+        step(&mut recorder, &queue, &[Work::Copy(100 + round % 5); 4]);
     }
     let whole = [kernels(5, 1), vec![Work::Copy(1)], vec![Work::Copy(2); 9]].concat();
     for _ in 0..3 {
@@ -224,7 +242,31 @@ fn without_graphs_everything_is_queued_and_a_failure_ends_the_segment() {
     assert!(give(&mut recorder, &queue, Work::Kernel(1, 1)).unwrap(), "it is held back");
     assert!(recorder.settle(&queue).is_err());
     queue.fails.set(false);
+    // Who gives something next did not give what is lost, and hears of it all the same.
+    assert!(give(&mut recorder, &queue, Work::Copy(1)).is_err() && recorder.settle(&queue).is_err());
+    assert!(recorder.take_failure().is_some() && recorder.take_failure().is_none());
     step(&mut recorder, &queue, &kernels(6, 1));
+}
+
+#[test]
+fn where_a_replay_fails_everything_is_queued_one_by_one() {
+    let (mut recorder, queue) = (TestRecorder::default(), Noting::default());
+    for round in 0..8 {
+        queue.refuses_replays.set(round == 4);
+        step(&mut recorder, &queue, &kernels(6, round));
+    }
+    assert_eq!((recorder.counts().replays, recorder.counts().queued), (2, 6 * 6));
+}
+
+#[test]
+fn graphs_that_were_dropped_are_made_again() {
+    let (mut recorder, queue) = (TestRecorder::default(), Noting::default());
+    for round in 0..8 {
+        step(&mut recorder, &queue, &kernels(6, 1));
+        assert_eq!(round == 3 && recorder.drop_graphs(), round == 3);
+    }
+    assert!(!TestRecorder::default().drop_graphs());
+    assert_eq!((recorder.counts().captured, recorder.counts().replays), (2, 2 + 2));
 }
 
 /// Random steps from a few patterns, cut at random: whatever is replayed, all arrives once and in order.
@@ -248,11 +290,11 @@ fn any_sequence_arrives_once_and_in_order() {
             give(&mut recorder, &queue, work).unwrap();
             expected.push(work);
             if random(150) == 0 {
-                recorder.settle(&queue).unwrap();
+                wait(&mut recorder, &queue);
                 assert_eq!(*queue.arrived.borrow(), expected);
             }
         }
-        recorder.settle(&queue).unwrap();
+        wait(&mut recorder, &queue);
         assert_eq!(queue.arrived.take(), expected);
         expected.clear();
     }
