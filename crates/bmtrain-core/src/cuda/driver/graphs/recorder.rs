@@ -3,9 +3,9 @@
 //! The work of a stream is cut into segments: at every point where something else than a command comes, and after
 //! [`LONGEST`] commands. A segment that comes a second time is captured, when the host next waits for the device; from
 //! then on its commands are held back and replayed together. Which segment begins is told by the segments before it
-//! (`history`): a training step is a chain of them. A command that differs from what was expected sets everything right:
-//! what is held back is queued one by one, and the segment becomes another one. So the stream gets the same commands in
-//! the same order, always.
+//! (`history`): a training step is a chain of them. A command that differs from what was expected sets everything
+//! right: what is held back is queued one by one, and the segment becomes another one. So the stream gets the same
+//! commands in the same order, always.
 
 mod history;
 
