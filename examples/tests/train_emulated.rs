@@ -180,6 +180,15 @@ fn is_rank() -> bool {
     true
 }
 
+/// Run a test on the emulated driver, unless this process is one of its ranks.
+fn on_the_emulator(test: &str, body: impl FnOnce()) {
+    with_driver(test, Driver::Emulated, &[], || {
+        if !is_rank() {
+            body();
+        }
+    });
+}
+
 fn assert_as_on_the_cpu(job: Job, got: &[Seen]) {
     let expected = on_the_cpu(job);
     assert_eq!(got.len(), expected.len());
@@ -196,10 +205,7 @@ fn assert_as_on_the_cpu(job: Job, got: &[Seen]) {
 #[test]
 fn one_rank_trains_as_on_the_cpu() {
     let test = "one_rank_trains_as_on_the_cpu";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         for gpt2 in [false, true] {
             for dtype in [DType::F32, DType::BF16] {
                 let job = Job { gpt2, dtype, ..Job::default() };
@@ -212,10 +218,7 @@ fn one_rank_trains_as_on_the_cpu() {
 #[test]
 fn two_ranks_train_as_on_the_cpu_with_the_same_bits_at_every_zero_level() {
     let test = "two_ranks_train_as_on_the_cpu_with_the_same_bits_at_every_zero_level";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         for gpt2 in [false, true] {
             let job = Job { gpt2, level: 3, ranks: 2, ..Job::default() };
             let cut = on_devices(test, job);
@@ -231,10 +234,7 @@ fn two_ranks_train_as_on_the_cpu_with_the_same_bits_at_every_zero_level() {
 #[test]
 fn four_ranks_train_as_on_the_cpu() {
     let test = "four_ranks_train_as_on_the_cpu";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         for gpt2 in [false, true] {
             let job = Job { gpt2, level: 3, ranks: 4, ..Job::default() };
             assert_as_on_the_cpu(job, &on_devices(test, job));
@@ -245,10 +245,7 @@ fn four_ranks_train_as_on_the_cpu() {
 #[test]
 fn tensor_parallel_ranks_train_as_on_the_cpu() {
     let test = "tensor_parallel_ranks_train_as_on_the_cpu";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         let cases = [(false, DType::F32, false), (true, DType::F32, true), (true, DType::BF16, true)];
         for (gpt2, dtype, sequence) in cases {
             let layout = Layout { tensor: 2, sequence, ..Layout::DATA };
@@ -266,10 +263,7 @@ fn tensor_parallel_ranks_train_as_on_the_cpu() {
 #[test]
 fn pipeline_stages_train_as_on_the_cpu() {
     let test = "pipeline_stages_train_as_on_the_cpu";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         for kind in [ScheduleKind::OneForwardOneBackward, ScheduleKind::ZeroBubbleV] {
             let layout = Layout { stages: Some((2, kind)), ..Layout::DATA };
             let job = Job { gpt2: true, dtype: DType::F32, level: 0, ranks: 2, layout, ..Job::default() };
@@ -286,10 +280,7 @@ fn pipeline_stages_train_as_on_the_cpu() {
 #[test]
 fn offloaded_parameters_and_inputs_train_with_the_same_bits() {
     let test = "offloaded_parameters_and_inputs_train_with_the_same_bits";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         for (ranks, gpt2, dtype) in [(1, true, DType::F32), (1, false, DType::BF16), (2, true, DType::F32)] {
             let job = Job { gpt2, dtype, level: 3, ranks, offload: Offload::Optimizer, ..Job::default() };
             let on_device = on_devices(test, job);
@@ -303,10 +294,7 @@ fn offloaded_parameters_and_inputs_train_with_the_same_bits() {
 #[test]
 fn replayed_graphs_train_with_the_same_bits() {
     let test = "replayed_graphs_train_with_the_same_bits";
-    with_driver(test, Driver::Emulated, &[], || {
-        if is_rank() {
-            return;
-        }
+    on_the_emulator(test, || {
         let one = Job::default();
         for job in [
             Job { gpt2: true, ..one },

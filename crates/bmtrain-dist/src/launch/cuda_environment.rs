@@ -1,7 +1,7 @@
 //! The locations of NVIDIA's libraries and of the kernel cache, from the environment, as options of the CUDA backend.
 
 use bmtrain_core::cuda::CudaOptions;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -9,7 +9,7 @@ use std::{env, fs};
 /// `CUDA_HOME` and `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on
 /// the `PATH`), in which pip installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept.
 /// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere, and `BMTRAIN_CUDA_GRAPHS` is `1` to replay
-/// repeated launches as CUDA graphs; with another value there are none.
+/// repeated launches as CUDA graphs; a value other than 0 and 1 is warned of, and there are none.
 pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
@@ -34,9 +34,17 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
         toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(directory).collect(),
         packages,
         cache: cache.map(|cache| cache.join("kernels")),
-        graphs: variable("BMTRAIN_CUDA_GRAPHS").is_some_and(|value| value == "1"),
+        graphs: variable("BMTRAIN_CUDA_GRAPHS").is_some_and(|value| is_on("BMTRAIN_CUDA_GRAPHS", &value)),
         ..CudaOptions::default()
     }
+}
+
+/// Whether a switch is 1.
+fn is_on(name: &str, value: &OsStr) -> bool {
+    if value != "0" && value != "1" {
+        tracing::warn!(name, ?value, "is neither 0 nor 1, and counts as 0: set it to 1, or unset it");
+    }
+    value == "1"
 }
 
 /// Where the Python of a directory of programs is installed: links of a virtual environment are not followed.
@@ -77,7 +85,7 @@ mod tests {
         assert_eq!(found.cache, Some("/home/someone/.cache/bmtrain/kernels".into()));
         assert_eq!(options(&[("BMTRAIN_CACHE", "/cache".into())]).cache, Some("/cache/kernels".into()));
         let graphs = |value: &str| options(&[("BMTRAIN_CUDA_GRAPHS", value.into())]).graphs;
-        assert!(graphs("1") && !graphs("0") && !found.graphs);
+        assert!(graphs("1") && !graphs("0") && !graphs("yes") && !found.graphs);
         let none = options(&[]);
         assert!(
             none.libraries.is_empty() && none.toolkits.is_empty() && none.packages.is_empty() && none.cache.is_none()

@@ -137,8 +137,9 @@ impl Context {
         let mut ask = || unsafe { (self.driver.memory_allocate)(&mut address, bytes) };
         let mut status = ask();
         // Graphs are worth less than what is asked for, and can be made again.
-        if status == OUT_OF_MEMORY && self.live_streams().iter().any(|stream| stream.drop_graphs()) {
-            status = ask();
+        if status == OUT_OF_MEMORY {
+            let dropped = self.live_streams().iter().filter(|stream| stream.drop_graphs()).count();
+            status = if dropped > 0 { ask() } else { status };
         }
         match status {
             OUT_OF_MEMORY => Err(Error::no_memory(self.name(), bytes)),

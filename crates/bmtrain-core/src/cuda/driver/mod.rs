@@ -1,4 +1,5 @@
-//! The driver's objects with owners: context, streams and events, page-locked memory, modules and their kernels.
+//! The driver's objects with owners: context, streams and events, page-locked memory, graphs, modules and their
+//! kernels.
 //!
 //! The one place that calls the driver, by the functions of `functions`. The safe layer of `cudarc` is not used: it
 //! tracks the use of each allocation by events of its own, and order is what lanes and marks are for here. What is made
@@ -6,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod context;
+mod event;
 mod functions;
 mod graphs;
 mod machine;
@@ -14,12 +16,13 @@ mod pinned;
 mod stream;
 
 pub(in crate::cuda) use context::{Context, Properties};
+pub(in crate::cuda) use event::Event;
 pub use graphs::GraphCounts;
 pub(in crate::cuda) use graphs::LibraryCall;
 pub(in crate::cuda) use machine::{Described, cuda_version, devices};
 pub(in crate::cuda) use module::{Function, Module};
 pub(in crate::cuda) use pinned::Pinned;
-pub(in crate::cuda) use stream::{Event, Grid, Pattern, Stream};
+pub(in crate::cuda) use stream::{Grid, Pattern, Stream};
 
 use crate::error::{Error, Result};
 use functions::{Functions, answer, functions};

@@ -1,9 +1,8 @@
-//! Streams, the events between them, and what is queued on them.
+//! Streams, and what is queued on them.
 #![allow(unsafe_code)]
 
-use super::functions::NOT_READY;
 use super::graphs::{CapturedGraph, Command, Given, Queue, Recorder};
-use super::{Context, Function, GraphCounts, LibraryCall, Pinned, answer, failure, owned, warn_of};
+use super::{Context, Event, Function, GraphCounts, LibraryCall, Pinned, answer, failure, owned, warn_of};
 use crate::error::Result;
 use bytemuck::NoUninit;
 use cudarc::driver::sys;
@@ -39,10 +38,6 @@ const _: fn() = || {
     is_send::<Recorder<CapturedGraph>>();
 };
 
-owned! {
-    Event(sys::CUevent), "cuEventDestroy", event_destroy
-}
-
 impl Stream {
     /// A stream that is ordered against others by events alone, not by the driver's default stream.
     pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
@@ -67,7 +62,7 @@ impl Stream {
     }
 
     /// Make the context current, for something else than commands: these come first.
-    fn settle(&self) -> Result<()> {
+    pub(super) fn settle(&self) -> Result<()> {
         self.context.bind()?;
         self.graphs.as_ref().map_or(Ok(()), |graphs| graphs.recorder().settle(self))
     }
@@ -104,8 +99,8 @@ impl Stream {
         unsafe { self.give(Given::Library(call)) }
     }
 
-    /// Let the host wait until the stream is idle; reports failures of queued work, of what was held back for the last
-    /// time.
+    /// Let the host wait until the stream is idle; reports failures of queued work. A failure of launches that were
+    /// held back is reported here for the last time.
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         let idle = self.wait_until_idle();
         let Some(graphs) = &self.graphs else { return idle };
@@ -128,8 +123,9 @@ impl Stream {
 
     /// Return the memory of graphs to the driver, which has no other left; false if there are none.
     pub(super) fn drop_graphs(&self) -> bool {
-        // What is held back is queued first. A failure of that is reported where the stream is waited for.
-        self.settle().is_ok() && self.graphs.as_ref().is_some_and(|graphs| graphs.recorder().drop_graphs())
+        let Some(graphs) = &self.graphs else { return false };
+        // A failure of what is held back is reported where the stream is waited for.
+        self.context.bind().and_then(|()| graphs.recorder().drop_graphs(self)).unwrap_or(false)
     }
 
     /// Let the stream wait for the latest recording of an event.
@@ -332,53 +328,4 @@ pub(in crate::cuda) enum Pattern {
     Byte(u8),
     Half(u16),
     Word(u32),
-}
-
-impl Event {
-    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
-        Event::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-    }
-
-    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self> {
-        context.bind()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: one handle is written.
-        answer("cuEventCreate", unsafe { (context.driver.event_create)(&mut handle, flags as u32) })?;
-        Ok(Event { handle, context: Arc::clone(context) })
-    }
-
-    pub(in crate::cuda) fn timed(context: &Arc<Context>) -> Result<Self> {
-        Event::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
-    }
-
-    /// Seconds from this event to another, both timed and reached. The driver counts in half microseconds or so.
-    pub(in crate::cuda) fn seconds_to(&self, later: &Event) -> Result<f64> {
-        self.context.bind()?;
-        let mut milliseconds = 0.0;
-        // SAFETY: both events live; one number is written.
-        let status = unsafe { (self.context.driver.event_elapsed)(&mut milliseconds, self.handle, later.handle) };
-        answer("cuEventElapsedTime", status)?;
-        Ok(f64::from(milliseconds) / 1e3)
-    }
-
-    pub(in crate::cuda) fn record(&self, stream: &Stream) -> Result<()> {
-        stream.settle()?;
-        // SAFETY: both live and belong to the same context.
-        answer("cuEventRecord", unsafe { (self.context.driver.event_record)(self.handle, stream.handle) })
-    }
-
-    pub(in crate::cuda) fn is_reached(&self) -> Result<bool> {
-        self.context.bind()?;
-        // SAFETY: the event lives.
-        match unsafe { (self.context.driver.event_query)(self.handle) } {
-            NOT_READY => Ok(false),
-            status => answer("cuEventQuery", status).map(|()| true),
-        }
-    }
-
-    pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
-        self.context.bind()?;
-        // SAFETY: the event lives.
-        answer("cuEventSynchronize", unsafe { (self.context.driver.event_synchronize)(self.handle) })
-    }
 }

@@ -8,25 +8,20 @@
 //! commands in the same order, always.
 
 mod history;
+mod segments;
 
 use super::{Command, Given};
 use crate::cuda::driver::failure;
 use crate::error::{Error, Result};
 use history::History;
-use std::collections::HashMap;
+use segments::{Id, Segment, Segments};
 
 /// Most commands of a segment. The device has nothing to do while the first ones of a step are held back, so they are
 /// some tens of microseconds of the host's time; a replay costs as much as a few launches.
 const LONGEST: usize = 64;
 
-/// Fewest commands that are worth a graph.
-const SHORTEST: usize = 4;
-
 /// Most segments that are kept. Batches of many lengths make many. Beyond this all are forgotten.
 const MOST_SEGMENTS: usize = 512;
-
-/// How often a segment has come before it is captured.
-const SEEN: u32 = 2;
 
 /// What commands are given to.
 pub(in crate::cuda) trait Queue {
@@ -63,24 +58,6 @@ pub struct GraphCounts {
     pub queued: u64,
 }
 
-/// A number of a segment.
-type Id = usize;
-
-#[derive(Debug)]
-struct Segment<G> {
-    commands: Vec<Command>,
-    seen: u32,
-    graph: Option<G>,
-    /// No graph could be made of it.
-    is_refused: bool,
-}
-
-impl<G> Segment<G> {
-    fn is_due(&self) -> bool {
-        self.graph.is_none() && !self.is_refused && self.seen >= SEEN && self.commands.len() >= SHORTEST
-    }
-}
-
 /// What is known of the segment that is under way.
 #[derive(Debug)]
 enum Now {
@@ -95,9 +72,7 @@ enum Now {
 /// See the module.
 #[derive(Debug)]
 pub(in crate::cuda) struct Recorder<G> {
-    segments: Vec<Segment<G>>,
-    /// By the kind of their first command, the latest first.
-    by_first: HashMap<u64, Vec<Id>>,
+    segments: Segments<G>,
     history: History,
     now: Now,
     /// The segment that has just ended, if it may go on: what ended it before, such as the loading of a kernel, may not
@@ -113,8 +88,7 @@ pub(in crate::cuda) struct Recorder<G> {
 impl<G> Default for Recorder<G> {
     fn default() -> Self {
         Recorder {
-            segments: Vec::new(),
-            by_first: HashMap::new(),
+            segments: Segments::default(),
             history: History::default(),
             now: Now::Between,
             open: None,
@@ -150,25 +124,24 @@ impl<G> Recorder<G> {
         self.check()?;
         self.open = None;
         let is_held = matches!(self.now, Now::Following { held: true, .. });
-        let ended = match std::mem::replace(&mut self.now, Now::Between) {
-            Now::Between => Ok(()),
-            Now::New(commands) => {
-                self.keep(commands);
-                Ok(())
-            }
-            Now::Following { id, count, held } => self.end_early(queue, (id, count, held)),
+        let begun = match std::mem::replace(&mut self.now, Now::Between) {
+            Now::Between => Ok(Vec::new()),
+            Now::New(commands) => Ok(commands),
+            Now::Following { id, count, held } => self.queue_held(queue, (id, count, held)),
         };
+        let ended = begun.map(|begun| self.end(begun));
         self.or_forget(is_held, ended)
     }
 
     /// Whether there is a segment to be captured, which [`Recorder::capture`] does.
     pub(in crate::cuda) fn has_due(&self) -> bool {
-        self.segments.iter().any(Segment::is_due)
+        self.segments.all().iter().any(Segment::is_due)
     }
 
     /// Capture what came a second time. Nothing is held back, and the device is idle: making graphs takes memory.
     pub(in crate::cuda) fn capture(&mut self, queue: &impl Queue<Graph = G>) {
-        for segment in self.segments.iter_mut().filter(|segment| segment.is_due()) {
+        let mut is_known = self.segments.all().iter().any(|segment| segment.is_refused);
+        for segment in self.segments.all_mut().iter_mut().filter(|segment| segment.is_due()) {
             match queue.capture(&segment.commands) {
                 Ok(graph) => {
                     segment.graph = Some(graph);
@@ -176,18 +149,22 @@ impl<G> Recorder<G> {
                     self.counts.captured += 1;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, launches = segment.commands.len(), "no CUDA graph is made of launches");
+                    // Where none can be made, one warning is enough.
+                    if !std::mem::replace(&mut is_known, true) {
+                        tracing::warn!(%error, "launches that repeat are not captured as a CUDA graph");
+                    }
                     segment.is_refused = true;
                 }
             }
         }
     }
 
-    /// Give the memory of graphs back, with nothing held back; false if there are none.
-    pub(in crate::cuda) fn drop_graphs(&mut self) -> bool {
-        let has_graphs = self.segments.iter().any(|segment| segment.graph.is_some());
+    /// Give the memory of graphs back, after what is held back; false if there are none.
+    pub(in crate::cuda) fn drop_graphs(&mut self, queue: &impl Queue<Graph = G>) -> Result<bool> {
+        self.settle(queue)?;
+        let has_graphs = self.segments.all().iter().any(|segment| segment.graph.is_some());
         self.forget();
-        has_graphs
+        Ok(has_graphs)
     }
 
     /// What was lost, to be reported once more.
@@ -247,33 +224,15 @@ impl<G> Recorder<G> {
 
     /// A segment that began as a known one goes on in another way.
     fn go_on(&mut self, queue: &impl Queue<Graph = G>, begun: Vec<Command>, given: &Given<'_>) -> Result<bool> {
-        let (first, count) = (begun.first().map_or(0, |first| first.given().kind()), begun.len());
-        let begins = |commands: &[Command]| {
-            commands.len() > count
-                && commands.iter().zip(&begun).all(|(command, begun)| command.matches(&begun.given()))
-                && commands[count].matches(given)
-        };
-        match self.known(first, begins) {
-            Some(id) => {
-                for (command, begun) in self.segments[id].commands.iter_mut().zip(&begun) {
-                    command.update(&begun.given());
-                }
-                self.follow(queue, (id, count, false), given)
-            }
-            None => self.extend(queue, begun, given),
-        }
+        let Some(id) = self.segments.find(&begun, Some(given)) else { return self.extend(queue, begun, given) };
+        self.segments.take_over(id, &begun);
+        self.follow(queue, (id, begun.len(), false), given)
     }
 
     /// The segment that begins with a command: the one that came after the segments before, else the latest.
     fn expected(&self, given: &Given<'_>) -> Option<Id> {
-        let begins = |id: &Id| self.segments[*id].commands[0].matches(given);
-        let next = self.history.expected().find(begins);
-        next.or_else(|| self.known(given.kind(), |commands| commands[0].matches(given)))
-    }
-
-    /// The latest segment whose first command is of a kind and that has such commands.
-    fn known(&self, kind: u64, has: impl Fn(&[Command]) -> bool) -> Option<Id> {
-        self.by_first.get(&kind)?.iter().copied().find(|id| has(&self.segments[*id].commands))
+        let begins = |id: &Id| self.segments[*id].commands.first().is_some_and(|first| first.matches(given));
+        self.history.expected().find(begins).or_else(|| self.segments.find(&[], Some(given)))
     }
 
     /// The next command of a known segment, which it matches.
@@ -286,18 +245,20 @@ impl<G> Recorder<G> {
         if !held && !self.queue(queue, given)? {
             // It was not refused when it came before.
             let begun = self.queue_held(queue, (id, count, false))?;
-            self.keep(begun);
+            self.end(begun);
             return Ok(false);
         }
-        let segment = &mut self.segments[id];
-        segment.commands[count].update(given);
-        if count + 1 < segment.commands.len() {
+        self.segments.update(id, count, given);
+        let length = self.segments[id].commands.len();
+        if count + 1 < length {
             self.now = Now::Following { id, count: count + 1, held };
-        } else {
-            let is_cut = segment.commands.len() >= LONGEST;
-            self.complete(queue, id, held)?;
-            self.open = (!is_cut && !self.is_off).then_some(id);
+            return Ok(true);
         }
+        self.came_again(id);
+        if held {
+            self.replay(queue, id)?;
+        }
+        self.open = (length < LONGEST && !self.is_off).then_some(id);
         Ok(true)
     }
 
@@ -308,65 +269,31 @@ impl<G> Recorder<G> {
             commands.push(Command::of(given));
         }
         if commands.len() >= LONGEST {
-            self.keep(commands);
+            self.end(commands);
         } else if !commands.is_empty() {
             self.now = Now::New(commands);
         }
         Ok(is_given)
     }
 
-    /// All commands of a segment were given.
-    fn complete(&mut self, queue: &impl Queue<Graph = G>, id: Id, held: bool) -> Result<()> {
-        self.history.add(id);
-        let segment = &mut self.segments[id];
-        if let Some(same) = self.by_first.get_mut(&segment.commands[0].given().kind())
-            && let Some(place) = same.iter().position(|other| *other == id)
-        {
-            same[..=place].rotate_right(1);
-        }
-        segment.seen = segment.seen.saturating_add(1);
-        let (true, Some(graph)) = (held, &segment.graph) else { return Ok(()) };
+    /// Queue the graph of a segment whose commands were all held back.
+    fn replay(&mut self, queue: &impl Queue<Graph = G>, id: Id) -> Result<()> {
+        let segment = &self.segments[id];
+        let (Some(graph), count) = (&segment.graph, segment.commands.len()) else { return Ok(()) };
         let changed = segment.commands.iter().filter(|command| command.is_changed()).count();
         // SAFETY: each command was given by a caller who promised it.
-        match unsafe { queue.replay(graph, &segment.commands) } {
-            Ok(()) => {
-                segment.commands.iter_mut().for_each(Command::set_captured);
-                self.counts.replays += 1;
-                self.counts.replayed += segment.commands.len() as u64;
-                self.counts.changed += changed as u64;
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(%error, "CUDA graphs are not used any more: launches are queued one by one");
-                let count = segment.commands.len();
-                self.queue_held(queue, (id, count, true))?;
-                self.is_off = true;
-                self.forget();
-                Ok(())
-            }
-        }
-    }
-
-    /// A segment ends before all of its commands came.
-    fn end_early(&mut self, queue: &impl Queue<Graph = G>, of: (Id, usize, bool)) -> Result<()> {
-        let begun = self.queue_held(queue, of)?;
-        let is_whole = |commands: &[Command]| {
-            commands.len() == begun.len()
-                && commands.iter().zip(&begun).all(|(command, begun)| command.matches(&begun.given()))
+        let Err(error) = (unsafe { queue.replay(graph, &segment.commands) }) else {
+            self.segments.set_captured(id);
+            self.counts.replays += 1;
+            self.counts.replayed += count as u64;
+            self.counts.changed += changed as u64;
+            return Ok(());
         };
-        let first = begun.first().map_or(0, |first| first.given().kind());
-        match self.known(first, is_whole) {
-            Some(other) => {
-                for (command, begun) in self.segments[other].commands.iter_mut().zip(&begun) {
-                    command.update(&begun.given());
-                }
-                self.complete(queue, other, false)
-            }
-            None => {
-                self.keep(begun);
-                Ok(())
-            }
-        }
+        tracing::warn!(%error, "CUDA graphs are not used any more: launches are queued one by one");
+        self.queue_held(queue, (id, count, true))?;
+        self.is_off = true;
+        self.forget();
+        Ok(())
     }
 
     /// The first commands of a known segment, as they were given; they are queued if they were held back.
@@ -385,29 +312,27 @@ impl<G> Recorder<G> {
         Ok(begun)
     }
 
-    /// Remember a segment that has ended.
-    fn keep(&mut self, commands: Vec<Command>) {
-        let Some(first) = commands.first() else { return };
-        let is_same = |known: &[Command]| {
-            known.len() == commands.len()
-                && known.iter().zip(&commands).all(|(known, command)| known.matches(&command.given()))
-        };
-        if let Some(same) = self.known(first.given().kind(), is_same) {
-            return self.history.add(same);
+    /// A segment has ended, of commands that were queued.
+    fn end(&mut self, commands: Vec<Command>) {
+        if let Some(id) = self.segments.find(&commands, None) {
+            self.segments.take_over(id, &commands);
+            self.came_again(id);
+        } else if !commands.is_empty() {
+            if self.segments.len() >= MOST_SEGMENTS {
+                self.forget();
+            }
+            let id = self.segments.add(commands);
+            self.history.add(id);
         }
-        if self.segments.len() >= MOST_SEGMENTS {
-            self.forget();
-        }
-        let (kind, id) = (first.given().kind(), self.segments.len());
-        self.segments.push(Segment { commands, seen: 1, graph: None, is_refused: false });
-        self.by_first.entry(kind).or_default().insert(0, id);
+    }
+
+    fn came_again(&mut self, id: Id) {
         self.history.add(id);
+        self.segments.came_again(id);
     }
 
     fn forget(&mut self) {
-        self.segments.clear();
-        self.by_first.clear();
-        (self.history, self.open) = (History::default(), None);
+        (self.segments, self.history, self.open) = (Segments::default(), History::default(), None);
     }
 
     fn queue(&mut self, queue: &impl Queue<Graph = G>, given: &Given<'_>) -> Result<bool> {

@@ -263,9 +263,9 @@ fn graphs_that_were_dropped_are_made_again() {
     let (mut recorder, queue) = (TestRecorder::default(), Noting::default());
     for round in 0..8 {
         step(&mut recorder, &queue, &kernels(6, 1));
-        assert_eq!(round == 3 && recorder.drop_graphs(), round == 3);
+        assert_eq!(round == 3 && recorder.drop_graphs(&queue).unwrap(), round == 3);
     }
-    assert!(!TestRecorder::default().drop_graphs());
+    assert!(!TestRecorder::default().drop_graphs(&queue).unwrap());
     assert_eq!((recorder.counts().captured, recorder.counts().replays), (2, 2 + 2));
 }
 
@@ -300,4 +300,19 @@ fn any_sequence_arrives_once_and_in_order() {
     }
     let counts = recorder.counts();
     assert!(counts.replays > 500 && counts.changed > 500, "{counts:?}");
+}
+
+#[test]
+fn what_is_held_back_comes_before_graphs_are_dropped() {
+    let (mut recorder, queue) = (TestRecorder::default(), Noting::default());
+    let works = kernels(6, 1);
+    for _ in 0..3 {
+        step(&mut recorder, &queue, &works);
+    }
+    for (at, work) in works.iter().enumerate() {
+        assert!(give(&mut recorder, &queue, *work).unwrap());
+        assert_eq!(at == 2 && recorder.drop_graphs(&queue).unwrap(), at == 2);
+    }
+    wait(&mut recorder, &queue);
+    assert_eq!(queue.arrived.take(), works);
 }
