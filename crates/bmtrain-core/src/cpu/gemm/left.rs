@@ -9,7 +9,7 @@ use super::job::GemmJob;
 use super::kernel::Kernel;
 use super::operand::{Matrix, Source, widen};
 use crate::cpu::scratch::Region;
-use crate::cpu::vector::{LINE, interleave_6, prefetch};
+use crate::cpu::vector::{interleave_6, prefetch};
 
 /// Panels that repay packing rows of A which are adjacent in memory and can be read in place as they are.
 const PANELS_WORTH_PACKING: usize = 13;
@@ -19,7 +19,7 @@ const COLUMNS_WORTH_PACKING: usize = 96;
 
 /// Columns of a transposed A that are packed together: each is a run of memory on a page of its own, and while these
 /// are read the next ones are fetched.
-const COLUMNS_AT_ONCE: usize = 16;
+const COLUMNS_AT_ONCE: usize = 8;
 
 /// Rows of A over a stretch.
 pub(super) struct Left<'s> {
@@ -147,28 +147,24 @@ fn pack_columns<const ROWS: usize>(
         let columns = first..(first + COLUMNS_AT_ONCE).min(k.end);
         let at = (first - k.start) * ROWS..(columns.end - k.start) * ROWS;
         let mut scatter = |data: &[f32], stride: usize| {
+            let mut lines = [&data[..0]; COLUMNS_AT_ONCE];
+            for (p, line) in lines[..columns.len()].iter_mut().enumerate() {
+                *line = &data[p * stride..][..rows.len()];
+            }
             for (tile, to) in to.chunks_exact_mut(ROWS * k.len()).enumerate() {
-                let to = &mut to[at.clone()];
-                let here = tile * ROWS..(tile * ROWS + ROWS).min(rows.len());
-                for (p, to) in to.chunks_exact_mut(ROWS).enumerate() {
-                    let from = &data[p * stride..][here.clone()];
-                    match <&[f32; ROWS]>::try_from(from) {
-                        Ok(from) => to.copy_from_slice(from),
-                        Err(_) => {
-                            to.fill(from[from.len() - 1]);
-                            to[..from.len()].copy_from_slice(from);
-                        }
+                let (to, _) = to[at.clone()].as_chunks_mut::<ROWS>();
+                let first = tile * ROWS;
+                for (to, line) in to.iter_mut().zip(&lines) {
+                    prefetch(line, first + COLUMNS_AT_ONCE * stride);
+                    match line.get(first..first + ROWS).and_then(|from| from.as_array()) {
+                        Some(from) => *to = *from,
+                        None => *to = std::array::from_fn(|i| line[(first + i).min(rows.len() - 1)]),
                     }
                 }
             }
         };
         match a.data {
             Source::F32(data) => {
-                for p in columns.end..(columns.end + COLUMNS_AT_ONCE).min(k.end) {
-                    for i in (0..rows.len()).step_by(LINE) {
-                        prefetch(data, start + p * a.col_stride + i);
-                    }
-                }
                 scatter(&data[start + first * a.col_stride..], a.col_stride);
             }
             _ => {
