@@ -7,7 +7,7 @@ thread and on two. The libraries are the gemm crate, OpenBLAS (by NumPy) and PyT
 the same instruction set. Every round measures each shape with the four programs one directly after the other, since
 the clock of a shared machine changes within seconds; each gives the best of many runs. The ratio of a shape to a
 library is the median over the rounds of ours / theirs, and the ratio of the shape is the least of the three. Where it
-is below the bound, as many rounds again are added for that shape.
+is below the bound, as many rounds again are added for that shape. The peak of a share is measured beside the product.
 
 The last line on stdout is `gemm-shapes FIGURE ok|short|noisy`, exit status 0, 1 or 75: the smallest ratio, the
 geometric mean of all, and the least share of the peak that weight gradients reach. It is noisy when the least ratio

@@ -6,7 +6,8 @@
 //!
 //! Each figure is the best of many short runs, S seconds together (0.4): neighbours on the machine make runs longer,
 //! never shorter. With `--json` every figure is a record with the strides of its operands, for other programs that
-//! compute the same; with `--on-request` it waits for a line on standard input before each, and starts over after the
+//! compute the same, and the peak of its share is measured right after it, since the clock of a shared machine changes
+//! within seconds; with `--on-request` it waits for a line on standard input before each, and starts over after the
 //! last shape, so that others can measure each shape in turn with it. `BMTRAIN_CPU` names the instruction set:
 //! portable, neon, avx2, avx512.
 
@@ -98,18 +99,20 @@ struct Options {
     part: String,
 }
 
-/// A pool of threads, and the multiply-adds per second that these reach in registers.
+/// A pool of threads.
 struct Pool {
     threads: threads::Threads,
-    peak: f64,
 }
 
 impl Pool {
     fn new(count: usize) -> Result<Self, Box<dyn Error>> {
         let options = CpuOptions::of_environment(count, &|name| std::env::var_os(name))?;
-        let threads = threads::Threads::with(options)?;
-        let peak = measure_peak(count, threads.instruction_set());
-        Ok(Pool { threads, peak })
+        Ok(Pool { threads: threads::Threads::with(options)? })
+    }
+
+    /// The floating-point operations per second that its threads reach in registers.
+    fn peak(&self) -> f64 {
+        measure_peak(self.threads.count(), self.threads.instruction_set())
     }
 }
 
@@ -134,7 +137,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Prints the shapes by lines, with a column for each number of threads.
 fn table(options: &Options, pools: &[Pool], shapes: &[Shape]) -> Result<(), Box<dyn Error>> {
-    for Pool { threads, peak } in pools {
+    let peaks: Vec<f64> = pools.iter().map(Pool::peak).collect();
+    for (Pool { threads }, peak) in pools.iter().zip(&peaks) {
         let (set, count) = (threads.instruction_set(), threads.count());
         println!("{set}, peak of {count} thread(s) {:.1} GFLOP/s", peak / 1e9);
     }
@@ -144,9 +148,9 @@ fn table(options: &Options, pools: &[Pool], shapes: &[Shape]) -> Result<(), Box<
     for shape in shapes {
         let Shape { name, role, size: [m, n, k], .. } = shape;
         print!("{name:<12} {m:>5} {n:>5} {k:>5} {role:<15}");
-        for pool in pools {
+        for (pool, peak) in pools.iter().zip(&peaks) {
             let rate = best_rate(shape, Threads::Pool(&pool.threads), options.budget)?;
-            print!(" {:>22}", format!("{:.1} GFLOP/s {:>4.1} %", rate / 1e9, rate / pool.peak * 100.0));
+            print!(" {:>22}", format!("{:.1} GFLOP/s {:>4.1} %", rate / 1e9, rate / peak * 100.0));
         }
         println!();
     }
@@ -162,7 +166,7 @@ fn record(shape: &Shape, pool: &Pool, budget: Duration) -> Result<(), Box<dyn Er
     let (threads, set) = (pool.threads.count(), pool.threads.instruction_set());
     print!(r#"{{"name": "{name}", "role": "{role}", "size": [{m}, {n}, {k}], "count": {count:?}, "#);
     print!(r#""a": {a}, "b": {b}, "c": {c}, "threads": {threads}, "isa": "{set}", "#);
-    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / pool.peak);
+    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / pool.peak());
     Ok(())
 }
 
