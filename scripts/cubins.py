@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "claims"))
 
 import kernels_compile  # noqa: E402
-from kernel_ledger import ARCHITECTURES  # noqa: E402
+from kernel_ledger import ARCHITECTURES, architectures_of  # noqa: E402
 
 
 def cubin(job):
@@ -40,7 +40,8 @@ def main():
     units = {file.stem: file.read_text(encoding="utf-8") for file in sorted(texts.glob("*.cu"))}
     store.mkdir(parents=True, exist_ok=True)
     jobs = [(toolkit, store, unit, text, architecture)
-            for architecture in architectures for unit, text in units.items()]
+            for architecture in architectures for unit, text in units.items()
+            if architecture in architectures_of(text)]
     with ProcessPoolExecutor(kernels_compile.JOBS) as pool:
         try:
             for (_, _, unit, _, architecture), made in zip(jobs, pool.map(cubin, jobs)):
@@ -48,7 +49,7 @@ def main():
                 shutil.copyfile(made, results / architecture / f"{unit}.cubin")
         except RuntimeError as error:
             return f"error: kernels do not compile\n  reason: {error}\n  fix: see scripts/claims/kernels-compile.sh"
-    print(f"{len(units)} units for each of {len(architectures)} architectures")
+    print(f"{len(jobs)} compilations of {len(units)} units for {len(architectures)} architectures")
     return 0
 
 

@@ -55,6 +55,12 @@ const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("
 /// Tiles of attention on tensor cores.
 const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
 
+/// Scores of attention on tensor cores, and their softmax.
+const ATTENTION_SCORES: Header = Header { file: "attention_scores.cuh", code: include_str!("../attention_scores.cuh") };
+
+/// Products of a warpgroup, copies of boxes of tensors.
+const WARPGROUP_WORDS: Header = Header { file: "wgmma.cuh", code: include_str!("../wgmma.cuh") };
+
 /// Adam with moments in 8 bits.
 pub const ADAM_8BIT: Source =
     Source { file: "adam_8bit.cu", headers: &[RUNS, STEPS], code: include_str!("../adam_8bit.cu") };
@@ -66,8 +72,15 @@ pub const ATTENTION: Source =
 /// Attention on tensor cores, for one head size and one 16-bit type.
 pub const ATTENTION_MMA: Source = Source {
     file: "attention_mma.cu",
-    headers: &[ATTENTION_WORDS, TENSOR_CORE_WORDS, ATTENTION_TILES],
+    headers: &[ATTENTION_WORDS, TENSOR_CORE_WORDS, ATTENTION_TILES, ATTENTION_SCORES],
     code: include_str!("../attention_mma.cu"),
+};
+
+/// Attention on products of warpgroups, for one head size and one 16-bit type.
+pub const ATTENTION_WGMMA: Source = Source {
+    file: "attention_wgmma.cu",
+    headers: &[ATTENTION_WORDS, TENSOR_CORE_WORDS, ATTENTION_TILES, ATTENTION_SCORES, WARPGROUP_WORDS],
+    code: include_str!("../attention_wgmma.cu"),
 };
 
 /// Cross-entropy over a whole vocabulary and over shards of its classes.
@@ -125,6 +138,19 @@ macro_rules! attention_mma {
             name: concat!("attention_mma_", $head, "_", $number),
             source: &ATTENTION_MMA,
             defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number)],
+            only: None,
+        }
+    };
+}
+
+/// [`ATTENTION_WGMMA`] for a head size and a dtype.
+macro_rules! attention_wgmma {
+    ($head:literal, $number:literal) => {
+        Unit {
+            name: concat!("attention_wgmma_", $head, "_", $number),
+            source: &ATTENTION_WGMMA,
+            defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number)],
+            only: Some("sm_90a"),
         }
     };
 }
@@ -143,6 +169,10 @@ pub const UNITS: &[Unit] = &[
     attention_mma!("80", "f16"),
     attention_mma!("96", "bf16"),
     attention_mma!("96", "f16"),
+    attention_wgmma!("128", "bf16"),
+    attention_wgmma!("128", "f16"),
+    attention_wgmma!("64", "bf16"),
+    attention_wgmma!("64", "f16"),
     Unit::plain("cross_entropy", &CROSS_ENTROPY),
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("embedding", &EMBEDDING),
@@ -179,12 +209,15 @@ pub struct Unit {
     pub source: &'static Source,
     /// Macros that the source leaves undefined, and their values.
     pub defines: &'static [(&'static str, &'static str)],
+    /// The architecture whose instructions it needs, as compilers call it; none where every one has them that the
+    /// kernels are written for.
+    pub only: Option<&'static str>,
 }
 
 impl Unit {
     /// A source without undefined macros.
     const fn plain(name: &'static str, source: &'static Source) -> Self {
-        Unit { name, source, defines: &[] }
+        Unit { name, source, defines: &[], only: None }
     }
 
     /// The unit of a name.
@@ -192,10 +225,11 @@ impl Unit {
         UNITS.iter().find(|unit| unit.name == name)
     }
 
-    /// The whole text for a compiler: what is defined, the headers, then the code, with lines counted as in their
-    /// files.
+    /// The whole text for a compiler: a comment with the architecture that it is for alone, if there is one, what is
+    /// defined, the headers, then the code, with lines counted as in their files.
     pub fn text(&self) -> String {
-        let mut text: String = self.defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        let mut text = self.only.map(|only| format!("// for {only} alone\n")).unwrap_or_default();
+        text.extend(self.defines.iter().map(|(name, value)| format!("#define {name} {value}\n")));
         for header in HEADERS.iter().chain(self.source.headers) {
             text += &format!("#line 1 \"{}\"\n{}\n", header.file, header.code);
         }

@@ -12,6 +12,14 @@ from collections import Counter, namedtuple
 # What the library compiles for on A100, on RTX 40 and L40, on Hopper and on Blackwell, in the order of the ledger.
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 
+
+
+def architectures_of(text):
+    """The architectures that a unit is compiled for: one that its first line names, else all."""
+    only = re.match(r"// for (\w+) alone\n", text)
+    return (only[1],) if only else ARCHITECTURES
+
+
 # What a multiprocessor holds of warps, of blocks, and of shared memory in bytes. One block may have all the memory.
 Multiprocessor = namedtuple("Multiprocessor", "warps blocks shared")
 MULTIPROCESSORS = {
@@ -48,11 +56,11 @@ def blocks(architecture, registers, shared, threads):
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z]\w*)(\.[\w.]*)?")
 SECTION = re.compile(r"\.text\.(\w+):$")
 # Instructions that are counted whatever their modifiers are, and those that are counted by the bits they access.
-COUNTED = {"HMMA", "LDSM", "LDGSTS", "MUFU", "BAR", "LDL", "STL", "LD", "ST"}
+COUNTED = {"HMMA", "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "BAR", "LDL", "STL", "LD", "ST"}
 BY_WIDTH = {"LDG", "STG"}
 WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 # Instructions in which all lanes of a warp have to take part: never under a predicate.
-COLLECTIVE = ("HMMA", "LDSM")
+COLLECTIVE = ("HMMA", "HGMMA", "LDSM")
 # What decides how machine code is read, for the key of what was compiled before.
 READING = (INSTRUCTION.pattern, SECTION.pattern, sorted(COUNTED), sorted(BY_WIDTH), WIDTHS, COLLECTIVE)
 
@@ -85,6 +93,9 @@ def most_threads(ptx):
 def shared_at_launch(text, kernel):
     """Bytes of shared memory that a launch of a kernel adds to its own: of attention on tensor cores, by `Plan` in its
     source. The others have at most 16 KiB, for blocks of at most 256 threads (norm_backward), or none."""
+    if found := re.match(r"attention_wgmma_forward_(\d+)_", kernel):
+        # Queries, two tiles of keys and of values, of 128 rows each, and room to begin at a multiple of 1024.
+        return 5 * 128 * int(found[1]) * 2 + 1024
     found = re.match(r"attention_mma_(forward|backward_queries|backward_keys)_[a-z]+_(\d+)_", kernel)
     if not found:
         return 0
@@ -108,17 +119,19 @@ def shared_at_launch(text, kernel):
 # The order of a line. What is 0 for every architecture is left out.
 WIDE = (256, 128, 64, 32, 16, 8)
 COLUMNS = ("threads", "registers", "blocks", "shared", "stack", "spill_stores", "spill_loads", "LDL", "STL", "HMMA",
-           "LDSM", "LDGSTS", "MUFU", "BAR", *(f"LDG.{bits}" for bits in WIDE), *(f"STG.{bits}" for bits in WIDE),
+           "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "BAR", *(f"LDG.{bits}" for bits in WIDE), *(f"STG.{bits}" for bits in WIDE),
            "LD", "ST")
 # What takes local memory, and so a reason.
 LOCAL = ("stack", "spill_stores", "spill_loads", "LDL", "STL")
 HEADER = f"""\
-# What NVRTC 13.0 makes of every CUDA kernel for {", ".join(ARCHITECTURES)}, in this order, once if all are equal.
+# What NVRTC 13.0 makes of every CUDA kernel for {", ".join(ARCHITECTURES)}, in this order, once if all are equal;
+# of attention_wgmma for sm_90a, which alone has its instructions.
 # Written by scripts/claims/kernels-compile.sh --accept (docs/claims.md), but for the reasons, which it keeps.
 #
 # threads: the most of a block. registers: of a thread. blocks: how many a multiprocessor holds at once, computed.
-# shared: bytes of a block, of attention_mma with those that its launch adds. stack, spill_*: bytes of a thread.
-# The others are instructions in the machine code. HMMA: products on tensor cores; LDSM: ldmatrix; LDGSTS: cp.async;
+# shared: bytes of a block, of attention_mma and attention_wgmma with those that the launch adds. stack, spill_*: bytes
+# of a thread. The others are instructions in the machine code. HMMA: products on tensor cores, HGMMA: of a warpgroup;
+# UTMALDG: copies of boxes of tensors; LDSM: ldmatrix; LDGSTS: cp.async;
 # MUFU: powers of two, logarithms, reciprocals; BAR: barriers; LDG, STG: accesses to global memory, by bits; LD, ST:
 # accesses to memory that is told apart at run time; LDL, STL: accesses to local memory. What is 0 is left out.
 
@@ -130,7 +143,7 @@ def cells(values):
     """The columns of a kernel as text, from its numbers by architecture."""
     line = {}
     for column in COLUMNS:
-        numbers = [values[architecture].get(column, 0) for architecture in ARCHITECTURES]
+        numbers = [values[architecture].get(column, 0) for architecture in ARCHITECTURES if architecture in values]
         if any(numbers):
             line[column] = "/".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1]))
     return line
@@ -196,8 +209,7 @@ def broken_rules(kernels, reasons):
     """What no ledger may have, one line each."""
     wrong = []
     for kernel, values in sorted(kernels.items()):
-        for architecture in ARCHITECTURES:
-            numbers = values[architecture]
+        for architecture, numbers in values.items():
             for name in COLLECTIVE:
                 if number := numbers.get(f"predicated {name}", 0):
                     wrong.append(f"{kernel} for {architecture}: {number} {name} under a predicate, but all lanes of a "

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import kernel_ledger
-from kernel_ledger import ARCHITECTURES
+from kernel_ledger import ARCHITECTURES, architectures_of
 
 # What nvcc compiles for unless it is told --all, and then only to PTX: what follows is the assembler that NVRTC has.
 NVCC_ARCHITECTURES = ("sm_90a",)
@@ -205,7 +205,7 @@ def main():
     order = sorted(units, key=lambda unit: -len(units[unit]))
     jobs = [(toolkit, store, compiler, unit, units[unit], architecture)
             for compiler, architectures in (("NVRTC", ARCHITECTURES), second)
-            for unit in order for architecture in architectures]
+            for unit in order for architecture in architectures if architecture in architectures_of(units[unit])]
     done, wrong = all_compiled(jobs)
     kernels = {} if wrong else measured(done, units)
     figure = f"{len(wrong)}_units_do_not_compile"

@@ -19,7 +19,7 @@ namespace {
 constexpr unsigned warp_threads = 32;
 constexpr unsigned most_shared_arrays = 64;
 
-enum class State { ready, at_barrier, at_meeting, ended };
+enum class State { ready, at_barrier, at_meeting, at_place, ended };
 
 struct Thread {
     Fiber fiber;
@@ -38,6 +38,8 @@ struct Thread {
     std::uint64_t received = 0;
     // How many meetings of lanes it led that order memory.
     unsigned led = 0;
+    // Of `wait_at`.
+    const void* place = nullptr;
 
     int lane() const {
         return static_cast<int>(number % warp_threads);
@@ -94,6 +96,8 @@ struct Block {
     std::string* failure;
     // None for the order of the numbers.
     std::mt19937_64* random;
+    // What runs beside the threads, or null.
+    bool (*advance)();
 };
 
 Block* block = nullptr;
@@ -162,11 +166,13 @@ std::string describe_waiting() {
     unsigned listed = 0;
     for (unsigned number = 0; number < block->count; ++number) {
         const Thread& thread = block->threads[number];
-        if (thread.state == State::at_barrier || thread.state == State::at_meeting) {
+        if (thread.state != State::ready && thread.state != State::ended) {
             if (++listed > 4) {
                 return text + " and more";
             }
-            const char* where = thread.state == State::at_barrier ? "__syncthreads" : "a shuffle";
+            const char* where = thread.state == State::at_barrier ? "__syncthreads"
+                : thread.state == State::at_place ? "a barrier in shared memory"
+                                                  : "a shuffle";
             text += " thread " + std::to_string(thread.number) + " at " + where + " in line " +
                     std::to_string(thread.line) + ";";
         }
@@ -228,6 +234,12 @@ void run_threads() {
     unsigned position = 0;
     while (block->live > 0) {
         if (position == block->count) {
+            // Then from the first thread that has been let go on.
+            block->next = block->count;
+            if (block->advance != nullptr && block->advance()) {
+                position = block->next;
+                continue;
+            }
             *block->failure = describe_waiting();
             return;
         }
@@ -244,6 +256,9 @@ void run_threads() {
             return;
         }
         position = block->next;
+    }
+    if (block->advance != nullptr && block->advance()) {
+        *block->failure = "work that threads gave is still under way when their block ends";
     }
 }
 
@@ -296,6 +311,7 @@ std::vector<unsigned> order_of_blocks(std::mt19937_64& random, std::uint64_t blo
 // One block from its first thread to its last.
 void run_block(std::mt19937_64& random, const Extent& extent, bool shuffled) {
     renew_shared(extent.shared_bytes);
+    block->advance = nullptr;
     if (sanitizer::checks_threads) {
         const sanitizer::Unseen unseen;
         delete block->places;
@@ -437,6 +453,27 @@ void order_lanes(unsigned mask, int line) {
         return std::uint64_t{0};
     });
     sanitizer::acquire(ordered);
+}
+
+void wait_at(const void* place, int line) {
+    Thread& thread = *block->running;
+    thread.place = place;
+    thread.line = line;
+    thread.state = State::at_place;
+    pause();
+}
+
+void notify(const void* place) {
+    for (unsigned number = 0; number < block->count; ++number) {
+        Thread& thread = block->threads[number];
+        if (thread.state == State::at_place && thread.place == place) {
+            make_ready(thread);
+        }
+    }
+}
+
+void run_beside(bool (*advance)()) {
+    block->advance = advance;
 }
 
 void fence_memory() {

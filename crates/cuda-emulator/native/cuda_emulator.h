@@ -32,6 +32,7 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 // Shared memory is taken through the macros of prelude.cuh, so that every block gets its own.
 #define SHARED(type, name, extent)                                                        \
     static const char shared_tag_##name = 0;                                              \
@@ -76,6 +77,17 @@ unsigned ballot(unsigned mask, bool predicate, int line);
 
 // Lets the lanes of `mask` meet; what each did before is then seen by all.
 void order_lanes(unsigned mask, int line);
+
+// Waits until `notify` is called with this place, or what runs beside the threads has gone on, whichever is first: the
+// caller looks again. Where nothing can go on any more, the threads that wait are reported.
+void wait_at(const void* place, int line);
+
+// Lets those go on that wait at a place.
+void notify(const void* place);
+
+// What runs beside the threads of a block, such as copies that a thread has given: `advance` does some of it, where
+// there is any, and returns whether it did. Set for the running block, and called where no thread can run.
+void run_beside(bool (*advance)());
 
 // What __threadfence orders: everything before a fence with everything after a later one, of any thread.
 void fence_memory();
@@ -130,11 +142,19 @@ std::uint16_t bf16_from_f32(float value);
 
 // ---- how kernels make themselves known
 
+// An argument of a kernel, wherever its bytes are.
+template <class Argument>
+Argument read_argument(const void* from) {
+    std::remove_const_t<Argument> value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
 template <class... Arguments, std::size_t... Positions>
 Kernel describe(void (*kernel)(Arguments...), std::index_sequence<Positions...>) {
     Kernel description;
     description.bind = [kernel](void** arguments) -> std::function<void()> {
-        std::tuple<std::remove_const_t<Arguments>...> values(*static_cast<Arguments*>(arguments[Positions])...);
+        std::tuple<std::remove_const_t<Arguments>...> values(read_argument<Arguments>(arguments[Positions])...);
         return [kernel, values] { std::apply(kernel, values); };
     };
     description.sizes = {sizeof(Arguments)...};

@@ -24,3 +24,5 @@ void end_copies();
 void wait_copies(unsigned left);
 
 }  // namespace emulator
+
+#include "warpgroup.h"

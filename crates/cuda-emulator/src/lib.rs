@@ -57,15 +57,17 @@ fn is_unchanged() -> bool {
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-pub const DRIVER: [&str; 10] = [
+pub const DRIVER: [&str; 12] = [
     "fake_declared.cpp",
     "fake_driver.cpp",
     "fake_device.cpp",
     "fake_memory.cpp",
     "fake_hooks.cpp",
     "fake_graph.cpp",
+    "fake_tensor_map.cpp",
     "cuda_emulator.cpp",
     "tensor_core.cpp",
+    "warpgroup.cpp",
     "fiber.cpp",
     "numbers.cpp",
 ];
@@ -252,10 +254,17 @@ pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
 
 /// The same for a program that is appended to the source of a unit, whose structures and kernels it uses.
 pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
-    let unit = bmtrain_kernels::Unit::named(unit).unwrap();
-    let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
-    let emulator =
-        ["cuda_emulator.cpp", "tensor_core.cpp", "fiber.cpp", "numbers.cpp"].map(|file| (file.to_owned(), read(file)));
+    run_program_changed(unit, ("", ""), source)
+}
+
+/// The same with a mistake in the unit: the first `change.0` of its text is `change.1`.
+pub fn run_program_changed(unit: &str, change: (&str, &str), source: &str) -> Option<(String, bool)> {
+    let unit = bmtrain_kernels::Unit::named(unit).unwrap().text();
+    assert!(unit.contains(change.0), "the unit has no {:?}", change.0);
+    let unit = unit.replacen(change.0, change.1, 1);
+    let text = format!("{unit}\n#line 1 \"{source}\"\n{}", read(source));
+    let emulator = ["cuda_emulator.cpp", "tensor_core.cpp", "warpgroup.cpp", "fiber.cpp", "numbers.cpp"]
+        .map(|file| (file.to_owned(), read(file)));
     run_texts([(source.to_owned(), text)].into_iter().chain(emulator).collect())
 }
 

@@ -1,8 +1,9 @@
 //! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of
-//! `attention_mma.cu`.
+//! `attention_mma.cu` and `attention_wgmma.cu`.
 #![allow(unsafe_code)]
 
 use super::attention_mma::{HEAD_SIZES, Kernels};
+use super::attention_wgmma;
 use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, arguments, block_each, long, tag};
 use super::modules::Name;
@@ -67,7 +68,7 @@ impl HeadsOf {
 /// `AttentionArguments`.
 #[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
-struct Arguments {
+pub(super) struct Arguments {
     q: HeadsOf,
     k: HeadsOf,
     v: HeadsOf,
@@ -245,7 +246,13 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
     let dtypes = [a.inputs.q.view.dtype(), a.inputs.k.view.dtype(), a.inputs.v.view.dtype(), a.out.view.dtype()];
     let (rows, heads) = (shape.queries, shape.batch * shape.heads);
     let (name, grid) = match on_tensor_cores(launch, &a.inputs, &arguments, &dtypes) {
-        Some((kernels, plain)) => kernels.forward(op, plain, rows, heads)?,
+        Some((kernels, plain)) => {
+            if plain && let Some(name) = attention_wgmma::chosen(launch, shape, dtypes[0]) {
+                // SAFETY: as below.
+                return unsafe { attention_wgmma::forward(launch, name, op, &a, arguments) };
+            }
+            kernels.forward(op, plain, rows, heads)?
+        }
         None => FORWARD.pick(op, rows, heads, shape.head_size)?,
     };
     // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias and lse are as large as the

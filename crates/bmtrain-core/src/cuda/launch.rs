@@ -31,6 +31,8 @@ pub(super) struct Launch<'a> {
     pub(super) multiprocessors: u32,
     /// Compute capability, major and minor.
     pub(super) capability: (u32, u32),
+    /// Of [`super::CudaOptions`].
+    pub(super) warpgroup_attention: bool,
 }
 
 impl Launch<'_> {

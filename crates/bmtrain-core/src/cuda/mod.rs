@@ -14,6 +14,7 @@
 mod adam_8bit;
 mod attention;
 mod attention_mma;
+mod attention_wgmma;
 mod blas;
 mod compile;
 mod counters;
@@ -97,6 +98,7 @@ pub struct CudaBackend {
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
     blas: Blas,
+    warpgroup_attention: bool,
     threads: Option<Arc<Threads>>,
     /// Why a collective was aborted: what lanes computed since is invalid.
     broken: OnceLock<Error>,
@@ -125,6 +127,10 @@ pub struct CudaOptions {
     /// Replay launches that repeat from step to step as CUDA graphs, which costs the host less time than launch after
     /// launch. What is computed, and in which order, stays the same. Needs a driver of CUDA 12.0 or later.
     pub graphs: bool,
+    /// Compute attention on products of warpgroups where there is a kernel for it: forward, causal or not, no mask,
+    /// documents, bias or dropout, heads of 64 or 128 in a 16-bit type, compute capability 9.0, a driver of CUDA 12.0
+    /// or later. Results differ in their last bits: sums are over tiles of other sizes.
+    pub warpgroup_attention: bool,
     /// Threads for work of the host beside the device, such as an offloaded optimizer.
     pub host: Option<CpuOptions>,
 }
@@ -163,6 +169,7 @@ impl CudaBackend {
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
             blas: Blas::new(&context, options),
+            warpgroup_attention: options.warpgroup_attention,
             broken: OnceLock::new(),
             trace: Trace::default(),
             context,
@@ -212,8 +219,19 @@ impl CudaBackend {
         let scratch = &self.scratch[on as usize];
         let Properties { multiprocessors, capability, .. } = self.context.properties();
         let (modules, fault, counters) = (&self.modules, self.faults.address(on), self.counters.address(on));
-        self.lanes
-            .give(on, |stream| work(&Launch { stream, modules, scratch, fault, counters, multiprocessors, capability }))
+        let warpgroup_attention = self.warpgroup_attention;
+        self.lanes.give(on, |stream| {
+            work(&Launch {
+                stream,
+                modules,
+                scratch,
+                fault,
+                counters,
+                multiprocessors,
+                capability,
+                warpgroup_attention,
+            })
+        })
     }
 
     /// Let the host wait for a lane, and hear what its kernels report.

@@ -19,5 +19,6 @@ mod cuda_products;
 mod cuda_sanitized;
 mod cuda_trace;
 mod cuda_vocabulary;
+mod cuda_warpgroups;
 mod nccl;
 mod nccl_library;

@@ -9,7 +9,8 @@ use std::{env, fs};
 /// `CUDA_HOME` and `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on
 /// the `PATH`), in which pip installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept.
 /// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere, and `BMTRAIN_CUDA_GRAPHS` is `1` to replay
-/// repeated launches as CUDA graphs; a value other than 0 and 1 is warned of, and there are none.
+/// repeated launches as CUDA graphs, `BMTRAIN_CUDA_WARPGROUP_ATTENTION` is `1` to compute attention on products of
+/// warpgroups; a value other than 0 and 1 is warned of, and counts as 0.
 pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
@@ -28,13 +29,15 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
         is_new
     });
     let cache = directory("BMTRAIN_CACHE").or_else(|| Some(directory("HOME")?.join(".cache/bmtrain")));
+    let is_on = |name| variable(name).is_some_and(|value| is_on(name, &value));
     CudaOptions {
         compiled: directory("BMTRAIN_CUDA_KERNELS"),
         libraries: directories("BMTRAIN_CUDA_LIB_DIR"),
         toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(directory).collect(),
         packages,
         cache: cache.map(|cache| cache.join("kernels")),
-        graphs: variable("BMTRAIN_CUDA_GRAPHS").is_some_and(|value| is_on("BMTRAIN_CUDA_GRAPHS", &value)),
+        graphs: is_on("BMTRAIN_CUDA_GRAPHS"),
+        warpgroup_attention: is_on("BMTRAIN_CUDA_WARPGROUP_ATTENTION"),
         ..CudaOptions::default()
     }
 }

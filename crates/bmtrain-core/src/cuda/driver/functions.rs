@@ -110,6 +110,11 @@ table! {
         graph_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(
             CUgraphExec, CUgraphNode, *const sys::CUDA_KERNEL_NODE_PARAMS_v2_st
         );
+        // Drivers before CUDA 12.0 have none.
+        tensor_map = "cuTensorMapEncodeTiled"(
+            *mut c_void, c_int, c_uint, CUdeviceptr, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int,
+            c_int, c_int
+        );
         // Drivers before CUDA 12.4 have none.
         parameter_info = "cuFuncGetParamInfo"(CUfunction, usize, *mut usize, *mut usize);
     }

@@ -14,6 +14,7 @@ mod machine;
 mod module;
 mod pinned;
 mod stream;
+mod tensor_map;
 
 pub(in crate::cuda) use context::{Context, Properties};
 pub(in crate::cuda) use event::Event;
@@ -23,6 +24,7 @@ pub(in crate::cuda) use machine::{Described, cuda_version, devices};
 pub(in crate::cuda) use module::{Function, Module};
 pub(in crate::cuda) use pinned::Pinned;
 pub(in crate::cuda) use stream::{Grid, Pattern, Stream};
+pub(in crate::cuda) use tensor_map::{Tensor, TensorMap};
 
 use crate::error::{Error, Result};
 use functions::{Functions, answer, functions};

@@ -1,0 +1,121 @@
+//! Attention on products of warpgroups, on an emulated driver, and what the emulator claims of these products, copies
+//! and barriers.
+//!
+//! Everything here is emulated. It proves what the kernel computes and that it waits for what it reads, as the emulator
+//! understands the instructions; a device may understand them differently.
+#![cfg(feature = "cuda")]
+
+use bmtrain_core::conformance::{self, Case};
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::{DType, Device};
+use cuda_emulator::launches::launched_by;
+use cuda_emulator::{Driver, TOLD, with_driver};
+use std::sync::Arc;
+
+fn open() -> Device {
+    let compiled = Some(cuda_emulator::compiled_kernels());
+    let options = CudaOptions { compiled, warpgroup_attention: true, ..CudaOptions::default() };
+    Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()))
+}
+
+/// Rows of attention whose heads have a size that the kernels serve.
+fn rows() -> Vec<Case> {
+    let serves = |case: &Case| {
+        let is_attention = case.name.starts_with("attention");
+        is_attention && ["head size 64", "head size 128"].iter().any(|size| case.name.contains(size))
+    };
+    conformance::cases().into_iter().filter(serves).collect()
+}
+
+#[test]
+fn attention_on_warpgroup_products_agrees_with_the_cpu_and_repeats_its_bits() {
+    let test = "attention_on_warpgroup_products_agrees_with_the_cpu_and_repeats_its_bits";
+    with_driver(test, Driver::Emulated, &[], || {
+        // Two of them, which the emulator's random order treats differently.
+        let (reference, tested, again) = (Device::cpu(1).unwrap(), open(), open());
+        let mut served = Vec::new();
+        for case in &rows() {
+            for dtype in [DType::F16, DType::BF16] {
+                let (check, launches) = launched_by(|| conformance::compare(&reference, &tested, case, dtype).unwrap());
+                assert!(check.passed(), "{} in {dtype}: {check:?}", case.name);
+                if launches.iter().any(|launch| launch.kernel.starts_with("attention_wgmma_forward")) {
+                    let bits = conformance::compare_bits(&tested, &again, case, dtype).unwrap();
+                    assert!(bits.passed(), "{} in {dtype}: {bits:?}", case.name);
+                    served.push(format!("{} in {dtype}", case.name));
+                }
+            }
+        }
+        // Each of the four kernels, and several tiles of keys.
+        for wanted in ["64, 300 queries", "128, 290 queries", "128, 130 queries, 390 keys", "64, 63 queries, 17 keys"] {
+            assert_eq!(served.iter().filter(|name| name.contains(wanted)).count(), 2, "{wanted}: {served:?}");
+        }
+        println!("{TOLD}{} checks on products of warpgroups agree", served.len());
+    });
+}
+
+#[test]
+fn other_devices_and_drivers_compute_attention_as_before() {
+    let test = "other_devices_and_drivers_compute_attention_as_before";
+    let older = [("EMULATED_CUDA_CAPABILITY", "80")];
+    with_driver(test, Driver::Emulated, &older, || {
+        let (reference, tested) = (Device::cpu(1).unwrap(), open());
+        let case = rows().into_iter().find(|case| case.name.contains("64, 63 queries")).unwrap();
+        let (check, launches) = launched_by(|| conformance::compare(&reference, &tested, &case, DType::F16).unwrap());
+        assert!(check.passed() && launches.iter().all(|launch| !launch.kernel.contains("wgmma")), "{check:?}");
+    });
+}
+
+const UNIT: &str = "attention_wgmma_128_f16";
+const PROGRAM: &str = "warpgroup_test.cpp";
+
+#[test]
+fn any_order_of_warps_copies_and_products_gives_the_results_of_the_formula() {
+    match cuda_emulator::run_program_with(UNIT, PROGRAM) {
+        Some((output, passed)) => assert!(passed, "{output}"),
+        None => cuda_emulator::skipped(
+            "any_order_of_warps_copies_and_products_gives_the_results_of_the_formula",
+            "there is no g++ to build the CUDA emulator with",
+        ),
+    }
+}
+
+/// Mistakes in the kernel, and what the program says of each.
+const MISTAKES: [(&str, &str, &str); 13] = [
+    ("wait_products<1>();", "", "from the formula"),
+    (
+        "            wait_products<0>();\n            hold(out[0]);\n            is_read(work.values_read",
+        "            hold(out[0]);\n            is_read(work.values_read",
+        "from the formula",
+    ),
+    (
+        "wait_products<1>();\n            hold(scores[0]);\n            is_read(work.keys_read + place);",
+        "is_read(work.keys_read + place);\n            wait_products<1>();\n            hold(scores[0]);",
+        "from the formula",
+    ),
+    ("            wait_for_phase(work.has_values + last, parity_of(tile - 1));\n", "", "from the formula"),
+    ("wait_for_phase(work.has_queries, 0);", "", "from the formula"),
+    ("is_read(work.keys_read + place);", "", "a barrier in shared memory"),
+    ("parity_of(tile) ^ 1u", "parity_of(tile)", "a barrier in shared memory"),
+    ("        hold(scores[0]);\n        begin_products();", "        hold(scores[0]);", "from the formula"),
+    ("        show_barriers();\n    }", "    }", "a barrier that it cannot see"),
+    ("announce(full, 128 * Head * sizeof(Number));", "announce(full, 64 * Head * sizeof(Number));", "more bytes"),
+    (
+        "operand_at(values + step * 16 * kOperandColumns, 128 * kOperandColumns * 2)",
+        "operand_at(values + step * 16 * kOperandColumns, 64 * kOperandColumns * 2)",
+        "from the formula",
+    ),
+    ("kPlacesOf128Bytes = 1", "kPlacesOf128Bytes = 2", "a layout that the emulator does not have"),
+    ("take_registers<240>", "take_registers<256>", "more registers than there are"),
+];
+
+#[test]
+fn every_planted_mistake_of_a_warpgroup_is_found() {
+    for (right, wrong, report) in MISTAKES {
+        let Some((output, passed)) = cuda_emulator::run_program_changed(UNIT, (right, wrong), PROGRAM) else {
+            return cuda_emulator::skipped("every_planted_mistake_of_a_warpgroup_is_found", "there is no g++");
+        };
+        // Success without output: left out, because nothing has changed.
+        let is_found = !passed && output.contains(report);
+        assert!(is_found || (passed && output.is_empty()), "{right:?} as {wrong:?}: {output}");
+    }
+}
