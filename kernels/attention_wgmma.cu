@@ -16,7 +16,7 @@
 // Numerics: as in attention_mma.cu, whose tiles have 64 keys and not 128: other sums, the same order from run to run.
 // Operations and bytes: 4 flops for each query, key seen and element of the head; a block reads each tile of keys and
 // values once, 128 flops a byte. Registers: 168 a thread at launch; then 24 for who copies, and 240 for who computes,
-// of which Head / 2 are results, 64 scores and 32 probabilities.
+// Head / 2 for results, 64 for scores and 32 for probabilities.
 // Occupancy: one block a multiprocessor for 128 and for 64: 384 threads with 168 registers each are the whole file.
 
 constexpr int kWarpgroupQueries = 64, kWarpgroupRows = 2 * kWarpgroupQueries, kWarpgroupKeys = 128;

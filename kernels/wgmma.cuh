@@ -3,9 +3,9 @@
 // (sm_90a).
 //
 // A warpgroup is four warps, the first of them at a multiple of four. Its sums are of 64 rows, 16 of each warp, in
-// tiles of eight columns whose lanes hold what mma.cuh says of its results; a left operand in registers is as there.
-// Operands in shared memory have rows of 128 bytes, 64 numbers, from an address that is a multiple of 1024; of the
-// eight places of 16 bytes in a row, place p of row r is at p ^ r % 8, which is how copies put them there.
+// tiles of eight columns whose lanes hold the elements that mma.cuh has for results; a left operand in registers is as
+// there. Operands in shared memory have rows of 128 bytes, 64 numbers, from an address that is a multiple of 1024; of
+// the eight places of 16 bytes in a row, place p of row r is at p ^ r % 8, which is how copies put them there.
 // The emulator has the same functions in warpgroup.h.
 
 // What the driver made to describe a tensor in global memory.
@@ -68,8 +68,8 @@ __device__ __forceinline__ void announce(PhaseBarrier* barrier, unsigned bytes) 
 __device__ __forceinline__ void arrive(PhaseBarrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Waits until the phase of this parity has ended: 0 for the first one, 1 for the second. With 1 a new barrier keeps
-// nobody waiting.
+// Waits until the phase of this parity has ended: 0 for the first one, 1 for the second. With 1 a wait at
+// a new barrier ends at once.
 __device__ __forceinline__ void wait_for_phase(PhaseBarrier* barrier, unsigned parity) {
     asm volatile(
         "{\n"

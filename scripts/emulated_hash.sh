@@ -14,7 +14,7 @@ cd "$root"
 core=crates/bmtrain-core
 # In one order everywhere; a hash of names and contents, so that a renamed file counts.
 find kernels "$core/src" crates/cuda-emulator Cargo.lock rust-toolchain.toml \
-    "$core"/tests/cuda/cuda_{conformance,edges,bits,vocabulary,large,probe,emulated,sanitized}.rs \
+    "$core"/tests/cuda/cuda_{conformance,edges,bits,vocabulary,large,probe,emulated,sanitized,warpgroups}.rs \
     -type f -not -path "$core/src/comm/*" -not -path "$core/src/limits/*" \
     -not -name emulated.txt -not -name ledger.txt -not -name steps.txt -not -name "fake_nccl*" -print0 |
     LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1

@@ -5,7 +5,8 @@
 #   1  each instruction of inline assembly, and every row of the conformance table, against the CPU
 #   2  training of tiny models against the CPU, and twice for the same bits
 #   3  overlap of copies, speed of every kernel
-#   4  speed of whole models with a step's kernel table, and the same steps in PyTorch where Python has it
+#   4  speed of whole models with a step's kernel table, attention on products of warpgroups, and the models' steps in
+#      PyTorch where Python has it
 #
 # Each writes callN.json and callN.txt into $OUT (out beside this file) and ends within $LIMIT seconds (570). A call
 # that is started again goes on with its file. Kernels come compiled for the device's architecture from the directory
@@ -69,7 +70,7 @@ for call in "$@"; do
     3) check "$limit" 3 environment,overlap,kernels ;;
     4)
         # Half of the time is PyTorch's.
-        check "$((limit / 2))" 4 environment,models
+        check "$((limit / 2))" 4 environment,models,warpgroups
         if ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1; then
             printf 'run.sh: %s has no PyTorch with a CUDA device: the models are not compared\n' "$python" >&2
             continue

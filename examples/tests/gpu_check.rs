@@ -62,6 +62,34 @@ fn rows_are_compared_and_everything_marks_the_device_as_emulated() {
 }
 
 #[test]
+fn attention_on_warpgroup_products_is_compared_and_timed_beside_the_others() {
+    let test = "attention_on_warpgroup_products_is_compared_and_timed_beside_the_others";
+    with_driver(test, Driver::Emulated, &[], || {
+        let chosen = ["--only", "warpgroups", "--rows", "63 queries, 17 keys", "--measure", "--seconds", "0.01"];
+        let (output, found) = emulated(&chosen);
+        assert!(output.status.success(), "{output:?}");
+        assert_every_line_is_marked_emulated(&output);
+        let part = &found["parts"]["warpgroups"];
+        let checks = part["checks"].as_array().unwrap();
+        assert!(checks.len() == 2 && checks.iter().all(|check| check["passed"] == true), "{part}");
+        let times = part["times"].as_array().unwrap();
+        assert!(times.len() == 2 && times.iter().all(|time| time["flops_per_s"].as_f64() > Some(0.0)), "{part}");
+        assert!(text(&output.stdout).contains("times the others"), "{output:?}");
+    });
+}
+
+#[test]
+fn warpgroups_are_left_out_on_other_devices() {
+    let test = "warpgroups_are_left_out_on_other_devices";
+    let older = [("EMULATED_CUDA_CAPABILITY", "80")];
+    with_driver(test, Driver::Emulated, &older, || {
+        let (output, found) = emulated(&["--only", "warpgroups"]);
+        assert!(output.status.success() && found["parts"].get("warpgroups").is_none(), "{output:?}");
+        assert!(text(&output.stdout).contains("for compute capability 9.0 alone"), "{output:?}");
+    });
+}
+
+#[test]
 fn after_a_kernel_that_kills_the_device_nothing_more_is_run() {
     let test = "after_a_kernel_that_kills_the_device_nothing_more_is_run";
     let settings = [("EMULATED_CUDA_FAILING_KERNEL", "softmax_bf16")];

@@ -119,8 +119,8 @@ def shared_at_launch(text, kernel):
 # The order of a line. What is 0 for every architecture is left out.
 WIDE = (256, 128, 64, 32, 16, 8)
 COLUMNS = ("threads", "registers", "blocks", "shared", "stack", "spill_stores", "spill_loads", "LDL", "STL", "HMMA",
-           "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "BAR", *(f"LDG.{bits}" for bits in WIDE), *(f"STG.{bits}" for bits in WIDE),
-           "LD", "ST")
+           "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "BAR", *(f"LDG.{bits}" for bits in WIDE),
+           *(f"STG.{bits}" for bits in WIDE), "LD", "ST")
 # What takes local memory, and so a reason.
 LOCAL = ("stack", "spill_stores", "spill_loads", "LDL", "STL")
 HEADER = f"""\

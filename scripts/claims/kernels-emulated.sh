@@ -32,4 +32,4 @@ accept() {
 hash="$("$root/scripts/emulated_hash.sh")"
 [ "${1:-}" != --accept ] || when_ok=accept
 emulated_verdict --package bmtrain-core --test cuda -- cuda_conformance:: cuda_edges:: cuda_bits:: cuda_vocabulary:: \
-    cuda_large:: cuda_probe:: cuda_emulated:: cuda_sanitized:: nccl::
+    cuda_large:: cuda_probe:: cuda_emulated:: cuda_sanitized:: cuda_warpgroups:: nccl::

@@ -15,12 +15,13 @@ extern "C" fake::Status cuTensorMapEncodeTiled(void* map, int type, unsigned ran
     constexpr unsigned most_of_box = 256, row_bytes = 128;
     const bool known = (type == f16 || type == bf16) && rank == 4 && interleave == 0 &&
         swizzle == swizzle_of_128_bytes && promotion >= 0 && promotion <= 3 && fill == 0;
-    if (!known || reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
+    const auto remainder = [](void* place, std::uintptr_t of) { return reinterpret_cast<std::uintptr_t>(place) % of; };
+    if (!known || remainder(map, 64) != 0 || remainder(address, 16) != 0) {
         return fake::invalid_value;
     }
-    emulator::TensorWords words = {};
-    words.magic = emulator::tensor_magic;
-    words.address = reinterpret_cast<std::uintptr_t>(address);
+    emulator::TensorDescription description = {};
+    description.magic = emulator::tensor_magic;
+    description.address = reinterpret_cast<std::uintptr_t>(address);
     for (unsigned i = 0; i < rank; ++i) {
         if (sizes[i] == 0 || sizes[i] > 1ull << 32 || box[i] == 0 || box[i] > most_of_box || steps[i] != 1) {
             return fake::invalid_value;
@@ -28,16 +29,16 @@ extern "C" fake::Status cuTensorMapEncodeTiled(void* map, int type, unsigned ran
         if (i + 1 < rank && (strides[i] % 16 != 0 || strides[i] == 0 || strides[i] >= 1ull << 40)) {
             return fake::invalid_value;
         }
-        words.size[i] = static_cast<unsigned>(sizes[i]);
-        words.box[i] = box[i];
+        description.size[i] = static_cast<unsigned>(sizes[i]);
+        description.box[i] = box[i];
         if (i + 1 < rank) {
-            words.stride[i] = strides[i];
+            description.stride[i] = strides[i];
         }
     }
     if (box[0] * 2 != row_bytes || box[1] != 1 || box[3] != 1) {
         return fake::invalid_value;
     }
     std::memset(map, 0, 128);
-    std::memcpy(map, &words, sizeof words);
+    std::memcpy(map, &description, sizeof description);
     return fake::success;
 }

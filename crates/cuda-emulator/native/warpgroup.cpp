@@ -76,7 +76,7 @@ void count(unsigned long long* barrier, unsigned arrivals, long long bytes) {
 
 struct Copy {
     unsigned char* to;
-    TensorWords from;
+    TensorDescription from;
     int at[4];
     unsigned long long* barrier;
 };
@@ -104,7 +104,7 @@ unsigned turned(unsigned address) {
 }
 
 void carry_out(const Copy& copy) {
-    const TensorWords& from = copy.from;
+    const TensorDescription& from = copy.from;
     const unsigned start = shared_place(copy.to);
     unsigned bytes = 0;
     for (unsigned row = 0; row < from.box[2]; ++row) {
@@ -159,7 +159,7 @@ struct Accumulator {
 struct Product {
     Half kind;
     unsigned accumulator;
-    // Rows g and g + 8, where they came from registers; else the descriptor says where they are.
+    // Rows g and g + 8, where they came from registers; else the descriptor has their place.
     bool from_registers;
     float left[2][terms];
     unsigned long long left_place;
@@ -357,7 +357,7 @@ void copy_box(void* to, const unsigned long long* map, int x, int y, int z, int 
     Copy copy = {static_cast<unsigned char*>(to), {}, {x, y, z, w}, barrier};
     std::memcpy(&copy.from, map, sizeof copy.from);
     if (copy.from.magic != tensor_magic || reinterpret_cast<std::uintptr_t>(map) % 128 != 0) {
-        stop("a copy is given what is no tensor map, or one that is not at a multiple of 128");
+        stop("a copy needs a tensor map at a multiple of 128");
     }
     if (shared_place(to) % 1024 != 0) {
         stop("a copy to shared memory is not at a multiple of 1024");

@@ -1,17 +1,17 @@
 // What wgmma.cuh stands for on a device: products of a warpgroup, copies of boxes of tensors, barriers of phases.
 //
 // What runs beside the threads is carried out at a random time in what the device allows: a copy between where it is
-// given and where nobody can go on without it; a product between where it is given and where its thread waits for its
-// group, from what is in shared memory then. Until that wait its sums are not numbers, and what is written to them is
-// lost. Products before which no fence came since the last wait have sums that are not numbers. What is not shown:
+// given and where no thread can go on without it; a product between where it is given and where its thread waits for
+// its group, from what is in shared memory then. Until that wait its sums are not numbers, and what is written to them
+// is lost. Products before which no fence came since the last wait have sums that are not numbers. What is not shown:
 // ordinary stores to shared memory that products or copies would read without a fence, and a left operand in registers
 // that changes before it is read.
 #pragma once
 
 namespace emulator {
 
-// A tensor of four dimensions, as the emulated driver describes it in the first words of a tensor map.
-struct TensorWords {
+// A tensor of four dimensions, as the emulated driver describes it at the start of a tensor map.
+struct TensorDescription {
     unsigned long long magic;
     unsigned long long address;
     // Elements of 16 bits; strides in bytes, of all dimensions but the first.

@@ -25,13 +25,13 @@ double at(const std::vector<Bits>& of, int count, int row, int which, int column
 }
 
 TensorMap map_of(const std::vector<Bits>& of, int count) {
-    emulator::TensorWords words = {emulator::tensor_magic,
+    emulator::TensorDescription description = {emulator::tensor_magic,
                                    reinterpret_cast<std::uintptr_t>(of.data()),
                                    {head, static_cast<unsigned>(count), length, 1},
                                    {2 * head, 2ull * head * count, 2ull * head * count * length},
                                    {64, 1, 128, 1}};
     TensorMap map = {};
-    std::memcpy(&map, &words, sizeof words);
+    std::memcpy(&map, &description, sizeof description);
     return map;
 }
 

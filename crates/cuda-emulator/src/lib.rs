@@ -25,7 +25,7 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const UNCHANGED: &str = "BMTRAIN_EMULATED_KERNELS_UNCHANGED";
 
 /// The test modules whose outcome depends on nothing else; see scripts/emulated_hash.sh.
-const LEDGER: [&str; 8] = [
+const LEDGER: [&str; 9] = [
     "cuda_conformance",
     "cuda_edges",
     "cuda_bits",
@@ -34,6 +34,7 @@ const LEDGER: [&str; 8] = [
     "cuda_probe",
     "cuda_emulated",
     "cuda_sanitized",
+    "cuda_warpgroups",
 ];
 
 /// Whether the running test is left out because nothing that its module tests has changed; prints a line if so.

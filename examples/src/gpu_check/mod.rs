@@ -10,6 +10,7 @@ mod models;
 mod overlap;
 mod report;
 pub mod tiny;
+mod warpgroups;
 mod watchdog;
 
 use crate::step::shape;
@@ -38,7 +39,8 @@ use watchdog::Watchdog;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "gpu-check", version)]
 pub struct Options {
-    /// Only these parts, of: environment, intrinsics, conformance, training, overlap, kernels, models.
+    /// Only these parts, of: environment, intrinsics, conformance, training, overlap, kernels, models,
+    /// warpgroups.
     #[arg(long, value_name = "PART,..", value_delimiter = ',', value_enum)]
     pub only: Vec<Part>,
     /// Print the parts with what each does, and end.
@@ -99,6 +101,8 @@ pub enum Part {
     Kernels,
     /// Tokens per second of GPT-2, BERT and Llama in training, and where the time of a step goes, kernel by kernel.
     Models,
+    /// Attention on products of warpgroups, on compute capability 9.0: against the CPU, and timed at several lengths.
+    Warpgroups,
 }
 
 impl Part {
@@ -110,6 +114,7 @@ impl Part {
         Part::Overlap,
         Part::Kernels,
         Part::Models,
+        Part::Warpgroups,
     ];
 
     /// Whether it is about time.
@@ -185,6 +190,11 @@ impl Place {
         Ok(Arc::new(CudaBackend::open(self.number, &options)?))
     }
 
+    /// How the same device is opened for attention on products of warpgroups.
+    fn with_warpgroup_attention(&self) -> CudaOptions {
+        CudaOptions { warpgroup_attention: true, ..self.options.clone() }
+    }
+
     /// After a failure: note if the device is lost by it. A kernel that died leaves a device whose every later call
     /// fails, while other failures are told once.
     fn note_loss(&self, after: &str, report: &mut Report) {
@@ -222,8 +232,9 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         };
     }
     let threads = Processors::of_this_process().default_threads();
-    // With graphs is what is measured beside the rest, not the rest.
-    let cuda = CudaOptions { host: Some(cpu_options(threads)?), graphs: false, ..cuda_options() };
+    // With graphs and warpgroups is what is measured beside the rest, not the rest.
+    let host = Some(cpu_options(threads)?);
+    let cuda = CudaOptions { host, graphs: false, warpgroup_attention: false, ..cuda_options() };
     let environment = match Environment::find(options.device, &cuda) {
         Ok(environment) => environment,
         Err(missing) => {
@@ -289,6 +300,10 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
             Part::Overlap => overlap::overlap(place, report),
             Part::Kernels => ceilings(report).and_then(|known| kernels::kernels(place, known, budget, report)),
             Part::Models => ceilings(report).and_then(|known| models::models(place, known, options, report)),
+            Part::Warpgroups => {
+                let known = if report.emulated && !options.measure { Ok(None) } else { ceilings(report).map(Some) };
+                known.and_then(|known| warpgroups::warpgroups(place, &options.rows, known, budget, report))
+            }
         };
         if let Err(error) = done {
             report.fail(format!("{}: {error}", part.name()));

@@ -182,6 +182,11 @@ impl CudaBackend {
         self.context.pci_bus_id()
     }
 
+    /// Compute capability of the device, major and minor.
+    pub fn capability(&self) -> (u32, u32) {
+        self.context.properties().capability
+    }
+
     /// How many matrix products were made in each way since the device was opened: what cuBLASLt does alone is fastest.
     pub fn products(&self) -> Vec<(&'static str, u64)> {
         self.blas.made()

@@ -8,14 +8,15 @@
 use bmtrain_core::conformance::{self, Case};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{DType, Device};
+use cuda_emulator::declared::Declared;
 use cuda_emulator::launches::launched_by;
-use cuda_emulator::{Driver, TOLD, with_driver};
+use cuda_emulator::{Checker, Driver, TOLD, with_driver};
 use std::sync::Arc;
 
 fn open() -> Device {
     let compiled = Some(cuda_emulator::compiled_kernels());
     let options = CudaOptions { compiled, warpgroup_attention: true, ..CudaOptions::default() };
-    Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()))
+    Device::new(Arc::new(Declared::new(Arc::new(CudaBackend::open(0, &options).unwrap()))))
 }
 
 /// Rows of attention whose heads have a size that the kernels serve.
@@ -53,6 +54,28 @@ fn attention_on_warpgroup_products_agrees_with_the_cpu_and_repeats_its_bits() {
     });
 }
 
+/// A row with one tile of keys and one with several, on a device whose accesses are watched.
+fn is_clean(test: &str, checker: Checker) {
+    with_driver(test, Driver::Checked(checker), &[], || {
+        let (reference, tested) = (Device::cpu(1).unwrap(), open());
+        for part in ["64, 63 queries, 17 keys", "128, 130 queries, 390 keys"] {
+            let case = rows().into_iter().find(|case| case.name.contains(part)).unwrap();
+            let (check, launches) = launched_by(|| conformance::compare(&reference, &tested, &case, DType::F16));
+            assert!(check.unwrap().passed() && launches.iter().any(|one| one.kernel.contains("wgmma")), "{part}");
+        }
+    });
+}
+
+#[test]
+fn accesses_of_warpgroups_are_inside_of_their_views() {
+    is_clean("accesses_of_warpgroups_are_inside_of_their_views", Checker::Addresses);
+}
+
+#[test]
+fn accesses_of_warpgroups_are_ordered() {
+    is_clean("accesses_of_warpgroups_are_ordered", Checker::Races);
+}
+
 #[test]
 fn other_devices_and_drivers_compute_attention_as_before() {
     let test = "other_devices_and_drivers_compute_attention_as_before";
@@ -79,7 +102,7 @@ fn any_order_of_warps_copies_and_products_gives_the_results_of_the_formula() {
     }
 }
 
-/// Mistakes in the kernel, and what the program says of each.
+/// Mistakes in the kernel, and what the program prints for each.
 const MISTAKES: [(&str, &str, &str); 13] = [
     ("wait_products<1>();", "", "from the formula"),
     (

@@ -47,7 +47,7 @@ impl TensorMap {
         let dtype = match dtype {
             DType::F16 => F16,
             DType::BF16 => BF16,
-            _ => return Err(Error::argument("tensor map", format!("{} is no 16-bit float", dtype.name()))),
+            _ => return Err(Error::argument("tensor map", format!("{}: only f16 and bf16", dtype.name()))),
         };
         let Some(encode) = functions()?.tensor_map else {
             return Err(super::failure("cuTensorMapEncodeTiled", "the driver is older than CUDA 12.0; update it"));
