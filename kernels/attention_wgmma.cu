@@ -68,6 +68,7 @@ __device__ __forceinline__ void copy_tile(Number* to, const TensorMap& from, int
 template <int Head, class Number>
 __device__ __forceinline__ void copy_all(const WarpgroupArguments& a, const Work<Head, Number>& work) {
     copy_tile<Head>(work.queries, a.q, work.n, work.row, work.b, work.has_queries);
+#pragma unroll 1
     for (int tile = 0; tile < work.tiles; ++tile) {
         const int place = tile % 2, row = work.start + tile * kWarpgroupKeys;
         wait_for_phase(work.keys_read + place, parity_of(tile) ^ 1u);
@@ -118,6 +119,14 @@ __device__ __forceinline__ void is_read(PhaseBarrier* place) {
     if (threadIdx.x % kWarpThreads == 0) {
         arrive(place);
     }
+}
+
+// Waits for the product that makes results, which has then read its values.
+template <int Tiles>
+__device__ __forceinline__ void finish_results(float (&out)[Tiles][4], PhaseBarrier* values_read) {
+    wait_products<0>();
+    hold(out);
+    is_read(values_read);
 }
 
 // Results and sums of exponentials of a warp's 16 rows, straight from registers: small beside what is read.
@@ -186,6 +195,7 @@ __device__ __forceinline__ void compute(const AttentionArguments& a, const Work<
             end_products();
             wait_for_phase(work.has_values + last, parity_of(tile - 1));
             hold(out[0]);
+            hold(probabilities);
             begin_products();
             begin_results<Head>(probabilities, work.values + last * work.kTile, out[0]);
             end_products();
@@ -193,18 +203,20 @@ __device__ __forceinline__ void compute(const AttentionArguments& a, const Work<
             hold(scores[0]);
             is_read(work.keys_read + place);
             apply_rules<false, false>(a, Corner{work.b, work.n, row, work.start + tile * kWarpgroupKeys}, scores);
-            const bool corrected = soften<false>(a, scores, largest, sum, corrections);
-            wait_products<0>();
-            hold(out[0]);
-            is_read(work.values_read + last);
-            if (corrected) {
+            // Both ways wait by themselves: a wait before the branch is moved up to the maximum of the scores by the
+            // assembler, and then nothing runs beside the product.
+            if (soften<false>(a, scores, largest, sum, corrections)) {
+                finish_results(out[0], work.values_read + last);
                 correct(out, corrections);
+            } else {
+                finish_results(out[0], work.values_read + last);
             }
             round_scores<Number>(scores[0], probabilities);
         }
         const int last = work.tiles - 1;
         wait_for_phase(work.has_values + last % 2, parity_of(last));
         hold(out[0]);
+        hold(probabilities);
         begin_products();
         begin_results<Head>(probabilities, work.values + last % 2 * work.kTile, out[0]);
         end_products();

@@ -39,7 +39,7 @@ inline void end_products() { emulator::end_products(); }
 template <int Left> inline void wait_products() { emulator::wait_products(Left); }
 template <int Count> inline void take_registers() { emulator::set_registers(Count); }
 template <int Count> inline void give_registers() { emulator::set_registers(Count); }
-template <int Tiles> inline void hold(float (&)[Tiles][4]) {}
+template <class Value, int Count> inline void hold(Value (&)[Count][4]) {}
 template <class Number> constexpr emulator::Half emulated_half();
 template <> constexpr emulator::Half emulated_half<f16>() { return emulator::Half::f16; }
 template <> constexpr emulator::Half emulated_half<bf16>() { return emulator::Half::bf16; }
@@ -105,11 +105,18 @@ template <int Count> __device__ __forceinline__ void take_registers() {
 template <int Count> __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }
-// Keeps the compiler from moving what it does with sums to the other side of this place.
+// Keeps the compiler from moving what it does with sums, or with a left operand, to the other side of this place.
 template <int Tiles> __device__ __forceinline__ void hold(float (&sums)[Tiles][4]) {
 #pragma unroll
     for (int tile = 0; tile < Tiles; ++tile) {
         asm volatile("" : "+f"(sums[tile][0]), "+f"(sums[tile][1]), "+f"(sums[tile][2]), "+f"(sums[tile][3])::"memory");
+    }
+}
+
+template <int Steps> __device__ __forceinline__ void hold(unsigned (&left)[Steps][4]) {
+#pragma unroll
+    for (int step = 0; step < Steps; ++step) {
+        asm volatile("" : "+r"(left[step][0]), "+r"(left[step][1]), "+r"(left[step][2]), "+r"(left[step][3])::"memory");
     }
 }
 

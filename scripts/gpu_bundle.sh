@@ -6,7 +6,7 @@
 # Blackwell (sm_100); PyTorch's side of the models, torch_gpu_step.py; run.sh with the calls (docs/gpu-check.md).
 # Other devices need NVRTC, which compiles the sources in gpu-check.
 #
-# The profile is cargo's, release by default. DIRECTORY must not exist. A bundle of 64 MiB or more is an error. The
+# The profile is cargo's, release by default. DIRECTORY must not exist. An archive of 64 MiB or more is an error. The
 # machine that makes it needs no GPU, but a C library no newer than the other machine's.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
@@ -51,8 +51,9 @@ cp "$root/scripts/torch_gpu_step.py" "$directory"
 cp "$root/scripts/gpu_run.sh" "$directory/run.sh"
 tar -C "$(dirname "$directory")" -czf "$directory.tar.gz" "$(basename "$directory")"
 
-bytes="$(du -sb "$directory" | cut -f 1)"
-[ "$bytes" -lt $((64 << 20)) ] || fail "gpu_bundle.sh $directory" "it has $((bytes >> 20)) MiB, and 63 are the most" \
+bytes="$(stat -c %s "$directory.tar.gz")"
+[ "$bytes" -lt $((64 << 20)) ] ||
+    fail "gpu_bundle.sh $directory" "its archive has $((bytes >> 20)) MiB, and 63 are the most" \
     "leave out --architectures, or take the profile release"
-note "$directory: $((bytes >> 20)) MiB"
+note "$directory: $(du -sb "$directory" | awk '{ print int($1 / 1048576) }') MiB, as archive $((bytes >> 20)) MiB"
 printf '%s\n' "$directory.tar.gz"

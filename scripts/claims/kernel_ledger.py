@@ -54,6 +54,8 @@ def blocks(architecture, registers, shared, threads):
 
 
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z]\w*)(\.[\w.]*)?")
+# A wait for groups of products of a warpgroup, and how many may be under way after it.
+PRODUCTS_WAIT = re.compile(r"\sWARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)")
 SECTION = re.compile(r"\.text\.(\w+):$")
 # Instructions that are counted whatever their modifiers are, and those that are counted by the bits they access.
 COUNTED = {"HMMA", "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "BAR", "LDL", "STL", "LD", "ST"}
@@ -62,20 +64,25 @@ WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 2
 # Instructions in which all lanes of a warp have to take part: never under a predicate.
 COLLECTIVE = ("HMMA", "HGMMA", "LDSM")
 # What decides how machine code is read, for the key of what was compiled before.
-READING = (INSTRUCTION.pattern, SECTION.pattern, sorted(COUNTED), sorted(BY_WIDTH), WIDTHS, COLLECTIVE)
+READING = (INSTRUCTION.pattern, SECTION.pattern, PRODUCTS_WAIT.pattern, sorted(COUNTED), sorted(BY_WIDTH), WIDTHS,
+           COLLECTIVE)
 
 
 def counts(disassembly):
     """What nvdisasm printed of a unit as {kernel: {instruction: number}}; functions that were not inlined belong to
     the kernel they are a part of."""
-    kernels, kernel = {}, None
+    kernels, kernel, is_beside = {}, None, False
     for line in disassembly.splitlines():
         if found := SECTION.match(line):
-            kernel = kernels.setdefault(found[1], Counter())
+            kernel, is_beside = kernels.setdefault(found[1], Counter()), False
+        elif kernel is not None and (found := PRODUCTS_WAIT.search(line)):
+            is_beside = found[1] != "0"
         elif kernel is not None and (found := INSTRUCTION.match(line)):
             predicate, name, modifiers = found.groups()
             if name in COUNTED:
                 kernel[name] += 1
+                if name == "MUFU" and is_beside:
+                    kernel["MUFU_beside"] += 1
                 if predicate and name in COLLECTIVE:
                     kernel[f"predicated {name}"] += 1
             elif name in BY_WIDTH:
@@ -119,7 +126,7 @@ def shared_at_launch(text, kernel):
 # The order of a line. What is 0 for every architecture is left out.
 WIDE = (256, 128, 64, 32, 16, 8)
 COLUMNS = ("threads", "registers", "blocks", "shared", "stack", "spill_stores", "spill_loads", "LDL", "STL", "HMMA",
-           "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "BAR", *(f"LDG.{bits}" for bits in WIDE),
+           "HGMMA", "UTMALDG", "LDSM", "LDGSTS", "MUFU", "MUFU_beside", "BAR", *(f"LDG.{bits}" for bits in WIDE),
            *(f"STG.{bits}" for bits in WIDE), "LD", "ST")
 # What takes local memory, and so a reason.
 LOCAL = ("stack", "spill_stores", "spill_loads", "LDL", "STL")
@@ -131,9 +138,10 @@ HEADER = f"""\
 # threads: the most of a block. registers: of a thread. blocks: how many a multiprocessor holds at once, computed.
 # shared: bytes of a block, of attention_mma and attention_wgmma with those that the launch adds. stack, spill_*: bytes
 # of a thread. The others are instructions in the machine code. HMMA: products on tensor cores, HGMMA: of a warpgroup;
-# UTMALDG: copies of boxes of tensors; LDSM: ldmatrix; LDGSTS: cp.async;
-# MUFU: powers of two, logarithms, reciprocals; BAR: barriers; LDG, STG: accesses to global memory, by bits; LD, ST:
-# accesses to memory that is told apart at run time; LDL, STL: accesses to local memory. What is 0 is left out.
+# UTMALDG: copies of boxes of tensors; LDSM: ldmatrix; LDGSTS: cp.async; MUFU: powers of two, logarithms, reciprocals;
+# MUFU_beside: MUFU while a product of a warpgroup is under way; BAR: barriers; LDG, STG: accesses to global memory, by
+# bits; LD, ST: accesses to memory that is told apart at run time; LDL, STL: accesses to local memory. What is 0 is left
+# out.
 
 """
 DTYPES = re.compile(r"(.*)_(bf16|f16|f32|mixed)$")

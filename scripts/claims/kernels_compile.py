@@ -57,6 +57,8 @@ def nvrtc(toolkit, name, text, architecture):
     log = output("ProgramLog").rstrip(b"\0").decode(errors="replace")
     if status != 0:
         raise RuntimeError(f"{name}: NVRTC for {architecture} (error {status}):\n{log}")
+    if "instructions are serialized" in log:
+        raise RuntimeError(f"{name}: products of warpgroups for {architecture} wait for each other:\n{log}")
     ptx, cubin = output("PTX").rstrip(b"\0").decode(), output("CUBIN")
     library.nvrtcDestroyProgram(ctypes.byref(program))
     return log, ptx, cubin

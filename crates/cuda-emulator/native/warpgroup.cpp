@@ -162,6 +162,9 @@ struct Product {
     // Rows g and g + 8, where they came from registers; else the descriptor has their place.
     bool from_registers;
     float left[2][terms];
+    // The registers, and what was in them when the product was given.
+    const unsigned* registers;
+    unsigned given[4];
     unsigned long long left_place;
     unsigned long long right_place;
     bool right_has_terms;
@@ -239,8 +242,10 @@ void carry_out(Products& mine, const Product& product) {
     const auto me = static_cast<unsigned>(lane());
     const unsigned g = me / 4, t = me % 4, warp = thread_number() / 32 % 4;
     float left[2][terms];
+    bool spoilt = product.spoilt;
     if (product.from_registers) {
         std::memcpy(left, product.left, sizeof left);
+        spoilt = spoilt || std::memcmp(product.registers, product.given, sizeof product.given) != 0;
     } else {
         const Operand operand(product.left_place);
         for (unsigned half = 0; half < 2; ++half) {
@@ -263,7 +268,7 @@ void carry_out(Products& mine, const Product& product) {
                 *low += left[0][k] * value;
                 *high += left[1][k] * value;
             }
-            if (product.spoilt) {
+            if (spoilt) {
                 *low = *high = std::numeric_limits<float>::quiet_NaN();
             }
         }
@@ -390,6 +395,9 @@ void wait_products(unsigned left) {
     const sanitizer::Unseen unseen;
     Products& mine = products();
     mine.fenced = 0;
+    if (left == 0 && mine.count > (mine.groups == 0 ? 0 : mine.ends[mine.groups - 1])) {
+        stop("a thread waits for products that are in no group");
+    }
     if (mine.groups <= left) {
         return;
     }
@@ -454,6 +462,8 @@ void multiply_columns(Half kind, float* sums, unsigned tiles, const unsigned* le
     product.from_registers = true;
     std::memcpy(product.left[0], here.left[turn][g], sizeof product.left[0]);
     std::memcpy(product.left[1], here.left[turn][g + 8], sizeof product.left[1]);
+    product.registers = left;
+    std::memcpy(product.given, left, sizeof product.given);
     product.right_place = right;
     product.right_has_terms = true;
     product.add = true;

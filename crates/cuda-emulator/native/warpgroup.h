@@ -3,9 +3,9 @@
 // What runs beside the threads is carried out at a random time in what the device allows: a copy between where it is
 // given and where no thread can go on without it; a product between where it is given and where its thread waits for
 // its group, from what is in shared memory then. Until that wait its sums are not numbers, and what is written to them
-// is lost. Products before which no fence came since the last wait have sums that are not numbers. What is not shown:
-// ordinary stores to shared memory that products or copies would read without a fence, and a left operand in registers
-// that changes before it is read.
+// is lost. Products before which no fence came since the last wait, and products whose left operand in registers has
+// changed before they are carried out, have sums that are not numbers. What is not shown: ordinary stores to shared
+// memory that products or copies would read without a fence.
 #pragma once
 
 namespace emulator {

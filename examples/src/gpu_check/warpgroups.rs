@@ -4,8 +4,9 @@
 use super::Place;
 use super::kernels::Ceilings;
 use super::report::Report;
-use bmtrain_core::conformance::{self, Sizes, Wanted, compare, speed};
+use bmtrain_core::conformance::{self, Case, Sizes, Wanted, compare, compare_bits, speed};
 use bmtrain_core::cuda::CudaBackend;
+use bmtrain_core::ops::{self, AttentionOptions};
 use bmtrain_core::{Backend, DType, Device};
 use model_center::Result;
 use serde_json::{Value, json};
@@ -28,7 +29,10 @@ pub fn warpgroups(
         report.row("warpgroup attention", "left out: it is for compute capability 9.0 alone");
         return Ok(());
     }
-    let checks = agreement(place, wanted, report)?;
+    let mut checks = agreement(place, wanted, report)?;
+    if !report.is_lost() {
+        checks.extend(long(place, report)?);
+    }
     let mut times = Vec::new();
     if let Some(ceilings) = ceilings.filter(|_| !report.is_lost()) {
         for head_size in [64, 128] {
@@ -43,9 +47,60 @@ pub fn warpgroups(
 }
 
 /// The device with these kernels.
-fn device(place: &Place) -> Result<Device> {
+fn open(place: &Place) -> Result<(Arc<CudaBackend>, Device)> {
     let backend = Arc::new(CudaBackend::open(place.number, &place.with_warpgroup_attention())?);
-    Ok(Device::new(backend as Arc<dyn Backend>))
+    Ok((Arc::clone(&backend), Device::new(backend as Arc<dyn Backend>)))
+}
+
+/// Whether a kernel of the unit was launched; a failure where not: other kernels were used then.
+fn is_used(backend: &CudaBackend, head_size: usize, dtype: DType, report: &mut Report) -> bool {
+    let unit = format!("attention_wgmma_{head_size}_{dtype}");
+    let is_used = backend.loaded_units().contains(&&unit[..]);
+    if !is_used {
+        report.fail(format!("warpgroups: {unit} was not used: this driver or these kernels lack what it needs"));
+    }
+    is_used
+}
+
+/// Many tiles of keys and more blocks than a device has multiprocessors, heads that share keys, projections in one
+/// tensor: against the other kernels, and again for the same bits.
+fn long(place: &Place, report: &mut Report) -> Result<Vec<Value>> {
+    let (length, times) = if report.emulated { (140, 1) } else { (4096, 20) };
+    let (tested, others) = (open(place)?, place.device());
+    let mut checks = Vec::new();
+    for (head_size, window) in [(64, None), (64, Some(length / 3)), (128, None)] {
+        let (heads, kv_heads) = (8, 2);
+        let options =
+            move || AttentionOptions { causal: true, kv_heads, window, ..AttentionOptions::new(heads, head_size) };
+        let name = format!("{length} tokens, heads of {head_size}{}", if window.is_some() { ", window" } else { "" });
+        let case = Case::one(name, move |cx, v| ops::attention_fused(cx, &v[0], &options()));
+        let case = case.constant("qkv", [2, length, (heads + 2 * kv_heads) * head_size]);
+        for dtype in [DType::F16, DType::BF16] {
+            let compared = compare(&others, &tested.1, &case, dtype);
+            let agrees = compared.as_ref().is_ok_and(|check| check.passed());
+            let repeats = (0..times)
+                .all(|_| agrees && compare_bits(&tested.1, &tested.1, &case, dtype).is_ok_and(|check| check.passed()));
+            if !agrees {
+                report.fail(format!("warpgroups: {} {dtype} beside the other kernels: {compared:?}", case.name));
+            } else if !repeats {
+                report.fail(format!("warpgroups: {} {dtype}: other bits in another run", case.name));
+            }
+            checks.push(json!({
+                "row": case.name, "dtype": dtype.to_string(), "repeats": repeats,
+                "passed": agrees && repeats && is_used(&tested.0, head_size, dtype, report),
+                "error": compared.as_ref().ok().map(|check| check.error),
+            }));
+            if compared.is_err() {
+                place.note_loss(&format!("{} {dtype} with warpgroup attention", case.name), report);
+            }
+            if report.is_lost() {
+                return Ok(checks);
+            }
+        }
+    }
+    let passed = checks.iter().filter(|check| check["passed"] == true).count();
+    report.row("  long sequences", format!("{passed} of {} as the other kernels, with the same bits", checks.len()));
+    Ok(checks)
 }
 
 /// Rows of the conformance table that have heads of a size that there are kernels for.
@@ -54,7 +109,7 @@ fn agreement(place: &Place, wanted: &str, report: &mut Report) -> Result<Vec<Val
         |name: &str| name.starts_with("attention") && (name.contains("head size 64") || name.contains("head size 128"));
     let cases = conformance::cases();
     let cases: Vec<_> = cases.iter().filter(|case| is_served(&case.name) && case.name.contains(wanted)).collect();
-    let (reference, tested) = (Device::cpu(place.threads)?, device(place)?);
+    let (reference, tested) = (Device::cpu(place.threads)?, open(place)?.1);
     let mut checks = Vec::new();
     let mut failed = 0;
     'rows: for case in cases {
@@ -100,7 +155,9 @@ fn time(
         })?;
         Ok(rate)
     };
-    let (warpgroups, others) = (rate(&device(place)?)?, rate(&place.device())?);
+    let (backend, device) = open(place)?;
+    let (warpgroups, others) = (rate(&device)?, rate(&place.device())?);
+    is_used(&backend, head_size, DType::BF16, report);
     report.row(
         format!("  heads of {head_size}, {} x {length} tokens", sizes.batch),
         format!(

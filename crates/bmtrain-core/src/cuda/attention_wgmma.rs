@@ -62,20 +62,27 @@ pub(super) fn chosen(launch: &Launch<'_>, shape: AttentionShape, dtype: DType) -
     if !serves || [batch, heads, queries, keys].contains(&0) {
         return None;
     }
-    kernel(head_size, dtype)
+    kernel(head_size, dtype).filter(|name| launch.modules.has(name.unit))
 }
 
 /// Where the rows of heads are, in tiles.
-fn map(heads: &Heads<'_>, (batch, rows, count, head_size): (usize, usize, usize, usize)) -> Result<TensorMap> {
-    // A dimension of one element may have any stride in memory, and none that is not a multiple of 16 in a map.
-    let stride = |size: usize, stride: usize| if size == 1 { 16 } else { 2 * stride };
-    TensorMap::of(&Tensor {
+fn map(
+    launch: &Launch<'_>,
+    heads: &Heads<'_>,
+    (batch, rows, count, head_size): (usize, usize, usize, usize),
+) -> Result<TensorMap> {
+    let head = 2 * head_size;
+    // A dimension of one element may have any stride in memory; in a map it begins after the one before it.
+    let row = if rows == 1 { head * count } else { 2 * heads.row_stride };
+    let sequence = if batch == 1 { row * rows } else { 2 * heads.batch_stride };
+    let tensor = Tensor {
         address: heads.view.address(),
         dtype: heads.view.dtype(),
         size: [head_size, count, rows, batch],
-        stride: [stride(count, head_size), stride(rows, heads.row_stride), stride(batch, heads.batch_stride)],
+        stride: [head, row, sequence],
         block: [COLUMNS as u32, 1, ROWS as u32, 1],
-    })
+    };
+    TensorMap::of(launch.modules.context(), &tensor)
 }
 
 /// Queue the kernel that was chosen.
@@ -91,9 +98,9 @@ pub(super) unsafe fn forward(
 ) -> Result<()> {
     let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = a.inputs.shape;
     let arguments = WarpgroupArguments {
-        q: map(&a.inputs.q, (batch, queries, heads, head_size))?,
-        k: map(&a.inputs.k, (batch, keys, kv_heads, head_size))?,
-        v: map(&a.inputs.v, (batch, keys, kv_heads, head_size))?,
+        q: map(launch, &a.inputs.q, (batch, queries, heads, head_size))?,
+        k: map(launch, &a.inputs.k, (batch, keys, kv_heads, head_size))?,
+        v: map(launch, &a.inputs.v, (batch, keys, kv_heads, head_size))?,
         attention,
         padding: [0; PADDING],
     };

@@ -21,6 +21,14 @@ impl Images {
         }
     }
 
+    /// Whether there are kernels of a unit for such a device, as far as that can be known before they are loaded.
+    pub(super) fn has(&self, unit: &Unit, properties: Properties) -> bool {
+        match self {
+            Images::Directory(directory) => directory.join(format!("{}.cubin", unit.name)).is_file(),
+            Images::Compiled(compiler) => compiler.serves(unit, properties),
+        }
+    }
+
     pub(super) fn of(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
         match self {
             Images::Directory(directory) => {

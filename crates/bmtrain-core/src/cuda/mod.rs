@@ -187,6 +187,11 @@ impl CudaBackend {
         self.context.properties().capability
     }
 
+    /// Names of the units of kernels that were loaded so far, sorted: what was launched is in one of them.
+    pub fn loaded_units(&self) -> Vec<&'static str> {
+        self.modules.loaded_units()
+    }
+
     /// How many matrix products were made in each way since the device was opened: what cuBLASLt does alone is fastest.
     pub fn products(&self) -> Vec<(&'static str, u64)> {
         self.blas.made()

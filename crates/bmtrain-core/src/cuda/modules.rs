@@ -39,6 +39,8 @@ pub(super) struct Modules {
 struct Loaded {
     /// With the bytes of shared memory that their launches may choose.
     functions: HashMap<Name, (Function, u32)>,
+    /// Units that were asked for, and whether they can be had.
+    there: HashMap<&'static str, bool>,
     // Outlives every use of the functions: dropped with the backend.
     modules: HashMap<&'static str, Module>,
 }
@@ -48,12 +50,36 @@ impl Modules {
         Modules { context: Arc::clone(context), images, loaded: Mutex::default() }
     }
 
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The units that were loaded, in the order of their names.
+    pub(super) fn loaded_units(&self) -> Vec<&'static str> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut units: Vec<_> = loaded.modules.keys().copied().collect();
+        units.sort_unstable();
+        units
+    }
+
+    /// Whether a unit is there for this device, found once. Where it is not, a warning reports that once.
+    pub(super) fn has(&self, unit: &'static str) -> bool {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        *loaded.there.entry(unit).or_insert_with(|| {
+            let there = Unit::named(unit).is_some_and(|unit| self.images.has(unit, self.context.properties()));
+            if !there {
+                tracing::warn!(unit, "these kernels cannot be had for this device; others are used");
+            }
+            there
+        })
+    }
+
     /// A kernel that takes a structure of `bytes` bytes and may choose up to `shared` bytes of shared memory.
     pub(super) fn function(&self, name: Name, bytes: usize, shared: u32) -> Result<Function> {
         /// From here on shared memory decides how many blocks a multiprocessor holds.
         const MUCH: u32 = 16 << 10;
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let Loaded { functions, modules } = &mut *loaded;
+        let Loaded { functions, modules, .. } = &mut *loaded;
         if let Some((function, granted)) = functions.get_mut(&name) {
             if shared > *granted {
                 function.allow_shared(&self.context, shared)?;

@@ -103,11 +103,11 @@ fn any_order_of_warps_copies_and_products_gives_the_results_of_the_formula() {
 }
 
 /// Mistakes in the kernel, and what the program prints for each.
-const MISTAKES: [(&str, &str, &str); 13] = [
+const MISTAKES: [(&str, &str, &str); 15] = [
     ("wait_products<1>();", "", "from the formula"),
     (
-        "            wait_products<0>();\n            hold(out[0]);\n            is_read(work.values_read",
-        "            hold(out[0]);\n            is_read(work.values_read",
+        "    wait_products<0>();\n    hold(out);\n    is_read(values_read);",
+        "    is_read(values_read);",
         "from the formula",
     ),
     (
@@ -128,6 +128,17 @@ const MISTAKES: [(&str, &str, &str); 13] = [
         "from the formula",
     ),
     ("kPlacesOf128Bytes = 1", "kPlacesOf128Bytes = 2", "a layout that the emulator does not have"),
+    (
+        "            if (soften<false>(a, scores, largest, sum, corrections)) {",
+        "            const bool corrected = soften<false>(a, scores, largest, sum, corrections);\n            \
+         round_scores<Number>(scores[0], probabilities);\n            if (corrected) {",
+        "from the formula",
+    ),
+    (
+        "        end_products();\n        wait_products<0>();\n        hold(out[0]);",
+        "        wait_products<0>();\n        hold(out[0]);",
+        "in no group",
+    ),
     ("take_registers<240>", "take_registers<256>", "more registers than there are"),
 ];
 

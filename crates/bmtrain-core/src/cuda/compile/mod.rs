@@ -30,9 +30,20 @@ impl Compiler {
         Compiler { options: options.clone(), cache, nvrtc: OnceLock::new(), warned: Once::new() }
     }
 
+    /// Whether a unit can be compiled for a device: units for one architecture alone need a compiler that knows it.
+    pub(super) fn serves(&self, unit: &Unit, properties: Properties) -> bool {
+        let Some(only) = unit.only else { return true };
+        let Ok(nvrtc) = self.nvrtc() else { return false };
+        Target::of(properties.capability, nvrtc.known()).is_ok_and(|target| target.architecture == only)
+    }
+
+    fn nvrtc(&self) -> Result<&Nvrtc> {
+        self.nvrtc.get_or_init(|| Nvrtc::open(&self.options)).as_ref().map_err(Clone::clone)
+    }
+
     /// The kernels of a unit for a device, from the cache if they are there.
     pub(super) fn image(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
-        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::open(&self.options)).as_ref().map_err(Clone::clone)?;
+        let nvrtc = self.nvrtc()?;
         let target = Target::of(properties.capability, nvrtc.known())?;
         if target.image == Image::Ptx {
             self.warned.call_once(|| warn_of_translation(nvrtc, properties.capability, &target));

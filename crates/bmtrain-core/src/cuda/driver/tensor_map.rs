@@ -1,6 +1,7 @@
 //! Descriptions of tensors, with which the copy engine of compute capability 9.0 finds the boxes that it copies.
 #![allow(unsafe_code)]
 
+use super::Context;
 use super::functions::{answer, functions};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -37,7 +38,7 @@ impl TensorMap {
     ///
     /// # Errors
     /// A driver before CUDA 12.0; an address or strides that are no multiples of 16; sizes that a map cannot have.
-    pub(in crate::cuda) fn of(tensor: &Tensor) -> Result<Self> {
+    pub(in crate::cuda) fn of(context: &Context, tensor: &Tensor) -> Result<Self> {
         // `CUtensorMapDataType`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion`.
         const F16: i32 = 6;
         const BF16: i32 = 9;
@@ -53,6 +54,7 @@ impl TensorMap {
             return Err(super::failure("cuTensorMapEncodeTiled", "the driver is older than CUDA 12.0; update it"));
         };
         let (size, stride) = (size.map(|size| size as u64), stride.map(|stride| stride as u64));
+        context.bind()?;
         let mut map = TensorMap([0; 16]);
         // SAFETY: as many numbers as there are dimensions, and room for a map that is aligned as the driver asks. The
         // address is written down and not read.
