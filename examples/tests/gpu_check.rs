@@ -110,6 +110,24 @@ fn after_a_kernel_that_kills_the_device_nothing_more_is_run() {
 }
 
 #[test]
+fn with_a_process_for_each_stem_a_kernel_that_kills_the_device_costs_its_own_stem() {
+    let test = "with_a_process_for_each_stem_a_kernel_that_kills_the_device_costs_its_own_stem";
+    let settings = [("EMULATED_CUDA_FAILING_KERNEL", "scale_by_bf16")];
+    with_driver(test, Driver::Emulated, &settings, || {
+        let (output, found) = emulated(&["--only", "conformance", "--rows", "scale_", "--isolate"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(found["device_lost"].is_null(), "{found}");
+        let conformance = &found["parts"]["conformance"];
+        assert_eq!(conformance["failed"], 1, "{conformance}");
+        assert!(conformance["processes"].as_u64() > Some(1), "{conformance}");
+        let checks = conformance["checks"].as_array().unwrap();
+        assert!(checks.iter().any(|check| check["dtype"] == "bf16" && check["passed"] == true), "{conformance}");
+        let failures: Vec<_> = found["failures"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(failures.iter().any(|one| one.contains("the device is lost after the row scale_by/")), "{failures:?}");
+    });
+}
+
+#[test]
 fn a_row_that_fails_alone_stops_nothing() {
     let test = "a_row_that_fails_alone_stops_nothing";
     with_driver(test, Driver::Emulated, &[("EMULATED_CUDA_REFUSED_KERNEL", "softmax_bf16")], || {
@@ -213,7 +231,7 @@ fn without_a_complete_driver_one_line_reports_what_is_missing() {
 #[test]
 fn the_parts_are_listed_and_others_refused() {
     let output = gpu_check(&["--list"]).output().unwrap();
-    assert!(output.status.success() && text(&output.stdout).lines().count() == 7, "{output:?}");
+    assert!(output.status.success() && text(&output.stdout).lines().count() == 8, "{output:?}");
     let output = gpu_check(&["--only", "speed"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("conformance"), "{output:?}");

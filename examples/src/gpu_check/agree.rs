@@ -12,9 +12,20 @@ use model_center::{Error, Result};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Every row of the table whose name contains `wanted`, in every dtype of the row.
-pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<()> {
-    let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.name.contains(wanted)).collect();
+/// The rows of the table whose name contains a text, of one stem or all.
+pub fn rows(wanted: &str, stem: Option<&str>) -> Vec<Case> {
+    let is_wanted = |case: &Case| case.name.contains(wanted) && stem.is_none_or(|stem| stem_of(case) == stem);
+    conformance::cases().into_iter().filter(is_wanted).collect()
+}
+
+/// What the name of a row begins with.
+pub fn stem_of(case: &Case) -> &str {
+    case.name.split('/').next().unwrap_or_default()
+}
+
+/// Every row of [`rows`], in every dtype of the row.
+pub fn conformance(place: &Place, (wanted, stem): (&str, Option<&str>), report: &mut Report) -> Result<()> {
+    let cases = rows(wanted, stem);
     if cases.is_empty() {
         let (reason, fix) = ("no row of the conformance table contains it", "take a shorter text, such as softmax");
         return Err(Error::argument(format!("--rows {wanted}"), reason, fix));

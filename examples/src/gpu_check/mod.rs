@@ -4,6 +4,7 @@
 mod agree;
 mod compare;
 mod environment;
+mod isolated;
 mod kernel_table;
 mod kernels;
 mod models;
@@ -52,6 +53,13 @@ pub struct Options {
     /// Of the conformance table only rows whose name contains this, such as softmax.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub rows: String,
+    /// Compare the rows of each stem of the table, such as softmax, in a process of its own: a kernel that takes the
+    /// device with it, or does not end within --part-limit, costs the rows of its stem alone.
+    #[arg(long, requires = "json")]
+    pub isolate: bool,
+    /// Of the conformance table only the rows of this stem: what a process of --isolate is given.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub stem: Option<String>,
     /// Seconds for the speed of each kernel.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.3, value_parser = seconds)]
     pub seconds: f64,
@@ -284,7 +292,9 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
         }
         report.say(&format!("== {}", part.name()));
         report.write(Some(&part.name()))?;
-        let _watched = options.part_limit.map(|seconds| Watchdog::start(part, Duration::from_secs(seconds.into())));
+        // With --isolate the limit is that of each process.
+        let limit = options.part_limit.filter(|_| !(part == Part::Conformance && options.isolate));
+        let _watched = limit.map(|seconds| Watchdog::start(part, Duration::from_secs(seconds.into())));
         let mut ceilings = |report: &mut Report| match ceilings {
             Some(known) => Ok(known),
             None => Ceilings::measure(place, budget, report).inspect(|measured| ceilings = Some(*measured)),
@@ -295,7 +305,8 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
                 Ok(())
             }
             Part::Intrinsics => agree::intrinsics(place, report),
-            Part::Conformance => agree::conformance(place, &options.rows, report),
+            Part::Conformance if options.isolate => isolated::conformance(options, report),
+            Part::Conformance => agree::conformance(place, (&options.rows, options.stem.as_deref()), report),
             Part::Training => agree::training(place, report),
             Part::Overlap => overlap::overlap(place, report),
             Part::Kernels => ceilings(report).and_then(|known| kernels::kernels(place, known, budget, report)),
