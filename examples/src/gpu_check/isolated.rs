@@ -1,5 +1,5 @@
-//! The conformance table with a process for each stem, so that a kernel that takes the device with it, or never ends, is
-//! named and costs the rows of its stem alone.
+//! The conformance table with a process for each stem, so that a kernel that takes the device with it, or never ends,
+//! costs the rows of its stem alone and is named.
 
 use super::Options;
 use super::agree::{rows, stem_of};

@@ -292,7 +292,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
         }
         report.say(&format!("== {}", part.name()));
         report.write(Some(&part.name()))?;
-        // With --isolate the limit is that of each process.
+        // With --isolate each process has the limit.
         let limit = options.part_limit.filter(|_| !(part == Part::Conformance && options.isolate));
         let _watched = limit.map(|seconds| Watchdog::start(part, Duration::from_secs(seconds.into())));
         let mut ceilings = |report: &mut Report| match ceilings {
