@@ -73,6 +73,15 @@ __device__ __forceinline__ void multiply_turned(const Number* left, const Number
     }
 }
 
+// Two neighbouring tiles of eight columns, rounded, as a left operand.
+template <class Number>
+__device__ __forceinline__ void round_tiles(unsigned (&left)[4], const float (&low)[4], const float (&high)[4]) {
+    left[0] = join_pair<Number>(low[0], low[1]);
+    left[1] = join_pair<Number>(low[2], low[3]);
+    left[2] = join_pair<Number>(high[0], high[1]);
+    left[3] = join_pair<Number>(high[2], high[3]);
+}
+
 // sums[band][j] += scores, rounded, times columns 8 j of the rows of `right`.
 template <int Head, class Number, int Bands, int Tiles>
 __device__ __forceinline__ void multiply_scores(const float (&scores)[Bands][Tiles][4], const Number* right,
@@ -85,11 +94,7 @@ __device__ __forceinline__ void multiply_scores(const float (&scores)[Bands][Til
         unsigned a[Bands][4];
 #pragma unroll
         for (int band = 0; band < Bands; ++band) {
-            const float(&low)[4] = scores[band][k], (&high)[4] = scores[band][k + 1];
-            a[band][0] = join_pair<Number>(low[0], low[1]);
-            a[band][1] = join_pair<Number>(low[2], low[3]);
-            a[band][2] = join_pair<Number>(high[0], high[1]);
-            a[band][3] = join_pair<Number>(high[2], high[3]);
+            round_tiles<Number>(a[band], scores[band][k], scores[band][k + 1]);
         }
 #pragma unroll
         for (int j = 0; j < Head / 8; j += 2) {

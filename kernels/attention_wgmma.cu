@@ -19,7 +19,9 @@
 // Head / 2 for results, 64 for scores and 32 for probabilities.
 // Occupancy: one block a multiprocessor for 128 and for 64: 384 threads with 168 registers each are the whole file.
 
-constexpr int kWarpgroupQueries = 64, kWarpgroupRows = 2 * kWarpgroupQueries, kWarpgroupKeys = 128;
+// Rows of every tile: the queries of a block, keys, values.
+constexpr int kTileRows = 128;
+constexpr int kWarpgroupQueries = kTileRows / 2;
 constexpr int kWarpgroupBlock = 3 * kWarpgroupThreads;
 
 struct WarpgroupArguments {
@@ -32,7 +34,7 @@ struct WarpgroupArguments {
 
 // A block's places in shared memory, and what it works on.
 template <int Head, class Number> struct Work {
-    static constexpr int kTile = 128 * Head;
+    static constexpr int kTile = kTileRows * Head;
 
     Number* queries;
     Number* keys;
@@ -53,14 +55,14 @@ template <int Head, class Number> struct Work {
 // The parity of the phase in which place `tile % 2` has tile `tile`.
 __device__ __forceinline__ unsigned parity_of(int tile) { return static_cast<unsigned>(tile / 2 % 2); }
 
-// A tile of 128 rows of a head.
+// A tile of a head.
 template <int Head, class Number>
 __device__ __forceinline__ void copy_tile(Number* to, const TensorMap& from, int head, int row, int b,
                                           PhaseBarrier* full) {
-    announce(full, 128 * Head * sizeof(Number));
+    announce(full, kTileRows * Head * sizeof(Number));
 #pragma unroll
     for (int column = 0; column < Head; column += kOperandColumns) {
-        copy_box(to + 128 * column, from, column, head, row, b, full);
+        copy_box(to + kTileRows * column, from, column, head, row, b, full);
     }
 }
 
@@ -70,7 +72,7 @@ __device__ __forceinline__ void copy_all(const WarpgroupArguments& a, const Work
     copy_tile<Head>(work.queries, a.q, work.n, work.row, work.b, work.has_queries);
 #pragma unroll 1
     for (int tile = 0; tile < work.tiles; ++tile) {
-        const int place = tile % 2, row = work.start + tile * kWarpgroupKeys;
+        const int place = tile % 2, row = work.start + tile * kTileRows;
         wait_for_phase(work.keys_read + place, parity_of(tile) ^ 1u);
         copy_tile<Head>(work.keys + place * work.kTile, a.k, work.kv, row, work.b, work.has_keys + place);
         wait_for_phase(work.values_read + place, parity_of(tile) ^ 1u);
@@ -78,26 +80,32 @@ __device__ __forceinline__ void copy_all(const WarpgroupArguments& a, const Work
     }
 }
 
-// Scores of a warpgroup's queries and a tile of keys, under way.
+// Gives scores of a warpgroup's queries and a tile of keys: a group of products.
 template <int Head, class Number>
 __device__ __forceinline__ void begin_scores(const Number* queries, const Number* keys, float (&scores)[16][4]) {
+    hold(scores);
+    begin_products();
 #pragma unroll
     for (int column = 0; column < Head; column += 16) {
-        const int block = column / kOperandColumns * kOperandColumns * 128, within = column % kOperandColumns;
-        multiply_rows<Number>(scores, operand_at(queries + block + within, 0), operand_at(keys + block + within, 0),
-                              column > 0);
+        const int at = column / kOperandColumns * kOperandColumns * kTileRows + column % kOperandColumns;
+        multiply_rows<Number>(scores, operand_at(queries + at, 0), operand_at(keys + at, 0), column > 0);
     }
+    end_products();
 }
 
-// Probabilities of a tile times its values, under way.
+// Gives the product of a tile's probabilities and its values, which is added to results: a group of products.
 template <int Head, class Number>
-__device__ __forceinline__ void begin_results(const unsigned (&probabilities)[8][4], const Number* values,
+__device__ __forceinline__ void begin_results(unsigned (&probabilities)[8][4], const Number* values,
                                               float (&out)[Head / 8][4]) {
+    hold(out);
+    hold(probabilities);
+    begin_products();
 #pragma unroll
-    for (int step = 0; step < kWarpgroupKeys / 16; ++step) {
+    for (int step = 0; step < kTileRows / 16; ++step) {
         multiply_columns<Number>(out, probabilities[step],
-                                 operand_at(values + step * 16 * kOperandColumns, 128 * kOperandColumns * 2));
+                                 operand_at(values + step * 16 * kOperandColumns, kTileRows * kOperandColumns * 2));
     }
+    end_products();
 }
 
 // Probabilities rounded to the left operand of the next product.
@@ -105,15 +113,11 @@ template <class Number>
 __device__ __forceinline__ void round_scores(const float (&scores)[16][4], unsigned (&probabilities)[8][4]) {
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
-        const float(&low)[4] = scores[2 * step], (&high)[4] = scores[2 * step + 1];
-        probabilities[step][0] = join_pair<Number>(low[0], low[1]);
-        probabilities[step][1] = join_pair<Number>(low[2], low[3]);
-        probabilities[step][2] = join_pair<Number>(high[0], high[1]);
-        probabilities[step][3] = join_pair<Number>(high[2], high[3]);
+        round_tiles<Number>(probabilities[step], scores[2 * step], scores[2 * step + 1]);
     }
 }
 
-// After all lanes of a warp have waited for the products that read a place.
+// A warp needs a place no more.
 __device__ __forceinline__ void is_read(PhaseBarrier* place) {
     __syncwarp();
     if (threadIdx.x % kWarpThreads == 0) {
@@ -121,12 +125,12 @@ __device__ __forceinline__ void is_read(PhaseBarrier* place) {
     }
 }
 
-// Waits for the product that makes results, which has then read its values.
-template <int Tiles>
-__device__ __forceinline__ void finish_results(float (&out)[Tiles][4], PhaseBarrier* values_read) {
-    wait_products<0>();
-    hold(out);
-    is_read(values_read);
+// Waits for all but the `Left` newest groups of products: these sums are made, and what was multiplied is read.
+template <int Left, int Tiles>
+__device__ __forceinline__ void finish(float (&sums)[Tiles][4], PhaseBarrier* read) {
+    wait_products<Left>();
+    hold(sums);
+    is_read(read);
 }
 
 // Results and sums of exponentials of a warp's 16 rows, straight from registers: small beside what is read.
@@ -175,13 +179,8 @@ __device__ __forceinline__ void compute(const AttentionArguments& a, const Work<
     if (work.tiles > 0) {
         wait_for_phase(work.has_queries, 0);
         wait_for_phase(work.has_keys, 0);
-        hold(scores[0]);
-        begin_products();
         begin_scores<Head>(queries, work.keys, scores[0]);
-        end_products();
-        wait_products<0>();
-        hold(scores[0]);
-        is_read(work.keys_read);
+        finish<0>(scores[0], work.keys_read);
         apply_rules<false, false>(a, Corner{work.b, work.n, row, work.start}, scores);
         soften<false>(a, scores, largest, sum, corrections);
         round_scores<Number>(scores[0], probabilities);
@@ -189,37 +188,24 @@ __device__ __forceinline__ void compute(const AttentionArguments& a, const Work<
         for (int tile = 1; tile < work.tiles; ++tile) {
             const int place = tile % 2, last = 1 - place;
             wait_for_phase(work.has_keys + place, parity_of(tile));
-            hold(scores[0]);
-            begin_products();
             begin_scores<Head>(queries, work.keys + place * work.kTile, scores[0]);
-            end_products();
             wait_for_phase(work.has_values + last, parity_of(tile - 1));
-            hold(out[0]);
-            hold(probabilities);
-            begin_products();
             begin_results<Head>(probabilities, work.values + last * work.kTile, out[0]);
-            end_products();
-            wait_products<1>();
-            hold(scores[0]);
-            is_read(work.keys_read + place);
-            apply_rules<false, false>(a, Corner{work.b, work.n, row, work.start + tile * kWarpgroupKeys}, scores);
+            finish<1>(scores[0], work.keys_read + place);
+            apply_rules<false, false>(a, Corner{work.b, work.n, row, work.start + tile * kTileRows}, scores);
             // Both ways wait by themselves: a wait before the branch is moved up to the maximum of the scores by the
             // assembler, and then nothing runs beside the product.
             if (soften<false>(a, scores, largest, sum, corrections)) {
-                finish_results(out[0], work.values_read + last);
+                finish<0>(out[0], work.values_read + last);
                 correct(out, corrections);
             } else {
-                finish_results(out[0], work.values_read + last);
+                finish<0>(out[0], work.values_read + last);
             }
             round_scores<Number>(scores[0], probabilities);
         }
         const int last = work.tiles - 1;
         wait_for_phase(work.has_values + last % 2, parity_of(last));
-        hold(out[0]);
-        hold(probabilities);
-        begin_products();
         begin_results<Head>(probabilities, work.values + last % 2 * work.kTile, out[0]);
-        end_products();
         wait_products<0>();
         hold(out[0]);
     }
@@ -231,18 +217,27 @@ __device__ __forceinline__ void wgmma_forward(const WarpgroupArguments& all) {
     const AttentionArguments& a = all.attention;
     SHARED_AT_LAUNCH(memory);
     SHARED(PhaseBarrier, barriers, [9]);
-    const Share share = share_of(a, a.queries, kWarpgroupRows, a.heads, a.causal != 0);
+    const Share share = share_of(a, a.queries, kTileRows, a.heads, a.causal != 0);
     const int everything[2] = {0, a.keys};
-    const KeyRange seen = keys_of_tile<false>(a, share.b, share.row, kWarpgroupRows, everything);
-    const int start = seen.first / kWarpgroupKeys * kWarpgroupKeys;
-    const int tiles = start < seen.end ? (seen.end - start + kWarpgroupKeys - 1) / kWarpgroupKeys : 0;
+    const KeyRange seen = keys_of_tile<false>(a, share.b, share.row, kTileRows, everything);
+    const int start = seen.first / kTileRows * kTileRows;
+    const int tiles = start < seen.end ? (seen.end - start + kTileRows - 1) / kTileRows : 0;
     Number* const queries = reinterpret_cast<Number*>(memory + (1024 - shared_place(memory) % 1024) % 1024);
-    constexpr int kTile = Work<Head, Number>::kTile;
-    const Work<Head, Number> work = {
-        queries,      queries + kTile, queries + 3 * kTile,           barriers,  barriers + 1, barriers + 3,
-        barriers + 5, barriers + 7,    share.b,                       share.n,   share.n / (a.heads / a.kv_heads),
-        share.row,    start,           tiles,
-    };
+    Work<Head, Number> work;
+    work.queries = queries;
+    work.keys = queries + work.kTile;
+    work.values = queries + 3 * work.kTile;
+    work.has_queries = barriers;
+    work.has_keys = barriers + 1;
+    work.has_values = barriers + 3;
+    work.keys_read = barriers + 5;
+    work.values_read = barriers + 7;
+    work.b = share.b;
+    work.n = share.n;
+    work.kv = share.n / (a.heads / a.kv_heads);
+    work.row = share.row;
+    work.start = start;
+    work.tiles = tiles;
     if (threadIdx.x == 0) {
         for (int barrier = 0; barrier < 5; ++barrier) {
             make_barrier(barriers + barrier, 1);

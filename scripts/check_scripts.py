@@ -137,6 +137,21 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
         })
         self.assertEqual(kernel_ledger.most_threads(self.PTX), {"first": 128, "second": 1024})
 
+    def test_what_runs_beside_a_product_of_a_warpgroup_is_between_its_waits(self):
+        lines = ("MUFU.EX2 R4, R4", "HGMMA.64x128x16.F32 R24, gdesc[UR4]", "WARPGROUP.DEPBAR.LE gsb0, 0x1",
+                 "MUFU.EX2 R4, R4", "MUFU.EX2 R5, R5", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "MUFU.RCP R4, R4")
+        sass = ".text.third:\n" + "".join(f"        /*{at:04x}*/                   {line} ;\n"
+                                           for at, line in enumerate(lines))
+        self.assertEqual(kernel_ledger.counts(sass), {"third": {"MUFU": 4, "MUFU_beside": 2, "HGMMA": 1}})
+
+    def test_a_unit_for_one_architecture_names_it_in_its_first_line(self):
+        self.assertEqual(kernel_ledger.architectures_of("// for sm_90a alone\nvoid f();\n"), ("sm_90a",))
+        self.assertEqual(kernel_ledger.architectures_of("void f();  // for sm_90a alone\n"),
+                         kernel_ledger.ARCHITECTURES)
+        kernels = {"norm_f32": {"sm_90a": self.kernels()["norm_f32"]["sm_90a"]}}
+        self.assertIn("registers 40,", kernel_ledger.text_of(kernels, {}))
+        self.assertEqual(kernel_ledger.broken_rules(kernels, {}), [])
+
     def test_blocks_of_a_multiprocessor_are_those_of_nvidias_calculator(self):
         # By cuda_occupancy.h of nvidia-cuda-runtime 13.0.96. Registers, shared memory, threads: blocks on each device.
         known = {
@@ -167,6 +182,7 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
         self.assertEqual(at_launch("attention_mma_forward_plain_64_bf16"), (128 + 256) * 72 * 2)
         self.assertEqual(at_launch("attention_mma_forward_general_128_f16"), (128 + 128) * 136 * 2)
         self.assertEqual(at_launch("attention_mma_backward_keys_plain_32_f16"), (256 + 128) * 40 * 2)
+        self.assertEqual(at_launch("attention_wgmma_forward_128_f16"), 5 * 128 * 128 * 2 + 1024)
         self.assertEqual(at_launch("attention_forward_64"), 0)
 
     def test_a_ledger_names_kernels_with_equal_lines_together_and_is_read_back(self):

@@ -131,26 +131,20 @@ pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS]
 /// Optimizers that update each element by itself, Adam apart.
 pub const UPDATE: Source = Source { file: "update.cu", headers: &[RUNS, STEPS], code: include_str!("../update.cu") };
 
-/// [`ATTENTION_MMA`] for a head size and a dtype.
-macro_rules! attention_mma {
-    ($head:literal, $number:literal) => {
-        Unit {
-            name: concat!("attention_mma_", $head, "_", $number),
-            source: &ATTENTION_MMA,
-            defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number)],
-            only: None,
-        }
+/// A source of attention for a head size and a dtype.
+macro_rules! attention {
+    (mma $head:literal, $number:literal) => {
+        attention!("attention_mma_", ATTENTION_MMA, None, $head, $number)
     };
-}
-
-/// [`ATTENTION_WGMMA`] for a head size and a dtype.
-macro_rules! attention_wgmma {
-    ($head:literal, $number:literal) => {
+    (wgmma $head:literal, $number:literal) => {
+        attention!("attention_wgmma_", ATTENTION_WGMMA, Some("sm_90a"), $head, $number)
+    };
+    ($stem:literal, $source:ident, $only:expr, $head:literal, $number:literal) => {
         Unit {
-            name: concat!("attention_wgmma_", $head, "_", $number),
-            source: &ATTENTION_WGMMA,
+            name: concat!($stem, $head, "_", $number),
+            source: &$source,
             defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number)],
-            only: Some("sm_90a"),
+            only: $only,
         }
     };
 }
@@ -159,20 +153,20 @@ macro_rules! attention_wgmma {
 pub const UNITS: &[Unit] = &[
     Unit::plain("adam_8bit", &ADAM_8BIT),
     Unit::plain("attention", &ATTENTION),
-    attention_mma!("128", "bf16"),
-    attention_mma!("128", "f16"),
-    attention_mma!("32", "bf16"),
-    attention_mma!("32", "f16"),
-    attention_mma!("64", "bf16"),
-    attention_mma!("64", "f16"),
-    attention_mma!("80", "bf16"),
-    attention_mma!("80", "f16"),
-    attention_mma!("96", "bf16"),
-    attention_mma!("96", "f16"),
-    attention_wgmma!("128", "bf16"),
-    attention_wgmma!("128", "f16"),
-    attention_wgmma!("64", "bf16"),
-    attention_wgmma!("64", "f16"),
+    attention!(mma "128", "bf16"),
+    attention!(mma "128", "f16"),
+    attention!(mma "32", "bf16"),
+    attention!(mma "32", "f16"),
+    attention!(mma "64", "bf16"),
+    attention!(mma "64", "f16"),
+    attention!(mma "80", "bf16"),
+    attention!(mma "80", "f16"),
+    attention!(mma "96", "bf16"),
+    attention!(mma "96", "f16"),
+    attention!(wgmma "128", "bf16"),
+    attention!(wgmma "128", "f16"),
+    attention!(wgmma "64", "bf16"),
+    attention!(wgmma "64", "f16"),
     Unit::plain("cross_entropy", &CROSS_ENTROPY),
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("embedding", &EMBEDDING),

@@ -13,7 +13,6 @@ from collections import Counter, namedtuple
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 
 
-
 def architectures_of(text):
     """The architectures that a unit is compiled for: one that its first line names, else all."""
     only = re.match(r"// for (\w+) alone\n", text)

@@ -99,26 +99,19 @@ struct Options {
     part: String,
 }
 
-/// A pool of threads.
-struct Pool {
-    threads: threads::Threads,
+/// A pool of `count` threads.
+fn pool(count: usize) -> Result<threads::Threads, Box<dyn Error>> {
+    Ok(threads::Threads::with(CpuOptions::of_environment(count, &|name| std::env::var_os(name))?)?)
 }
 
-impl Pool {
-    fn new(count: usize) -> Result<Self, Box<dyn Error>> {
-        let options = CpuOptions::of_environment(count, &|name| std::env::var_os(name))?;
-        Ok(Pool { threads: threads::Threads::with(options)? })
-    }
-
-    /// The floating-point operations per second that its threads reach in registers.
-    fn peak(&self) -> f64 {
-        measure_peak(self.threads.count(), self.threads.instruction_set())
-    }
+/// The floating-point operations per second that a pool reaches in registers.
+fn peak(pool: &threads::Threads) -> f64 {
+    measure_peak(pool.count(), pool.instruction_set())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
-    let pools: Vec<Pool> = options.threads.iter().map(|count| Pool::new(*count)).collect::<Result<_, _>>()?;
+    let pools: Vec<threads::Threads> = options.threads.iter().map(|count| pool(*count)).collect::<Result<_, _>>()?;
     let mut shapes = shapes();
     shapes.retain(|shape| format!("{} {}", shape.name, shape.role).contains(&options.part));
     if !options.json {
@@ -136,20 +129,20 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Prints the shapes by lines, with a column for each number of threads.
-fn table(options: &Options, pools: &[Pool], shapes: &[Shape]) -> Result<(), Box<dyn Error>> {
-    let peaks: Vec<f64> = pools.iter().map(Pool::peak).collect();
-    for (Pool { threads }, peak) in pools.iter().zip(&peaks) {
-        let (set, count) = (threads.instruction_set(), threads.count());
+fn table(options: &Options, pools: &[threads::Threads], shapes: &[Shape]) -> Result<(), Box<dyn Error>> {
+    let peaks: Vec<f64> = pools.iter().map(peak).collect();
+    for (pool, peak) in pools.iter().zip(&peaks) {
+        let (set, count) = (pool.instruction_set(), pool.count());
         println!("{set}, peak of {count} thread(s) {:.1} GFLOP/s", peak / 1e9);
     }
     print!("{:<12} {:>5} {:>5} {:>5} {:<15}", "", "m", "n", "k", "");
-    pools.iter().for_each(|pool| print!(" {:>22}", format!("{} thread(s)", pool.threads.count())));
+    pools.iter().for_each(|pool| print!(" {:>22}", format!("{} thread(s)", pool.count())));
     println!();
     for shape in shapes {
         let Shape { name, role, size: [m, n, k], .. } = shape;
         print!("{name:<12} {m:>5} {n:>5} {k:>5} {role:<15}");
         for (pool, peak) in pools.iter().zip(&peaks) {
-            let rate = best_rate(shape, Threads::Pool(&pool.threads), options.budget)?;
+            let rate = best_rate(shape, Threads::Pool(pool), options.budget)?;
             print!(" {:>22}", format!("{:.1} GFLOP/s {:>4.1} %", rate / 1e9, rate / peak * 100.0));
         }
         println!();
@@ -159,14 +152,14 @@ fn table(options: &Options, pools: &[Pool], shapes: &[Shape]) -> Result<(), Box<
 }
 
 /// Measures a shape and prints its record.
-fn record(shape: &Shape, pool: &Pool, budget: Duration) -> Result<(), Box<dyn Error>> {
-    let rate = best_rate(shape, Threads::Pool(&pool.threads), budget)?;
+fn record(shape: &Shape, pool: &threads::Threads, budget: Duration) -> Result<(), Box<dyn Error>> {
+    let rate = best_rate(shape, Threads::Pool(pool), budget)?;
     let Shape { name, role, size: [m, n, k], count, .. } = shape;
     let [a, b, c] = [shape.a, shape.b, shape.c].map(|place| place.json());
-    let (threads, set) = (pool.threads.count(), pool.threads.instruction_set());
+    let (threads, set) = (pool.count(), pool.instruction_set());
     print!(r#"{{"name": "{name}", "role": "{role}", "size": [{m}, {n}, {k}], "count": {count:?}, "#);
     print!(r#""a": {a}, "b": {b}, "c": {c}, "threads": {threads}, "isa": "{set}", "#);
-    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / pool.peak());
+    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / peak(pool));
     Ok(())
 }
 

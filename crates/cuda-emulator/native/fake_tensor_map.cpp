@@ -19,6 +19,9 @@ extern "C" fake::Status cuTensorMapEncodeTiled(void* map, int type, unsigned ran
     if (!known || remainder(map, 64) != 0 || remainder(address, 16) != 0) {
         return fake::invalid_value;
     }
+    if (fake::current_context == nullptr) {
+        return fake::invalid_context;
+    }
     emulator::TensorDescription description = {};
     description.magic = emulator::tensor_magic;
     description.address = reinterpret_cast<std::uintptr_t>(address);

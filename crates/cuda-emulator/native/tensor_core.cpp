@@ -90,11 +90,6 @@ bool aligned(const void* place) {
     return reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
 }
 
-float half(Half kind, unsigned word, unsigned which) {
-    const auto bits = static_cast<std::uint16_t>(which == 0 ? word : word >> 16);
-    return kind == Half::f16 ? f32_from_f16(bits) : bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
 // The banks of eight rows that are read at once: each bank of 16 bytes serves one.
 void count_conflicts(const unsigned short* const* rows) {
     unsigned taken = 0;
@@ -107,6 +102,21 @@ void count_conflicts(const unsigned short* const* rows) {
 
 }  // namespace
 
+float half(Half kind, unsigned pair, unsigned which) {
+    const auto bits = static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16);
+    return kind == Half::f16 ? f32_from_f16(bits) : bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+void put_left(Half kind, const unsigned* registers, float (&left)[16][16]) {
+    const auto me = static_cast<unsigned>(lane());
+    const unsigned g = me / 4, t = me % 4;
+    for (unsigned pair = 0; pair < 4; ++pair) {
+        for (unsigned which = 0; which < 2; ++which) {
+            left[g + pair % 2 * 8][2 * t + pair / 2 * 8 + which] = half(kind, registers[pair], which);
+        }
+    }
+}
+
 void multiply(Half kind, float* c, const unsigned* a, unsigned b0, unsigned b1, int line) {
     const sanitizer::Unseen unseen;
     Warp& here = warp();
@@ -115,11 +125,7 @@ void multiply(Half kind, float* c, const unsigned* a, unsigned b0, unsigned b1, 
     const unsigned turn = ++here.products[me] % 2;
     float(&left)[16][16] = here.left[turn];
     float(&right)[16][8] = here.right[turn];
-    for (unsigned word = 0; word < 4; ++word) {
-        for (unsigned which = 0; which < 2; ++which) {
-            left[g + word % 2 * 8][2 * t + word / 2 * 8 + which] = half(kind, a[word], which);
-        }
-    }
+    put_left(kind, a, left);
     for (unsigned which = 0; which < 2; ++which) {
         right[2 * t + which][g] = half(kind, b0, which);
         right[2 * t + 8 + which][g] = half(kind, b1, which);

@@ -10,6 +10,12 @@ namespace emulator {
 
 enum class Half { f16, bf16 };
 
+// The first (0) or second (1) of two 16-bit numbers.
+float half(Half kind, unsigned pair, unsigned which);
+
+// A lane's registers of a left operand of 16 x 16, into its places of the whole.
+void put_left(Half kind, const unsigned* registers, float (&left)[16][16]);
+
 // c += a * b for m16n8k16: products exact, sums in f32 in the order of k.
 void multiply(Half kind, float* c, const unsigned* a, unsigned b0, unsigned b1, int line = __builtin_LINE());
 

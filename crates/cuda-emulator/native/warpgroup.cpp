@@ -203,12 +203,7 @@ Products& products() {
 float number(Half kind, const unsigned char* place) {
     std::uint16_t bits;
     std::memcpy(&bits, place, 2);
-    return kind == Half::f16 ? f32_from_f16(bits) : bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-float half(Half kind, unsigned word, unsigned which) {
-    const auto bits = static_cast<std::uint16_t>(which == 0 ? word : word >> 16);
-    return kind == Half::f16 ? f32_from_f16(bits) : bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
+    return half(kind, bits, 0);
 }
 
 // An operand in shared memory, as its descriptor has it.
@@ -451,12 +446,8 @@ void multiply_columns(Half kind, float* sums, unsigned tiles, const unsigned* le
     static const char tag = 0;
     Warp& here = static_cast<Warp*>(shared(&tag, sizeof(Warp) * most_warps))[thread_number() / 32];
     const auto me = static_cast<unsigned>(lane());
-    const unsigned g = me / 4, t = me % 4, turn = ++here.turns[me] % 2;
-    for (unsigned word = 0; word < 4; ++word) {
-        for (unsigned which = 0; which < 2; ++which) {
-            here.left[turn][g + word % 2 * 8][2 * t + word / 2 * 8 + which] = half(kind, left[word], which);
-        }
-    }
+    const unsigned g = me / 4, turn = ++here.turns[me] % 2;
+    put_left(kind, left, here.left[turn]);
     exchange(~0u, 0, lane(), line);
     Product product = {};
     product.from_registers = true;

@@ -36,7 +36,3 @@ macro_rules! with_stems {
         }
     };
 }
-/// The stem of a row.
-pub fn stem_of(case: &bmtrain_core::conformance::Case) -> &str {
-    case.name.split('/').next().unwrap_or_default()
-}

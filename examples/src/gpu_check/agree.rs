@@ -9,27 +9,54 @@ use bmtrain_core::cuda::Probed;
 use bmtrain_core::{Backend, DType, Device};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::{Error, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The rows of the table whose name contains a text, of one stem or all.
-pub fn rows(wanted: &str, stem: Option<&str>) -> Vec<Case> {
-    let is_wanted = |case: &Case| case.name.contains(wanted) && stem.is_none_or(|stem| stem_of(case) == stem);
-    conformance::cases().into_iter().filter(is_wanted).collect()
-}
-
-/// What the name of a row begins with.
-pub fn stem_of(case: &Case) -> &str {
-    case.name.split('/').next().unwrap_or_default()
-}
-
-/// Every row of [`rows`], in every dtype of the row.
-pub fn conformance(place: &Place, (wanted, stem): (&str, Option<&str>), report: &mut Report) -> Result<()> {
-    let cases = rows(wanted, stem);
+///
+/// # Errors
+/// There are none.
+pub fn rows(wanted: &str, stem: Option<&str>) -> Result<Vec<Case>> {
+    let is_wanted = |case: &Case| case.name.contains(wanted) && stem.is_none_or(|stem| case.stem() == stem);
+    let cases: Vec<Case> = conformance::cases().into_iter().filter(is_wanted).collect();
     if cases.is_empty() {
         let (reason, fix) = ("no row of the conformance table contains it", "take a shorter text, such as softmax");
         return Err(Error::argument(format!("--rows {wanted}"), reason, fix));
     }
+    Ok(cases)
+}
+
+/// What became of rows of the table.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Rows that were to be run, and rows that were.
+    pub rows: usize,
+    pub rows_run: u64,
+    /// Checks, a dtype of a row each.
+    pub passed: u64,
+    pub failed: u64,
+    pub unsupported: u64,
+    pub checks: Vec<Value>,
+}
+
+impl Found {
+    /// Into the table and the JSON; `beside` ends the name of the line.
+    pub fn tell(self, beside: &str, report: &mut Report) {
+        let Found { rows, rows_run, passed, failed, unsupported, checks } = self;
+        let run = if rows_run < rows as u64 { format!("{rows_run} of {rows}") } else { rows.to_string() };
+        let figure = format!("{passed} passed, {failed} failed, {unsupported} unsupported");
+        report.row(format!("conformance, {run} rows{beside}"), figure);
+        let counts = json!({
+            "rows": rows, "rows_run": rows_run, "passed": passed, "failed": failed, "unsupported": unsupported,
+            "checks": checks,
+        });
+        report.part("conformance", counts);
+    }
+}
+
+/// Every row of [`rows`], in every dtype of the row.
+pub fn conformance(place: &Place, (wanted, stem): (&str, Option<&str>), report: &mut Report) -> Result<()> {
+    let cases = rows(wanted, stem)?;
     let (reference, tested) = (Device::cpu(place.threads)?, place.device());
     let mut found = conformance::Report::default();
     let mut run = 0;
@@ -56,9 +83,6 @@ pub fn conformance(place: &Place, (wanted, stem): (&str, Option<&str>), report: 
     for line in &failed {
         report.fail(format!("conformance: {line}"));
     }
-    let figure = format!("{passed} passed, {} failed, {unsupported} unsupported", failed.len());
-    let rows = if run < cases.len() { format!("{run} of {}", cases.len()) } else { run.to_string() };
-    report.row(format!("conformance, {rows} rows"), figure);
     let entry = |entry: &conformance::CaseResult| match &entry.outcome {
         Outcome::Compared(check) => json!({
             "row": entry.case, "dtype": entry.check, "passed": check.passed(), "error": check.error,
@@ -69,12 +93,9 @@ pub fn conformance(place: &Place, (wanted, stem): (&str, Option<&str>), report: 
             json!({ "row": entry.case, "dtype": entry.check, "passed": false, "reason": reason })
         }
     };
-    let entries: Vec<_> = found.entries.iter().map(entry).collect();
-    let counts = json!({
-        "rows": cases.len(), "rows_run": run, "passed": passed, "failed": failed.len(), "unsupported": unsupported,
-        "checks": entries,
-    });
-    report.part("conformance", counts);
+    let checks = found.entries.iter().map(entry).collect();
+    let [passed, failed, unsupported] = [passed, failed.len(), unsupported].map(|count| count as u64);
+    Found { rows: cases.len(), rows_run: run, passed, failed, unsupported, checks }.tell("", report);
     Ok(())
 }
 

@@ -194,13 +194,16 @@ impl Place {
 
     /// The same device, with launches that repeat replayed as CUDA graphs.
     fn with_graphs(&self) -> Result<Arc<CudaBackend>> {
-        let options = CudaOptions { graphs: true, ..self.options.clone() };
-        Ok(Arc::new(CudaBackend::open(self.number, &options)?))
+        self.opened_again(CudaOptions { graphs: true, ..self.options.clone() })
     }
 
-    /// How the same device is opened for attention on products of warpgroups.
-    fn with_warpgroup_attention(&self) -> CudaOptions {
-        CudaOptions { warpgroup_attention: true, ..self.options.clone() }
+    /// The same device, with attention on products of warpgroups.
+    fn with_warpgroup_attention(&self) -> Result<Arc<CudaBackend>> {
+        self.opened_again(CudaOptions { warpgroup_attention: true, ..self.options.clone() })
+    }
+
+    fn opened_again(&self, options: CudaOptions) -> Result<Arc<CudaBackend>> {
+        Ok(Arc::new(CudaBackend::open(self.number, &options)?))
     }
 
     /// After a failure: note if the device is lost by it. A kernel that died leaves a device whose every later call

@@ -29,16 +29,18 @@ pub fn warpgroups(
         report.row("warpgroup attention", "left out: it is for compute capability 9.0 alone");
         return Ok(());
     }
-    let mut checks = agreement(place, wanted, report)?;
+    let backend = place.with_warpgroup_attention()?;
+    let tested = Tested { device: Device::new(Arc::clone(&backend) as Arc<dyn Backend>), backend };
+    let mut checks = agreement(place, &tested, wanted, report)?;
     if !report.is_lost() {
-        checks.extend(long(place, report)?);
+        checks.extend(long(place, &tested, report));
     }
     let mut times = Vec::new();
     if let Some(ceilings) = ceilings.filter(|_| !report.is_lost()) {
         for head_size in [64, 128] {
             let lengths: &[usize] = if report.emulated { &[place.scale.sizes.length] } else { &LENGTHS };
             for &length in lengths {
-                times.push(time(place, (head_size, length), (ceilings, budget), report)?);
+                times.push(time(place, &tested, (head_size, length), (ceilings, budget), report)?);
             }
         }
     }
@@ -47,26 +49,28 @@ pub fn warpgroups(
 }
 
 /// The device with these kernels.
-fn open(place: &Place) -> Result<(Arc<CudaBackend>, Device)> {
-    let backend = Arc::new(CudaBackend::open(place.number, &place.with_warpgroup_attention())?);
-    Ok((Arc::clone(&backend), Device::new(backend as Arc<dyn Backend>)))
+struct Tested {
+    backend: Arc<CudaBackend>,
+    device: Device,
 }
 
-/// Whether a kernel of the unit was launched; a failure where not: other kernels were used then.
-fn is_used(backend: &CudaBackend, head_size: usize, dtype: DType, report: &mut Report) -> bool {
-    let unit = format!("attention_wgmma_{head_size}_{dtype}");
-    let is_used = backend.loaded_units().contains(&&unit[..]);
-    if !is_used {
-        report.fail(format!("warpgroups: {unit} was not used: this driver or these kernels lack what it needs"));
+impl Tested {
+    /// Whether a kernel for such heads was launched; a failure where not: other kernels were used then.
+    fn is_used(&self, head_size: usize, dtype: DType, report: &mut Report) -> bool {
+        let unit = format!("attention_wgmma_{head_size}_{dtype}");
+        let is_used = self.backend.loaded_units().contains(&&unit[..]);
+        if !is_used {
+            report.fail(format!("warpgroups: {unit} was not used: this driver or these kernels lack what it needs"));
+        }
+        is_used
     }
-    is_used
 }
 
 /// Many tiles of keys and more blocks than a device has multiprocessors, heads that share keys, projections in one
 /// tensor: against the other kernels, and again for the same bits.
-fn long(place: &Place, report: &mut Report) -> Result<Vec<Value>> {
+fn long(place: &Place, tested: &Tested, report: &mut Report) -> Vec<Value> {
     let (batch, length, times) = if report.emulated { (1, 140, 1) } else { (2, 4096, 20) };
-    let (tested, others) = (open(place)?, place.device());
+    let others = place.device();
     let mut checks = Vec::new();
     for (head_size, window) in [(64, None), (64, Some(length / 3)), (128, None)] {
         let (heads, kv_heads) = if report.emulated { (2, 1) } else { (8, 2) };
@@ -76,10 +80,11 @@ fn long(place: &Place, report: &mut Report) -> Result<Vec<Value>> {
         let case = Case::one(name, move |cx, v| ops::attention_fused(cx, &v[0], &options()));
         let case = case.constant("qkv", [batch, length, (heads + 2 * kv_heads) * head_size]);
         for dtype in [DType::F16, DType::BF16] {
-            let compared = compare(&others, &tested.1, &case, dtype);
+            let compared = compare(&others, &tested.device, &case, dtype);
             let agrees = compared.as_ref().is_ok_and(|check| check.passed());
-            let repeats = (0..times)
-                .all(|_| agrees && compare_bits(&tested.1, &tested.1, &case, dtype).is_ok_and(|check| check.passed()));
+            let repeats = (0..times).all(|_| {
+                agrees && compare_bits(&tested.device, &tested.device, &case, dtype).is_ok_and(|check| check.passed())
+            });
             if !agrees {
                 report.fail(format!("warpgroups: {} {dtype} beside the other kernels: {compared:?}", case.name));
             } else if !repeats {
@@ -87,34 +92,34 @@ fn long(place: &Place, report: &mut Report) -> Result<Vec<Value>> {
             }
             checks.push(json!({
                 "row": case.name, "dtype": dtype.to_string(), "repeats": repeats,
-                "passed": agrees && repeats && is_used(&tested.0, head_size, dtype, report),
+                "passed": agrees && repeats && tested.is_used(head_size, dtype, report),
                 "error": compared.as_ref().ok().map(|check| check.error),
             }));
             if compared.is_err() {
                 place.note_loss(&format!("{} {dtype} with warpgroup attention", case.name), report);
             }
             if report.is_lost() {
-                return Ok(checks);
+                return checks;
             }
         }
     }
     let passed = checks.iter().filter(|check| check["passed"] == true).count();
     report.row("  long sequences", format!("{passed} of {} as the other kernels, with the same bits", checks.len()));
-    Ok(checks)
+    checks
 }
 
 /// Rows of the conformance table that have heads of a size that there are kernels for.
-fn agreement(place: &Place, wanted: &str, report: &mut Report) -> Result<Vec<Value>> {
+fn agreement(place: &Place, tested: &Tested, wanted: &str, report: &mut Report) -> Result<Vec<Value>> {
     let is_served =
         |name: &str| name.starts_with("attention") && (name.contains("head size 64") || name.contains("head size 128"));
     let cases = conformance::cases();
     let cases: Vec<_> = cases.iter().filter(|case| is_served(&case.name) && case.name.contains(wanted)).collect();
-    let (reference, tested) = (Device::cpu(place.threads)?, open(place)?.1);
+    let reference = Device::cpu(place.threads)?;
     let mut checks = Vec::new();
     let mut failed = 0;
     'rows: for case in cases {
         for dtype in [DType::F16, DType::BF16] {
-            let compared = compare(&reference, &tested, case, dtype);
+            let compared = compare(&reference, &tested.device, case, dtype);
             let passed = compared.as_ref().is_ok_and(|check| check.passed());
             if !passed {
                 failed += 1;
@@ -137,6 +142,7 @@ fn agreement(place: &Place, wanted: &str, report: &mut Report) -> Result<Vec<Val
 /// The forward pass, causal, in bf16: with these kernels and with those that are used otherwise.
 fn time(
     place: &Place,
+    tested: &Tested,
     (head_size, length): (usize, usize),
     (ceilings, budget): (Ceilings, Duration),
     report: &mut Report,
@@ -155,9 +161,8 @@ fn time(
         })?;
         Ok(rate)
     };
-    let (backend, device) = open(place)?;
-    let (warpgroups, others) = (rate(&device)?, rate(&place.device())?);
-    is_used(&backend, head_size, DType::BF16, report);
+    let (warpgroups, others) = (rate(&tested.device)?, rate(&place.device())?);
+    tested.is_used(head_size, DType::BF16, report);
     report.row(
         format!("  heads of {head_size}, {} x {length} tokens", sizes.batch),
         format!(

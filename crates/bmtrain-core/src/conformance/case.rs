@@ -139,6 +139,11 @@ impl Case {
         }
     }
 
+    /// What its name begins with: the op or kernel, such as `softmax`.
+    pub fn stem(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+
     /// Another input. The builders after it change it.
     pub fn input(mut self, name: &'static str, shape: impl Into<Shape>, role: Role, values: Values) -> Self {
         self.inputs.push(Input { name, shape: shape.into(), values, role, dtype: None });

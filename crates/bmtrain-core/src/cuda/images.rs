@@ -5,7 +5,7 @@ use super::compile::Compiler;
 use super::driver::{Properties, failure};
 use crate::error::Result;
 use bmtrain_kernels::Unit;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub(super) enum Images {
@@ -24,7 +24,7 @@ impl Images {
     /// Whether there are kernels of a unit for such a device, as far as that can be known before they are loaded.
     pub(super) fn has(&self, unit: &Unit, properties: Properties) -> bool {
         match self {
-            Images::Directory(directory) => directory.join(format!("{}.cubin", unit.name)).is_file(),
+            Images::Directory(directory) => file_of(directory, unit).is_file(),
             Images::Compiled(compiler) => compiler.serves(unit, properties),
         }
     }
@@ -32,10 +32,15 @@ impl Images {
     pub(super) fn of(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
         match self {
             Images::Directory(directory) => {
-                let path = directory.join(format!("{}.cubin", unit.name));
+                let path = file_of(directory, unit);
                 std::fs::read(&path).map_err(|error| failure("load kernels", format!("{}: {error}", path.display())))
             }
             Images::Compiled(compiler) => compiler.image(unit, properties),
         }
     }
+}
+
+/// Where a directory of compiled kernels has a unit.
+fn file_of(directory: &Path, unit: &Unit) -> PathBuf {
+    directory.join(format!("{}.cubin", unit.name))
 }

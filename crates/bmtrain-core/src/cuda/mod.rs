@@ -31,6 +31,7 @@ mod loss;
 mod modules;
 mod norm;
 mod optimizer;
+mod options;
 mod order;
 mod pinned_blocks;
 mod probe;
@@ -48,7 +49,6 @@ mod update;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
-use crate::cpu::CpuOptions;
 use crate::cpu::threads::Threads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -64,11 +64,11 @@ use images::Images;
 use launch::Launch;
 pub use libraries::nccl_paths;
 use modules::Modules;
+pub use options::CudaOptions;
 use order::Lanes;
 pub use probe::Probed;
 use scratch::Scratch;
 use staging::Staging;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use survey::{Installed, Library, Present, Survey, survey, usable};
 use trace::Trace;
@@ -104,35 +104,6 @@ pub struct CudaBackend {
     broken: OnceLock<Error>,
     trace: Trace,
     context: Arc<Context>,
-}
-
-/// Where the backend finds what it needs beside the driver.
-#[derive(Debug, Clone, Default)]
-pub struct CudaOptions {
-    /// A directory of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are:
-    /// the caller vouches for the directory.
-    pub compiled: Option<PathBuf>,
-    /// Directories in which NVIDIA's libraries are looked for before anywhere else.
-    pub libraries: Vec<PathBuf>,
-    /// Directories of CUDA toolkits, whose `lib64` and `lib` are looked at next; then it is the system's loader's turn.
-    pub toolkits: Vec<PathBuf>,
-    /// Directories of Python packages (`site-packages`), in which NVIDIA's packages keep their libraries; looked at
-    /// last.
-    pub packages: Vec<PathBuf>,
-    /// A directory to keep compiled kernels in; without one they are compiled at every start. It must be the user's
-    /// own.
-    pub cache: Option<PathBuf>,
-    /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
-    pub tf32: bool,
-    /// Replay launches that repeat from step to step as CUDA graphs, which costs the host less time than launch after
-    /// launch. What is computed, and in which order, stays the same. Needs a driver of CUDA 12.0 or later.
-    pub graphs: bool,
-    /// Compute attention on products of warpgroups where there is a kernel for it: forward, causal or not, no mask,
-    /// documents, bias or dropout, heads of 64 or 128 in a 16-bit type, compute capability 9.0, a driver of CUDA 12.0
-    /// or later. Results differ in their last bits: sums are over tiles of other sizes.
-    pub warpgroup_attention: bool,
-    /// Threads for work of the host beside the device, such as an offloaded optimizer.
-    pub host: Option<CpuOptions>,
 }
 
 /// How many CUDA devices there are.

@@ -7,7 +7,6 @@ use bmtrain_core::conformance::{self, Case, Outcome, Report};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
 use cuda_emulator::declared::Declared;
-use cuda_emulator::stems::stem_of;
 use cuda_emulator::with_stems;
 use cuda_emulator::{Driver, TOLD, with_driver};
 use std::sync::Arc;
@@ -23,7 +22,7 @@ fn rows_agree(test: &str, stems: &'static [&'static str]) {
         let wanted = std::env::var("BMTRAIN_ROWS").unwrap_or_default();
         let cases: Vec<Case> = conformance::cases()
             .into_iter()
-            .filter(|case| stems.contains(&stem_of(case)) && case.name.contains(&wanted))
+            .filter(|case| stems.contains(&case.stem()) && case.name.contains(&wanted))
             .collect();
         let mut report = Report::default();
         for case in &cases {
@@ -65,7 +64,7 @@ const UNSUPPORTED: &[&str] = &["quantised_linear", "quantised_input_gradient", "
 fn every_row_is_compared() {
     let cases = conformance::cases();
     let is_known = |stem: &&str| STEMS.contains(stem) || UNSUPPORTED.contains(stem);
-    let missing: Vec<&str> = cases.iter().map(stem_of).filter(|stem| !is_known(stem)).collect();
+    let missing: Vec<&str> = cases.iter().map(Case::stem).filter(|stem| !is_known(stem)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -76,7 +75,7 @@ fn matrices_in_quantised_blocks_are_refused_with_what_to_do() {
         let tested = Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()));
         let reference = Device::cpu(1).unwrap();
         let mut count = 0;
-        for case in conformance::cases().iter().filter(|case| UNSUPPORTED.contains(&stem_of(case))) {
+        for case in conformance::cases().iter().filter(|case| UNSUPPORTED.contains(&case.stem())) {
             for &dtype in &case.dtypes {
                 let outcome = conformance::compare(&reference, &tested, case, dtype);
                 assert!(format!("{outcome:?}").contains("dequantise"), "{}: {outcome:?}", case.name);

@@ -12,7 +12,6 @@ use bmtrain_core::kernel::{NormForward, NormKind};
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use cuda_emulator::declared::Declared;
 use cuda_emulator::launches::{Launched, launched_by};
-use cuda_emulator::stems::stem_of;
 use cuda_emulator::with_stems;
 use cuda_emulator::{Checker, Driver, in_child, with_driver};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +64,7 @@ fn choose(stems: &[&str]) {
     let mut cheapest: BTreeMap<Kind, (u64, String)> = BTreeMap::new();
     let mut all = BTreeSet::new();
     for case in conformance::cases() {
-        if !stems.contains(&stem_of(&case)) || !case.name.contains(&wanted) {
+        if !stems.contains(&case.stem()) || !case.name.contains(&wanted) {
             continue;
         }
         for &dtype in &case.dtypes {

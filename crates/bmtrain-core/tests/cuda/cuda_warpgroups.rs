@@ -5,16 +5,23 @@
 //! understands the instructions; a device may understand them differently.
 #![cfg(feature = "cuda")]
 
+use super::cuda_emulated::runs_well;
 use bmtrain_core::conformance::{self, Case};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{DType, Device};
 use cuda_emulator::declared::Declared;
 use cuda_emulator::launches::launched_by;
 use cuda_emulator::{Checker, Driver, TOLD, with_driver};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 fn open() -> Device {
-    let compiled = Some(cuda_emulator::compiled_kernels());
+    open_with(cuda_emulator::compiled_kernels())
+}
+
+/// With the kernels of a directory.
+fn open_with(compiled: PathBuf) -> Device {
+    let compiled = Some(compiled);
     let options = CudaOptions { compiled, warpgroup_attention: true, ..CudaOptions::default() };
     Device::new(Arc::new(Declared::new(Arc::new(CudaBackend::open(0, &options).unwrap()))))
 }
@@ -76,15 +83,31 @@ fn accesses_of_warpgroups_are_ordered() {
     is_clean("accesses_of_warpgroups_are_ordered", Checker::Races);
 }
 
+/// Attention is right, and computed by other kernels.
+fn is_computed_by_others(tested: &Device) {
+    let case = rows().into_iter().find(|case| case.name.contains("64, 63 queries")).unwrap();
+    let reference = Device::cpu(1).unwrap();
+    let (check, launches) = launched_by(|| conformance::compare(&reference, tested, &case, DType::F16).unwrap());
+    assert!(check.passed() && launches.iter().all(|launch| !launch.kernel.contains("wgmma")), "{check:?}");
+}
+
 #[test]
-fn other_devices_and_drivers_compute_attention_as_before() {
-    let test = "other_devices_and_drivers_compute_attention_as_before";
+fn other_devices_compute_attention_as_before() {
     let older = [("EMULATED_CUDA_CAPABILITY", "80")];
-    with_driver(test, Driver::Emulated, &older, || {
-        let (reference, tested) = (Device::cpu(1).unwrap(), open());
-        let case = rows().into_iter().find(|case| case.name.contains("64, 63 queries")).unwrap();
-        let (check, launches) = launched_by(|| conformance::compare(&reference, &tested, &case, DType::F16).unwrap());
-        assert!(check.passed() && launches.iter().all(|launch| !launch.kernel.contains("wgmma")), "{check:?}");
+    with_driver("other_devices_compute_attention_as_before", Driver::Emulated, &older, || {
+        is_computed_by_others(&open());
+    });
+}
+
+#[test]
+fn without_their_compiled_kernels_attention_is_computed_as_before() {
+    let test = "without_their_compiled_kernels_attention_is_computed_as_before";
+    with_driver(test, Driver::Emulated, &[], || {
+        let directory = tempfile::tempdir().unwrap();
+        for unit in bmtrain_kernels::UNITS.iter().filter(|unit| unit.only.is_none()) {
+            std::fs::write(directory.path().join(format!("{}.cubin", unit.name)), "emulated").unwrap();
+        }
+        is_computed_by_others(&open_with(directory.path().into()));
     });
 }
 
@@ -93,38 +116,33 @@ const PROGRAM: &str = "warpgroup_test.cpp";
 
 #[test]
 fn any_order_of_warps_copies_and_products_gives_the_results_of_the_formula() {
-    match cuda_emulator::run_program_with(UNIT, PROGRAM) {
-        Some((output, passed)) => assert!(passed, "{output}"),
-        None => cuda_emulator::skipped(
-            "any_order_of_warps_copies_and_products_gives_the_results_of_the_formula",
-            "there is no g++ to build the CUDA emulator with",
-        ),
-    }
+    let test = "any_order_of_warps_copies_and_products_gives_the_results_of_the_formula";
+    runs_well(test, cuda_emulator::run_program_with(UNIT, PROGRAM));
 }
 
 /// Mistakes in the kernel, and what the program prints for each.
 const MISTAKES: [(&str, &str, &str); 15] = [
-    ("wait_products<1>();", "", "from the formula"),
+    ("finish<1>(scores[0], work.keys_read + place);", "is_read(work.keys_read + place);", "from the formula"),
+    ("finish<0>(out[0], work.values_read + last);", "is_read(work.values_read + last);", "from the formula"),
     (
-        "    wait_products<0>();\n    hold(out);\n    is_read(values_read);",
-        "    is_read(values_read);",
-        "from the formula",
-    ),
-    (
-        "wait_products<1>();\n            hold(scores[0]);\n            is_read(work.keys_read + place);",
-        "is_read(work.keys_read + place);\n            wait_products<1>();\n            hold(scores[0]);",
+        "finish<1>(scores[0], work.keys_read + place);",
+        "is_read(work.keys_read + place); wait_products<1>(); hold(scores[0]);",
         "from the formula",
     ),
     ("            wait_for_phase(work.has_values + last, parity_of(tile - 1));\n", "", "from the formula"),
     ("wait_for_phase(work.has_queries, 0);", "", "from the formula"),
-    ("is_read(work.keys_read + place);", "", "a barrier in shared memory"),
-    ("parity_of(tile) ^ 1u", "parity_of(tile)", "a barrier in shared memory"),
-    ("        hold(scores[0]);\n        begin_products();", "        hold(scores[0]);", "from the formula"),
-    ("        show_barriers();\n    }", "    }", "a barrier that it cannot see"),
-    ("announce(full, 128 * Head * sizeof(Number));", "announce(full, 64 * Head * sizeof(Number));", "more bytes"),
     (
-        "operand_at(values + step * 16 * kOperandColumns, 128 * kOperandColumns * 2)",
-        "operand_at(values + step * 16 * kOperandColumns, 64 * kOperandColumns * 2)",
+        "finish<1>(scores[0], work.keys_read + place);",
+        "wait_products<1>(); hold(scores[0]);",
+        "a barrier in shared memory",
+    ),
+    ("parity_of(tile) ^ 1u", "parity_of(tile)", "a barrier in shared memory"),
+    ("hold(scores);\n    begin_products();", "hold(scores);", "from the formula"),
+    ("        show_barriers();\n    }", "    }", "a barrier that it cannot see"),
+    ("announce(full, kTileRows * Head", "announce(full, kTileRows / 2 * Head", "more bytes"),
+    (
+        "16 * kOperandColumns, kTileRows * kOperandColumns * 2)",
+        "16 * kOperandColumns, kTileRows * kOperandColumns)",
         "from the formula",
     ),
     ("kPlacesOf128Bytes = 1", "kPlacesOf128Bytes = 2", "a layout that the emulator does not have"),
@@ -135,8 +153,8 @@ const MISTAKES: [(&str, &str, &str); 15] = [
         "from the formula",
     ),
     (
-        "        end_products();\n        wait_products<0>();\n        hold(out[0]);",
-        "        wait_products<0>();\n        hold(out[0]);",
+        "kTileRows * kOperandColumns * 2));\n    }\n    end_products();",
+        "kTileRows * kOperandColumns * 2));\n    }",
         "in no group",
     ),
     ("take_registers<240>", "take_registers<256>", "more registers than there are"),

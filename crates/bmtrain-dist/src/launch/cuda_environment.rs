@@ -29,15 +29,15 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
         is_new
     });
     let cache = directory("BMTRAIN_CACHE").or_else(|| Some(directory("HOME")?.join(".cache/bmtrain")));
-    let is_on = |name| variable(name).is_some_and(|value| is_on(name, &value));
+    let switch = |name| variable(name).is_some_and(|value| is_on(name, &value));
     CudaOptions {
         compiled: directory("BMTRAIN_CUDA_KERNELS"),
         libraries: directories("BMTRAIN_CUDA_LIB_DIR"),
         toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(directory).collect(),
         packages,
         cache: cache.map(|cache| cache.join("kernels")),
-        graphs: is_on("BMTRAIN_CUDA_GRAPHS"),
-        warpgroup_attention: is_on("BMTRAIN_CUDA_WARPGROUP_ATTENTION"),
+        graphs: switch("BMTRAIN_CUDA_GRAPHS"),
+        warpgroup_attention: switch("BMTRAIN_CUDA_WARPGROUP_ATTENTION"),
         ..CudaOptions::default()
     }
 }
@@ -88,6 +88,8 @@ mod tests {
         assert_eq!(found.cache, Some("/home/someone/.cache/bmtrain/kernels".into()));
         assert_eq!(options(&[("BMTRAIN_CACHE", "/cache".into())]).cache, Some("/cache/kernels".into()));
         let graphs = |value: &str| options(&[("BMTRAIN_CUDA_GRAPHS", value.into())]).graphs;
+        assert!(options(&[("BMTRAIN_CUDA_WARPGROUP_ATTENTION", "1".into())]).warpgroup_attention);
+        assert!(!found.warpgroup_attention);
         assert!(graphs("1") && !graphs("0") && !graphs("yes") && !found.graphs);
         let none = options(&[]);
         assert!(

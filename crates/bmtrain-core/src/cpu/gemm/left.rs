@@ -146,7 +146,8 @@ fn pack_columns<const ROWS: usize>(
     for first in k.clone().step_by(COLUMNS_AT_ONCE) {
         let columns = first..(first + COLUMNS_AT_ONCE).min(k.end);
         let at = (first - k.start) * ROWS..(columns.end - k.start) * ROWS;
-        let mut scatter = |data: &[f32], stride: usize| {
+        // `ahead`: from an element to the one in its row that is fetched.
+        let mut scatter = |data: &[f32], stride: usize, ahead: usize| {
             let mut lines = [&data[..0]; COLUMNS_AT_ONCE];
             for (p, line) in lines[..columns.len()].iter_mut().enumerate() {
                 *line = &data[p * stride..][..rows.len()];
@@ -155,7 +156,7 @@ fn pack_columns<const ROWS: usize>(
                 let (to, _) = to[at.clone()].as_chunks_mut::<ROWS>();
                 let first = tile * ROWS;
                 for (to, line) in to.iter_mut().zip(&lines) {
-                    prefetch(line, first + COLUMNS_AT_ONCE * stride);
+                    prefetch(line, first + ahead);
                     match line.get(first..first + ROWS).and_then(|from| from.as_array()) {
                         Some(from) => *to = *from,
                         None => *to = std::array::from_fn(|i| line[(first + i).min(rows.len() - 1)]),
@@ -165,14 +166,15 @@ fn pack_columns<const ROWS: usize>(
         };
         match a.data {
             Source::F32(data) => {
-                scatter(&data[start + first * a.col_stride..], a.col_stride);
+                let ahead = COLUMNS_AT_ONCE * a.col_stride;
+                scatter(&data[start + first * a.col_stride..], a.col_stride, ahead);
             }
             _ => {
                 let wide = lines.take(rows.len() * columns.len());
                 for (line, p) in wide.chunks_exact_mut(rows.len()).zip(columns.clone()) {
                     widen(a.data, start + p * a.col_stride, line);
                 }
-                scatter(wide, rows.len());
+                scatter(wide, rows.len(), 0);
             }
         }
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Context;
-use super::functions::{answer, functions};
+use super::functions::answer;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -30,8 +30,8 @@ pub(in crate::cuda) struct Tensor {
 
 impl TensorMap {
     /// Whether the driver makes maps.
-    pub(in crate::cuda) fn is_known() -> bool {
-        functions().is_ok_and(|driver| driver.tensor_map.is_some())
+    pub(in crate::cuda) fn is_known(context: &Context) -> bool {
+        context.driver.tensor_map.is_some()
     }
 
     /// The map of a tensor. Nothing of the tensor is read.
@@ -50,7 +50,7 @@ impl TensorMap {
             DType::BF16 => BF16,
             _ => return Err(Error::argument("tensor map", format!("{}: only f16 and bf16", dtype.name()))),
         };
-        let Some(encode) = functions()?.tensor_map else {
+        let Some(encode) = context.driver.tensor_map else {
             return Err(super::failure("cuTensorMapEncodeTiled", "the driver is older than CUDA 12.0; update it"));
         };
         let (size, stride) = (size.map(|size| size as u64), stride.map(|stride| stride as u64));
