@@ -144,6 +144,11 @@ where
                 if STEP > 0 {
                     fetch::<NEAREST>(a.wrapping_add(AHEAD * UNROLL * STEP));
                     fetch::<NEAREST>(a.wrapping_add(AHEAD * UNROLL * STEP + LINE));
+                } else if a_step == 1 && left.is_multiple_of(LINE) {
+                    // The rows of the next tile: each is too short for the hardware to see where it goes.
+                    for i in 0..ROWS {
+                        fetch::<NEAREST>(a.wrapping_add(t.a_tile + i * a_row));
+                    }
                 }
                 for p in 0..unroll {
                     step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
