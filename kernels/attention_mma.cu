@@ -1,6 +1,8 @@
 // Streaming attention on tensor cores, for one head size and one 16-bit type: the formulas of attention.cu.
 //
-// Left open: ATTENTION_HEAD, 32, 64, 80, 96 or 128; ATTENTION_NUMBER, f16 or bf16.
+// Left open: ATTENTION_HEAD, 32, 64, 80, 96 or 128; ATTENTION_NUMBER, f16 or bf16. Where ATTENTION_WIDE is defined,
+// there are other plain kernels of the backward passes alone, whose warps have two bands where these have one; the
+// order of every sum is the same.
 //
 // A block has four warps; each has bands of 16 rows of its own, whose scores stay in its registers, where they become
 // the left operand of the next product. Forward and dq: rows are queries, with a loop over tiles of keys and values; dk
@@ -32,6 +34,7 @@
 //     forward     3 (30)    2 (54)    2 (66)    2 (52)    2 (68)
 //     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
 //     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
+// Wide, H 64: dq 2 (54), 223 registers; dk, dv 2 (54), 255.
 
 // Leaves out what dropout drops, and scales what it keeps.
 template <int Head, int Bands, int Tiles>
@@ -142,10 +145,10 @@ __device__ __forceinline__ float shift_of(float lse) {
 }
 
 // The gradients of a tile of queries of sequence `b`, and of their bias.
-template <int Head, class Number, bool General>
+template <int Head, class Number, bool General, bool Wide>
 __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a, const Share& share, int b,
                                                     unsigned char* memory, float* deltas_of_block, int* range) {
-    constexpr int kBands = Plan<Head>::kQueryBands, kKeys = Plan<Head>::kQueryKeys, kRow = Plan<Head>::kRow;
+    constexpr int kBands = kBackwardBands<Head, Wide>, kKeys = Plan<Head>::kQueryKeys, kRow = Plan<Head>::kRow;
     constexpr int kRows = kMmaWarps * 16 * kBands;
     Number* const queries = reinterpret_cast<Number*>(memory);
     Number* const douts = queries + kRows * kRow;
@@ -234,9 +237,9 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
     put_bands<Head>(a.dq, b, n, row, a.queries, queries + first * kRow, dq, factors);
 }
 
-template <int Head, class Number, bool General>
+template <int Head, class Number, bool General, bool Wide = false>
 __device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a) {
-    constexpr int kRows = kMmaWarps * 16 * Plan<Head>::kQueryBands;
+    constexpr int kRows = kMmaWarps * 16 * kBackwardBands<Head, Wide>;
     SHARED_AT_LAUNCH(memory);
     SHARED(float, deltas, [kRows]);
     SHARED(int, range, [2]);
@@ -244,13 +247,13 @@ __device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a
     // The plain kind has no bias, and so a block for each sequence.
     const int last = General ? group_end(a, share.b) : share.b + 1;
     for (int b = General ? share.b * a.in_turn : share.b; b < last; ++b) {
-        mma_query_gradients<Head, Number, General>(a, share, b, memory, deltas, range);
+        mma_query_gradients<Head, Number, General, Wide>(a, share, b, memory, deltas, range);
     }
 }
 
-template <int Head, class Number, bool General>
+template <int Head, class Number, bool General, bool Wide = false>
 __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
-    constexpr int kBands = Plan<Head>::kKeyBands, kQueries = Plan<Head>::kKeyQueries, kRow = Plan<Head>::kRow;
+    constexpr int kBands = kBackwardBands<Head, Wide>, kQueries = Plan<Head>::kKeyQueries, kRow = Plan<Head>::kRow;
     constexpr int kRows = kMmaWarps * 16 * kBands;
     SHARED_AT_LAUNCH(memory);
     SHARED(int, range, [2]);
@@ -363,12 +366,29 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
 #define ATTENTION_MMA_KERNEL(name, body)                                                                  \
     extern "C" __global__ void __launch_bounds__(kMmaThreads, 2) name(const AttentionArguments a) { body(a); } \
     BMTRAIN_KERNEL(name)
-#define ATTENTION_MMA_PAIR(stem, body)                                                                         \
-    ATTENTION_MMA_KERNEL(ATTENTION_NAME(stem##_plain, ATTENTION_HEAD, ATTENTION_NUMBER),                       \
-                         (body<ATTENTION_HEAD, ATTENTION_NUMBER, false>))                                      \
-    ATTENTION_MMA_KERNEL(ATTENTION_NAME(stem##_general, ATTENTION_HEAD, ATTENTION_NUMBER),                     \
-                         (body<ATTENTION_HEAD, ATTENTION_NUMBER, true>))
+#define ATTENTION_MMA_ONE(stem, body, general)                                   \
+    ATTENTION_MMA_KERNEL(ATTENTION_NAME(stem, ATTENTION_HEAD, ATTENTION_NUMBER), \
+                         (body<ATTENTION_HEAD, ATTENTION_NUMBER, general>))
+#define ATTENTION_MMA_PAIR(stem, body)            \
+    ATTENTION_MMA_ONE(stem##_plain, body, false)  \
+    ATTENTION_MMA_ONE(stem##_general, body, true)
 
+#ifdef ATTENTION_WIDE
+template <int Head, class Number, bool General>
+__device__ __forceinline__ void mma_wide_queries(const AttentionArguments& a) {
+    mma_backward_queries<Head, Number, General, true>(a);
+}
+
+template <int Head, class Number, bool General>
+__device__ __forceinline__ void mma_wide_keys(const AttentionArguments& a) {
+    mma_backward_keys<Head, Number, General, true>(a);
+}
+
+// The general kind has not the registers for two bands.
+ATTENTION_MMA_ONE(attention_mma_wide_queries_plain, mma_wide_queries, false)
+ATTENTION_MMA_ONE(attention_mma_wide_keys_plain, mma_wide_keys, false)
+#else
 ATTENTION_MMA_PAIR(attention_mma_forward, mma_forward)
 ATTENTION_MMA_PAIR(attention_mma_backward_queries, mma_backward_queries)
 ATTENTION_MMA_PAIR(attention_mma_backward_keys, mma_backward_keys)
+#endif

@@ -7,11 +7,12 @@ template <int Head> struct Plan {
     // Bands of 16 rows of a warp, and the number of rows per step of the loop.
     static constexpr int kForwardBands = 2;
     static constexpr int kForwardKeys = Head <= 80 ? 64 : 32;
-    static constexpr int kQueryBands = Head <= 32 ? 2 : 1;
     static constexpr int kQueryKeys = 32;
-    static constexpr int kKeyBands = Head <= 32 ? 2 : 1;
     static constexpr int kKeyQueries = 32;
 };
+
+// Bands of a warp in the backward passes.
+template <int Head, bool Wide> constexpr int kBackwardBands = Head <= 32 || Wide ? 2 : 1;
 
 constexpr int kMmaThreads = 128;
 constexpr int kMmaWarps = kMmaThreads / kWarpThreads;

@@ -110,8 +110,8 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
     PLAN = """    static constexpr int kRow = Head + 8;
     static constexpr int kForwardBands = 2;
     static constexpr int kForwardKeys = Head <= 80 ? 64 : 32;
-    static constexpr int kKeyBands = Head <= 32 ? 2 : 1;
     static constexpr int kKeyQueries = 32;
+template <int Head, bool Wide> constexpr int kBackwardBands = Head <= 32 || Wide ? 2 : 1;
 """
 
     def kernels(self, *names, **changes):
@@ -182,6 +182,8 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
         self.assertEqual(at_launch("attention_mma_forward_plain_64_bf16"), (128 + 256) * 72 * 2)
         self.assertEqual(at_launch("attention_mma_forward_general_128_f16"), (128 + 128) * 136 * 2)
         self.assertEqual(at_launch("attention_mma_backward_keys_plain_32_f16"), (256 + 128) * 40 * 2)
+        self.assertEqual(at_launch("attention_mma_backward_keys_plain_64_f16"), (128 + 128) * 72 * 2)
+        self.assertEqual(at_launch("attention_mma_wide_keys_plain_64_f16"), (256 + 128) * 72 * 2)
         self.assertEqual(at_launch("attention_wgmma_forward_128_f16"), 5 * 128 * 128 * 2 + 1024)
         self.assertEqual(at_launch("attention_forward_64"), 0)
 

@@ -80,6 +80,65 @@ fn attention_on_warpgroup_products_is_compared_and_timed_beside_the_others() {
 }
 
 #[test]
+fn variants_have_the_bits_of_the_ordinary_kernels_and_are_timed_beside_them() {
+    let test = "variants_have_the_bits_of_the_ordinary_kernels_and_are_timed_beside_them";
+    with_driver(test, Driver::Emulated, &[("EMULATED_BLAS_ALGORITHMS", "3")], || {
+        let (output, found) = emulated(&["--only", "variants", "--measure", "--seconds", "0.001"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_every_line_is_marked_emulated(&output);
+        let variants = found["parts"]["variants"]["variants"].as_array().unwrap();
+        let of = |name: &str| variants.iter().filter(|one| one["variant"] == name).collect::<Vec<_>>();
+        for wide in of("wide attention") {
+            for seconds in ["seconds", "wide_queries_seconds", "wide_keys_seconds", "wide_both_seconds"] {
+                assert!(wide[seconds].as_f64() > Some(0.0), "{wide}");
+            }
+        }
+        for name in ["wide attention", "epilogues by kernels", "algorithms by time"] {
+            assert_eq!(of(name).len(), 1, "{name}: {variants:?}");
+        }
+        assert!(of("choices")[0]["timed"].as_u64() > Some(4), "{variants:?}");
+        assert_eq!(of("chunks")[0]["times"].as_array().unwrap().len(), 4);
+        // Without times the bits are compared all the same.
+        let (output, found) = emulated(&["--only", "variants"]);
+        assert!(
+            output.status.success() && found["parts"]["variants"]["variants"].as_array().unwrap().is_empty(),
+            "{output:?}"
+        );
+    });
+}
+
+#[test]
+fn models_are_timed_as_the_command_line_asks() {
+    with_driver("models_are_timed_as_the_command_line_asks", Driver::Emulated, &[], || {
+        let directory = tempfile::tempdir().unwrap();
+        let json = directory.path().join("found.json");
+        let mut command = gpu_check(&["--only", "models", "--measure", "--steps", "1", "--seconds", "0.001"]);
+        command.args(["--model", "tiny GPT-2", "--dropout", "0", "--length", "6", "--plain-vocabulary"]);
+        command.args(["--with", "timed-products,graphs", "--json"]).arg(&json);
+        command.env("BMTRAIN_CUDA_KERNELS", cuda_emulator::compiled_kernels());
+        command.env("BMTRAIN_CACHE", directory.path()).env("EMULATED_BLAS_ALGORITHMS", "2");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let found: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        let part = &found["parts"]["models"];
+        let models = part["models"].as_array().unwrap();
+        assert_eq!(models.len(), 1, "{part}");
+        let model = &models[0];
+        assert_eq!(
+            (&model["model"], &model["dropout"], &model["length"]),
+            (&"tiny GPT-2".into(), &0.0.into(), &6.into())
+        );
+        assert_eq!(
+            (&model["pads_vocabulary"], &model["with"]),
+            (&false.into(), &serde_json::json!(["timed-products", "graphs"]))
+        );
+        assert!(model["graphs"]["replays"].as_u64().is_some(), "{model}");
+        assert!(text(&output.stdout).contains("products chosen by time"), "{output:?}");
+        assert!(directory.path().join("kernels/algorithms.txt").exists());
+    });
+}
+
+#[test]
 fn warpgroups_are_left_out_on_other_devices() {
     let test = "warpgroups_are_left_out_on_other_devices";
     let older = [("EMULATED_CUDA_CAPABILITY", "80")];
@@ -231,7 +290,7 @@ fn without_a_complete_driver_one_line_reports_what_is_missing() {
 #[test]
 fn the_parts_are_listed_and_others_refused() {
     let output = gpu_check(&["--list"]).output().unwrap();
-    assert!(output.status.success() && text(&output.stdout).lines().count() == 8, "{output:?}");
+    assert!(output.status.success() && text(&output.stdout).lines().count() == 9, "{output:?}");
     let output = gpu_check(&["--only", "speed"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("conformance"), "{output:?}");

@@ -136,14 +136,17 @@ macro_rules! attention {
     (mma $head:literal, $number:literal) => {
         attention!("attention_mma_", ATTENTION_MMA, None, $head, $number)
     };
+    (mma_wide $head:literal, $number:literal) => {
+        attention!("attention_mma_wide_", ATTENTION_MMA, None, $head, $number, ("ATTENTION_WIDE", "1"))
+    };
     (wgmma $head:literal, $number:literal) => {
         attention!("attention_wgmma_", ATTENTION_WGMMA, Some("sm_90a"), $head, $number)
     };
-    ($stem:literal, $source:ident, $only:expr, $head:literal, $number:literal) => {
+    ($stem:literal, $source:ident, $only:expr, $head:literal, $number:literal $(, $define:expr)?) => {
         Unit {
             name: concat!($stem, $head, "_", $number),
             source: &$source,
-            defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number)],
+            defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number) $(, $define)?],
             only: $only,
         }
     };
@@ -163,6 +166,8 @@ pub const UNITS: &[Unit] = &[
     attention!(mma "80", "f16"),
     attention!(mma "96", "bf16"),
     attention!(mma "96", "f16"),
+    attention!(mma_wide "64", "bf16"),
+    attention!(mma_wide "64", "f16"),
     attention!(wgmma "128", "bf16"),
     attention!(wgmma "128", "f16"),
     attention!(wgmma "64", "bf16"),

@@ -102,23 +102,25 @@ def shared_at_launch(text, kernel):
     if found := re.match(r"attention_wgmma_forward_(\d+)_", kernel):
         # Queries, two tiles of keys and of values, of 128 rows each, and room to begin at a multiple of 1024.
         return 5 * 128 * int(found[1]) * 2 + 1024
-    found = re.match(r"attention_mma_(forward|backward_queries|backward_keys)_[a-z]+_(\d+)_", kernel)
+    found = re.match(r"attention_mma_(forward|backward_queries|backward_keys|wide_queries|wide_keys)_[a-z]+_(\d+)_",
+                     kernel)
     if not found:
         return 0
     step, head = found[1], int(found[2])
 
     def plan(name):
-        value = re.search(rf"static constexpr int {name} = ([^;]+);", text)[1]
-        if choice := re.fullmatch(r"Head <= (\d+) \? (\d+) : (\d+)", value):
-            return int(choice[2] if head <= int(choice[1]) else choice[3])
+        value = re.search(rf"constexpr int {name} = ([^;]+);", text)[1]
+        if choice := re.fullmatch(r"Head <= (\d+)( \|\| Wide)? \? (\d+) : (\d+)", value):
+            wide = choice[2] and step.startswith("wide")
+            return int(choice[3] if head <= int(choice[1]) or wide else choice[4])
         if padded := re.fullmatch(r"Head \+ (\d+)", value):
             return head + int(padded[1])
         return int(value)
 
     # Bands of 16 rows for each of four warps; two buffers of two tiles that are streamed.
     bands, streamed, own = {"forward": ("kForwardBands", "kForwardKeys", 1),
-                            "backward_queries": ("kQueryBands", "kQueryKeys", 2),
-                            "backward_keys": ("kKeyBands", "kKeyQueries", 2)}[step]
+                            "queries": ("kBackwardBands", "kQueryKeys", 2),
+                            "keys": ("kBackwardBands", "kKeyQueries", 2)}[step.split("_")[-1]]
     return (own * 64 * plan(bands) + 4 * plan(streamed)) * plan("kRow") * 2
 
 

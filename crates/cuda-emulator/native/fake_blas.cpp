@@ -3,21 +3,27 @@
 // real library does not.
 //
 // Environment: EMULATED_BLAS_UNKNOWN, the number of an epilogue for which there is no algorithm; EMULATED_BLAS_REFUSED,
-// of one that has an algorithm and is refused all the same when a product is queued.
+// of one that has an algorithm and is refused all the same when a product is queued. EMULATED_BLAS_ALGORITHMS, how many
+// algorithms each product has, 1 if absent; EMULATED_BLAS_FASTEST, the number of the one that is not slow, counted from
+// 0; EMULATED_BLAS_REFUSED_ALGORITHM, of one that is refused when a product is queued. All give the same result.
 //
 // Descriptors that were destroyed or never made are found. An algorithm is good for the product it was asked for, with
 // pointers aligned as the preference declared; it needs a workspace where it may have one, and spoils what is in it.
+// Its kernels are loaded when it is first used, for which the driver may wait for the device.
 #include "fake_blas.h"
 
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <thread>
 
 namespace fake_blas {
 
@@ -31,6 +37,7 @@ const Driver& driver() {
             dlsym(library, name); };
         return Driver{reinterpret_cast<decltype(Driver::has_context)>(function("emulated_has_context")),
                       reinterpret_cast<decltype(Driver::is_allocated)>(function("emulated_is_allocated")),
+                      reinterpret_cast<decltype(Driver::load)>(function("emulated_load")),
                       reinterpret_cast<decltype(Driver::give)>(function("emulated_give"))};
     }();
     return found;
@@ -90,10 +97,22 @@ struct Counts {
 
 Counts counts;
 
-// Whether an environment variable names this epilogue.
-bool named(const char* variable, unsigned epilogue) {
+// Whether an environment variable is this number: of an epilogue, or of an algorithm.
+bool named(const char* variable, std::uint64_t number) {
     const char* const text = std::getenv(variable);
-    return text != nullptr && std::strtoul(text, nullptr, 10) == epilogue;
+    return text != nullptr && std::strtoul(text, nullptr, 10) == number;
+}
+
+// How many algorithms a product has.
+int algorithms_of_a_product() {
+    const char* const text = std::getenv("EMULATED_BLAS_ALGORITHMS");
+    return text == nullptr ? 1 : std::max(1, std::atoi(text));
+}
+
+// Long beside a product of a test, so that a fast algorithm is told from a slow one on a busy machine.
+unsigned microseconds_of(std::uint64_t number) {
+    constexpr unsigned slow = 2000;
+    return std::getenv("EMULATED_BLAS_FASTEST") == nullptr || named("EMULATED_BLAS_FASTEST", number) ? 0 : slow;
 }
 
 // Copies an attribute whose size must match its field.
@@ -110,10 +129,12 @@ Status set(Value& place, const void* from, std::size_t bytes) {
 // What the 64 opaque bytes of an algorithm hold here.
 struct Algorithm {
     std::uint64_t mark;
-    std::uint64_t problem;
+    // What its kernels are, which many products share.
+    std::uint64_t kernels;
     std::uint64_t workspace_bytes;
     unsigned alignment[4];
-    std::uint64_t unused[3];
+    std::uint64_t number;
+    std::uint64_t unused[2];
 };
 static_assert(sizeof(Algorithm) == 64);
 
@@ -127,23 +148,58 @@ struct HeuristicResult {
     int reserved[4];
 };
 
-// A number for what an algorithm depends on, pointers apart.
-std::uint64_t problem_of(const Product& p) {
-    std::uint64_t hash = 0xcbf29ce484222325;
-    const auto add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+struct Hash {
+    std::uint64_t value = 0xcbf29ce484222325;
+
+    void add(std::uint64_t part) { value = (value ^ part) * 0x100000001b3; }
+};
+
+// A number for the kernels of an algorithm, which are compiled for types, transposes and an epilogue.
+std::uint64_t kernels_of(const Product& p, std::uint64_t number) {
+    Hash hash;
     for (int value : {p.how.compute, p.how.transpose_a, p.how.transpose_b, static_cast<int>(p.how.epilogue)}) {
-        add(static_cast<std::uint64_t>(value));
+        hash.add(static_cast<std::uint64_t>(value));
     }
     for (const Layout* layout : {&p.a_layout, &p.b_layout, &p.c_layout, &p.d_layout}) {
-        add(static_cast<std::uint64_t>(layout->type));
-        add(static_cast<std::uint64_t>(layout->order));
+        hash.add(static_cast<std::uint64_t>(layout->type));
+        hash.add(static_cast<std::uint64_t>(layout->order));
+    }
+    hash.add(number);
+    return hash.value;
+}
+
+// A number for what an algorithm depends on, pointers apart.
+std::uint64_t problem_of(const Product& p, std::uint64_t kernels) {
+    Hash hash;
+    const auto add = [&hash](std::uint64_t value) { hash.add(value); };
+    add(kernels);
+    for (const Layout* layout : {&p.a_layout, &p.b_layout, &p.c_layout, &p.d_layout}) {
         add(layout->rows);
         add(layout->columns);
         add(static_cast<std::uint64_t>(layout->ld));
         add(static_cast<std::uint64_t>(layout->batch_count));
     }
-    return hash;
+    return hash.value;
 }
+
+// Problems that an algorithm was given for, and kernels that were loaded.
+struct Numbers {
+    std::mutex mutex;
+    std::set<std::uint64_t> numbers;
+
+    // Whether it is new.
+    bool add(std::uint64_t number) {
+        std::lock_guard<std::mutex> lock(mutex);
+        return numbers.insert(number).second;
+    }
+
+    bool has(std::uint64_t number) {
+        std::lock_guard<std::mutex> lock(mutex);
+        return numbers.count(number) == 1;
+    }
+};
+
+Numbers given, loaded;
 
 // What the emulated algorithm asks for: a little for long sums, if it may.
 std::uint64_t workspace_for(const Product& p, std::uint64_t most) {
@@ -178,6 +234,7 @@ int run_queued(void* data) {
         return illegal_address;
     }
     run(product);
+    std::this_thread::sleep_for(std::chrono::microseconds(product.microseconds));
     return 0;
 }
 
@@ -360,17 +417,23 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
     if (named("EMULATED_BLAS_UNKNOWN", product.how.epilogue)) {
         return success;
     }
-    HeuristicResult& result = results[0];
-    result = {};
-    result.algorithm.mark = algorithm_mark;
-    result.algorithm.problem = problem_of(product);
-    result.algorithm.workspace_bytes = workspace_for(product, preference->workspace_bytes);
-    std::copy(std::begin(preference->alignment), std::end(preference->alignment),
-              std::begin(result.algorithm.alignment));
-    result.workspace_bytes = result.algorithm.workspace_bytes;
-    result.state = success;
-    result.waves = 1.0f;
-    *count = 1;
+    *count = std::min(requested, algorithms_of_a_product());
+    for (int number = 0; number < *count; ++number) {
+        HeuristicResult& result = results[number];
+        result = {};
+        result.algorithm.mark = algorithm_mark;
+        result.algorithm.number = static_cast<std::uint64_t>(number);
+        result.algorithm.kernels = kernels_of(product, result.algorithm.number);
+        // Each asks for other memory.
+        result.algorithm.workspace_bytes =
+            workspace_for(product, preference->workspace_bytes) * (result.algorithm.number + 1);
+        std::copy(std::begin(preference->alignment), std::end(preference->alignment),
+                  std::begin(result.algorithm.alignment));
+        result.workspace_bytes = result.algorithm.workspace_bytes;
+        result.state = success;
+        result.waves = 1.0f;
+        given.add(problem_of(product, result.algorithm.kernels));
+    }
     return success;
 }
 
@@ -397,13 +460,24 @@ Status cublasLtMatmul(void* handle, void* how, const float* alpha, std::uint64_t
     constexpr unsigned any_alignment[4] = {1, 1, 1, 1};
     p.workspace_bytes = workspace_for(p, workspace_bytes);
     if (algorithm != nullptr) {
-        if (algorithm->mark != algorithm_mark || algorithm->problem != problem_of(p)) {
+        const std::uint64_t kernels = algorithm->kernels;
+        if (algorithm->mark != algorithm_mark || kernels != kernels_of(p, algorithm->number) ||
+            !given.has(problem_of(p, kernels))) {
             return refuse(invalid_value, "the algorithm is none, or was chosen for another product");
         }
         if (algorithm->workspace_bytes > workspace_bytes) {
             return refuse(invalid_value, "the workspace is smaller than the algorithm asked for");
         }
         p.workspace_bytes = algorithm->workspace_bytes;
+        p.microseconds = microseconds_of(algorithm->number);
+        if (named("EMULATED_BLAS_REFUSED_ALGORITHM", algorithm->number)) {
+            std::lock_guard<std::mutex> lock(counts.mutex);
+            ++counts.refusals;
+            return refuse(not_supported, "this algorithm is refused");
+        }
+        if (loaded.add(kernels) && driver().load("the first use of an algorithm of cuBLASLt") != 0) {
+            return execution_failed;
+        }
     }
     if (Status status = refuse(check_pointers(p, algorithm == nullptr ? any_alignment : algorithm->alignment))) {
         return status;

@@ -106,6 +106,8 @@ struct Product {
     std::uint64_t workspace = 0;
     // What the algorithm needs of the workspace.
     std::uint64_t workspace_bytes = 0;
+    // More than the product itself takes: a slow algorithm.
+    unsigned microseconds = 0;
 
     std::uint64_t m() const { return d_layout.rows; }
     std::uint64_t n() const { return d_layout.columns; }
@@ -143,6 +145,8 @@ struct Driver {
     // Whether a context is current on this thread.
     int (*has_context)();
     int (*is_allocated)(std::uint64_t start, std::size_t bytes);
+    // Kernels are loaded by `call`; not 0 if that makes the driver wait for what it must not wait for.
+    int (*load)(const char* call);
     // Queues `work(data)`; `release(data)` is called once, whether it has run or not.
     int (*give)(void* stream, int (*work)(void*), void* data, void (*release)(void*));
 };

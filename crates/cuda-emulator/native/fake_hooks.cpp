@@ -62,6 +62,12 @@ int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned l
     return 1;
 }
 
+// Kernels of a library are loaded.
+Status emulated_load(const char* call) {
+    Lock lock(device().mutex);
+    return drain(call);
+}
+
 // Queues `work(data)`; `release(data)` is called once, whether it has run or not.
 Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
     const std::shared_ptr<void> owned(data, release);

@@ -54,6 +54,9 @@ fn of_stem(options: &Options, stem: &str, path: &Path) -> std::result::Result<Va
     let mut command = Command::new(program);
     command.args(["--only", "conformance", "--stem", stem, "--rows", &options.rows]);
     command.args(["--device", &options.device.to_string(), "--json"]).arg(path);
+    for option in &options.with {
+        command.args(["--with", &option.name()]);
+    }
     if let Some(limit) = options.part_limit {
         command.args(["--part-limit", &limit.to_string()]);
     }

@@ -3,11 +3,11 @@
 use super::kernel_table::{KernelTable, Products};
 use super::kernels::Ceilings;
 use super::report::Report;
-use super::{Options, Place};
+use super::{Options, Place, With};
 use crate::step::{Extent, Family, Shape, Size, Steps, random_batch};
 use bmtrain_core::backend::Backend;
 use bmtrain_core::bench::Seconds;
-use bmtrain_core::cuda::GraphCounts;
+use bmtrain_core::cuda::{GraphCounts, ProductChoices};
 use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::wrap::{Counting, Waits};
 use bmtrain_core::{DType, Device, Error as CoreError};
@@ -45,6 +45,18 @@ enum Target {
 impl Timed {
     fn extent(&self, rows: usize) -> Extent {
         Extent { rows, length: self.length, target: 0, is_padded: false, document: None }
+    }
+
+    /// What the command line asks for.
+    fn changed(&self, options: &Options) -> Self {
+        let mut timed = *self;
+        timed.shape.dropout_p = options.dropout.unwrap_or(timed.shape.dropout_p);
+        timed.length = options.length.map_or(timed.length, |length| length as usize);
+        timed.pads_vocabulary &= !options.plain_vocabulary;
+        timed.graphs |= options.with.contains(&With::Graphs);
+        // What a target is stated for.
+        timed.target = timed.target.filter(|_| options.dropout.is_none() && options.length.is_none());
+        timed
     }
 
     fn flops_per_token(&self) -> f64 {
@@ -111,11 +123,12 @@ struct Plan {
 /// Time the models.
 pub fn models(place: &Place, ceilings: Ceilings, options: &Options, report: &mut Report) -> Result<()> {
     let mut all = Vec::new();
-    for timed in &place.scale.models {
+    let wanted = place.scale.models.iter().filter(|timed| timed.name.contains(&options.model));
+    for timed in &wanted.map(|timed| timed.changed(options)).collect::<Vec<_>>() {
         match measure(place, timed, options, report) {
             Ok(measured) => {
                 tell(timed, &measured, ceilings, report);
-                all.push(as_json(timed, &measured, ceilings));
+                all.push(as_json(timed, &measured, ceilings, options));
             }
             Err(error) => {
                 report.fail(format!("{}: {error}", timed.name));
@@ -130,7 +143,17 @@ pub fn models(place: &Place, ceilings: Ceilings, options: &Options, report: &mut
     for (way, count) in products.iter().filter(|(_, count)| *count > 0) {
         report.row(format!("  products {way}"), count.to_string());
     }
-    report.part("models", json!({ "models": all, "products": products }));
+    let choices = place.backend.product_choices();
+    if let Some(ProductChoices { timed, found, changed, .. }) = choices {
+        report.row("  products chosen by time", format!("{timed} timed, {found} from the cache, {changed} changed"));
+    }
+    let chosen = choices.map(|ProductChoices { timed, found, changed, first_seconds, chosen_seconds }| {
+        json!({
+            "timed": timed, "found": found, "changed": changed, "first_seconds": first_seconds,
+            "chosen_seconds": chosen_seconds,
+        })
+    });
+    report.part("models", json!({ "models": all, "products": products, "chosen": chosen }));
     Ok(())
 }
 
@@ -285,7 +308,8 @@ fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Rep
     measured.kernels.tell(report);
 }
 
-fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
+fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings, options: &Options) -> Value {
+    let with: Vec<String> = options.with.iter().map(|option| option.name()).collect();
     let graphs = measured.graphs.map(|counts| {
         let GraphCounts { captured, replays, replayed, changed, queued } = counts;
         json!({
@@ -294,7 +318,7 @@ fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
     });
     json!({
         "model": timed.name, "dtype": "bf16", "dropout": timed.shape.dropout_p, "length": timed.length,
-        "rows": measured.plan.rows,
+        "rows": measured.plan.rows, "pads_vocabulary": timed.pads_vocabulary, "with": with,
         "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
         "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.flops_per_token(),
         "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,

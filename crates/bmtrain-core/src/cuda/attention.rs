@@ -2,6 +2,7 @@
 //! `attention_mma.cu` and `attention_wgmma.cu`.
 #![allow(unsafe_code)]
 
+use super::CudaOptions;
 use super::attention_mma::{HEAD_SIZES, Kernels};
 use super::attention_wgmma;
 use super::driver::{Grid, Pattern};
@@ -369,7 +370,11 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
     let dtypes: Vec<DType> = read.into_iter().chain(written).collect();
     let (for_queries, for_keys) = match on_tensor_cores(launch, &a.inputs, &arguments, &dtypes) {
         Some((kernels, plain)) => {
-            (kernels.queries(op, plain, queries, groups * heads)?, kernels.keys(op, plain, keys, batch * kv_heads)?)
+            let CudaOptions { wide_queries, wide_keys, .. } = *launch.options;
+            (
+                kernels.queries(op, (plain, wide_queries), queries, groups * heads)?,
+                kernels.keys(op, (plain, wide_keys), keys, batch * kv_heads)?,
+            )
         }
         None => {
             (QUERIES.pick(op, queries, groups * heads, head_size)?, KEYS.pick(op, keys, batch * kv_heads, head_size)?)

@@ -21,6 +21,8 @@ pub(super) struct Kernels {
     forward: Pair,
     queries: Pair,
     keys: Pair,
+    /// For gradients of queries, and of keys and values, with two bands a warp.
+    wide: Option<[Name; 2]>,
 }
 
 /// One of the passes of a head size, as `Plan` in attention_mma.cu.
@@ -56,26 +58,49 @@ impl Kernels {
     /// The forward pass, for `heads` heads with `rows` queries each.
     pub(super) fn forward(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
         let keys = if self.head_size <= 80 { 64 } else { 32 };
-        self.pick(op, self.forward, plain, PassShape::new(2, 1, keys), (rows, heads))
+        self.launch(op, self.forward.of(plain), PassShape::new(2, 1, keys), (rows, heads))
     }
 
-    /// The gradients of queries, and of the bias.
-    pub(super) fn queries(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
-        let bands = if self.head_size <= 32 { 2 } else { 1 };
-        self.pick(op, self.queries, plain, PassShape::new(bands, 2, 32), (rows, heads))
+    /// The gradients of queries, and of the bias; with wide kernels if they are wanted and there.
+    pub(super) fn queries(
+        &self,
+        op: &'static str,
+        (plain, wide): (bool, bool),
+        rows: usize,
+        heads: usize,
+    ) -> Result<(Name, Grid)> {
+        let wide = self.wide.filter(|_| plain && wide).map(|[queries, _]| queries);
+        self.backward(op, wide, self.queries.of(plain), (rows, heads))
     }
 
     /// The gradients of `rows` keys and values of each of `heads` heads.
-    pub(super) fn keys(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
-        let bands = if self.head_size <= 32 { 2 } else { 1 };
-        self.pick(op, self.keys, plain, PassShape::new(bands, 2, 32), (rows, heads))
-    }
-
-    fn pick(
+    pub(super) fn keys(
         &self,
         op: &'static str,
-        pair: Pair,
-        plain: bool,
+        (plain, wide): (bool, bool),
+        rows: usize,
+        heads: usize,
+    ) -> Result<(Name, Grid)> {
+        let wide = self.wide.filter(|_| plain && wide).map(|[_, keys]| keys);
+        self.backward(op, wide, self.keys.of(plain), (rows, heads))
+    }
+
+    fn backward(
+        &self,
+        op: &'static str,
+        wide: Option<Name>,
+        ordinary: Name,
+        rows_of_heads: (usize, usize),
+    ) -> Result<(Name, Grid)> {
+        // `kBackwardBands`.
+        let bands = if self.head_size <= 32 || wide.is_some() { 2 } else { 1 };
+        self.launch(op, wide.unwrap_or(ordinary), PassShape::new(bands, 2, 32), rows_of_heads)
+    }
+
+    fn launch(
+        &self,
+        op: &'static str,
+        name: Name,
         plan: PassShape,
         (rows, heads): (usize, usize),
     ) -> Result<(Name, Grid)> {
@@ -83,37 +108,48 @@ impl Kernels {
         // `kRow` elements of 16 bits.
         let shared = plan.shared * (self.head_size + 8) * 2;
         let grid = Grid { shared: shared as u32, ..Grid::line(block_each(op, "tiles", blocks)?, THREADS) };
-        Ok((if plain { pair.plain } else { pair.general }, grid))
+        Ok((name, grid))
     }
 }
 
-/// The kernels of some head sizes in one dtype.
+impl Pair {
+    fn of(self, plain: bool) -> Name {
+        if plain { self.plain } else { self.general }
+    }
+}
+
+/// The kernels of some head sizes in one dtype, with wide ones besides for those that are marked.
 macro_rules! kernels {
-    ($number:literal: $($head:literal),+) => { [$(kernels!(@head $head, $number)),+] };
-    (@head $head:literal, $number:literal) => {
+    ($number:literal: $($head:literal $($wide:ident)?),+) => { [$(kernels!(@head $head, $number $(, $wide)?)),+] };
+    (@head $head:literal, $number:literal $(, $wide:ident)?) => {
         Kernels {
             head_size: $head,
             forward: kernels!(@pair "forward", $head, $number),
             queries: kernels!(@pair "backward_queries", $head, $number),
             keys: kernels!(@pair "backward_keys", $head, $number),
+            wide: kernels!(@wide $head, $number $(, $wide)?),
         }
     };
     (@pair $stem:literal, $head:literal, $number:literal) => {
         Pair {
-            plain: kernels!(@name $stem, "plain", $head, $number),
-            general: kernels!(@name $stem, "general", $head, $number),
+            plain: kernels!(@name "attention_mma_", concat!($stem, "_plain"), $head, $number),
+            general: kernels!(@name "attention_mma_", concat!($stem, "_general"), $head, $number),
         }
     };
-    (@name $stem:literal, $kind:literal, $head:literal, $number:literal) => {
-        Name::new(
-            concat!("attention_mma_", $head, "_", $number),
-            concat!("attention_mma_", $stem, "_", $kind, "_", $head, "_", $number, "\0"),
-        )
+    (@wide $head:literal, $number:literal) => { None };
+    (@wide $head:literal, $number:literal, wide) => {
+        Some([
+            kernels!(@name "attention_mma_wide_", "queries_plain", $head, $number),
+            kernels!(@name "attention_mma_wide_", "keys_plain", $head, $number),
+        ])
+    };
+    (@name $unit:literal, $stem:expr, $head:literal, $number:literal) => {
+        Name::new(concat!($unit, $head, "_", $number), concat!($unit, $stem, "_", $head, "_", $number, "\0"))
     };
 }
 
-static F16: [Kernels; 5] = kernels!("f16": 32, 64, 80, 96, 128);
-static BF16: [Kernels; 5] = kernels!("bf16": 32, 64, 80, 96, 128);
+static F16: [Kernels; 5] = kernels!("f16": 32, 64 wide, 80, 96, 128);
+static BF16: [Kernels; 5] = kernels!("bf16": 32, 64 wide, 80, 96, 128);
 
 #[cfg(test)]
 mod tests {
@@ -125,8 +161,10 @@ mod tests {
         for dtype in [DType::F16, DType::BF16] {
             for head_size in HEAD_SIZES {
                 let kernels = Kernels::of(head_size, dtype).unwrap();
-                for pair in [kernels.forward, kernels.queries, kernels.keys] {
-                    assert!(Unit::named(pair.plain.unit).is_some() && Unit::named(pair.general.unit).is_some());
+                let pairs = [kernels.forward, kernels.queries, kernels.keys];
+                let names = pairs.iter().flat_map(|pair| [pair.plain, pair.general]);
+                for name in names.chain(kernels.wide.into_iter().flatten()) {
+                    assert!(Unit::named(name.unit).is_some(), "{name:?}");
                 }
             }
             assert!(Kernels::of(48, dtype).is_none());
@@ -139,9 +177,9 @@ mod tests {
         /// The least of compute capabilities 8.0 to 12.0, less what kernels have besides.
         const LEAST: u32 = (99 << 10) - 1024;
         for kernels in &BF16 {
-            for launch in
-                [kernels.forward("", true, 1, 1), kernels.queries("", true, 1, 1), kernels.keys("", true, 1, 1)]
-            {
+            let kinds = [(true, false), (true, true)];
+            let backward = kinds.map(|kind| [kernels.queries("", kind, 1, 1), kernels.keys("", kind, 1, 1)]);
+            for launch in backward.into_iter().flatten().chain([kernels.forward("", true, 1, 1)]) {
                 let (name, grid) = launch.unwrap();
                 assert!(grid.shared <= LEAST, "{name:?}: {}", grid.shared);
             }

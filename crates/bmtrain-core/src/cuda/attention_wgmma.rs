@@ -57,8 +57,9 @@ fn kernel(head_size: usize, dtype: DType) -> Option<Name> {
 /// The kernel for a forward pass without masks, documents, bias and dropout whose operands are aligned to 16 bytes, if
 /// they were asked for, the device and its driver have what it needs and there is something to read.
 pub(super) fn chosen(launch: &Launch<'_>, shape: AttentionShape, dtype: DType) -> Option<Name> {
-    let serves =
-        launch.warpgroup_attention && launch.capability == (9, 0) && TensorMap::is_known(launch.modules.context());
+    let serves = launch.options.warpgroup_attention
+        && launch.capability == (9, 0)
+        && TensorMap::is_known(launch.modules.context());
     let AttentionShape { batch, heads, queries, keys, head_size, .. } = shape;
     if !serves || [batch, heads, queries, keys].contains(&0) {
         return None;

@@ -4,6 +4,7 @@
 //! structure, laid out as the one of the same name in the stem's source, and give it to [`Launch::run`].
 #![allow(unsafe_code)]
 
+use super::CudaOptions;
 use super::driver::{Grid, Stream};
 use super::modules::{Modules, Name};
 use super::scratch::Scratch;
@@ -31,8 +32,7 @@ pub(super) struct Launch<'a> {
     pub(super) multiprocessors: u32,
     /// Compute capability, major and minor.
     pub(super) capability: (u32, u32),
-    /// Of [`super::CudaOptions`].
-    pub(super) warpgroup_attention: bool,
+    pub(super) options: &'a CudaOptions,
 }
 
 impl Launch<'_> {

@@ -55,6 +55,7 @@ use crate::error::{Error, Result};
 use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Kernel};
 use blas::Blas;
+pub use blas::ProductChoices;
 use counters::Counters;
 pub use driver::GraphCounts;
 use driver::{Context, Pinned, Properties, Stream, failure};
@@ -98,7 +99,7 @@ pub struct CudaBackend {
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
     blas: Blas,
-    warpgroup_attention: bool,
+    options: CudaOptions,
     threads: Option<Arc<Threads>>,
     /// Why a collective was aborted: what lanes computed since is invalid.
     broken: OnceLock<Error>,
@@ -140,7 +141,7 @@ impl CudaBackend {
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
             blas: Blas::new(&context, options),
-            warpgroup_attention: options.warpgroup_attention,
+            options: options.clone(),
             broken: OnceLock::new(),
             trace: Trace::default(),
             context,
@@ -166,6 +167,12 @@ impl CudaBackend {
     /// How many matrix products were made in each way since the device was opened: what cuBLASLt does alone is fastest.
     pub fn products(&self) -> Vec<(&'static str, u64)> {
         self.blas.made()
+    }
+
+    /// What was chosen by time of algorithms for matrix products since the device was opened; none where
+    /// [`CudaOptions::timed_products`] is off.
+    pub fn product_choices(&self) -> Option<ProductChoices> {
+        self.blas.choices()
     }
 
     /// What was done with CUDA graphs since the device was opened; none where [`CudaOptions::graphs`] is off.
@@ -200,18 +207,9 @@ impl CudaBackend {
         let scratch = &self.scratch[on as usize];
         let Properties { multiprocessors, capability, .. } = self.context.properties();
         let (modules, fault, counters) = (&self.modules, self.faults.address(on), self.counters.address(on));
-        let warpgroup_attention = self.warpgroup_attention;
+        let options = &self.options;
         self.lanes.give(on, |stream| {
-            work(&Launch {
-                stream,
-                modules,
-                scratch,
-                fault,
-                counters,
-                multiprocessors,
-                capability,
-                warpgroup_attention,
-            })
+            work(&Launch { stream, modules, scratch, fault, counters, multiprocessors, capability, options })
         })
     }
 

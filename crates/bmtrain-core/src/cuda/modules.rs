@@ -50,7 +50,7 @@ impl Modules {
         Modules { context: Arc::clone(context), images, loaded: Mutex::default() }
     }
 
-    pub(super) fn context(&self) -> &Context {
+    pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
     }
 

@@ -5,8 +5,9 @@
 
 use bmtrain_core::conformance::{self, Case, Outcome, Report};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
-use bmtrain_core::{Backend, Device};
+use bmtrain_core::{Backend, DType, Device};
 use cuda_emulator::declared::Declared;
+use cuda_emulator::launches::launched_by;
 use cuda_emulator::with_stems;
 use cuda_emulator::{Driver, TOLD, with_driver};
 use std::sync::Arc;
@@ -66,6 +67,36 @@ fn every_row_is_compared() {
     let is_known = |stem: &&str| STEMS.contains(stem) || UNSUPPORTED.contains(stem);
     let missing: Vec<&str> = cases.iter().map(Case::stem).filter(|stem| !is_known(stem)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// With 32 rows for a warp the order of every sum is the same, and so are the bits, in every row of attention that has
+/// heads of 64.
+#[test]
+fn wide_attention_has_the_bits_of_the_ordinary_kernels() {
+    with_driver("wide_attention_has_the_bits_of_the_ordinary_kernels", Driver::Emulated, &[], || {
+        let open = |wide_queries, wide_keys| {
+            let compiled = Some(cuda_emulator::compiled_kernels());
+            let options = CudaOptions { compiled, wide_queries, wide_keys, ..CudaOptions::default() };
+            Device::new(Arc::new(Declared::new(Arc::new(CudaBackend::open(0, &options).unwrap()))))
+        };
+        let (ordinary, wide) = (open(false, false), [open(true, false), open(false, true)]);
+        let served = |case: &Case| case.name.starts_with("attention") && case.name.contains("head size 64");
+        let (mut queries, mut keys) = (0, 0);
+        for case in conformance::cases().iter().filter(|case| served(case)) {
+            for dtype in [DType::F16, DType::BF16] {
+                for device in &wide {
+                    let (check, launches) =
+                        launched_by(|| conformance::compare_bits(&ordinary, device, case, dtype).unwrap());
+                    assert!(check.passed(), "{} in {dtype}: {check:?}", case.name);
+                    let launched = |stem: &str| launches.iter().filter(|one| one.kernel.starts_with(stem)).count();
+                    queries += launched("attention_mma_wide_queries");
+                    keys += launched("attention_mma_wide_keys");
+                }
+            }
+        }
+        assert!(queries > 8 && queries == keys, "{queries} and {keys} launches");
+        println!("{TOLD}{queries} wide launches have the bits of the others");
+    });
 }
 
 #[test]

@@ -19,10 +19,10 @@ const WIDTH: usize = 16;
 const INNER: usize = 24;
 
 /// The emulated library's own counts.
-struct Counts(libloading::Library);
+pub(super) struct Counts(libloading::Library);
 
 impl Counts {
-    fn open() -> Self {
+    pub(super) fn open() -> Self {
         // SAFETY: the library that the backend has opened already.
         Counts(unsafe { libloading::Library::new("libcublasLt.so.13") }.unwrap())
     }
@@ -32,12 +32,12 @@ impl Counts {
         unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(b"emulated_blas_queries\0").unwrap()() }
     }
 
-    fn refusals(&self) -> u64 {
+    pub(super) fn refusals(&self) -> u64 {
         // SAFETY: the type as in fake_blas.cpp.
         unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(b"emulated_blas_refusals\0").unwrap()() }
     }
 
-    fn products(&self, epilogue: Library) -> u64 {
+    pub(super) fn products(&self, epilogue: Library) -> u64 {
         // SAFETY: the type as in fake_blas.cpp.
         unsafe { self.0.get::<unsafe extern "C" fn(u32) -> u64>(b"emulated_blas_products\0").unwrap()(epilogue as u32) }
     }
@@ -65,13 +65,13 @@ fn parameter(device: &Device, shape: &[usize], dtype: DType) -> Var {
     Var::leaf(value, Rc::new(Sum { storage, holds: Cell::new(false) }))
 }
 
-fn parameters(device: &Device, dtype: DType) -> Vec<Var> {
+pub(super) fn parameters(device: &Device, dtype: DType) -> Vec<Var> {
     [&[INNER, WIDTH][..], &[INNER], &[WIDTH, INNER], &[WIDTH], &[WIDTH, WIDTH], &[WIDTH]]
         .map(|shape| parameter(device, shape, dtype))
         .into()
 }
 
-fn step(device: &Device, p: &[Var], activation: Activation, dtype: DType) {
+pub(super) fn step(device: &Device, p: &[Var], activation: Activation, dtype: DType) {
     let mut cx = Ctx::gradients(device);
     let full = |value| Tensor::full_in(device, [ROWS, WIDTH], dtype, value, Segment::Activations).unwrap();
     let x = cx.tape().unwrap().input(full(0.5));
@@ -141,7 +141,7 @@ fn open() -> (Arc<CudaBackend>, Device) {
 }
 
 /// A tensor of small numbers, which bf16 has exactly.
-fn numbers(device: &Device, dtype: DType, len: usize, seed: usize) -> Tensor {
+pub(super) fn numbers(device: &Device, dtype: DType, len: usize, seed: usize) -> Tensor {
     let value = |i: usize| ((i * 7 + seed * 5) % 13) as f32 / 8.0 - 0.75;
     match dtype {
         DType::BF16 => {
@@ -178,14 +178,14 @@ fn product(device: &Device, dtype: DType, skip: usize, activation: Option<Activa
 }
 
 /// Products in both types, without an activation, with one that the library knows and with another.
-fn products(device: &Device, skip: usize) -> Vec<[Vec<f32>; 2]> {
+pub(super) fn products(device: &Device, skip: usize) -> Vec<[Vec<f32>; 2]> {
     let functions = [None, Some(Activation::GeluTanh), Some(Activation::Silu)];
     let of = |dtype| functions.map(|function| product(device, dtype, skip, function));
     [DType::F32, DType::BF16].into_iter().flat_map(of).collect()
 }
 
 #[track_caller]
-fn assert_near(got: &[[Vec<f32>; 2]], expected: &[[Vec<f32>; 2]]) {
+pub(super) fn assert_near(got: &[[Vec<f32>; 2]], expected: &[[Vec<f32>; 2]]) {
     assert_eq!(got.len(), expected.len());
     for (got, expected) in got.iter().flatten().flatten().zip(expected.iter().flatten().flatten()) {
         // One rounding to bf16 more or less.
@@ -193,7 +193,7 @@ fn assert_near(got: &[[Vec<f32>; 2]], expected: &[[Vec<f32>; 2]]) {
     }
 }
 
-fn made(backend: &CudaBackend, way: &str) -> u64 {
+pub(super) fn made(backend: &CudaBackend, way: &str) -> u64 {
     backend.products().into_iter().find(|(name, _)| *name == way).unwrap().1
 }
 
@@ -261,7 +261,7 @@ fn with_residual(device: &Device, dtype: DType, has_bias: bool) -> [Vec<f32>; 2]
     })
 }
 
-fn with_residuals(device: &Device) -> Vec<[Vec<f32>; 2]> {
+pub(super) fn with_residuals(device: &Device) -> Vec<[Vec<f32>; 2]> {
     let of = |dtype| [false, true].map(|has_bias| with_residual(device, dtype, has_bias));
     [DType::F32, DType::BF16].into_iter().flat_map(of).collect()
 }

@@ -5,6 +5,7 @@
 #[path = "../ranks/mod.rs"]
 mod ranks;
 
+mod cuda_algorithms;
 mod cuda_bits;
 mod cuda_choice;
 mod cuda_conformance;

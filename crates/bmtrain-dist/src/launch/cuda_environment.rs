@@ -8,9 +8,12 @@ use std::{env, fs};
 /// Options of the backend from this process's environment: `BMTRAIN_CUDA_LIB_DIR` (directories of libraries),
 /// `CUDA_HOME` and `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on
 /// the `PATH`), in which pip installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept.
-/// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere, and `BMTRAIN_CUDA_GRAPHS` is `1` to replay
-/// repeated launches as CUDA graphs, `BMTRAIN_CUDA_WARPGROUP_ATTENTION` is `1` to compute attention on products of
-/// warpgroups; a value other than 0 and 1 is warned of, and counts as 0.
+/// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere.
+///
+/// Switches are `1` to turn something on: `BMTRAIN_CUDA_GRAPHS` to replay repeated launches as CUDA graphs,
+/// `BMTRAIN_CUDA_TIMED_PRODUCTS` to choose algorithms of matrix products by time, `BMTRAIN_CUDA_KERNEL_EPILOGUES` to
+/// leave epilogues of products to kernels, `BMTRAIN_CUDA_WARPGROUP_ATTENTION`, `BMTRAIN_CUDA_WIDE_QUERIES` and
+/// `BMTRAIN_CUDA_WIDE_KEYS` for other kernels of attention. A value other than 0 and 1 is warned of, and counts as 0.
 pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
@@ -37,7 +40,11 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
         packages,
         cache: cache.map(|cache| cache.join("kernels")),
         graphs: switch("BMTRAIN_CUDA_GRAPHS"),
+        timed_products: switch("BMTRAIN_CUDA_TIMED_PRODUCTS"),
+        kernel_epilogues: switch("BMTRAIN_CUDA_KERNEL_EPILOGUES"),
         warpgroup_attention: switch("BMTRAIN_CUDA_WARPGROUP_ATTENTION"),
+        wide_queries: switch("BMTRAIN_CUDA_WIDE_QUERIES"),
+        wide_keys: switch("BMTRAIN_CUDA_WIDE_KEYS"),
         ..CudaOptions::default()
     }
 }
@@ -87,10 +94,19 @@ mod tests {
         assert_eq!(found.toolkits, [PathBuf::from("/toolkit")]);
         assert_eq!(found.cache, Some("/home/someone/.cache/bmtrain/kernels".into()));
         assert_eq!(options(&[("BMTRAIN_CACHE", "/cache".into())]).cache, Some("/cache/kernels".into()));
-        let graphs = |value: &str| options(&[("BMTRAIN_CUDA_GRAPHS", value.into())]).graphs;
-        assert!(options(&[("BMTRAIN_CUDA_WARPGROUP_ATTENTION", "1".into())]).warpgroup_attention);
-        assert!(!found.warpgroup_attention);
-        assert!(graphs("1") && !graphs("0") && !graphs("yes") && !found.graphs);
+        let switches = |options: &CudaOptions| {
+            let CudaOptions { graphs, timed_products, kernel_epilogues, warpgroup_attention, .. } = *options;
+            let CudaOptions { wide_queries, wide_keys, .. } = *options;
+            [graphs, timed_products, kernel_epilogues, warpgroup_attention, wide_queries, wide_keys]
+        };
+        assert_eq!(switches(&found), [false; 6]);
+        let names =
+            ["GRAPHS", "TIMED_PRODUCTS", "KERNEL_EPILOGUES", "WARPGROUP_ATTENTION", "WIDE_QUERIES", "WIDE_KEYS"];
+        for (index, name) in names.iter().enumerate() {
+            let with = |value: &str| switches(&options(&[(&format!("BMTRAIN_CUDA_{name}"), value.into())]));
+            let alone: [bool; 6] = std::array::from_fn(|other| other == index);
+            assert_eq!([with("1"), with("0"), with("yes")], [alone, [false; 6], [false; 6]], "{name}");
+        }
         let none = options(&[]);
         assert!(
             none.libraries.is_empty() && none.toolkits.is_empty() && none.packages.is_empty() && none.cache.is_none()

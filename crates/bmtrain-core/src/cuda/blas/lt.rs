@@ -89,6 +89,7 @@ const _: () = assert!(size_of::<Found>() == size_of::<sys::cublasLtMatmulHeurist
 pub(super) struct Lt {
     functions: Functions,
     handle: Object,
+    version: [u32; 3],
     // Outlives the handle, which belongs to it.
     context: Arc<Context>,
     _library: Opened,
@@ -136,9 +137,15 @@ impl Lt {
         let mut handle = ptr::null_mut();
         // SAFETY: one pointer is written.
         let status = unsafe { (functions.create)(&mut handle) };
-        let lt = Lt { functions, handle, context: Arc::clone(context), _library: library };
+        let lt =
+            Lt { functions, handle, version: version(&library)?.1, context: Arc::clone(context), _library: library };
         lt.answer("cublasLtCreate", status)?;
         Ok(lt)
+    }
+
+    /// Major, minor, patch.
+    pub(super) fn version(&self) -> [u32; 3] {
+        self.version
     }
 
     fn answer(&self, call: &'static str, status: Status) -> Result<()> {
@@ -190,39 +197,49 @@ impl Lt {
         self.answer("cublasLt...SetAttribute", status)
     }
 
-    /// The best algorithm for a product of these matrices; none if the library has none.
+    /// At most `most` algorithms for a product of these matrices, the one first that the library expects to be fastest;
+    /// none if it has none.
     pub(super) fn heuristic(
         &self,
         product: &Descriptor,
         [a, b, c]: [&Descriptor; 3],
         preference: &Descriptor,
-    ) -> Result<Option<(sys::cublasLtMatmulAlgo_t, usize)>> {
+        most: usize,
+    ) -> Result<Vec<Algorithm>> {
         let mut count = 0;
-        let algorithm = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
-        let mut found = Found { algorithm, workspace: 0, state: SUCCESS, waves: 0.0, reserved: [0; 4] };
+        let code = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
+        let nothing = Found { algorithm: code, workspace: 0, state: NOT_SUPPORTED, waves: 0.0, reserved: [0; 4] };
+        let mut found = vec![nothing; most];
         let (a, b, c, d) = (a.object, b.object, c.object, c.object);
-        let (product, preference) = (product.object, preference.object);
-        // SAFETY: all descriptors live; one answer is asked for, and there is a place for one.
+        let (product, preference, places) = (product.object, preference.object, found.as_mut_ptr());
+        // SAFETY: all descriptors live; there is a place for each answer that is asked for.
         let status = unsafe {
-            (self.functions.heuristic)(self.handle, product, a, b, c, d, preference, 1, &mut found, &mut count)
+            (self.functions.heuristic)(self.handle, product, a, b, c, d, preference, most as c_int, places, &mut count)
         };
         // A combination that is not supported is reported as an invalid value, as unsupported, or by no
         // answer.
         if ![SUCCESS, INVALID_VALUE, NOT_SUPPORTED].contains(&status) {
             self.answer("cublasLtMatmulAlgoGetHeuristic", status)?;
         }
-        let is_found = status == SUCCESS && count > 0 && found.state == SUCCESS;
-        Ok(is_found.then_some((found.algorithm, found.workspace)))
+        let count = if status == SUCCESS { usize::try_from(count).unwrap_or(0) } else { 0 };
+        let works = found.iter().take(count).filter(|found| found.state == SUCCESS);
+        Ok(works.map(|found| Algorithm { code: found.algorithm, workspace: found.workspace }).collect())
     }
 
-    /// Queue a product; false, with nothing queued, if the library refuses it only now: some of what it requires of
-    /// addresses it checks here and not when it chooses an algorithm.
+    /// Queue a product by an algorithm of its plan; false, with nothing queued, if the library refuses it only now:
+    /// some of what it requires of addresses it checks here and not when it chooses an algorithm.
     ///
     /// # Safety
     /// The addresses are of this device, valid until the lane has run the product, as large as the layouts declare and
     /// aligned as the algorithm was chosen for; what is written overlaps nothing.
-    pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call, stream: *mut c_void) -> Result<bool> {
-        let GemmPlan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;
+    pub(super) unsafe fn multiply(
+        &self,
+        plan: &GemmPlan,
+        algorithm: &Algorithm,
+        call: &Call,
+        stream: *mut c_void,
+    ) -> Result<bool> {
+        let GemmPlan { product, a: a_layout, b: b_layout, c: c_layout, .. } = plan;
         let (a, b, c) = (a_layout.object, b_layout.object, c_layout.object);
         // SAFETY: descriptors live, the factors are read before the call returns; the rest is promised by the caller.
         let status = unsafe {
@@ -239,9 +256,9 @@ impl Lt {
                 c,
                 call.d,
                 c,
-                algorithm,
+                &algorithm.code,
                 call.workspace,
-                *workspace,
+                algorithm.workspace,
                 stream,
             )
         };
@@ -294,8 +311,31 @@ pub(super) struct GemmPlan {
     pub(super) a: Descriptor,
     pub(super) b: Descriptor,
     pub(super) c: Descriptor,
-    pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
+    pub(super) algorithm: Algorithm,
+    /// Those that it is not compared with yet, if the fastest is to be found.
+    pub(super) others: Vec<Algorithm>,
+}
+
+impl GemmPlan {
+    /// Bytes that any of its algorithms needs.
+    pub(super) fn workspace(&self) -> usize {
+        self.others.iter().chain([&self.algorithm]).map(|algorithm| algorithm.workspace).max().unwrap_or(0)
+    }
+}
+
+/// An algorithm of the library for one product.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Algorithm {
+    code: sys::cublasLtMatmulAlgo_t,
+    /// Bytes that it needs.
     pub(super) workspace: usize,
+}
+
+impl Algorithm {
+    /// What the library calls it: numbers that mean the same in every process with this version of the library.
+    pub(super) fn code(&self) -> [u64; 8] {
+        self.code.data
+    }
 }
 
 /// What changes from one product of a plan to the next.

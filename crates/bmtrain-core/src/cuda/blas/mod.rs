@@ -14,13 +14,17 @@
 #![allow(unsafe_code)]
 
 mod candidates;
+mod choice;
+mod choice_file;
 mod epilogue;
 mod folded;
 mod fp8;
 mod lt;
 mod plan_cache;
 mod product;
+mod scratch_layout;
 
+pub use choice::ProductChoices;
 pub(super) use lt::version;
 
 use super::CudaOptions;
@@ -34,23 +38,23 @@ use crate::error::Result;
 use crate::fp8::Fp8Factors;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
 use candidates::{Candidate, Destination, Factors, Way, candidates, with_residual};
+use choice::Choices;
 use epilogue::{Finish, Matrices, Numbers};
 use folded::Folded;
 use fp8::Scales;
 use lt::{Call, Lt, Number};
 use plan_cache::{FusedAddresses, PlanCache, Problem, Stored, alignment};
 use product::Product;
+use scratch_layout::ScratchLayout;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Parts of scratch memory start at multiples of this.
-const ALIGNMENT: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Blas {
     options: CudaOptions,
     context: Arc<Context>,
     plans: Mutex<PlanCache>,
+    choices: Choices,
     /// Products by the way they were made.
     made: [AtomicU64; Way::ALL.len()],
     /// Opened with the first product. Plans are dropped before it, wherever they are held.
@@ -113,56 +117,13 @@ struct Factor {
     transposed: bool,
 }
 
-/// Offsets in scratch memory of what a candidate needs there.
-#[derive(Debug, Default)]
-struct ScratchLayout {
-    bytes: usize,
-    factors: Option<[usize; 2]>,
-    scales: Option<usize>,
-    product: Option<usize>,
-    bias: Option<usize>,
-    sums: Option<usize>,
-}
-
-impl ScratchLayout {
-    fn of(work: &Work, candidate: Candidate, c: &Matrices) -> Self {
-        let mut layout = ScratchLayout::default();
-        if candidate.factors.are_widened() {
-            let bytes = |factor: Factor| factor.widened(work.batch).1 * DType::F32.size();
-            layout.factors = Some([work.a, work.b].map(|factor| layout.add(bytes(factor))));
-        } else if candidate.factors.are_rounded() {
-            layout.factors = Some(candidate.factors(work).map(|codes| layout.add(codes.rows * codes.columns)));
-        }
-        if candidate.factors.are_rounded() {
-            layout.scales = Some(layout.add(fp8::SCALE_BYTES));
-        }
-        if candidate.into == Destination::Scratch {
-            let elements = work.batch.outer * work.batch.inner * work.m * work.n;
-            layout.product = Some(layout.add(elements * DType::F32.size()));
-        }
-        let (dtype, fused) = (c.numbers.dtype, candidate.fused);
-        if work.bias.is_some_and(|bias| fused.bias && !is_vector(bias, dtype)) {
-            layout.bias = Some(layout.add(work.n * dtype.size()));
-        }
-        if work.sums.is_some_and(|sums| fused.sums && !sums.is_direct(dtype)) {
-            layout.sums = Some(layout.add(work.m * dtype.size()));
-        }
-        layout
-    }
-
-    fn add(&mut self, bytes: usize) -> usize {
-        let offset = self.bytes;
-        self.bytes += bytes.next_multiple_of(ALIGNMENT);
-        offset
-    }
-}
-
 impl Blas {
     pub(super) fn new(context: &Arc<Context>, options: &CudaOptions) -> Self {
         Blas {
             options: options.clone(),
             context: Arc::clone(context),
             plans: Mutex::default(),
+            choices: Choices::new(options),
             made: Default::default(),
             lt: OnceLock::new(),
         }
@@ -171,6 +132,11 @@ impl Blas {
     /// How many products were made in each way so far.
     pub(super) fn made(&self) -> Vec<(&'static str, u64)> {
         Way::ALL.map(|way| (way.name(), self.made[way as usize].load(Ordering::Relaxed))).into()
+    }
+
+    /// What was chosen by time; none where the library's first algorithms are used.
+    pub(super) fn choices(&self) -> Option<ProductChoices> {
+        self.options.timed_products.then(|| self.choices.made())
     }
 
     fn plans(&self) -> MutexGuard<'_, PlanCache> {
@@ -214,7 +180,8 @@ impl Blas {
             // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
             return unsafe { finish.queue(launch) }.map(|()| false);
         }
-        if let Some(made) = self.first_of(candidates(work), launch, work)? {
+        let is_wanted = |candidate: &Candidate| !(self.options.kernel_epilogues && candidate.fused.is_a_kernels_too());
+        if let Some(made) = self.first_of(candidates(work).filter(is_wanted), launch, work)? {
             return Ok(made.fused.sums);
         }
         let Work { m, n, k, a, b, c, .. } = *work;
@@ -250,8 +217,20 @@ impl Blas {
         let mut layout = ScratchLayout::of(work, candidate, &operands[2]);
         let folded = Folded::of(operands.map(|matrices| matrices.batch), work.batch);
         let problem = work.problem(candidate, &factors, c, &folded);
-        let Some(plan) = self.plans().of(lt, &problem, self.options.tf32)? else { return Ok(false) };
-        let workspace = layout.add(plan.lock().unwrap_or_else(PoisonError::into_inner).workspace);
+        let Some(plan) = self.plans().of((&self.context, lt), &problem, &self.options)? else { return Ok(false) };
+        let (workspace, is_to_be_timed) = {
+            let plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
+            (layout.add(plan.workspace()), !plan.others.is_empty())
+        };
+        let residual = work.residual.filter(|_| fused.residual);
+        let beta = match residual {
+            Some(_) => 1.0,
+            None if candidate.into == Destination::Result => work.beta,
+            None => 0.0,
+        };
+        // Products that are timed leave the old content as it is.
+        let aside = is_to_be_timed && residual.is_none() && beta != 0.0;
+        let aside = aside.then(|| layout.add(problem.result_elements() * c.numbers.dtype.size()));
         let scratch = (layout.bytes > 0).then(|| launch.scratch.take(layout.bytes)).transpose()?;
         let start = scratch.as_ref().map_or(0, Taken::address);
         let at = |offset: usize| start + offset as u64;
@@ -260,12 +239,6 @@ impl Blas {
         let beside = work.fused_addresses(candidate, bias, layout.sums.map(at));
         let scales = layout.scales.map(|offset| Scales::at(at(offset)));
         let scales = scales.filter(|_| candidate.factors == Factors::Rounded);
-        let residual = work.residual.filter(|_| fused.residual);
-        let beta = match residual {
-            Some(_) => 1.0,
-            None if candidate.into == Destination::Result => work.beta,
-            None => 0.0,
-        };
         let call = Call { alpha: work.alpha, beta, a: 0, b: 0, c: 0, d: 0, workspace: at(workspace) };
         let scales = scales.map(|scales| [scales.inverse(0), scales.inverse(1)]);
         let mut product = Product { plan, lt: Arc::clone(lt), fused, beside, scales, call };
@@ -276,6 +249,13 @@ impl Blas {
             });
             let (d, c) = (c, residual.map_or(c, |residual| residual.address));
             product.call = Call { a: b, b: a, c, d, ..call };
+            if is_to_be_timed && entry == 0 {
+                let d = aside.map_or(d, at);
+                let timed = Product { call: Call { d, ..product.call }, ..product.clone() };
+                // SAFETY: as below; the result, the copy and the sums are overwritten by the product that follows, and
+                // old content is read alone.
+                unsafe { self.choices.choose(launch, (&problem, self.options.tf32), &timed) }?;
+            }
             // SAFETY: `check` saw that the matrices of every entry are inside their views, that no two of c share an
             // element and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments;
             // scratch memory was taken for the rest. The memory stays valid until the lane has run the product, because

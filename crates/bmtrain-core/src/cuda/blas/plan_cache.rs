@@ -1,12 +1,14 @@
 //! Products that are known: each is described and given an algorithm once, and found again by its key.
 #![allow(unsafe_code)]
 
+use super::super::CudaOptions;
+use super::super::driver::Context;
 use super::lt::{Descriptor, GemmPlan, Lt, Number, signed, too_large};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::fp8::Fp8Format;
 use cudarc::cublaslt::sys;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +18,9 @@ const MOST_WORKSPACE: u64 = 32 << 20;
 
 /// Batches of many lengths make many products. Beyond this they are all forgotten, and asked for again.
 const MOST_PLANS: usize = 4096;
+
+/// How many algorithms are compared, where the fastest is to be found.
+const MOST_ALGORITHMS: usize = 8;
 
 /// No pointer is aligned to more as far as algorithms go.
 const MOST_ALIGNMENT: u32 = 256;
@@ -53,6 +58,11 @@ impl Fused {
         self.bias || self.sums
     }
 
+    /// Whether a kernel of this crate does the same after a product, or beside it, at about the cost of reading it.
+    pub(super) fn is_a_kernels_too(self) -> bool {
+        self.function.is_some() || self.derivative || self.sums
+    }
+
     fn has_matrix(self) -> bool {
         self.copy || self.derivative
     }
@@ -78,6 +88,13 @@ pub(super) struct Problem {
     pub(super) fused: Fused,
 }
 
+impl Problem {
+    /// From the first element of the result to the last.
+    pub(super) fn result_elements(&self) -> usize {
+        (self.count - 1) * self.c.stride + (self.m - 1) * self.c.ld + self.n
+    }
+}
+
 /// Addresses that the library reads or writes beside the matrices; 0 for none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FusedAddresses {
@@ -91,21 +108,35 @@ pub(super) struct FusedAddresses {
 pub(super) struct PlanCache {
     /// None for a product that the library does not do.
     known: HashMap<Problem, Option<Arc<Mutex<GemmPlan>>>>,
+    /// Algorithms whose kernels the library has loaded, or is about to.
+    loaded: HashSet<[u64; 8]>,
 }
 
 impl PlanCache {
     /// The plan of a product, made if this is the first of its kind; none if the library has no algorithm for it.
-    pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Arc<Mutex<GemmPlan>>>> {
-        if self.known.len() >= MOST_PLANS && !self.known.contains_key(problem) {
+    pub(super) fn of(
+        &mut self,
+        (context, lt): (&Context, &Lt),
+        problem: &Problem,
+        options: &CudaOptions,
+    ) -> Result<Option<Arc<Mutex<GemmPlan>>>> {
+        if let Some(known) = self.known.get(problem) {
+            return Ok(known.clone());
+        }
+        if self.known.len() >= MOST_PLANS {
             self.known.clear();
         }
-        if !self.known.contains_key(problem) {
-            match make(lt, problem, tf32)? {
-                Some(plan) => _ = self.known.insert(*problem, Some(Arc::new(Mutex::new(plan)))),
-                None => self.refuse(problem),
-            }
+        let Some(plan) = make(lt, problem, options)? else {
+            self.refuse(problem);
+            return Ok(None);
+        };
+        // The library loads an algorithm's kernels when it first uses them.
+        if self.loaded.insert(plan.algorithm.code()) {
+            context.drain()?;
         }
-        Ok(self.known.get(problem).cloned().flatten())
+        let plan = Arc::new(Mutex::new(plan));
+        self.known.insert(*problem, Some(Arc::clone(&plan)));
+        Ok(Some(plan))
     }
 
     /// Remember that the library does not do a product, and report it, once.
@@ -128,11 +159,11 @@ pub(super) fn alignment(address: u64, strides: impl IntoIterator<Item = usize>) 
     1 << all.trailing_zeros().min(MOST_ALIGNMENT.trailing_zeros())
 }
 
-fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
+fn make(lt: &Lt, problem: &Problem, options: &CudaOptions) -> Result<Option<GemmPlan>> {
     use sys::cublasComputeType_t as Compute;
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     let Problem { m, n, k, a, b, c, .. } = *problem;
-    let compute = if tf32 && a.number == Number::Plain(DType::F32) {
+    let compute = if options.tf32 && a.number == Number::Plain(DType::F32) {
         Compute::CUBLAS_COMPUTE_32F_FAST_TF32
     } else {
         Compute::CUBLAS_COMPUTE_32F
@@ -166,10 +197,11 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     };
     let (a_layout, b_layout, c_layout) = (stored(&a, m, k)?, stored(&b, k, n)?, stored(&c, m, n)?);
     let preference = preference(lt, [b.alignment, a.alignment, c.alignment])?;
-    let found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference)?;
-    Ok(found.map(|(algorithm, workspace)| {
+    let most = if options.timed_products { MOST_ALGORITHMS } else { 1 };
+    let mut found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference, most)?.into_iter();
+    Ok(found.next().map(|algorithm| {
         // The library's order.
-        GemmPlan { product, a: b_layout, b: a_layout, c: c_layout, algorithm, workspace }
+        GemmPlan { product, a: b_layout, b: a_layout, c: c_layout, algorithm, others: found.collect() }
     }))
 }
 

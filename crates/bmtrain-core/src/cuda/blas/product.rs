@@ -7,7 +7,7 @@ use crate::cuda::driver::LibraryCall;
 use crate::error::Result;
 use std::any::Any;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Clone)]
 pub(super) struct Product {
@@ -21,16 +21,25 @@ pub(super) struct Product {
     pub(super) call: Call,
 }
 
+impl Product {
+    pub(super) fn plan(&self) -> MutexGuard<'_, GemmPlan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Set the addresses beside the matrices in its description.
+    pub(super) fn describe(&self, plan: &GemmPlan) -> Result<()> {
+        set_addresses(&self.lt, plan, self.fused, self.beside)?;
+        self.scales.map_or(Ok(()), |scales| set_scales(&self.lt, &plan.product, scales))
+    }
+}
+
 impl LibraryCall for Product {
     unsafe fn queue(&self, stream: *mut c_void) -> Result<bool> {
         // Its description is shared, and holds addresses until the product is queued.
-        let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
-        set_addresses(&self.lt, &plan, self.fused, self.beside)?;
-        if let Some(scales) = self.scales {
-            set_scales(&self.lt, &plan.product, scales)?;
-        }
+        let plan = self.plan();
+        self.describe(&plan)?;
         // SAFETY: promised by the caller.
-        unsafe { self.lt.multiply(&plan, &self.call, stream) }
+        unsafe { self.lt.multiply(&plan, &plan.algorithm, &self.call, stream) }
     }
 
     fn kind(&self) -> u64 {

@@ -165,7 +165,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Make a directory that only its owner reads and writes.
-fn make_private(directory: &Path) -> io::Result<()> {
+pub(in crate::cuda) fn make_private(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }

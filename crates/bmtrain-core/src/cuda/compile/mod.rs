@@ -11,6 +11,7 @@ use super::CudaOptions;
 use super::driver::Properties;
 use crate::error::Result;
 use bmtrain_kernels::Unit;
+pub(super) use cache::make_private;
 use cache::{Cache, Key};
 use std::sync::{Once, OnceLock};
 

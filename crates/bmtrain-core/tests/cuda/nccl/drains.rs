@@ -54,8 +54,8 @@ fn scratch_memory_grows_while_an_all_gather_waits_for_another_rank() {
 }
 
 /// Rank 0 has given an all-gather to its lane, and rank 1 gives its own later. What takes page-locked memory, loads
-/// kernels or returns memory meanwhile makes the driver wait for the device: rank 0 waits for the all-gather before it
-/// asks the driver.
+/// kernels, the library's too, or returns memory meanwhile makes the driver wait for the device: rank 0 waits for the
+/// all-gather before it asks the driver.
 #[test]
 fn the_driver_is_not_made_to_wait_for_an_all_gather() {
     processes("the_driver_is_not_made_to_wait_for_an_all_gather", 2, &DRAINS, &[], |start| {
@@ -74,10 +74,17 @@ fn the_driver_is_not_made_to_wait_for_an_all_gather() {
             let scaling = ScaleBy { factor: factor.view().unwrap(), divisor: None, x: None, out };
             rank.device.launch(scaling).unwrap();
         };
+        // The library loads the kernels of an algorithm.
+        let product = || {
+            let full = || Tensor::full_in(&rank.device, [4, 4], DType::F32, 0.5, Segment::Activations).unwrap();
+            let (a, mut c) = (full(), full());
+            let factor = || Matrix::plain(a.view().unwrap(), 4);
+            rank.device.launch(Gemm::single([4, 4, 4], factor(), factor(), c.dest(false).unwrap())).unwrap();
+        };
         let long_lived = Tensor::empty_in(&rank.device, [1 << 20], DType::F32, Segment::Parameters).unwrap();
         let returning = move || drop(long_lived);
-        let steps: [Box<dyn FnOnce()>; 4] =
-            [Box::new(upload), Box::new(host_work), Box::new(kernel), Box::new(returning)];
+        let steps: [Box<dyn FnOnce()>; 5] =
+            [Box::new(upload), Box::new(host_work), Box::new(kernel), Box::new(product), Box::new(returning)];
         for (step, work) in steps.into_iter().enumerate() {
             let given = || rank.launch(Op::AllGather, DType::F32, &[start.rank as u8; 64]).unwrap();
             let _gathered = if start.rank == 0 {

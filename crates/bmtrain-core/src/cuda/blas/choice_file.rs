@@ -1,0 +1,167 @@
+//! Choices of algorithms on disk: a line for each product, its key and the algorithm's code.
+//!
+//! Processes share the file. Who looks for a choice holds the file's lock until it is there, so that ranks which start
+//! together make each choice once. Nothing in it is trusted: an algorithm counts only if the library suggests it.
+
+use super::super::compile::make_private;
+use crate::error::Result;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Lines of many models. A file that has become larger is begun anew.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// The code of an algorithm.
+pub(super) type Code = [u64; 8];
+
+#[derive(Debug)]
+pub(super) struct ChoiceFile {
+    path: PathBuf,
+    warned: AtomicBool,
+}
+
+impl ChoiceFile {
+    pub(super) fn in_directory(directory: &Path) -> Self {
+        ChoiceFile { path: directory.join("algorithms.txt"), warned: AtomicBool::new(false) }
+    }
+
+    /// The choice for a key if `is_known` accepts it; otherwise one is made, and kept. A file that cannot be used is a
+    /// warning, the first time.
+    pub(super) fn find_or(
+        &self,
+        key: &str,
+        is_known: impl Fn(Code) -> bool,
+        make: impl FnOnce() -> Result<Code>,
+    ) -> Result<Code> {
+        let opened = self.open().inspect_err(|error| self.warn(error)).ok();
+        let found = opened.as_ref().and_then(|(_, text)| find(text, key)).filter(|code| is_known(*code));
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let made = make()?;
+        if let Some((mut file, text)) = opened {
+            // A process that died may have left half a line.
+            let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+            let code: String = made.iter().map(|part| format!("{part:016x}")).collect();
+            if let Err(error) = file.write_all(format!("{end}{key} {code}\n").as_bytes()) {
+                self.warn(&error);
+            }
+        }
+        Ok(made)
+    }
+
+    /// The file with its content, locked as long as it is open.
+    fn open(&self) -> io::Result<(File, String)> {
+        if let Some(directory) = self.path.parent() {
+            make_private(directory)?;
+        }
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
+        file.lock()?;
+        let mut bytes = Vec::new();
+        if file.metadata()?.len() > MOST_BYTES {
+            file.set_len(0)?;
+        } else {
+            file.seek(SeekFrom::Start(0))?;
+            file.read_to_end(&mut bytes)?;
+        }
+        Ok((file, String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn warn(&self, error: &io::Error) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "algorithms of products are timed at every start: no cache");
+        }
+    }
+}
+
+/// The last choice for a key: one that the library no longer suggests is followed by another.
+fn find(text: &str, key: &str) -> Option<Code> {
+    let line = text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    let mut code = Code::default();
+    if line.len() != 16 * code.len() || !line.is_ascii() {
+        return None;
+    }
+    for (index, part) in code.iter_mut().enumerate() {
+        *part = u64::from_str_radix(&line[16 * index..16 * (index + 1)], 16).ok()?;
+    }
+    Some(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+    use std::{fs, thread};
+
+    const ONE: Code = [1, 2, 3, 4, 5, 6, 7, u64::MAX];
+    const OTHER: Code = [9; 8];
+
+    fn any(_: Code) -> bool {
+        true
+    }
+
+    fn not_made() -> Result<Code> {
+        panic!("it is there")
+    }
+
+    #[test]
+    fn a_choice_is_made_once_and_found_again() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("kernels");
+        let file = ChoiceFile::in_directory(&directory);
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
+        assert_eq!(file.find_or("b", any, || Ok(OTHER)).unwrap(), OTHER);
+        let again = ChoiceFile::in_directory(&directory);
+        assert_eq!(again.find_or("a", any, not_made).unwrap(), ONE);
+        assert_eq!(again.find_or("b", any, not_made).unwrap(), OTHER);
+        // One that the library does not suggest any more is replaced.
+        assert_eq!(again.find_or("a", |code| code != ONE, || Ok(OTHER)).unwrap(), OTHER);
+        assert_eq!(file.find_or("a", any, not_made).unwrap(), OTHER);
+    }
+
+    #[test]
+    fn damage_costs_a_choice_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let file = ChoiceFile::in_directory(root.path());
+        file.find_or("a", any, || Ok(ONE)).unwrap();
+        let whole = fs::read(&file.path).unwrap();
+        for length in 0..whole.len() - 1 {
+            fs::write(&file.path, &whole[..length]).unwrap();
+            assert_eq!(file.find_or("a", any, || Ok(OTHER)).unwrap(), OTHER, "{length} bytes");
+            assert_eq!(file.find_or("a", any, not_made).unwrap(), OTHER, "{length} bytes");
+        }
+        fs::write(&file.path, vec![0xff; 100]).unwrap();
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
+        fs::write(&file.path, vec![b'x'; MOST_BYTES as usize + 1]).unwrap();
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
+        assert!(fs::metadata(&file.path).unwrap().len() < 200, "it was begun anew");
+    }
+
+    #[test]
+    fn threads_that_look_for_one_choice_make_it_once() {
+        let root = tempfile::tempdir().unwrap();
+        let made = AtomicU32::new(0);
+        let look = || {
+            let make = || {
+                made.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(std::time::Duration::from_millis(20));
+                Ok(ONE)
+            };
+            assert_eq!(ChoiceFile::in_directory(root.path()).find_or("a", any, make).unwrap(), ONE);
+        };
+        thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(look)));
+        assert_eq!(made.into_inner(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_costs_a_warning_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "").unwrap();
+        let file = ChoiceFile::in_directory(&root.path().join("file/kernels"));
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
+        assert!(file.warned.load(Ordering::Relaxed));
+    }
+}
