@@ -7,7 +7,7 @@
 #   3  overlap of copies, speed of every kernel
 #   4  speed of whole models with a step's kernel table, attention on products of warpgroups, and the models' steps in
 #      PyTorch where Python has it
-#   5  options of the backend that are off by default, each beside the ordinary way, and GPT-2 124M with all of them
+#   5  options of the backend that are off by default, each beside the ordinary way, and GPT-2 124M with some of them
 #
 # Each writes callN.json and callN.txt, and 5 with.json besides, into $OUT (out beside this file) and ends within $LIMIT
 # seconds (570). A call that is started again goes on with its file. Kernels come compiled for the device's architecture

@@ -129,12 +129,10 @@ Status set(Value& place, const void* from, std::size_t bytes) {
 // What the 64 opaque bytes of an algorithm hold here.
 struct Algorithm {
     std::uint64_t mark;
-    // What its kernels are, which many products share.
-    std::uint64_t kernels;
+    std::uint64_t number;
     std::uint64_t workspace_bytes;
     unsigned alignment[4];
-    std::uint64_t number;
-    std::uint64_t unused[2];
+    std::uint64_t unused[3];
 };
 static_assert(sizeof(Algorithm) == 64);
 
@@ -423,7 +421,6 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
         result = {};
         result.algorithm.mark = algorithm_mark;
         result.algorithm.number = static_cast<std::uint64_t>(number);
-        result.algorithm.kernels = kernels_of(product, result.algorithm.number);
         // Each asks for other memory.
         result.algorithm.workspace_bytes =
             workspace_for(product, preference->workspace_bytes) * (result.algorithm.number + 1);
@@ -432,7 +429,7 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
         result.workspace_bytes = result.algorithm.workspace_bytes;
         result.state = success;
         result.waves = 1.0f;
-        given.add(problem_of(product, result.algorithm.kernels));
+        given.add(problem_of(product, kernels_of(product, result.algorithm.number)));
     }
     return success;
 }
@@ -460,9 +457,8 @@ Status cublasLtMatmul(void* handle, void* how, const float* alpha, std::uint64_t
     constexpr unsigned any_alignment[4] = {1, 1, 1, 1};
     p.workspace_bytes = workspace_for(p, workspace_bytes);
     if (algorithm != nullptr) {
-        const std::uint64_t kernels = algorithm->kernels;
-        if (algorithm->mark != algorithm_mark || kernels != kernels_of(p, algorithm->number) ||
-            !given.has(problem_of(p, kernels))) {
+        const std::uint64_t kernels = kernels_of(p, algorithm->number);
+        if (algorithm->mark != algorithm_mark || !given.has(problem_of(p, kernels))) {
             return refuse(invalid_value, "the algorithm is none, or was chosen for another product");
         }
         if (algorithm->workspace_bytes > workspace_bytes) {

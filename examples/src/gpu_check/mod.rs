@@ -27,8 +27,8 @@ use environment::Environment;
 use kernels::Ceilings;
 use model_center::Result;
 use model_center::run::ExitStatus;
-use options::backend_options;
 pub use options::{Options, Part, With};
+use options::{backend_options, without_options};
 use report::Report;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,12 +88,22 @@ impl Place {
 
     /// The same device, with launches that repeat replayed as CUDA graphs.
     fn with_graphs(&self) -> Result<Arc<CudaBackend>> {
+        if self.options.graphs {
+            return Ok(Arc::clone(&self.backend));
+        }
         self.opened_again(CudaOptions { graphs: true, ..self.options.clone() })
     }
 
     /// The same device, with attention on products of warpgroups.
     fn with_warpgroup_attention(&self) -> Result<Arc<CudaBackend>> {
         self.opened_again(CudaOptions { warpgroup_attention: true, ..self.options.clone() })
+    }
+
+    /// A device with all options off that `With` has, for what is compared with them.
+    fn ordinary(&self) -> Result<Device> {
+        let options = without_options(&self.options);
+        let is_ordinary = With::value_variants().iter().all(|option| !option.is_on(&self.options));
+        if is_ordinary { Ok(self.device()) } else { Ok(Device::new(self.opened_again(options)?)) }
     }
 
     fn opened_again(&self, options: CudaOptions) -> Result<Arc<CudaBackend>> {
@@ -145,7 +155,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
             return Ok(ExitStatus::Internal);
         }
     };
-    let mut report = Report::new(environment.is_emulated(), options.json.clone());
+    let mut report = Report::new(environment.is_emulated(), options.json.clone(), With::names(&options.with));
     if options.resume {
         report.resume(&options.only.iter().map(|part| part.name()).collect::<Vec<_>>())?;
     }

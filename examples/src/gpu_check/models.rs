@@ -127,7 +127,7 @@ pub fn models(place: &Place, ceilings: Ceilings, options: &Options, report: &mut
     for timed in &wanted.map(|timed| timed.changed(options)).collect::<Vec<_>>() {
         match measure(place, timed, options, report) {
             Ok(measured) => {
-                tell(timed, &measured, ceilings, report);
+                tell(timed, &measured, (ceilings, options), report);
                 all.push(as_json(timed, &measured, ceilings, options));
             }
             Err(error) => {
@@ -280,11 +280,12 @@ fn needs(place: &Place, timed: &Timed, plan: Plan) -> Result<usize> {
     Ok(device.memory().system_bytes)
 }
 
-fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Report) {
+fn tell(timed: &Timed, measured: &Measured, (ceilings, options): (Ceilings, &Options), report: &mut Report) {
     let (speed, share) = (measured.tokens_per_second(timed), measured.share(timed, ceilings));
     let Plan { rows, recompute } = measured.plan;
     let how = if recompute == Recompute::Keep { "" } else { ", recomputed" };
-    let what = format!("{}, {rows} x {}{how}", timed.name, timed.length);
+    let dropout = options.dropout.map(|p| format!(", dropout {p}")).unwrap_or_default();
+    let what = format!("{}{dropout}, {rows} x {}{how}", timed.name, timed.length);
     let figure = format!("{:.1} k tokens/s, {:.1} % of the bf16 product", speed / 1e3, 100.0 * share);
     match timed.target {
         Some(Target::Speed(least)) => {
@@ -309,7 +310,7 @@ fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Rep
 }
 
 fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings, options: &Options) -> Value {
-    let with: Vec<String> = options.with.iter().map(|option| option.name()).collect();
+    let with = With::names(&options.with);
     let graphs = measured.graphs.map(|counts| {
         let GraphCounts { captured, replays, replayed, changed, queued } = counts;
         json!({

@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
     /// Turn options of the backend on that are off by default, for all parts: graphs, timed-products,
-    /// kernel-epilogues, warpgroup-attention, wide-queries, wide-keys.
+    /// kernel-epilogues, warpgroup-attention, wide-queries, wide-keys. The environment's switches are not read.
     #[arg(long, value_name = "OPTION,..", value_delimiter = ',', value_enum)]
     pub with: Vec<With>,
     /// Only models whose name contains this, such as GPT-2.
@@ -50,7 +50,7 @@ pub struct Options {
     /// Train the models with this dropout.
     #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
     pub dropout: Option<f32>,
-    /// Train the models on sequences of this many tokens.
+    /// Train the models on sequences of this many tokens; those with a table of positions take no more than it has.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub length: Option<u32>,
     /// Leave the rows of the models' vocabularies as they are, without padding to a multiple of 64.
@@ -127,17 +127,24 @@ impl With {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Turn it on; of `options` everything else stays.
-    fn set(self, options: &mut CudaOptions) {
-        let option = match self {
+    /// The names of several.
+    pub(super) fn names(all: &[With]) -> Vec<String> {
+        all.iter().map(|option| option.name()).collect()
+    }
+
+    pub(super) fn is_on(self, options: &CudaOptions) -> bool {
+        *self.place(&mut options.clone())
+    }
+
+    fn place(self, options: &mut CudaOptions) -> &mut bool {
+        match self {
             With::Graphs => &mut options.graphs,
             With::TimedProducts => &mut options.timed_products,
             With::KernelEpilogues => &mut options.kernel_epilogues,
             With::WarpgroupAttention => &mut options.warpgroup_attention,
             With::WideQueries => &mut options.wide_queries,
             With::WideKeys => &mut options.wide_keys,
-        };
-        *option = true;
+        }
     }
 }
 
@@ -174,12 +181,16 @@ fn seconds(text: &str) -> Result<f64, String> {
     number.filter(|number| (0.001..=60.0).contains(number)).ok_or_else(|| "it must be from 0.001 to 60".into())
 }
 
+/// The same with all of [`With`] off.
+pub(super) fn without_options(options: &CudaOptions) -> CudaOptions {
+    let mut options = options.clone();
+    With::value_variants().iter().for_each(|option| *option.place(&mut options) = false);
+    options
+}
+
 /// What the environment declares, with these options on and the others off.
 pub(super) fn backend_options(with: &[With], threads: usize) -> Result<CudaOptions> {
-    let CudaOptions { compiled, libraries, toolkits, packages, cache, tf32, .. } = cuda_options();
-    let host = Some(cpu_options(threads)?);
-    let mut options =
-        CudaOptions { compiled, libraries, toolkits, packages, cache, tf32, host, ..CudaOptions::default() };
-    with.iter().for_each(|option| option.set(&mut options));
+    let mut options = CudaOptions { host: Some(cpu_options(threads)?), ..without_options(&cuda_options()) };
+    with.iter().for_each(|option| *option.place(&mut options) = true);
     Ok(options)
 }

@@ -26,6 +26,8 @@ struct Earlier {
     program: String,
     running: Option<String>,
     failures: Vec<String>,
+    #[serde(default)]
+    with: Vec<String>,
     rows: Vec<Row>,
     done: Vec<String>,
     parts: Map<String, Value>,
@@ -36,6 +38,8 @@ struct Earlier {
 pub struct Report {
     /// The device is emulated.
     pub emulated: bool,
+    /// The options of the backend that are on.
+    with: Vec<String>,
     rows: Vec<Row>,
     /// The parts that have ended.
     done: Vec<String>,
@@ -49,9 +53,9 @@ pub struct Report {
 
 impl Report {
     /// Nothing yet. The JSON is written to `path` with every part.
-    pub fn new(emulated: bool, path: Option<PathBuf>) -> Self {
+    pub fn new(emulated: bool, path: Option<PathBuf>, with: Vec<String>) -> Self {
         let (rows, done, parts, failures) = (Vec::new(), Vec::new(), Map::new(), Vec::new());
-        Report { emulated, rows, done, parts, failures, lost: None, path }
+        Report { emulated, with, rows, done, parts, failures, lost: None, path }
     }
 
     /// What an earlier run wrote to the file of the report, if there is one: its parts are not run again. A part that
@@ -80,6 +84,12 @@ impl Report {
                 kind(earlier.emulated),
                 kind(self.emulated)
             );
+            return Err(Error::data(place(), reason, FIX));
+        }
+        if earlier.with != self.with {
+            let all = |with: &[String]| if with.is_empty() { "none".into() } else { with.join(",") };
+            let reason =
+                format!("the report is of a run with {}, and this is one with {}", all(&earlier.with), all(&self.with));
             return Err(Error::data(place(), reason, FIX));
         }
         (self.rows, self.done, self.parts, self.failures) =
@@ -195,6 +205,7 @@ impl Report {
         let targets: Vec<Value> = self.rows.iter().filter_map(target).collect();
         let whole = json!({
             "emulated": self.emulated,
+            "with": self.with,
             "date": date(SystemTime::now()),
             "program": env!("CARGO_PKG_VERSION"),
             "running": running,
@@ -258,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_emulated_device_is_named_in_every_line_and_reaches_no_target() {
-        let mut report = Report::new(true, None);
+        let mut report = Report::new(true, None, Vec::new());
         report.row("a", "1");
         report.held("b", "2", ("at least 1", true));
         assert!(report.table().lines().all(|line| line.starts_with("emulated: ")), "{}", report.table());
@@ -274,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_missed_is_short_and_no_failure() {
-        let mut report = Report::new(false, None);
+        let mut report = Report::new(false, None, Vec::new());
         report.held("b", "2", ("at least 1", true));
         assert!(report.reaches_targets() && report.table().contains("at least 1: ok"));
         report.held("c", "2", ("at least 3", false));

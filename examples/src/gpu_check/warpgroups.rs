@@ -30,7 +30,8 @@ pub fn warpgroups(
         return Ok(());
     }
     let backend = place.with_warpgroup_attention()?;
-    let tested = Tested { device: Device::new(Arc::clone(&backend) as Arc<dyn Backend>), backend };
+    let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>);
+    let tested = Tested { device, backend, others: place.ordinary()? };
     let mut checks = agreement(place, &tested, wanted, report)?;
     if !report.is_lost() {
         checks.extend(long(place, &tested, report));
@@ -52,6 +53,8 @@ pub fn warpgroups(
 struct Tested {
     backend: Arc<CudaBackend>,
     device: Device,
+    /// With the kernels that are used otherwise.
+    others: Device,
 }
 
 impl Tested {
@@ -70,7 +73,7 @@ impl Tested {
 /// tensor: against the other kernels, and again for the same bits.
 fn long(place: &Place, tested: &Tested, report: &mut Report) -> Vec<Value> {
     let (batch, length, times) = if report.emulated { (1, 140, 1) } else { (2, 4096, 20) };
-    let others = place.device();
+    let others = &tested.others;
     let mut checks = Vec::new();
     for (head_size, window) in [(64, None), (64, Some(length / 3)), (128, None)] {
         let (heads, kv_heads) = if report.emulated { (2, 1) } else { (8, 2) };
@@ -80,7 +83,7 @@ fn long(place: &Place, tested: &Tested, report: &mut Report) -> Vec<Value> {
         let case = Case::one(name, move |cx, v| ops::attention_fused(cx, &v[0], &options()));
         let case = case.constant("qkv", [batch, length, (heads + 2 * kv_heads) * head_size]);
         for dtype in [DType::F16, DType::BF16] {
-            let compared = compare(&others, &tested.device, &case, dtype);
+            let compared = compare(others, &tested.device, &case, dtype);
             let agrees = compared.as_ref().is_ok_and(|check| check.passed());
             let repeats = (0..times).all(|_| {
                 agrees && compare_bits(&tested.device, &tested.device, &case, dtype).is_ok_and(|check| check.passed())
@@ -161,7 +164,7 @@ fn time(
         })?;
         Ok(rate)
     };
-    let (warpgroups, others) = (rate(&tested.device)?, rate(&place.device())?);
+    let (warpgroups, others) = (rate(&tested.device)?, rate(&tested.others)?);
     tested.is_used(head_size, DType::BF16, report);
     report.row(
         format!("  heads of {head_size}, {} x {length} tokens", sizes.batch),

@@ -26,7 +26,8 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// Time the first algorithms that cuBLASLt suggests for a product when it is made for the first time, and use the
     /// fastest. Algorithms differ in the order of sums, and so results in their last bits: choices are kept in `cache`,
-    /// by device and version of the library, where later runs and the other ranks of a host find them.
+    /// by device and version of the library, where later runs and the other ranks of a host find them. Scratch memory
+    /// grows by the largest result, at most 256 MiB, that is added to what is there.
     pub timed_products: bool,
     /// Let kernels of this crate apply activations and their derivatives beside products, and sum the rows of a factor,
     /// although cuBLASLt could.

@@ -3,6 +3,7 @@
 #![cfg(feature = "cuda")]
 
 use super::cuda_products::{Counts, assert_near, made, numbers, parameters, products, step, with_residuals};
+use bmtrain_core::conformance;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, ProductChoices};
 use bmtrain_core::kernel::{Activation, Gemm, Matrix};
 use bmtrain_core::{DType, Device};
@@ -68,6 +69,24 @@ fn the_fastest_algorithm_is_used_and_found_again() {
         let (backend, device) = open(timed(None));
         assert_eq!(results(&device), expected);
         assert_eq!(backend.product_choices().unwrap().timed, count);
+    });
+}
+
+/// Batches, factors in 8 bits and every epilogue, timed.
+#[test]
+fn timed_products_agree_with_the_cpu() {
+    with_driver("timed_products_agree_with_the_cpu", Driver::Emulated, &[SEVERAL], || {
+        let (reference, (backend, device)) = (Device::cpu(1).unwrap(), open(timed(None)));
+        let mut count = 0;
+        for case in conformance::cases().iter().filter(|case| case.stem() == "gemm") {
+            for &dtype in &case.dtypes {
+                let check = conformance::compare(&reference, &device, case, dtype).unwrap();
+                assert!(check.passed(), "{} in {dtype}: {check:?}", case.name);
+                count += 1;
+            }
+        }
+        let choices = backend.product_choices().unwrap();
+        assert!(count > 100 && choices.timed > 100, "{count} checks, {choices:?}");
     });
 }
 

@@ -13,7 +13,11 @@ use super::lt::{Algorithm, Call, GemmPlan};
 use super::plan_cache::Problem;
 use super::product::Product;
 use crate::error::Result;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most choices of a process: for more products the library's first algorithms are used.
+const MOST_CHOICES: usize = 1 << 16;
 
 /// What was chosen by time so far: see [`CudaOptions::timed_products`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -33,7 +37,14 @@ pub struct ProductChoices {
 #[derive(Debug)]
 pub(super) struct Choices {
     file: Option<ChoiceFile>,
-    made: Mutex<ProductChoices>,
+    made: Mutex<Made>,
+}
+
+#[derive(Debug, Default)]
+struct Made {
+    counts: ProductChoices,
+    /// For plans that are forgotten and made again.
+    codes: HashMap<Problem, [u64; 8]>,
 }
 
 /// Algorithms by their number in the library's order, with the seconds of one product; the refused ones are left out.
@@ -47,10 +58,10 @@ impl Choices {
     }
 
     pub(super) fn made(&self) -> ProductChoices {
-        *self.lock()
+        self.lock().counts
     }
 
-    fn lock(&self) -> MutexGuard<'_, ProductChoices> {
+    fn lock(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,6 +89,15 @@ impl Choices {
         }
         let all: Vec<Algorithm> = [plan.algorithm].into_iter().chain(plan.others.iter().copied()).collect();
         let number_of = |code: [u64; 8]| all.iter().position(|algorithm| algorithm.code() == code);
+        let known = {
+            let made = self.lock();
+            let is_full = made.codes.len() >= MOST_CHOICES;
+            made.codes.get(problem).copied().or(is_full.then(|| plan.algorithm.code()))
+        };
+        if let Some(chosen) = known.and_then(number_of) {
+            (plan.algorithm, plan.others) = (all[chosen], Vec::new());
+            return Ok(());
+        }
         let mut times = None;
         let mut time = || {
             // SAFETY: promised by the caller.
@@ -91,11 +111,17 @@ impl Choices {
                 let key = key(context, product, problem, tf32);
                 file.find_or(&key, |code| number_of(code).is_some(), time)?
             }
-            None => time()?,
+            None => Some(time()?),
         };
-        let chosen = number_of(code).unwrap_or(0);
+        // Where a choice cannot be kept, another rank would choose by itself.
+        let Some(chosen) = code.and_then(number_of) else {
+            plan.others.clear();
+            return Ok(());
+        };
         (plan.algorithm, plan.others) = (all[chosen], Vec::new());
         let mut made = self.lock();
+        made.codes.insert(*problem, all[chosen].code());
+        let made = &mut made.counts;
         made.changed += u64::from(chosen != 0);
         match times {
             None => made.found += 1,
@@ -114,8 +140,8 @@ impl Choices {
 
 /// Everything that a choice depends on, as one text.
 fn key(context: &Context, product: &Product, problem: &Problem, tf32: bool) -> String {
-    let (name, version) = (context.name(), product.lt.version());
-    let text = format!("{name}, cuBLASLt {version:?}, tf32 {tf32}, {problem:?}");
+    let (name, properties, version) = (context.name(), context.properties(), product.lt.version());
+    let text = format!("{name}, {properties:?}, cuBLASLt {version:?}, tf32 {tf32}, {problem:?}");
     blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
 }
 
@@ -153,8 +179,11 @@ unsafe fn time(
     let run = |number: usize| unsafe { product.lt.multiply(plan, &all[number], call, stream) };
     let mut times = Times::new();
     for number in 0..all.len() {
-        if run(number)? {
-            times.push((number, f64::INFINITY));
+        match run(number) {
+            Ok(true) => times.push((number, f64::INFINITY)),
+            Ok(false) => {}
+            Err(error) if number == 0 => return Err(error),
+            Err(error) => tracing::debug!(%error, number, "an algorithm that cuBLASLt suggests fails, and is left out"),
         }
     }
     let (begin, end) = (Event::timed(context)?, Event::timed(context)?);

@@ -1,17 +1,18 @@
 //! Choices of algorithms on disk: a line for each product, its key and the algorithm's code.
 //!
 //! Processes share the file. Who looks for a choice holds the file's lock until it is there, so that ranks which start
-//! together make each choice once. Nothing in it is trusted: an algorithm counts only if the library suggests it.
+//! together make each choice once. What cannot be kept is not chosen: then every rank does without. Nothing in the file
+//! is trusted: an algorithm counts only if the library suggests it.
 
 use super::super::compile::make_private;
 use crate::error::Result;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Lines of many models. A file that has become larger is begun anew.
-const MOST_BYTES: u64 = 4 << 20;
+/// Lines of many models. Nothing is added to a larger file.
+const MOST_BYTES: usize = 4 << 20;
 
 /// The code of an algorithm.
 pub(super) type Code = [u64; 8];
@@ -27,29 +28,32 @@ impl ChoiceFile {
         ChoiceFile { path: directory.join("algorithms.txt"), warned: AtomicBool::new(false) }
     }
 
-    /// The choice for a key if `is_known` accepts it; otherwise one is made, and kept. A file that cannot be used is a
-    /// warning, the first time.
+    /// The choice for a key if `is_known` accepts it; otherwise one is made, and kept. None, with a warning the first
+    /// time, where the file cannot be used.
     pub(super) fn find_or(
         &self,
         key: &str,
         is_known: impl Fn(Code) -> bool,
         make: impl FnOnce() -> Result<Code>,
-    ) -> Result<Code> {
-        let opened = self.open().inspect_err(|error| self.warn(error)).ok();
-        let found = opened.as_ref().and_then(|(_, text)| find(text, key)).filter(|code| is_known(*code));
-        if let Some(found) = found {
-            return Ok(found);
+    ) -> Result<Option<Code>> {
+        let (mut file, text) = match self.open() {
+            Ok(opened) => opened,
+            Err(error) => return Ok(self.none(&error)),
+        };
+        if let Some(found) = find(&text, key).filter(|code| is_known(*code)) {
+            return Ok(Some(found));
+        }
+        if text.len() >= MOST_BYTES {
+            return Ok(self.none(&io::Error::other("the file is full: remove it")));
         }
         let made = make()?;
-        if let Some((mut file, text)) = opened {
-            // A process that died may have left half a line.
-            let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-            let code: String = made.iter().map(|part| format!("{part:016x}")).collect();
-            if let Err(error) = file.write_all(format!("{end}{key} {code}\n").as_bytes()) {
-                self.warn(&error);
-            }
-        }
-        Ok(made)
+        // A process that died may have left half a line.
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        let code: String = made.iter().map(|part| format!("{part:016x}")).collect();
+        Ok(match file.write_all(format!("{end}{key} {code}\n").as_bytes()) {
+            Ok(()) => Some(made),
+            Err(error) => self.none(&error),
+        })
     }
 
     /// The file with its content, locked as long as it is open.
@@ -57,23 +61,24 @@ impl ChoiceFile {
         if let Some(directory) = self.path.parent() {
             make_private(directory)?;
         }
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
-        file.lock()?;
-        let mut bytes = Vec::new();
-        if file.metadata()?.len() > MOST_BYTES {
-            file.set_len(0)?;
-        } else {
-            file.seek(SeekFrom::Start(0))?;
-            file.read_to_end(&mut bytes)?;
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
+        while let Err(error) = file.lock() {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
         }
+        let mut bytes = Vec::new();
+        // A last line may go beyond the limit.
+        (&file).take(2 * MOST_BYTES as u64).read_to_end(&mut bytes)?;
         Ok((file, String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    fn warn(&self, error: &io::Error) {
+    fn none(&self, error: &io::Error) -> Option<Code> {
         if !self.warned.swap(true, Ordering::Relaxed) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "algorithms of products are timed at every start: no cache");
+            tracing::warn!(%path, %error, "algorithms of products are not chosen by time: choices cannot be kept");
         }
+        None
     }
 }
 
@@ -112,14 +117,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("kernels");
         let file = ChoiceFile::in_directory(&directory);
-        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
-        assert_eq!(file.find_or("b", any, || Ok(OTHER)).unwrap(), OTHER);
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), Some(ONE));
+        assert_eq!(file.find_or("b", any, || Ok(OTHER)).unwrap(), Some(OTHER));
         let again = ChoiceFile::in_directory(&directory);
-        assert_eq!(again.find_or("a", any, not_made).unwrap(), ONE);
-        assert_eq!(again.find_or("b", any, not_made).unwrap(), OTHER);
+        assert_eq!(again.find_or("a", any, not_made).unwrap(), Some(ONE));
+        assert_eq!(again.find_or("b", any, not_made).unwrap(), Some(OTHER));
         // One that the library does not suggest any more is replaced.
-        assert_eq!(again.find_or("a", |code| code != ONE, || Ok(OTHER)).unwrap(), OTHER);
-        assert_eq!(file.find_or("a", any, not_made).unwrap(), OTHER);
+        assert_eq!(again.find_or("a", |code| code != ONE, || Ok(OTHER)).unwrap(), Some(OTHER));
+        assert_eq!(file.find_or("a", any, not_made).unwrap(), Some(OTHER));
     }
 
     #[test]
@@ -130,14 +135,24 @@ mod tests {
         let whole = fs::read(&file.path).unwrap();
         for length in 0..whole.len() - 1 {
             fs::write(&file.path, &whole[..length]).unwrap();
-            assert_eq!(file.find_or("a", any, || Ok(OTHER)).unwrap(), OTHER, "{length} bytes");
-            assert_eq!(file.find_or("a", any, not_made).unwrap(), OTHER, "{length} bytes");
+            assert_eq!(file.find_or("a", any, || Ok(OTHER)).unwrap(), Some(OTHER), "{length} bytes");
+            assert_eq!(file.find_or("a", any, not_made).unwrap(), Some(OTHER), "{length} bytes");
         }
         fs::write(&file.path, vec![0xff; 100]).unwrap();
-        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
-        fs::write(&file.path, vec![b'x'; MOST_BYTES as usize + 1]).unwrap();
-        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
-        assert!(fs::metadata(&file.path).unwrap().len() < 200, "it was begun anew");
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), Some(ONE));
+    }
+
+    #[test]
+    fn a_full_file_is_read_and_nothing_is_added() {
+        let root = tempfile::tempdir().unwrap();
+        let file = ChoiceFile::in_directory(root.path());
+        fs::write(&file.path, [vec![b'x'; MOST_BYTES - 1], vec![b'\n']].concat()).unwrap();
+        assert_eq!(file.find_or("a", any, not_made).unwrap(), None);
+        assert!(file.warned.load(Ordering::Relaxed));
+        fs::write(&file.path, vec![b'\n'; MOST_BYTES - 1]).unwrap();
+        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), Some(ONE));
+        assert_eq!(file.find_or("a", any, not_made).unwrap(), Some(ONE));
+        assert_eq!(file.find_or("b", any, not_made).unwrap(), None);
     }
 
     #[test]
@@ -150,18 +165,18 @@ mod tests {
                 thread::sleep(std::time::Duration::from_millis(20));
                 Ok(ONE)
             };
-            assert_eq!(ChoiceFile::in_directory(root.path()).find_or("a", any, make).unwrap(), ONE);
+            assert_eq!(ChoiceFile::in_directory(root.path()).find_or("a", any, make).unwrap(), Some(ONE));
         };
         thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(look)));
         assert_eq!(made.into_inner(), 1);
     }
 
     #[test]
-    fn a_file_that_cannot_be_made_costs_a_warning_and_nothing_else() {
+    fn without_a_file_nothing_is_chosen() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         let file = ChoiceFile::in_directory(&root.path().join("file/kernels"));
-        assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), ONE);
+        assert_eq!(file.find_or("a", any, not_made).unwrap(), None);
         assert!(file.warned.load(Ordering::Relaxed));
     }
 }

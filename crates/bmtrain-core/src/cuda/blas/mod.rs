@@ -34,7 +34,7 @@ use super::reduce::{Partials, column_sum, sum_partials};
 use super::scratch::Taken;
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fp8::Fp8Factors;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
 use candidates::{Candidate, Destination, Factors, Way, candidates, with_residual};
@@ -42,12 +42,16 @@ use choice::Choices;
 use epilogue::{Finish, Matrices, Numbers};
 use folded::Folded;
 use fp8::Scales;
-use lt::{Call, Lt, Number};
+use lt::{Call, GemmPlan, Lt, Number};
 use plan_cache::{FusedAddresses, PlanCache, Problem, Stored, alignment};
 use product::Product;
 use scratch_layout::ScratchLayout;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Scratch memory for the result of a product that is timed: products with larger ones are not timed where they are
+/// added to what is there.
+const MOST_ASIDE: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(super) struct Blas {
@@ -210,6 +214,13 @@ impl Blas {
         Ok(None)
     }
 
+    /// Use a plan's first algorithm, without a look at the others.
+    fn settle(&self, plan: &Mutex<GemmPlan>) -> Result<()> {
+        let others = std::mem::take(&mut plan.lock().unwrap_or_else(PoisonError::into_inner).others);
+        // Its kernels are loaded with the first product.
+        if others.is_empty() { Ok(()) } else { self.context.drain() }
+    }
+
     /// Queue a product as `candidate` does it. Returns false, and writes no result, if the library cannot.
     fn queue(&self, launch: &Launch<'_>, lt: &Arc<Lt>, work: &Work, candidate: Candidate) -> Result<bool> {
         let (factors, c) = (candidate.factors(work), candidate.result(work));
@@ -218,10 +229,6 @@ impl Blas {
         let folded = Folded::of(operands.map(|matrices| matrices.batch), work.batch);
         let problem = work.problem(candidate, &factors, c, &folded);
         let Some(plan) = self.plans().of((&self.context, lt), &problem, &self.options)? else { return Ok(false) };
-        let (workspace, is_to_be_timed) = {
-            let plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
-            (layout.add(plan.workspace()), !plan.others.is_empty())
-        };
         let residual = work.residual.filter(|_| fused.residual);
         let beta = match residual {
             Some(_) => 1.0,
@@ -229,9 +236,24 @@ impl Blas {
             None => 0.0,
         };
         // Products that are timed leave the old content as it is.
-        let aside = is_to_be_timed && residual.is_none() && beta != 0.0;
-        let aside = aside.then(|| layout.add(problem.result_elements() * c.numbers.dtype.size()));
-        let scratch = (layout.bytes > 0).then(|| launch.scratch.take(layout.bytes)).transpose()?;
+        let keeps = residual.is_none() && beta != 0.0;
+        let aside = if keeps { problem.result_elements() * c.numbers.dtype.size() } else { 0 };
+        if aside > MOST_ASIDE {
+            self.settle(&plan)?;
+        }
+        let (workspace, is_to_be_timed) = {
+            let plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
+            (layout.add(plan.workspace()), !plan.others.is_empty())
+        };
+        let aside = (keeps && is_to_be_timed).then(|| layout.add(aside));
+        let scratch = match (layout.bytes > 0).then(|| launch.scratch.take(layout.bytes)).transpose() {
+            Err(Error::OutOfMemory { .. }) if is_to_be_timed => {
+                // Less will do without times.
+                self.settle(&plan)?;
+                return self.queue(launch, lt, work, candidate);
+            }
+            taken => taken?,
+        };
         let start = scratch.as_ref().map_or(0, Taken::address);
         let at = |offset: usize| start + offset as u64;
 

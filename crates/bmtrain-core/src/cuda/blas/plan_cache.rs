@@ -3,7 +3,7 @@
 
 use super::super::CudaOptions;
 use super::super::driver::Context;
-use super::lt::{Descriptor, GemmPlan, Lt, Number, signed, too_large};
+use super::lt::{Algorithm, Descriptor, GemmPlan, Lt, Number, signed, too_large};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::fp8::Fp8Format;
@@ -108,8 +108,25 @@ pub(super) struct FusedAddresses {
 pub(super) struct PlanCache {
     /// None for a product that the library does not do.
     known: HashMap<Problem, Option<Arc<Mutex<GemmPlan>>>>,
-    /// Algorithms whose kernels the library has loaded, or is about to.
-    loaded: HashSet<[u64; 8]>,
+    /// Kernels that the library has loaded, or is about to.
+    loaded: HashSet<LibraryKernels>,
+}
+
+/// What the kernels of a product depend on, as far as that is known.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct LibraryKernels {
+    code: [u64; 8],
+    /// Of the factors and the result: type, whether it is transposed, alignment.
+    matrices: [(Number, bool, u32); 3],
+    fused: Fused,
+}
+
+impl LibraryKernels {
+    fn of(problem: &Problem, algorithm: &Algorithm) -> Self {
+        let matrices = [problem.a, problem.b, problem.c];
+        let matrices = matrices.map(|Stored { number, transposed, alignment, .. }| (number, transposed, alignment));
+        LibraryKernels { code: algorithm.code(), matrices, fused: problem.fused }
+    }
 }
 
 impl PlanCache {
@@ -130,9 +147,11 @@ impl PlanCache {
             self.refuse(problem);
             return Ok(None);
         };
-        // The library loads an algorithm's kernels when it first uses them.
-        if self.loaded.insert(plan.algorithm.code()) {
+        // The library loads kernels when it first uses them. Before algorithms are timed the lanes are drained anyway.
+        let kernels = LibraryKernels::of(problem, &plan.algorithm);
+        if plan.others.is_empty() && !self.loaded.contains(&kernels) {
             context.drain()?;
+            self.loaded.insert(kernels);
         }
         let plan = Arc::new(Mutex::new(plan));
         self.known.insert(*problem, Some(Arc::clone(&plan)));
