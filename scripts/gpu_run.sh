@@ -3,7 +3,7 @@
 #
 # The calls of a first run on a GPU, from a directory that scripts/gpu_bundle.sh made; all five if none is named:
 #   1  each instruction of inline assembly, and every row of the conformance table, against the CPU
-#   2  training of tiny models against the CPU, and twice for the same bits
+#   2  training of tiny models against the CPU, and twice for the same bits; resumed, offloaded, on two ranks
 #   3  overlap of copies, speed of every kernel
 #   4  speed of whole models with a step's kernel table, attention on products of warpgroups, and the models' steps in
 #      PyTorch where Python has it
@@ -69,7 +69,7 @@ mkdir -p "$out"
 for call in "$@"; do
     case "$call" in
     1) check "$limit" call1 environment,intrinsics,conformance ;;
-    2) check "$limit" call2 environment,training ;;
+    2) check "$limit" call2 environment,training,modes ;;
     3) check "$limit" call3 environment,overlap,kernels ;;
     4)
         # Half of the time is PyTorch's.

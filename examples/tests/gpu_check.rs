@@ -108,6 +108,29 @@ fn variants_have_the_bits_of_the_ordinary_kernels_and_are_timed_beside_them() {
 }
 
 #[test]
+fn tiny_models_train_offloaded_resumed_and_on_two_ranks_that_share_the_device() {
+    let test = "tiny_models_train_offloaded_resumed_and_on_two_ranks_that_share_the_device";
+    with_driver(test, Driver::Emulated, &[], || {
+        let (output, found) = emulated(&["--only", "modes"]);
+        assert!(output.status.success(), "{output:?}");
+        let ways = found["parts"]["modes"]["ways"].as_array().unwrap();
+        assert!(ways.len() == 6 && ways.iter().all(|way| way["passed"] == true), "{ways:?}");
+        assert!(text(&output.stdout).contains("ZeRO-3 on 2 ranks"), "{output:?}");
+    });
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_part_of_modes() {
+    let failing = [("EMULATED_CUDA_FAILING_KERNEL", "adam_f32")];
+    with_driver("a_device_that_is_lost_ends_the_part_of_modes", Driver::Emulated, &failing, || {
+        let (output, found) = emulated(&["--only", "modes"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(found["device_lost"].as_str().unwrap().contains("after checkpoint"), "{found}");
+        assert_eq!(found["parts"]["modes"]["ways"].as_array().unwrap().len(), 1, "{found}");
+    });
+}
+
+#[test]
 fn models_are_timed_as_the_command_line_asks() {
     with_driver("models_are_timed_as_the_command_line_asks", Driver::Emulated, &[], || {
         let directory = tempfile::tempdir().unwrap();
@@ -291,7 +314,7 @@ fn without_a_complete_driver_one_line_reports_what_is_missing() {
 #[test]
 fn the_parts_are_listed_and_others_refused() {
     let output = gpu_check(&["--list"]).output().unwrap();
-    assert!(output.status.success() && text(&output.stdout).lines().count() == 9, "{output:?}");
+    assert!(output.status.success() && text(&output.stdout).lines().count() == 10, "{output:?}");
     let output = gpu_check(&["--only", "speed"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("conformance"), "{output:?}");

@@ -8,6 +8,7 @@ mod isolated;
 mod kernel_table;
 mod kernels;
 mod models;
+mod modes;
 mod options;
 mod overlap;
 mod report;
@@ -168,6 +169,9 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         threads,
         scale: if report.emulated { Scale::emulated() } else { Scale::real() },
     };
+    if let (Some(rank), Some(meeting)) = (options.rank, &options.meeting) {
+        return modes::rank(&place, rank, meeting).map(|()| ExitStatus::Done);
+    }
     check(options, &environment, &place, &mut report)?;
     report.write(None)?;
     terminal::print(&report.table())?;
@@ -213,6 +217,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
             Part::Conformance if options.isolate => isolated::conformance(options, report),
             Part::Conformance => agree::conformance(place, (&options.rows, options.stem.as_deref()), report),
             Part::Training => agree::training(place, report),
+            Part::Modes => modes::modes(place, options, report),
             Part::Overlap => overlap::overlap(place, report),
             Part::Kernels => ceilings(report).and_then(|known| kernels::kernels(place, known, budget, report)),
             Part::Models => ceilings(report).and_then(|known| models::models(place, known, options, report)),

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "gpu-check", version)]
 pub struct Options {
-    /// Only these parts, of: environment, intrinsics, conformance, training, overlap, kernels, models, warpgroups,
-    /// variants.
+    /// Only these parts, of: environment, intrinsics, conformance, training, modes, overlap, kernels, models,
+    /// warpgroups, variants.
     #[arg(long, value_name = "PART,..", value_delimiter = ',', value_enum)]
     pub only: Vec<Part>,
     /// Print the parts with what each does, and end.
@@ -34,6 +34,12 @@ pub struct Options {
     /// Of the conformance table only the rows of this stem: what a process of --isolate is given.
     #[arg(long, value_name = "NAME", hide = true)]
     pub stem: Option<String>,
+    /// The rank of the part modes that this process is.
+    #[arg(long, value_name = "NUMBER", hide = true, requires = "meeting")]
+    pub rank: Option<usize>,
+    /// Where ranks meet, and leave what they saw.
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    pub meeting: Option<PathBuf>,
     /// Seconds for the speed of each kernel.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.3, value_parser = seconds)]
     pub seconds: f64,
@@ -93,6 +99,8 @@ pub enum Part {
     Conformance,
     /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU, and again for the same bits.
     Training,
+    /// A checkpoint that is resumed from, offload, and two ranks of ZeRO-3 that share the device, with the same models.
+    Modes,
     /// From a trace: how much of the time of copies to the device overlaps with products.
     Overlap,
     /// The speed of each kernel, as a share of what a copy and a large product reach.
@@ -154,6 +162,7 @@ impl Part {
         Part::Intrinsics,
         Part::Conformance,
         Part::Training,
+        Part::Modes,
         Part::Overlap,
         Part::Kernels,
         Part::Models,

@@ -7,6 +7,8 @@ use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::{BlockOptions, InputStore, Recompute};
+use bmtrain_dist::checkpoint::{Facts, SaveEvent, Saver, Store, TrainingState, restore};
+use bmtrain_dist::control::ControlGroup;
 use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Optimizer, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, Pipeline, Schedule, ScheduleKind, StageGroup};
@@ -14,7 +16,9 @@ use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center::model::{Batch, Labels, TextModel};
 use model_center::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Rows of a step, over all ranks.
@@ -78,7 +82,7 @@ struct Groups {
 }
 
 /// What a rank saw: the loss of every step, and a hash of weights and optimizer state at the end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// Of the rank's rows.
     pub losses: Vec<f32>,
@@ -115,44 +119,95 @@ impl Job {
 
 /// Train on a device, sharing every batch among the data-parallel ranks.
 pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Seen> {
-    let groups = Groups::of(job, &ranks)?;
-    let model = model(job, device, &groups)?;
-    let pipeline = match &groups.pipeline {
-        Some((stages, schedule)) => Some(Pipeline::new(device, stages, schedule.clone())?),
-        None => None,
-    };
-    let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
-    let (params, options) = (ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default());
-    let adam: Box<dyn Optimizer> = match job.offload {
-        Offload::Nothing => Box::new(Adam::new(params, options)?),
-        Offload::Optimizer | Offload::Everything => Box::new(AdamOffload::new(params, options)?),
-    };
-    optim.add(adam, 2e-3);
-    let micro_batches = if pipeline.is_some() { MICRO_BATCHES } else { 1 };
-    let (data_rank, data_size) = (groups.mesh.data_rank(), groups.mesh.data_size());
-    let load = |step: u32, number: usize| {
+    let mut run = Run::new(job, device, ranks)?;
+    let losses = run.steps(0..job.steps)?;
+    run.seen(losses)
+}
+
+/// The same with a checkpoint in `directory` after half of the steps, from which a model that is made anew goes on.
+pub fn train_resumed(job: Job, device: &Device, ranks: Arc<dyn Communicator>, directory: &Path) -> Result<Seen> {
+    let half = job.steps / 2;
+    let store = Store::create(directory)?;
+    let mut first = Run::new(job, device, Arc::clone(&ranks))?;
+    let mut losses = first.steps(0..half)?;
+    let state = TrainingState::of(&first.optim, first.model.parameters())?;
+    let mut saver = Saver::new(store.clone(), ControlGroup::new(Arc::clone(&ranks), device), 1)?;
+    saver.begin(device, half.into(), Facts::default(), first.model.parameters(), &first.optim)?;
+    if let Some(SaveEvent::Failed { error, .. }) = saver.finish()? {
+        return Err(error.into());
+    }
+    drop((saver, first));
+    let checkpoint = store.newest_verified()?.checkpoint.ok_or_else(|| {
+        Error::data(directory.display().to_string(), "the checkpoint is not there", "look at the messages before")
+    })?;
+    let mut second = Run::new(job, device, ranks)?;
+    restore(&checkpoint, &state, second.model.parameters(), &mut second.optim)?;
+    losses.extend(second.steps(half..job.steps)?);
+    second.seen(losses)
+}
+
+/// A model in training.
+struct Run<'d> {
+    job: Job,
+    device: &'d Device,
+    groups: Groups,
+    model: Box<dyn TextModel>,
+    pipeline: Option<Pipeline>,
+    optim: OptimManager,
+}
+
+impl<'d> Run<'d> {
+    fn new(job: Job, device: &'d Device, ranks: Arc<dyn Communicator>) -> Result<Self> {
+        let groups = Groups::of(job, &ranks)?;
+        let model = model(job, device, &groups)?;
+        let pipeline = match &groups.pipeline {
+            Some((stages, schedule)) => Some(Pipeline::new(device, stages, schedule.clone())?),
+            None => None,
+        };
+        let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
+        let (params, options) = (ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default());
+        let adam: Box<dyn Optimizer> = match job.offload {
+            Offload::Nothing => Box::new(Adam::new(params, options)?),
+            Offload::Optimizer | Offload::Everything => Box::new(AdamOffload::new(params, options)?),
+        };
+        optim.add(adam, 2e-3);
+        Ok(Run { job, device, groups, model, pipeline, optim })
+    }
+
+    fn load(&self, step: u32, number: usize) -> MicroBatch<Batch> {
+        let micro_batches = if self.pipeline.is_some() { MICRO_BATCHES } else { 1 };
+        let (data_rank, data_size) = (self.groups.mesh.data_rank(), self.groups.mesh.data_size());
         let randomness = Randomness { seed: 3, step, micro_batch: (number * data_size + data_rank) as u32 };
         let rows = ROWS / (micro_batches * data_size);
         let start = (number * data_size + data_rank) * rows;
         let weight = 1.0 / (micro_batches * data_size) as f32;
-        MicroBatch { batch: batch(job, start..start + rows), randomness, weight }
-    };
-    let losses = (0..job.steps).map(|step| {
+        MicroBatch { batch: batch(self.job, start..start + rows), randomness, weight }
+    }
+
+    fn steps(&mut self, steps: Range<u32>) -> Result<Vec<f32>> {
+        steps.map(|step| self.step(step)).collect()
+    }
+
+    /// The loss of a step.
+    fn step(&mut self, step: u32) -> Result<f32> {
         let missing = || Error::data("a tiny model", "its batch has no labels", "make it with labels");
-        if let Some(pipeline) = &pipeline {
-            let losses = model.forward_backward(pipeline, &optim, &mut |number| Ok(load(step, number)))?;
-            let (_, read) = optim.step_and_read(&[&losses])?;
+        if let Some(pipeline) = &self.pipeline {
+            let losses =
+                self.model.forward_backward(pipeline, &self.optim, &mut |number| Ok(self.load(step, number)))?;
+            let (_, read) = self.optim.step_and_read(&[&losses])?;
             return Ok(read.iter().sum::<f32>() / read.len() as f32);
         }
-        let MicroBatch { batch, randomness, weight } = load(step, 0);
-        let mut cx = Ctx::training(device, randomness);
-        let loss = model.loss(&batch, &mut cx)?.ok_or_else(missing)?;
-        optim.backward_last(&loss, weight, &mut cx)?;
-        let (_, read) = optim.step_and_read(&[loss.value()])?;
+        let MicroBatch { batch, randomness, weight } = self.load(step, 0);
+        let mut cx = Ctx::training(self.device, randomness);
+        let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(missing)?;
+        self.optim.backward_last(&loss, weight, &mut cx)?;
+        let (_, read) = self.optim.step_and_read(&[loss.value()])?;
         read.first().copied().ok_or_else(missing)
-    });
-    let losses = losses.collect::<Result<Vec<f32>>>()?;
-    Ok(Seen { losses, state: format!("{:?}", optim.fingerprint()?) })
+    }
+
+    fn seen(&self, losses: Vec<f32>) -> Result<Seen> {
+        Ok(Seen { losses, state: format!("{:?}", self.optim.fingerprint()?) })
+    }
 }
 
 /// How far losses may be apart, relative to the first. In f32 both sides round sums of some hundred terms in another
