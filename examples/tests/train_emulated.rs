@@ -6,7 +6,7 @@
 //! or a real device.
 #![allow(clippy::unwrap_used)]
 
-use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::host::{HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
@@ -49,10 +49,10 @@ impl Default for Job {
     }
 }
 
-fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Seen {
+/// What each rank does.
+fn of_a_rank(job: Job) -> tiny::Job {
     let Job { gpt2, dtype, level, offload, layout, .. } = job;
-    let level = ZeroLevel::from_number(level).unwrap();
-    tiny::train(tiny::Job { gpt2, dtype, level, offload, steps: STEPS, layout }, device, ranks).unwrap()
+    tiny::Job { level: ZeroLevel::from_number(level).unwrap(), offload, layout, ..tiny::Job::plain(gpt2, dtype, STEPS) }
 }
 
 /// A layout as text, for a child.
@@ -69,21 +69,6 @@ fn layout_of(words: [&str; 4]) -> Layout {
     Layout { tensor: tensor.parse().unwrap(), sequence: sequence == "true", stages }
 }
 
-/// Every rank on the CPU, as threads.
-fn on_the_cpu(job: Job) -> Vec<Seen> {
-    if job.ranks == 1 {
-        return vec![train(job, &Device::cpu(1).unwrap(), Arc::new(Solo))];
-    }
-    let group = HostGroup::threads(job.ranks, HostOptions::default()).unwrap();
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = group
-            .into_iter()
-            .map(|rank| scope.spawn(move || train(job, &Device::cpu(1).unwrap(), Arc::new(rank))))
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
 /// This process is a rank with an emulated device.
 fn on_the_device(job: Job, rank: usize, place: &Path) -> Seen {
     let compiled = Some(cuda_emulator::compiled_kernels());
@@ -98,7 +83,7 @@ fn on_the_device(job: Job, rank: usize, place: &Path) -> Seen {
         Arc::new(NcclRank::join(Arc::clone(&backend), Arc::new(control), options).unwrap())
     };
     let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>);
-    let seen = train(job, &device, ranks);
+    let seen = tiny::train(of_a_rank(job), &device, ranks).unwrap();
     check_memory(job, &device);
     check_graphs(job, &backend);
     seen
@@ -190,7 +175,7 @@ fn on_the_emulator(test: &str, body: impl FnOnce()) {
 }
 
 fn assert_as_on_the_cpu(job: Job, got: &[Seen]) {
-    let expected = on_the_cpu(job);
+    let expected = tiny::train_on_the_cpu(of_a_rank(job), job.ranks).unwrap();
     assert_eq!(got.len(), expected.len());
     assert!(tiny::learns(&expected), "nothing is learned: {expected:?}");
     for (rank, (got, expected)) in got.iter().zip(&expected).enumerate() {

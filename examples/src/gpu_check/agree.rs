@@ -2,12 +2,11 @@
 
 use super::Place;
 use super::report::Report;
-use super::tiny::{self, Job, Layout, Offload};
+use super::tiny::{self, Job};
 use bmtrain_core::comm::Solo;
 use bmtrain_core::conformance::{self, Case, Outcome, compare};
 use bmtrain_core::cuda::Probed;
 use bmtrain_core::{Backend, DType, Device};
-use bmtrain_dist::shard::ZeroLevel;
 use model_center::{Error, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -119,9 +118,8 @@ const STEPS: u32 = 20;
 pub fn training(place: &Place, report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     for (gpt2, dtype) in [(false, DType::F32), (false, DType::BF16), (true, DType::F32), (true, DType::BF16)] {
-        let job =
-            Job { gpt2, dtype, level: ZeroLevel::Zero, offload: Offload::Nothing, steps: STEPS, layout: Layout::DATA };
-        let name = format!("training, tiny {} {dtype}", if gpt2 { "GPT-2" } else { "BERT" });
+        let job = Job::plain(gpt2, dtype, STEPS);
+        let name = format!("training, {}", job.name());
         let expected = tiny::train(job, &Device::cpu(1)?, Arc::new(Solo))?;
         let got = tiny::train(job, &place.device(), Arc::new(Solo))?;
         let is_repeated = tiny::train(job, &place.device(), Arc::new(Solo))? == got;

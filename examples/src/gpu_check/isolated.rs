@@ -1,15 +1,14 @@
 //! The conformance table with a process for each stem, so that a kernel that takes the device with it, or never ends,
 //! costs the rows of its stem alone and is named.
 
-use super::Options;
 use super::agree::{Found, rows};
 use super::report::Report;
+use super::{Options, Part};
 use bmtrain_core::conformance::Case;
 use model_center::Result;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 /// Every stem of the rows that are wanted, one after the other.
 pub fn conformance(options: &Options, report: &mut Report) -> Result<()> {
@@ -50,16 +49,8 @@ pub fn conformance(options: &Options, report: &mut Report) -> Result<()> {
 /// What a process for one stem found, as its JSON has it; how it ended, if it left none.
 fn of_stem(options: &Options, stem: &str, path: &Path) -> std::result::Result<Value, String> {
     let _ = std::fs::remove_file(path);
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
-    command.args(["--only", "conformance", "--stem", stem, "--rows", &options.rows]);
-    command.args(["--device", &options.device.to_string(), "--json"]).arg(path);
-    for option in &options.with {
-        command.args(["--with", &option.name()]);
-    }
-    if let Some(limit) = options.part_limit {
-        command.args(["--part-limit", &limit.to_string()]);
-    }
+    let mut command = options.process_for(Part::Conformance).map_err(|error| error.to_string())?;
+    command.args(["--stem", stem, "--rows", &options.rows, "--json"]).arg(path);
     let output = command.output().map_err(|error| error.to_string())?;
     let text = std::fs::read_to_string(path).map_err(|error| {
         let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();

@@ -41,6 +41,8 @@ struct Place {
     /// How it was opened.
     number: usize,
     options: CudaOptions,
+    /// None of [`With`] is on.
+    is_ordinary: bool,
     memory_bytes: usize,
     threads: usize,
     scale: Scale,
@@ -102,9 +104,10 @@ impl Place {
 
     /// A device with all options off that `With` has, for what is compared with them.
     fn ordinary(&self) -> Result<Device> {
-        let options = without_options(&self.options);
-        let is_ordinary = With::value_variants().iter().all(|option| !option.is_on(&self.options));
-        if is_ordinary { Ok(self.device()) } else { Ok(Device::new(self.opened_again(options)?)) }
+        if self.is_ordinary {
+            return Ok(self.device());
+        }
+        Ok(Device::new(self.opened_again(without_options(&self.options))?))
     }
 
     fn opened_again(&self, options: CudaOptions) -> Result<Arc<CudaBackend>> {
@@ -164,12 +167,14 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         backend: Arc::new(CudaBackend::open(options.device, &cuda)?),
         number: options.device,
         options: cuda,
+        is_ordinary: options.with.is_empty(),
         // An emulated driver does not report it.
         memory_bytes: environment.memory_bytes().unwrap_or(1 << 29),
         threads,
         scale: if report.emulated { Scale::emulated() } else { Scale::real() },
     };
     if let (Some(rank), Some(meeting)) = (options.rank, &options.meeting) {
+        let _watched = watched(options.part_limit, Part::Modes);
         return modes::rank(&place, rank, meeting).map(|()| ExitStatus::Done);
     }
     check(options, &environment, &place, &mut report)?;
@@ -177,6 +182,11 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     terminal::print(&report.table())?;
     let passed = report.is_clean() && (!options.targets || report.reaches_targets());
     Ok(if passed { ExitStatus::Done } else { ExitStatus::Internal })
+}
+
+/// Ends the program if a part takes longer than this many seconds.
+fn watched(limit: Option<u32>, part: Part) -> Option<Watchdog> {
+    limit.map(|seconds| Watchdog::start(part, Duration::from_secs(seconds.into())))
 }
 
 /// All parts that are wanted. One that ends in an error does not keep the others from being run.
@@ -203,7 +213,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
         report.write(Some(&part.name()))?;
         // With --isolate each process has the limit.
         let limit = options.part_limit.filter(|_| !(part == Part::Conformance && options.isolate));
-        let _watched = limit.map(|seconds| Watchdog::start(part, Duration::from_secs(seconds.into())));
+        let _watched = watched(limit, part);
         let mut ceilings = |report: &mut Report| match ceilings {
             Some(known) => Ok(known),
             None => Ceilings::measure(place, budget, report).inspect(|measured| ceilings = Some(*measured)),

@@ -1,43 +1,33 @@
 //! Training in other ways than on one rank with all state on the device: offload, a checkpoint, ranks that share the
 //! device.
 
-use super::options::Options;
 use super::report::Report;
-use super::tiny::{self, Job, Layout, Offload, Seen};
-use super::{Place, With};
+use super::tiny::{self, Job, Offload, Seen};
+use super::{Options, Part, Place};
 use bmtrain_core::comm::Solo;
-use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::host::{HostOptions, HostRank};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::file::write_atomic;
 use model_center::{Error, Result};
 use serde_json::{Value, json};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::thread;
 
 const STEPS: u32 = 8;
 const RANKS: usize = 2;
 
 /// The models: GPT-2 in f32, BERT in bf16.
-const JOBS: [Job; 2] = [job(true, DType::F32), job(false, DType::BF16)];
-
-const fn job(gpt2: bool, dtype: DType) -> Job {
-    Job { gpt2, dtype, level: ZeroLevel::Zero, offload: Offload::Nothing, steps: STEPS, layout: Layout::DATA }
-}
-
-fn name(job: Job) -> String {
-    format!("tiny {} {}", if job.gpt2 { "GPT-2" } else { "BERT" }, job.dtype)
-}
+const JOBS: [Job; 2] = [Job::plain(true, DType::F32, STEPS), Job::plain(false, DType::BF16, STEPS)];
 
 /// All of it. A way that fails does not keep the others from being tried.
 pub fn modes(place: &Place, options: &Options, report: &mut Report) -> Result<()> {
     let mut all = Vec::new();
-    let ways: [(&str, fn(&Place, Job) -> Found); 2] = [("checkpoint", resumed), ("offload", offloaded)];
+    let ways: [(&str, Way); 2] = [("checkpoint", resumed), ("offload", offloaded)];
     'jobs: for job in JOBS {
         for (way, run) in ways {
-            tell(format!("{}, {way}", name(job)), run(place, job), &mut all, report);
+            tell(format!("{}, {way}", job.name()), run(place, job), &mut all, report);
             place.note_loss(way, report);
             if report.is_lost() {
                 break 'jobs;
@@ -48,7 +38,7 @@ pub fn modes(place: &Place, options: &Options, report: &mut Report) -> Result<()
         match on_ranks(options) {
             Ok(ranks) => {
                 for (job, done) in JOBS.into_iter().zip(ranks) {
-                    tell(format!("{}, ZeRO-3 on {RANKS} ranks", name(job)), done, &mut all, report);
+                    tell(format!("{}, ZeRO-3 on {RANKS} ranks", job.name()), done, &mut all, report);
                 }
             }
             Err(error) => report.fail(format!("modes: {RANKS} ranks on one device: {error}")),
@@ -58,25 +48,19 @@ pub fn modes(place: &Place, options: &Options, report: &mut Report) -> Result<()
     Ok(())
 }
 
-/// What was found of a way: a figure, or what is wrong.
+/// A figure, or what is wrong.
 type Found = Result<std::result::Result<String, String>>;
 
+/// How a model is trained.
+type Way = fn(&Place, Job) -> Found;
+
 fn tell(what: String, found: Found, all: &mut Vec<Value>, report: &mut Report) {
-    let passed = match found {
-        Ok(Ok(figure)) => {
-            report.row(&what, figure);
-            true
-        }
-        Ok(Err(wrong)) => {
-            report.fail(format!("modes: {what}: {wrong}"));
-            false
-        }
-        Err(error) => {
-            report.fail(format!("modes: {what}: {error}"));
-            false
-        }
-    };
-    all.push(json!({ "way": what, "passed": passed }));
+    let found = found.unwrap_or_else(|error| Err(error.to_string()));
+    all.push(json!({ "way": what, "passed": found.is_ok() }));
+    match found {
+        Ok(figure) => report.row(what, figure),
+        Err(wrong) => report.fail(format!("modes: {what}: {wrong}")),
+    }
 }
 
 /// A run that goes on from a checkpoint has the bits of one that was not interrupted.
@@ -112,7 +96,7 @@ fn on_ranks(options: &Options) -> Result<Vec<Found>> {
     let seen = processes(options, meeting.path())?;
     let mut all = Vec::new();
     for (number, job) in JOBS.into_iter().enumerate() {
-        let expected = ranks_on_the_cpu(Job { level: ZeroLevel::Three, ..job })?;
+        let expected = tiny::train_on_the_cpu(Job { level: ZeroLevel::Three, ..job }, RANKS)?;
         let most = tiny::tolerance(job.dtype);
         let apart = seen
             .iter()
@@ -129,28 +113,13 @@ fn on_ranks(options: &Options) -> Result<Vec<Found>> {
     Ok(all)
 }
 
-fn ranks_on_the_cpu(job: Job) -> Result<Vec<Seen>> {
-    let group = HostGroup::threads(RANKS, HostOptions::default())?;
-    let of_rank = |rank: HostRank| tiny::train(job, &Device::cpu(1)?, Arc::new(rank));
-    thread::scope(|scope| {
-        let ranks: Vec<_> = group.into_iter().map(|rank| scope.spawn(move || of_rank(rank))).collect();
-        let lost = || Error::data("a rank on the CPU", "its thread panicked", "report this");
-        ranks.into_iter().map(|rank| rank.join().map_err(|_| lost())?).collect()
-    })
-}
-
 /// Start a process for each rank, and wait for what they saw.
 fn processes(options: &Options, meeting: &Path) -> Result<Vec<Vec<Seen>>> {
     const FIX: &str = "run gpu-check --only modes again, and look at the lines of the ranks";
     let failed = |reason: String| Error::data("a rank of gpu-check", reason, FIX);
-    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let start = |rank: usize| {
-        let mut command = Command::new(&program);
-        command.args(["--only", "modes", "--rank", &rank.to_string(), "--meeting"]).arg(meeting);
-        command.args(["--device", &options.device.to_string()]).stdout(Stdio::null());
-        for option in With::names(&options.with) {
-            command.args(["--with", &option]);
-        }
+        let mut command = options.process_for(Part::Modes).map_err(|error| failed(error.to_string()))?;
+        command.args(["--rank", &rank.to_string(), "--meeting"]).arg(meeting).stdout(Stdio::null());
         command.spawn().map_err(|error| failed(error.to_string()))
     };
     let started: Vec<Result<Child>> = (0..RANKS).map(start).collect();
@@ -181,12 +150,12 @@ pub fn rank(place: &Place, rank: usize, meeting: &Path) -> Result<()> {
     write_atomic(&file_of(meeting, rank), json!(seen).to_string().as_bytes())
 }
 
-fn file_of(meeting: &Path, rank: usize) -> std::path::PathBuf {
+fn file_of(meeting: &Path, rank: usize) -> PathBuf {
     meeting.join(format!("rank{rank}.json"))
 }
 
 /// A directory that is removed again.
-struct Directory(std::path::PathBuf);
+struct Directory(PathBuf);
 
 impl Directory {
     fn new(what: &str) -> Result<Self> {

@@ -5,6 +5,8 @@ use bmtrain_dist::launch::{cpu_options, cuda_options};
 use clap::{Parser, ValueEnum};
 use model_center::Result;
 use std::path::PathBuf;
+use std::process::Command;
+use std::{env, io};
 
 /// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training,
 /// copies overlapped with compute, the speed of kernels and of whole models. Prints a table; the exit status is 0 only
@@ -131,17 +133,9 @@ pub enum With {
 }
 
 impl With {
-    pub(super) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
     /// The names of several.
     pub(super) fn names(all: &[With]) -> Vec<String> {
-        all.iter().map(|option| option.name()).collect()
-    }
-
-    pub(super) fn is_on(self, options: &CudaOptions) -> bool {
-        *self.place(&mut options.clone())
+        all.iter().map(name_of).collect()
     }
 
     fn place(self, options: &mut CudaOptions) -> &mut bool {
@@ -176,7 +170,30 @@ impl Part {
     }
 
     pub(super) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+        name_of(&self)
+    }
+}
+
+/// A value as the command line has it.
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+impl Options {
+    /// This program for a part alone, with the same device, options of the backend and limit.
+    ///
+    /// # Errors
+    /// The program's own file is not known.
+    pub(super) fn process_for(&self, part: Part) -> io::Result<Command> {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["--only", &part.name(), "--device", &self.device.to_string()]);
+        for option in With::names(&self.with) {
+            command.args(["--with", &option]);
+        }
+        if let Some(limit) = self.part_limit {
+            command.args(["--part-limit", &limit.to_string()]);
+        }
+        Ok(command)
     }
 }
 

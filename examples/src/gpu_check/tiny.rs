@@ -2,6 +2,7 @@
 
 use super::shape::{Family, Shape};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 /// Rows of a step, over all ranks.
 const ROWS: usize = 4;
@@ -111,6 +113,16 @@ impl Groups {
 }
 
 impl Job {
+    /// On one rank, with everything on the device.
+    pub const fn plain(gpt2: bool, dtype: DType, steps: u32) -> Self {
+        Job { gpt2, dtype, level: ZeroLevel::Zero, offload: Offload::Nothing, steps, layout: Layout::DATA }
+    }
+
+    /// The model and its dtype, e.g. `tiny GPT-2 bf16`.
+    pub fn name(self) -> String {
+        format!("tiny {} {}", if self.gpt2 { "GPT-2" } else { "BERT" }, self.dtype)
+    }
+
     /// Blocks of the model: one for each chunk of two stages.
     fn layers(self) -> usize {
         2 * self.layout.stages.map_or(1, |(_, kind)| kind.default_chunks())
@@ -124,7 +136,22 @@ pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<
     run.seen(losses)
 }
 
-/// The same with a checkpoint in `directory` after half of the steps, from which a model that is made anew goes on.
+/// Train on several ranks on the CPU, each a thread: what every rank saw.
+pub fn train_on_the_cpu(job: Job, ranks: usize) -> Result<Vec<Seen>> {
+    if ranks == 1 {
+        return Ok(vec![train(job, &Device::cpu(1)?, Arc::new(Solo))?]);
+    }
+    let group = HostGroup::threads(ranks, HostOptions::default())?;
+    let of_rank = |rank: HostRank| train(job, &Device::cpu(1)?, Arc::new(rank));
+    thread::scope(|scope| {
+        let ranks: Vec<_> = group.into_iter().map(|rank| scope.spawn(move || of_rank(rank))).collect();
+        let lost = || Error::data("a rank on the CPU", "its thread panicked", "report this");
+        ranks.into_iter().map(|rank| rank.join().map_err(|_| lost())?).collect()
+    })
+}
+
+/// The same as [`train`] with a checkpoint in `directory` after half of the steps, from which a model that is made anew
+/// goes on.
 pub fn train_resumed(job: Job, device: &Device, ranks: Arc<dyn Communicator>, directory: &Path) -> Result<Seen> {
     let half = job.steps / 2;
     let store = Store::create(directory)?;

@@ -372,8 +372,8 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
         Some((kernels, plain)) => {
             let CudaOptions { wide_queries, wide_keys, .. } = *launch.options;
             (
-                kernels.queries(op, (plain, wide_queries), queries, groups * heads)?,
-                kernels.keys(op, (plain, wide_keys), keys, batch * kv_heads)?,
+                kernels.backward(op, kernels.queries, (plain, wide_queries), (queries, groups * heads))?,
+                kernels.backward(op, kernels.keys, (plain, wide_keys), (keys, batch * kv_heads))?,
             )
         }
         None => {

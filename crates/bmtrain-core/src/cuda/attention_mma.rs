@@ -19,10 +19,18 @@ struct Pair {
 pub(super) struct Kernels {
     head_size: usize,
     forward: Pair,
-    queries: Pair,
-    keys: Pair,
-    /// For gradients of queries, and of keys and values, with two bands a warp.
-    wide: Option<[Name; 2]>,
+    /// The gradients of queries, and of the bias.
+    pub(super) queries: Gradients,
+    /// The gradients of keys and values.
+    pub(super) keys: Gradients,
+}
+
+/// The kernels of one part of the backward pass.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gradients {
+    ordinary: Pair,
+    /// Of the plain kind, with two bands a warp.
+    wide: Option<Name>,
 }
 
 /// One of the passes of a head size, as `Plan` in attention_mma.cu.
@@ -61,40 +69,19 @@ impl Kernels {
         self.launch(op, self.forward.of(plain), PassShape::new(2, 1, keys), (rows, heads))
     }
 
-    /// The gradients of queries, and of the bias; with wide kernels if they are wanted and there.
-    pub(super) fn queries(
+    /// The gradients of `rows` queries, or keys and values, of each of `heads` heads; by wide kernels if they are there
+    /// and wanted.
+    pub(super) fn backward(
         &self,
         op: &'static str,
-        (plain, wide): (bool, bool),
-        rows: usize,
-        heads: usize,
+        Gradients { ordinary, wide }: Gradients,
+        (plain, wants_wide): (bool, bool),
+        (rows, heads): (usize, usize),
     ) -> Result<(Name, Grid)> {
-        let wide = self.wide.filter(|_| plain && wide).map(|[queries, _]| queries);
-        self.backward(op, wide, self.queries.of(plain), (rows, heads))
-    }
-
-    /// The gradients of `rows` keys and values of each of `heads` heads.
-    pub(super) fn keys(
-        &self,
-        op: &'static str,
-        (plain, wide): (bool, bool),
-        rows: usize,
-        heads: usize,
-    ) -> Result<(Name, Grid)> {
-        let wide = self.wide.filter(|_| plain && wide).map(|[_, keys]| keys);
-        self.backward(op, wide, self.keys.of(plain), (rows, heads))
-    }
-
-    fn backward(
-        &self,
-        op: &'static str,
-        wide: Option<Name>,
-        ordinary: Name,
-        rows_of_heads: (usize, usize),
-    ) -> Result<(Name, Grid)> {
+        let wide = wide.filter(|_| plain && wants_wide);
         // `kBackwardBands`.
         let bands = if self.head_size <= 32 || wide.is_some() { 2 } else { 1 };
-        self.launch(op, wide.unwrap_or(ordinary), PassShape::new(bands, 2, 32), rows_of_heads)
+        self.launch(op, wide.unwrap_or(ordinary.of(plain)), PassShape::new(bands, 2, 32), (rows, heads))
     }
 
     fn launch(
@@ -125,9 +112,14 @@ macro_rules! kernels {
         Kernels {
             head_size: $head,
             forward: kernels!(@pair "forward", $head, $number),
-            queries: kernels!(@pair "backward_queries", $head, $number),
-            keys: kernels!(@pair "backward_keys", $head, $number),
-            wide: kernels!(@wide $head, $number $(, $wide)?),
+            queries: Gradients {
+                ordinary: kernels!(@pair "backward_queries", $head, $number),
+                wide: kernels!(@wide "queries_plain", $head, $number $(, $wide)?),
+            },
+            keys: Gradients {
+                ordinary: kernels!(@pair "backward_keys", $head, $number),
+                wide: kernels!(@wide "keys_plain", $head, $number $(, $wide)?),
+            },
         }
     };
     (@pair $stem:literal, $head:literal, $number:literal) => {
@@ -136,12 +128,9 @@ macro_rules! kernels {
             general: kernels!(@name "attention_mma_", concat!($stem, "_general"), $head, $number),
         }
     };
-    (@wide $head:literal, $number:literal) => { None };
-    (@wide $head:literal, $number:literal, wide) => {
-        Some([
-            kernels!(@name "attention_mma_wide_", "queries_plain", $head, $number),
-            kernels!(@name "attention_mma_wide_", "keys_plain", $head, $number),
-        ])
+    (@wide $stem:literal, $head:literal, $number:literal) => { None };
+    (@wide $stem:literal, $head:literal, $number:literal, wide) => {
+        Some(kernels!(@name "attention_mma_wide_", $stem, $head, $number))
     };
     (@name $unit:literal, $stem:expr, $head:literal, $number:literal) => {
         Name::new(concat!($unit, $head, "_", $number), concat!($unit, $stem, "_", $head, "_", $number, "\0"))
@@ -161,9 +150,10 @@ mod tests {
         for dtype in [DType::F16, DType::BF16] {
             for head_size in HEAD_SIZES {
                 let kernels = Kernels::of(head_size, dtype).unwrap();
-                let pairs = [kernels.forward, kernels.queries, kernels.keys];
-                let names = pairs.iter().flat_map(|pair| [pair.plain, pair.general]);
-                for name in names.chain(kernels.wide.into_iter().flatten()) {
+                let backward = [kernels.queries, kernels.keys];
+                let pairs = backward.iter().map(|gradients| gradients.ordinary).chain([kernels.forward]);
+                let names = pairs.flat_map(|pair| [pair.plain, pair.general]);
+                for name in names.chain(backward.iter().filter_map(|gradients| gradients.wide)) {
                     assert!(Unit::named(name.unit).is_some(), "{name:?}");
                 }
             }
@@ -178,7 +168,8 @@ mod tests {
         const LEAST: u32 = (99 << 10) - 1024;
         for kernels in &BF16 {
             let kinds = [(true, false), (true, true)];
-            let backward = kinds.map(|kind| [kernels.queries("", kind, 1, 1), kernels.keys("", kind, 1, 1)]);
+            let backward =
+                kinds.map(|kind| [kernels.queries, kernels.keys].map(|of| kernels.backward("", of, kind, (1, 1))));
             for launch in backward.into_iter().flatten().chain([kernels.forward("", true, 1, 1)]) {
                 let (name, grid) = launch.unwrap();
                 assert!(grid.shared <= LEAST, "{name:?}: {}", grid.shared);

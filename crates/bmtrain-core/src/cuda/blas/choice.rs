@@ -9,7 +9,7 @@ use super::super::CudaOptions;
 use super::super::driver::{Context, Event};
 use super::super::launch::Launch;
 use super::choice_file::ChoiceFile;
-use super::lt::{Algorithm, Call, GemmPlan};
+use super::lt::{Algorithm, Call, Code, GemmPlan};
 use super::plan_cache::Problem;
 use super::product::Product;
 use crate::error::Result;
@@ -44,7 +44,7 @@ pub(super) struct Choices {
 struct Made {
     counts: ProductChoices,
     /// For plans that are forgotten and made again.
-    codes: HashMap<Problem, [u64; 8]>,
+    codes: HashMap<Problem, Code>,
 }
 
 /// Algorithms by their number in the library's order, with the seconds of one product; the refused ones are left out.
@@ -65,7 +65,7 @@ impl Choices {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Choose the algorithm of a product that is about to be made, if that was not done.
+    /// Choose the algorithm of a product that is about to be made, whose plan has others than its first.
     ///
     /// # Safety
     /// As [`super::lt::Lt::multiply`], for as often as it is timed: the result and what is beside it are overwritten,
@@ -76,19 +76,17 @@ impl Choices {
         (problem, tf32): (&Problem, bool),
         product: &Product,
     ) -> Result<()> {
-        if product.plan().others.is_empty() {
-            return Ok(());
-        }
         let context = launch.modules.context();
         // Algorithms load kernels. And from here on the device does nothing else of this rank: one that waits for the
         // file waits for a time that ends, whatever its own device waits for.
         context.drain()?;
         let mut plan = product.plan();
         if plan.others.is_empty() {
+            // Another thread was faster.
             return Ok(());
         }
         let all: Vec<Algorithm> = [plan.algorithm].into_iter().chain(plan.others.iter().copied()).collect();
-        let number_of = |code: [u64; 8]| all.iter().position(|algorithm| algorithm.code() == code);
+        let number_of = |code: Code| all.iter().position(|algorithm| algorithm.code() == code);
         let known = {
             let made = self.lock();
             let is_full = made.codes.len() >= MOST_CHOICES;

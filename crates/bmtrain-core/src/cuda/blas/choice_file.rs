@@ -5,6 +5,7 @@
 //! is trusted: an algorithm counts only if the library suggests it.
 
 use super::super::compile::make_private;
+use super::lt::Code;
 use crate::error::Result;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -13,9 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Lines of many models. Nothing is added to a larger file.
 const MOST_BYTES: usize = 4 << 20;
-
-/// The code of an algorithm.
-pub(super) type Code = [u64; 8];
 
 #[derive(Debug)]
 pub(super) struct ChoiceFile {

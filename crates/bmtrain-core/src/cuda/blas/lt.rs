@@ -323,6 +323,9 @@ impl GemmPlan {
     }
 }
 
+/// What the library calls an algorithm: numbers that mean the same in every process with this version of it.
+pub(super) type Code = [u64; 8];
+
 /// An algorithm of the library for one product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Algorithm {
@@ -332,8 +335,7 @@ pub(super) struct Algorithm {
 }
 
 impl Algorithm {
-    /// What the library calls it: numbers that mean the same in every process with this version of the library.
-    pub(super) fn code(&self) -> [u64; 8] {
+    pub(super) fn code(&self) -> Code {
         self.code.data
     }
 }

@@ -49,8 +49,8 @@ use scratch_layout::ScratchLayout;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Scratch memory for the result of a product that is timed: products with larger ones are not timed where they are
-/// added to what is there.
+/// The largest result, in bytes, that scratch memory takes while a product is timed that is added to what is there.
+/// Larger ones are not timed.
 const MOST_ASIDE: usize = 256 << 20;
 
 #[derive(Debug)]
@@ -215,7 +215,7 @@ impl Blas {
     }
 
     /// Use a plan's first algorithm, without a look at the others.
-    fn settle(&self, plan: &Mutex<GemmPlan>) -> Result<()> {
+    fn keep_first(&self, plan: &Mutex<GemmPlan>) -> Result<()> {
         let others = std::mem::take(&mut plan.lock().unwrap_or_else(PoisonError::into_inner).others);
         // Its kernels are loaded with the first product.
         if others.is_empty() { Ok(()) } else { self.context.drain() }
@@ -239,7 +239,7 @@ impl Blas {
         let keeps = residual.is_none() && beta != 0.0;
         let aside = if keeps { problem.result_elements() * c.numbers.dtype.size() } else { 0 };
         if aside > MOST_ASIDE {
-            self.settle(&plan)?;
+            self.keep_first(&plan)?;
         }
         let (workspace, is_to_be_timed) = {
             let plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +249,7 @@ impl Blas {
         let scratch = match (layout.bytes > 0).then(|| launch.scratch.take(layout.bytes)).transpose() {
             Err(Error::OutOfMemory { .. }) if is_to_be_timed => {
                 // Less will do without times.
-                self.settle(&plan)?;
+                self.keep_first(&plan)?;
                 return self.queue(launch, lt, work, candidate);
             }
             taken => taken?,

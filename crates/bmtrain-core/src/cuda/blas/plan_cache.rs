@@ -3,7 +3,7 @@
 
 use super::super::CudaOptions;
 use super::super::driver::Context;
-use super::lt::{Algorithm, Descriptor, GemmPlan, Lt, Number, signed, too_large};
+use super::lt::{Algorithm, Code, Descriptor, GemmPlan, Lt, Number, signed, too_large};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::fp8::Fp8Format;
@@ -115,7 +115,7 @@ pub(super) struct PlanCache {
 /// What the kernels of a product depend on, as far as that is known.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct LibraryKernels {
-    code: [u64; 8],
+    code: Code,
     /// Of the factors and the result: type, whether it is transposed, alignment.
     matrices: [(Number, bool, u32); 3],
     fused: Fused,
