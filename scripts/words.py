@@ -7,8 +7,10 @@ the whole repository. Prints `file:line: "found": write REPLACEMENT` for each fi
 is any. Exceptions, each with its reason, are in scripts/words_allowed.txt.
 """
 
+import bisect
 import fnmatch
 import re
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +67,10 @@ RULES = [
     (r"\bin the opinion of\b", "this rank's vote", PROSE),
     (r"\bopinions?\b", "vote", PROSE),
 ]
-COMPILED = [(re.compile(pattern, re.IGNORECASE), write, scope) for pattern, write, scope in RULES]
+# Searched in lower-case text, for which Python is faster than for text of either case.
+COMPILED = [(re.compile(pattern), write, scope) for pattern, write, scope in RULES]
+# One character for one, which str.lower is not for all of them.
+LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 # Comments and strings of a source text, by the file's suffix. Markdown is prose as a whole.
 SLASHES = re.compile(r"//[^\n]*|/\*.*?\*/|\br(?P<hashes>#*)\".*?\"(?P=hashes)|\"(?:[^\"\\]|\\.)*\""
                      r"|(?P<char>'(?:[^'\\\n]|\\[^\n]{1,10}?)')", re.DOTALL)
@@ -102,34 +107,45 @@ def kind_of(path):
 
 
 def prose_of(text, kind):
-    """The text with nothing but its comments and strings, line by line."""
+    """The text with nothing but its comments and strings, line for line."""
     if kind is None:
-        return text.split("\n")
+        return text
     kept, end = [], 0
     for found in kind.finditer(text):
         kept.append("\n" * text.count("\n", end, found.start()) or " ")
         kept.append("" if found.groupdict().get("char") else found.group(0))
         end = found.end()
-    return ("".join(kept) + "\n" * text.count("\n", end)).split("\n")
+    return "".join(kept) + "\n" * text.count("\n", end)
+
+
+def starts_of(text):
+    """Where each line of a text starts."""
+    return [0] + [found.end() for found in re.finditer("\n", text)]
 
 
 def findings(name, text, allowed=(), kind=False):
-    """(line, found, replacement) of one file."""
+    """(line, found, replacement) of one file, line by line."""
     kind = kind if kind is not False else KINDS[Path(name).suffix]
     mine = [pattern for glob, pattern in allowed if fnmatch.fnmatch(name, glob)]
+    lines = text.split("\n")
+    found = []
     # Inside of a code block of a Markdown text.
     is_block = False
-    found = []
-    for number, (line, prose) in enumerate(zip(text.split("\n"), prose_of(text, kind), strict=True), 1):
+    for number, line in enumerate(lines, 1):
         is_block ^= name.endswith(".md") and line.lstrip().startswith("```")
         if len(line) > MAX_COLUMNS and not is_block and not NOT_WRAPPED.search(line):
             found.append((number, f"{len(line)} columns", f"at most {MAX_COLUMNS}"))
-        if any(pattern.search(line) for pattern in mine):
-            continue
-        for pattern, write, scope in COMPILED:
-            for match in pattern.finditer(prose if scope == PROSE else line):
-                found.append((number, match.group(0), write))
-    return found
+    # A pattern goes through the whole text at once; none of them matches across lines.
+    searched = {scope: (part, part.translate(LOWER), starts_of(part))
+                for scope, part in ((PROSE, prose_of(text, kind)), (EVERYWHERE, text))}
+    assert len(searched[PROSE][2]) == len(lines), f"{name}: the prose has other lines than the text"
+    for pattern, write, scope in COMPILED:
+        part, lowered, starts = searched[scope]
+        for match in pattern.finditer(lowered):
+            number = bisect.bisect_right(starts, match.start())
+            if not any(excuse.search(lines[number - 1]) for excuse in mine):
+                found.append((number, part[match.start():match.end()], write))
+    return sorted(found, key=lambda each: each[0])
 
 
 def files_below(paths):
