@@ -13,6 +13,9 @@ cd "$scratch/clone"
 grep -q "^sha256 $(scripts/emulated_hash.sh)$" kernels/emulated.txt ||
     fail "claims.sh $id" "kernels/emulated.txt is of other kernels, launch code or tests" \
         "run scripts/claims/kernels-emulated.sh --accept and commit kernels/emulated.txt"
+scripts/claims/kernels-compile.sh --unchanged ||
+    fail "claims.sh $id" "kernels/compiled.txt is of other kernels, compilers or another ledger" \
+        "run scripts/claims/kernels-compile.sh --accept and commit kernels/compiled.txt"
 started=$SECONDS
 status=0
 env -u CARGO_TARGET_DIR .ci/run >"$scratch/log" 2>&1 || status=$?
