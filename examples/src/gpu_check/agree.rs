@@ -111,14 +111,12 @@ pub fn intrinsics(place: &Place, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Steps of a tiny model's training.
-const STEPS: u32 = 20;
-
 /// Tiny models trained on the device, twice, once more with graphs, and on the CPU.
 pub fn training(place: &Place, report: &mut Report) -> Result<()> {
+    let steps = place.scale.training_steps;
     let mut runs = Vec::new();
     for (gpt2, dtype) in [(false, DType::F32), (false, DType::BF16), (true, DType::F32), (true, DType::BF16)] {
-        let job = Job::plain(gpt2, dtype, STEPS);
+        let job = Job::plain(gpt2, dtype, steps);
         let name = format!("training, {}", job.name());
         let expected = tiny::train(job, &Device::cpu(1)?, Arc::new(Solo))?;
         let got = tiny::train(job, &place.device(), Arc::new(Solo))?;
@@ -145,12 +143,12 @@ pub fn training(place: &Place, report: &mut Report) -> Result<()> {
         let bits = |is_same| if is_same { "the same bits" } else { "other bits" };
         let (again, replayed) = (bits(is_repeated), bits(is_replayed));
         let figure = format!(
-            "{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's, {again} again, {replayed} with \
+            "{steps} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's, {again} again, {replayed} with \
              graphs"
         );
         report.row(&name, figure);
         runs.push(json!({
-            "model": name, "dtype": dtype.to_string(), "steps": STEPS,
+            "model": name, "dtype": dtype.to_string(), "steps": steps,
             "passed": agrees && learns && is_repeated && is_replayed,
             "same_bits": is_repeated, "same_bits_with_graphs": is_replayed, "apart": apart,
             "apart_by_step": tiny::distances(&got, &expected), "tolerance": most, "losses": got.losses,

@@ -56,6 +56,8 @@ struct Scale {
     overlap_copy: usize,
     sizes: Sizes,
     models: Vec<models::Timed>,
+    /// Steps of the tiny models' training, enough for their losses to fall.
+    training_steps: u32,
 }
 
 impl Scale {
@@ -67,6 +69,7 @@ impl Scale {
             overlap_copy: 32 << 20,
             sizes: Sizes::GPT2_XL,
             models: models::real(),
+            training_steps: 20,
         }
     }
 
@@ -79,6 +82,7 @@ impl Scale {
             overlap_copy: 1 << 12,
             sizes: Sizes::TINY,
             models: models::emulated(),
+            training_steps: 8,
         }
     }
 }

@@ -249,6 +249,8 @@ fn a_rank_that_does_not_belong_to_the_run_is_named_on_all_ranks_within_the_deadl
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (Some(libraries), Some(hosts)) = (libraries(test), two_hosts(test)) else { return };
     let fixture = Fixture::new();
+    // Ordinarily the ranks wait 30 seconds for one that was refused.
+    const PATIENCE: &str = "BMTRAIN_TEST_PATIENCE=3";
     let token = ["env", "BMTRAIN_TOKEN=another"];
     let run = ["env", "TORCHELASTIC_RUN_ID=an-earlier-run"];
     let recipe = ["env"];
@@ -265,12 +267,12 @@ fn a_rank_that_does_not_belong_to_the_run_is_named_on_all_ranks_within_the_deadl
         let of = |rank: usize| {
             let finetune = [env!("CARGO_BIN_EXE_finetune"), "--recipe", "recipe.toml"];
             let (before, after): (&[&str], &[&str]) = if rank == 3 { (variables, settings) } else { (&["env"], &[]) };
-            let program = [before, &finetune, &SETS, after].concat();
+            let program = [before, &[PATIENCE], &finetune, &SETS, after].concat();
             start_program(&fixture, libraries, &hosts, rank, &program)
         };
         let begin = Instant::now();
         let ended = ends((0..4).map(of).collect());
-        // The patience with a rank that was refused is 30 seconds; nothing waits for the deadline of the rendezvous.
+        // Nothing waits for the deadline of the rendezvous.
         assert!(begin.elapsed() < Duration::from_secs(60), "{variables:?}: {:?}", begin.elapsed());
         for (rank, outcome) in ended.iter().enumerate() {
             let reason = if rank == 3 { own } else { reason };

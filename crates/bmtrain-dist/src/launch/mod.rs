@@ -230,6 +230,11 @@ impl Launch {
         if let Some(bind) = self.bind.filter(|bind| self.nodes <= 1 && !bind.is_unspecified()) {
             options.host = bind.to_string();
         }
+        // Tests of programs do not wait for as long.
+        #[cfg(feature = "testing")]
+        if let Some(seconds) = std::env::var("BMTRAIN_TEST_PATIENCE").ok().and_then(|text| text.parse().ok()) {
+            options.patience = std::time::Duration::from_secs(seconds);
+        }
         Ok(options)
     }
 }
