@@ -71,6 +71,13 @@ emulated() {
     [[ "$ended" == $2 ]]
 }
 
+# timed TEXT: what test_times.sh makes of four lines of three tests, two at a time, is TEXT.
+timed() {
+    printf '%s\n' '10.5 running 3 tests' '11.5 test a ... ok' '13.0 test b - should panic ... ok' \
+        '14.0 test c::d ... FAILED' >"$scratch/stamped"
+    RUST_TEST_THREADS=2 scripts/test_times.sh "$scratch/stamped" | tr -s ' \n' ' ' | tee /dev/stderr | grep -qxF -- "$1"
+}
+
 for script in .ci/run scripts/*.sh scripts/claims/*.sh; do
     expect "$script parses" bash -n "$script"
 done
@@ -80,7 +87,7 @@ else
     skipped "shellcheck of the scripts" "there is no shellcheck"
 fi
 for script in assets quickstart test package_check claims python_env corpus_env llama_env cuda_env check_scripts \
-    same_digests emulated_hash gpu_bundle gpu_run; do
+    same_digests emulated_hash gpu_bundle gpu_run test_times; do
     # shellcheck disable=SC2016
     expect "scripts/$script.sh --help explains it" \
         bash -c '[ "$("$1" --help | head -n 1 | cut -c 1-6)" = "Usage:" ]' _ "scripts/$script.sh"
@@ -109,6 +116,7 @@ expect "an emulated claim with a skipped test is short" emulated "SKIPPED a: the
 expect "an emulated claim with a failed test is short" emulated \
     "test result: FAILED. 1 passed; 1 failed;\n" '*1/2,*s short'
 expect "an emulated claim without tests is short" emulated "test result: ok. 0 passed; 0 failed;\n" '* short'
+expect "the seconds of tests follow from when their lines came" timed ' 1.0 s a 2.5 s b 2.5 s c::d '
 expect "an unknown claim is refused" refuses "claims.sh no-such-claim" scripts/claims.sh no-such-claim
 expect "an unknown set is refused" refuses "assets.sh no-such-set" scripts/assets.sh no-such-set
 expect "an unknown option is refused" refuses "quickstart.sh --no-such-option" scripts/quickstart.sh --no-such-option

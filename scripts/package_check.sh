@@ -1,81 +1,93 @@
 #!/usr/bin/env bash
-# Usage: scripts/package_check.sh
+# Usage: scripts/package_check.sh [CRATE...]
 #
-# Packages every library crate as for publication, unpacks the packages, and builds and runs one tiny program outside
-# the workspace for each, from the packaged files alone: what a crate gets that depends on that single one. The
-# program of a library is scripts/package_uses/LIBRARY.rs.
+# Packages every library crate as for publication, unpacks the packages, and builds and tests crates that depend on the
+# packaged files and are in a workspace of their own:
+#   use-LIBRARY  for each library, what a crate gets that depends on that single one, with its default features:
+#                scripts/package_uses/LIBRARY.rs; for bmtrain-dist also its tests of launchers, since a build without
+#                MPI refuses some
+#   own_*        examples/tests/recipes: what docs/own-block.md, docs/add-a-model.md and docs/add-a-backend.md describe
+# Tests the crates that are named, by default all of them.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-takes_nothing "$@"
+case "${1:-}" in -h | --help) usage "$0"; exit 0 ;; esac
 need_cargo
 cd "$root"
-
-# cargo_either_way ARGS...: from what is on this machine, else with the registry.
-cargo_either_way() {
-    local log="$work/cargo.log"
-    cargo "$@" --offline --quiet >"$log" 2>&1 || cargo "$@" --quiet
-}
-
 work="$target/package-check"
 rm -rf "$work"
 mkdir -p "$work"
 rm -f "$target"/package/*.crate
+
+# either_way COMMAND...: a command of cargo with what is on this machine, else with the registry.
+either_way() { "$@" --offline >"$work/cargo.log" 2>&1 || "$@"; }
+
 # The libraries depend on each other by version and are not in the registry: packaged together they resolve to each
 # other. The build from packaged files comes below, so cargo's own is left out.
-cargo_either_way package --workspace --exclude bmtrain-examples --exclude cuda-emulator --no-verify --allow-dirty \
-    --locked
+either_way cargo package --quiet --workspace --exclude bmtrain-examples --exclude cuda-emulator --no-verify \
+    --allow-dirty --locked
 
+crates=()
 patches=""
-profiles=""
-libraries=()
+# How the paths of libraries in the manifests of examples/tests/recipes change.
+paths=()
 for package in "$target"/package/*.crate; do
     tar -xzf "$package" -C "$work"
-    directory="$work/$(basename "$package" .crate)"
-    library="$(awk -F'"' '/^name = / { print $2; exit }' "$directory/Cargo.toml")"
-    libraries+=("$library")
+    directory="$(basename "$package" .crate)"
+    library="$(awk -F'"' '/^name = / { print $2; exit }' "$work/$directory/Cargo.toml")"
     patches+="$library = { path = \"$directory\" }"$'\n'
-    # Outside of its workspace a crate counts as one of the dependencies, which are optimized.
-    profiles+="[profile.dev.package.$library]"$'\nopt-level = 0\n'
-done
-[ "${#libraries[@]}" -gt 0 ] ||
-    fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
-
-for library in "${libraries[@]}"; do
-    program="$root/scripts/package_uses/$library.rs"
-    [ -f "$program" ] || fail "package_check.sh" "there is no use of the library $library" "write $program"
-    version="$(awk -F'"' '/^version = / { print $2; exit }' "$work/$library"-[0-9]*/Cargo.toml)"
-    user="$work/use-$library"
-    mkdir -p "$user/src"
-    cat >"$user/Cargo.toml" <<TOML
+    paths+=(-e "s|\"[./]*/crates/$library\"|\"../$directory\"|")
+    test="scripts/package_uses/$library.rs"
+    [ -f "$test" ] || fail "package_check.sh" "there is no use of the library $library" "write $test"
+    user="use-$library"
+    crates+=("$user")
+    mkdir -p "$work/$user/src" "$work/$user/tests"
+    cat >"$work/$user/Cargo.toml" <<TOML
 [package]
-name = "use-$library"
+name = "$user"
 version = "0.0.0"
 edition = "2024"
 
-[workspace]
-
 [dependencies]
-$library = "=$version"
-
-[patch.crates-io]
-$patches
-# What takes the least to compile, and dependencies as in the workspace, which so are compiled once for both.
-[profile.dev]
-opt-level = 0
-debug = false
-incremental = false
-[profile.dev.package."*"]
-opt-level = 3
-debug = false
-[profile.dev.package.zstd-sys]
-opt-level = 0
-$profiles
+$library = "=${directory#"$library-"}"
 TOML
-    cp "$program" "$user/src/main.rs"
-    # The workspace's versions, so that nothing is resolved anew.
-    cp "$root/Cargo.lock" "$user/Cargo.lock"
-    (cd "$user" && CARGO_TARGET_DIR="$target" cargo_either_way build && "$target/debug/use-$library")
-    note "package $library $version: built and used from outside"
+    echo "//! Its tests use the library." >"$work/$user/src/lib.rs"
+    cp "$test" "$work/$user/tests/use.rs"
 done
+[ "${#crates[@]}" -gt 0 ] ||
+    fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
+cp crates/bmtrain-dist/tests/it/launch.rs "$work/use-bmtrain-dist/tests"
+for directory in examples/tests/recipes/own_*/; do
+    crate="$(basename "$directory")"
+    crates+=("$crate")
+    cp -r "$directory" "$work/$crate"
+    sed -i "${paths[@]}" "$work/$crate/Cargo.toml"
+done
+
+{
+    printf '[workspace]\nresolver = "3"\nmembers = ['
+    printf '"%s", ' "${crates[@]}"
+    printf ']\n\n[patch.crates-io]\n%s\n' "$patches"
+} >"$work/Cargo.toml"
+# The workspace's versions, so that nothing is resolved anew, and its profiles, so that dependencies are compiled once
+# for both; without the profiles of packages that are not needed here.
+cp Cargo.lock "$work/Cargo.lock"
+cd "$work"
+cargo metadata --quiet --offline --format-version 1 --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" |
+    tr ',' '\n' | sed -n 's/^.*"name":"\([^"]*\)"$/\1/p' >packages
+awk 'FNR == NR { is_needed[$1] = 1; next }
+    /^\[/ {
+        shown = /^\[profile\.(dev|test)[].]/
+        if (split($0, part, /\.package\.|\]/) > 2) shown = shown && part[2] in is_needed
+    }
+    shown' packages "$root/Cargo.toml" >>Cargo.toml
+
+export CARGO_TARGET_DIR="$target"
+status=0
+for crate in "${@:-"${crates[@]}"}"; do
+    # Each by itself, so that no crate has features that only another one asks for.
+    either_way cargo test --quiet --no-run --package "$crate" && cargo test --no-fail-fast --package "$crate" ||
+        status=1
+done
+exit "$status"

@@ -7,8 +7,13 @@
 # line is the total, `N passed, N failed`, in which every test and every other check counts one. What had to be skipped
 # is named above it. The exit status is 1 if anything failed.
 #
-# The tests of CUDA kernels on an emulated device are left out while kernels, launch code and emulator are as they were
-# when all of these tests passed (kernels/emulated.txt); --all runs them in any case.
+# What takes long and cannot have changed is left out: the tests of CUDA kernels on an emulated device while kernels,
+# launch code and emulator are as they were when all of these tests passed (kernels/emulated.txt), and what NVIDIA's
+# compilers make of the kernels while these are as they were when that was last accepted (kernels/compiled.txt). --all
+# runs both in any case.
+#
+# Each stage has a budget, in builds of one dependency on this machine (docs/testing.md); a stage that takes longer is a
+# failure. BMTRAIN_NO_BUDGETS=1 only reports the seconds, for a machine that does other work meanwhile.
 #
 # Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it
 # is installed first (some minutes) and looks at security advisories too, whose database it fetches.
@@ -54,6 +59,8 @@ fi
 passed=0
 failed=0
 summary=()
+times="$(mktemp)"
+trap 'rm -f "$times"' EXIT
 # NVIDIA's compilers, for the tests of compilation; they need no GPU.
 if cuda="$(scripts/cuda_env.sh)"; then
     export BMTRAIN_CUDA_LIB_DIR="$cuda/lib"
@@ -66,6 +73,15 @@ unset BMTRAIN_EMULATED_KERNELS_UNCHANGED
 if [ -z "$all" ] && grep -q "^sha256 $(scripts/emulated_hash.sh)$" kernels/emulated.txt; then
     export BMTRAIN_EMULATED_KERNELS_UNCHANGED=1
 fi
+
+# What this machine takes to build one dependency, in ms: the unit of budgets. Nothing where it is built already: then
+# so is the rest, and no budget applies.
+unit="$(
+    started="${EPOCHREALTIME/[.,]/}"
+    cargo build --locked --quiet --profile test --package regex-syntax >/dev/null 2>&1 || true
+    took=$(((${EPOCHREALTIME/[.,]/} - started) / 1000))
+    [ "$took" -lt 1000 ] || echo "$took"
+)"
 
 # What the tests on an emulated device may take together, in seconds.
 emulated_limit=1500
@@ -85,53 +101,78 @@ say_emulated() {
     fi
 }
 
-# say_skipped LOG: adds the checks that a command reported as skipped to the summary, with their number.
-say_skipped() {
-    summary+=("$(sed -n 's/^SKIPPED //p' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) /    skipped (\1): /')")
+# ended NAME STARTED BUDGET: adds the seconds of a stage that started at STARTED to the summary's next line, in `took`;
+# one that took more than BUDGET units fails.
+ended() {
+    took="$((SECONDS - $2)) s"
+    [ -n "$unit" ] || return 0
+    local limit=$(($3 * unit / 1000))
+    took+=" of at most $limit s"
+    if [ "$((SECONDS - $2))" -gt "$limit" ] && [ -z "$all${BMTRAIN_NO_BUDGETS:-}" ]; then
+        failed=$((failed + 1))
+        summary+=("FAILED  $1 took more than $3 builds of regex-syntax")
+    fi
 }
 
-# check NAME COMMAND...: runs one check that passes or fails as a whole.
+# say_skipped LOG: adds the checks that a command reported as skipped to the summary, with their number, and the tests
+# that are ignored, which claims run.
+say_skipped() {
+    summary+=("$(sed -n 's/^SKIPPED //p' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) /    skipped (\1): /')")
+    summary+=("$(sed -nE 's/^test (.*) \.\.\. ignored, (.*)$/    skipped: \1: \2/p' "$1")")
+}
+
+# check NAME BUDGET COMMAND...: runs one check that passes or fails as a whole.
 check() {
-    local name="$1" log started=$SECONDS
-    shift
+    local name="$1" budget="$2" log started=$SECONDS result=passed
+    shift 2
     printf '\n== %s\n' "$name"
     log="$(mktemp)"
-    if "$@" 2>&1 | tee "$log"; then
-        passed=$((passed + 1))
-        summary+=("passed  $name ($((SECONDS - started)) s)")
-    else
-        failed=$((failed + 1))
-        summary+=("FAILED  $name ($((SECONDS - started)) s)")
-    fi
+    "$@" 2>&1 | tee "$log" || result=FAILED
+    if [ "$result" = passed ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    ended "$name" "$started" "$budget"
+    summary+=("$result  $name ($took)")
     say_skipped "$log"
     rm -f "$log"
 }
 
-# count_tests NAME COMMAND...: runs cargo's tests and adds up the `test result:` lines they print.
+# stamped FILE: passes lines on, and writes them to a file with the seconds at which each came.
+stamped() {
+    local line
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        printf '%s %s\n' "${EPOCHREALTIME/,/.}" "$line" >&3
+    done 3>"$1"
+}
+
+# count_tests NAME BUDGET COMMAND...: runs cargo's tests and adds up the `test result:` lines they print.
 count_tests() {
-    local name="$1" log status=0 ok bad started=$SECONDS
-    shift
+    local name="$1" budget="$2" log status=0 ok bad started=$SECONDS
+    shift 2
     printf '\n== %s\n' "$name"
     log="$(mktemp)"
-    "$@" 2>&1 | tee "$log" || status=$?
+    "$@" 2>&1 | stamped "$log.stamped" || status=$?
+    cut -d ' ' -f 2- "$log.stamped" >"$log"
+    scripts/test_times.sh "$log.stamped" >>"$times"
     ok="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
     bad="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"
     # What does not compile, or dies before its summary, counts one.
     if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
     passed=$((passed + ok))
     failed=$((failed + bad))
-    summary+=("$ok passed, $bad failed  $name ($((SECONDS - started)) s)")
+    ended "$name" "$started" "$budget"
+    summary+=("$ok passed, $bad failed  $name ($took)")
     if [ "$bad" -gt 0 ]; then
         summary+=("$(grep -E '^test .* FAILED$|^error(\[|:)' "$log" | sort -u | head -n 40 | sed 's/^/    /' || true)")
     fi
     # cargo counts a test that reports being skipped as passed.
     say_skipped "$log"
     say_emulated "$log"
-    rm -f "$log"
+    rm -f "$log" "$log.stamped"
 }
 
-check "scripts" scripts/check_scripts.sh
-check "formatting" cargo fmt --all --check
+# The numbers are budgets, about twice what a stage takes on two quiet cores.
+check "scripts" 25 scripts/check_scripts.sh
+check "formatting" 5 cargo fmt --all --check
 # Everything is linted, tested and documented once, with every optional feature that this machine can build. The default
 # features, which are what users build, are linted once more.
 features=bmtrain-examples/hub,bmtrain-examples/parquet,bmtrain-examples/testing
@@ -141,20 +182,24 @@ else
     summary+=("    skipped: tests of MPI: there is no mpirun or no mpicc")
 fi
 with=(--workspace --locked --features "$features")
-check "lints" cargo clippy "${with[@]}" --all-targets -- --deny warnings
-check "lints of the default features" cargo clippy --workspace --locked -- --deny warnings
-[ -z "${BMTRAIN_CUDA_LIB_DIR:-}" ] || check "kernels for devices" scripts/claims.sh kernels-compile
-count_tests "tests" cargo test "${with[@]}" --no-fail-fast
-# What a build without the optional features refuses.
-count_tests "tests of the default features" cargo test --locked --package bmtrain-dist --test it launch::
-check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc "${with[@]}" --no-deps
-check "packages" scripts/package_check.sh
+check "lints" 125 cargo clippy "${with[@]}" --all-targets -- --deny warnings
+check "lints of the default features" 45 cargo clippy --workspace --locked -- --deny warnings
+if [ -z "$all" ] && scripts/claims/kernels-compile.sh --unchanged; then
+    summary+=("    skipped: kernels for devices: unchanged since kernels/compiled.txt was written; --all compiles them")
+elif [ -n "${BMTRAIN_CUDA_LIB_DIR:-}" ]; then
+    check "kernels for devices" 310 scripts/claims/kernels-compile.sh
+fi
+check "build of the tests" 250 cargo test "${with[@]}" --no-run
+count_tests "tests" 400 cargo test "${with[@]}" --no-fail-fast
+check "documentation" 45 env RUSTDOCFLAGS="--deny warnings" cargo doc "${with[@]}" --no-deps
+count_tests "packages" 120 scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then
     what=(licenses bans sources)
     [ "${BMTRAIN_DENY:-}" != 1 ] || what+=(advisories)
-    check "dependencies" cargo deny --workspace check "${what[@]}"
+    check "dependencies" 10 cargo deny --workspace check "${what[@]}"
 fi
 
+summary+=("slowest tests:" "$(sort -rn "$times" | head -n 10)")
 printf '\n'
 printf '%s\n' "${summary[@]}" | sed '/^$/d'
 printf '%d passed, %d failed\n' "$passed" "$failed"

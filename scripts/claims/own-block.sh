@@ -5,4 +5,6 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --package bmtrain-examples --test it -- recipes::own_block
+need_cargo
+tests_of scripts/package_check.sh own_block
+counted_verdict

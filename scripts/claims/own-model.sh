@@ -19,6 +19,6 @@ lines="$(find "$own/src" -name '*.rs' -not -path '*/bin/*' -exec cat {} + | wc -
 size="${lines}+${programs}_lines"
 if [ "$lines" -gt 130 ] || [ "$programs" -gt 10 ]; then verdict "$size" short; fi
 
-tests --package bmtrain-examples --test it -- recipes::own_model
+tests_of scripts/package_check.sh own_model
 figure="$size,${figure}_tests"
-if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
+counted_verdict

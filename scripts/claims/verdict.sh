@@ -29,20 +29,26 @@ build() {
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 
-# tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, limited to the tests whose names contain a filter,
-# with its output on stderr. Sets passed and failed, skipped to the number of tests that reported being skipped, checks
-# to the sum of the lines `emulated: N checks`, and figure from the last line of the form `figure: TEXT` that a test
-# printed, else to passed/all.
+# tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, limited to the tests whose names contain a filter, and
+# counts them as tests_of does.
 tests() {
     need_cargo
-    local log status=0 arguments=()
-    log="$(mktemp)"
+    local arguments=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
         arguments+=("$1")
         shift
     done
     [ $# -eq 0 ] || shift
-    (cd "$root" && cargo test --locked --no-fail-fast "${arguments[@]}" -- --nocapture "$@") >"$log" 2>&1 || status=$?
+    tests_of cargo test --locked --no-fail-fast "${arguments[@]}" -- --nocapture "$@"
+}
+
+# tests_of COMMAND...: runs a command that tests, with its output on stderr. Sets passed and failed, skipped to the
+# number of tests that reported being skipped, checks to the sum of the lines `emulated: N checks`, and figure from the
+# last line of the form `figure: TEXT` that a test printed, else to passed/all.
+tests_of() {
+    local log status=0
+    log="$(mktemp)"
+    (cd "$root" && "$@") >"$log" 2>&1 || status=$?
     cat "$log" >&2
     passed="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
     failed="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"
@@ -59,6 +65,11 @@ tests() {
 # tests_verdict ARGUMENTS...: ok when all tests that `cargo test ARGUMENTS` runs pass, and there are some.
 tests_verdict() {
     tests "$@"
+    counted_verdict
+}
+
+# counted_verdict: ok when all tests passed that were counted last, and there are some.
+counted_verdict() {
     if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
 }
 

@@ -2,7 +2,8 @@
 
 use bmtrain_core::{Ctx, Device, Result, Segment, Tensor, ops};
 
-fn main() -> Result<()> {
+#[test]
+fn the_sum_of_a_softmax_has_no_slope() -> Result<()> {
     let device = Device::cpu(2)?;
     let cx = Ctx::gradients(&device);
     let tape = cx.tape().expect("this context records").clone();

@@ -7,7 +7,8 @@ use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Builder, OptimManager, Result};
 
-fn main() -> Result<()> {
+#[test]
+fn a_linear_layer_learns_to_add() -> Result<()> {
     let device = Device::cpu(1)?;
     let builder = Builder::new(&device, BuilderOptions::default());
     let linear = Linear::new(&builder.at("sum"), LinearOptions::new(2, 1, true, Init::normal(0.02)))?;

@@ -10,7 +10,8 @@ use model_center::model::bert::Bert;
 use model_center::model::encoder::EncoderHead;
 use model_center::model::TextModel;
 
-fn main() -> Result<()> {
+#[test]
+fn a_small_bert_classifies_two_sentences() -> Result<()> {
     let device = Device::cpu(1)?;
     let text = TextConfig {
         vocab_size: 40,

@@ -1,10 +1,9 @@
-//! The one-page recipes, executed: the crates they describe are built and tested from outside the workspace, and every
-//! kernel is where the page about kernels locates it.
+//! What the one-page recipes state of the workspace: what a block of one's own depends on, and where a kernel is. The
+//! crates that the recipes describe are built and tested by scripts/package_check.sh, from outside the workspace.
 
 use bmtrain_core::kernel::Kernel;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -12,88 +11,6 @@ fn root() -> PathBuf {
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Copies the recipes' crates into `to` with the paths of their dependencies made absolute, so that nothing is written
-/// into the source tree.
-fn copy_crates(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let (name, target) = (entry.file_name(), to.join(entry.file_name()));
-        if entry.file_type().unwrap().is_dir() {
-            if name != "target" {
-                copy_crates(&entry.path(), &target);
-            }
-        } else if name == "Cargo.toml" {
-            let ours = format!("\"{}/", root().display());
-            write_if_changed(&target, &read(&entry.path()).replace("\"../../../../", &ours));
-        } else if name != "Cargo.lock" {
-            write_if_changed(&target, &read(&entry.path()));
-        }
-    }
-}
-
-/// Leaves an unchanged file alone, so that cargo does not build it again.
-fn write_if_changed(path: &Path, text: &str) {
-    if std::fs::read_to_string(path).ok().as_deref() != Some(text) {
-        std::fs::write(path, text).unwrap();
-    }
-}
-
-/// Builds and tests some of the recipes' crates; these tests have to be among those that ran.
-fn test_crates(arguments: &[&str], tests: &[&str]) {
-    /// One at a time: they share directories.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let crates = scratch.join("recipes");
-    copy_crates(&root().join("examples/tests/recipes"), &crates);
-    // The workspace's versions, so that nothing is resolved anew.
-    std::fs::copy(root().join("Cargo.lock"), crates.join("Cargo.lock")).unwrap();
-    let cargo = |extra: &[&str]| {
-        let mut command = Command::new(env!("CARGO"));
-        // The workspace's target directory: what other people wrote is compiled once for both.
-        command.current_dir(&crates).env("CARGO_TARGET_DIR", scratch.parent().unwrap());
-        command.args(["test", "--no-fail-fast"]).args(arguments).args(extra).output().unwrap()
-    };
-    let output = match cargo(&["--offline"]) {
-        output if output.status.success() => output,
-        // Something may be missing on this machine that only these crates need.
-        output if String::from_utf8_lossy(&output.stderr).contains("--offline") => cargo(&[]),
-        output => output,
-    };
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}\n{err}");
-    for test in tests {
-        assert!(out.contains(&format!("test {test} ... ok")), "{test} did not run:\n{out}");
-    }
-}
-
-#[test]
-fn a_backend_of_another_crate_builds_and_passes_its_tests() {
-    test_crates(&["--package", "own_backend"], &["nothing_it_computes_is_wrong"]);
-}
-
-#[test]
-fn own_model_of_another_crate_trains_in_programs_of_that_crate() {
-    let tests = [
-        "training_lowers_the_loss_and_a_saved_model_gives_the_same_bits",
-        "the_family_learns_in_finetune_and_forward_runs_what_it_leaves",
-        "two_ranks_under_zero_3_train_the_family_as_one_does_to_the_last_bit",
-        "generate_continues_texts_as_finetune_taught_it_token_by_token",
-        "help_and_the_refusal_of_an_unknown_family_list_it",
-    ];
-    test_crates(&["--package", "own_model"], &tests);
-}
-
-#[test]
-fn own_block_of_another_crate_trains_on_several_ranks_as_on_one() {
-    let tests = [
-        "two_ranks_under_zero_3_train_as_one_does_to_the_last_bit",
-        "two_tensor_parallel_ranks_on_two_stages_train_as_one_rank",
-    ];
-    test_crates(&["--package", "own_block"], &tests);
 }
 
 #[test]
