@@ -39,7 +39,7 @@ for package in "$target"/package/*.crate; do
     patches+="$library = { path = \"$directory\" }"$'\n'
     paths+=(-e "s|\"[./]*/crates/$library\"|\"../$directory\"|")
     test="scripts/package_uses/$library.rs"
-    [ -f "$test" ] || fail "package_check.sh" "there is no use of the library $library" "write $test"
+    [ -f "$test" ] || fail "package_check.sh" "no test uses the library $library" "write $test"
     user="use-$library"
     crates+=("$user")
     mkdir -p "$work/$user/src" "$work/$user/tests"
@@ -83,11 +83,27 @@ awk 'FNR == NR { is_needed[$1] = 1; next }
     }
     shown' packages "$root/Cargo.toml" >>Cargo.toml
 
+for crate in "$@"; do
+    [[ " ${crates[*]} " == *" $crate "* ]] ||
+        fail "package_check.sh $crate" "there is no such crate" "name some of ${crates[*]}"
+done
+
+# tested CRATE: builds and tests a crate by itself, so that it has no features that only another one asks for. Every
+# test in its sources has to be among those that passed.
+tested() {
+    local written ran
+    either_way cargo test --quiet --no-run --package "$1" || return 1
+    cargo test --no-fail-fast --package "$1" 2>&1 | tee "$work/tests.log" || return 1
+    written="$(find "$1" -name '*.rs' -exec cat {} + | grep -c '^ *#\[test\]$')"
+    ran="$(grep -c '^test .* \.\.\. ok$' "$work/tests.log")"
+    [ "$written" -gt 0 ] && [ "$ran" -ge "$written" ] && return
+    note "error: $1: $ran tests passed of $written that are in its sources"
+    return 1
+}
+
 export CARGO_TARGET_DIR="$target"
 status=0
 for crate in "${@:-"${crates[@]}"}"; do
-    # Each by itself, so that no crate has features that only another one asks for.
-    either_way cargo test --quiet --no-run --package "$crate" && cargo test --no-fail-fast --package "$crate" ||
-        status=1
+    tested "$crate" || status=1
 done
 exit "$status"

@@ -6,5 +6,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need_cargo
-tests_of scripts/package_check.sh own_block
+# Built and tested on the package, and what the dependencies of the workspace are.
+built_and_checked() {
+    scripts/package_check.sh own_block &&
+        cargo test --locked --package bmtrain-examples --test it -- recipes::own_block
+}
+tests_of built_and_checked
 counted_verdict
