@@ -7,7 +7,8 @@
 #                scripts/package_uses/LIBRARY.rs; for bmtrain-dist also its tests of launchers, since a build without
 #                MPI refuses some
 #   own_*        examples/tests/recipes: what docs/own-block.md, docs/add-a-model.md and docs/add-a-backend.md describe
-# Tests the crates that are named, by default all of them.
+# Tests the crates that are named, by default all of them. Each is checked by itself, so that it compiles without
+# features that only another one asks for; then all are built, and their tests run, with one build of each library.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -29,6 +30,7 @@ either_way cargo package --quiet --workspace --exclude bmtrain-examples --exclud
     --allow-dirty --locked
 
 crates=()
+libraries=()
 patches=""
 # How the paths of libraries in the manifests of examples/tests/recipes change.
 paths=()
@@ -36,6 +38,7 @@ for package in "$target"/package/*.crate; do
     tar -xzf "$package" -C "$work"
     directory="$(basename "$package" .crate)"
     library="$(awk -F'"' '/^name = / { print $2; exit }' "$work/$directory/Cargo.toml")"
+    libraries+=("$library")
     patches+="$library = { path = \"$directory\" }"$'\n'
     paths+=(-e "s|\"[./]*/crates/$library\"|\"../$directory\"|")
     test="scripts/package_uses/$library.rs"
@@ -71,12 +74,13 @@ done
     printf ']\n\n[patch.crates-io]\n%s\n' "$patches"
 } >"$work/Cargo.toml"
 # The workspace's versions, so that nothing is resolved anew, and its profiles, so that dependencies are compiled once
-# for both; without the profiles of packages that are not needed here.
+# for both; without those of packages that are not needed here, and of the libraries: these tests compute little.
 cp Cargo.lock "$work/Cargo.lock"
 cd "$work"
 cargo metadata --quiet --offline --format-version 1 --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" |
     tr ',' '\n' | sed -n 's/^.*"name":"\([^"]*\)"$/\1/p' >packages
-awk 'FNR == NR { is_needed[$1] = 1; next }
+awk -v libraries="${libraries[*]}" 'FNR == NR { is_needed[$1] = 1; next }
+    FNR == 1 { split(libraries, names, " "); for (at in names) delete is_needed[names[at]] }
     /^\[/ {
         shown = /^\[profile\.(dev|test)[].]/
         if (split($0, part, /\.package\.|\]/) > 2) shown = shown && part[2] in is_needed
@@ -88,22 +92,21 @@ for crate in "$@"; do
         fail "package_check.sh $crate" "there is no such crate" "name some of ${crates[*]}"
 done
 
-# tested CRATE: builds and tests a crate by itself, so that it has no features that only another one asks for. Every
-# test in its sources has to be among those that passed.
-tested() {
-    local written ran
-    either_way cargo test --quiet --no-run --package "$1" || return 1
-    cargo test --no-fail-fast --package "$1" 2>&1 | tee "$work/tests.log" || return 1
-    written="$(find "$1" -name '*.rs' -exec cat {} + | grep -c '^ *#\[test\]$')"
-    ran="$(grep -c '^test .* \.\.\. ok$' "$work/tests.log")"
-    [ "$written" -gt 0 ] && [ "$ran" -ge "$written" ] && return
-    note "error: $1: $ran tests passed of $written that are in its sources"
-    return 1
-}
-
 export CARGO_TARGET_DIR="$target"
-status=0
-for crate in "${@:-"${crates[@]}"}"; do
-    tested "$crate" || status=1
+[ $# -eq 0 ] || crates=("$@")
+selected=()
+for crate in "${crates[@]}"; do
+    either_way cargo check --quiet --all-targets --package "$crate"
+    selected+=(--package "$crate")
 done
+either_way cargo test --quiet --no-run "${selected[@]}"
+status=0
+cargo test --no-fail-fast "${selected[@]}" 2>&1 | tee "$work/tests.log" || status=1
+# Every test in their sources has to be among those that passed.
+written="$(find "${crates[@]}" -name '*.rs' -exec cat {} + | grep -c '^ *#\[test\]$' || true)"
+ran="$(grep -c '^test .* \.\.\. ok$' "$work/tests.log" || true)"
+if [ "$written" -eq 0 ] || [ "$ran" -lt "$written" ]; then
+    note "error: $ran tests passed of $written that are in the sources of ${crates[*]}"
+    status=1
+fi
 exit "$status"

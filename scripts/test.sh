@@ -60,7 +60,8 @@ passed=0
 failed=0
 summary=()
 times="$(mktemp)"
-trap 'rm -f "$times"' EXIT
+beside="$(mktemp)"
+trap 'rm -f "$times" "$beside"' EXIT
 # NVIDIA's compilers, for the tests of compilation; they need no GPU.
 if cuda="$(scripts/cuda_env.sh)"; then
     export BMTRAIN_CUDA_LIB_DIR="$cuda/lib"
@@ -135,6 +136,12 @@ check() {
     rm -f "$log"
 }
 
+# ended_earlier STATUS LOG: has the status and the output of a command that ran beside others.
+ended_earlier() {
+    cat "$2"
+    return "$1"
+}
+
 # stamped FILE: passes lines on, and writes them to a file with the seconds at which each came.
 stamped() {
     local line
@@ -171,7 +178,8 @@ count_tests() {
 }
 
 # The numbers are budgets: more than twice what a stage takes on two quiet cores.
-check "scripts" 40 scripts/check_scripts.sh
+# On one core, beside the lints, which leave one idle for as long.
+scripts/check_scripts.sh >"$beside" 2>&1 &
 check "formatting" 15 cargo fmt --all --check
 # Everything is linted, tested and documented once, with every optional feature that this machine can build. The default
 # features, which are what users build, are linted once more.
@@ -183,6 +191,14 @@ else
 fi
 with=(--workspace --locked --features "$features")
 check "lints" 180 cargo clippy "${with[@]}" --all-targets -- --deny warnings
+status=0
+wait "$!" || status=$?
+check "scripts, beside these" 5 ended_earlier "$status" "$beside"
+# With clippy's driver and arguments as cargo clippy passes them, so that the metadata of the libraries is that of the
+# lints; with others they would be checked again.
+check "documentation" 80 env RUSTDOCFLAGS="--deny warnings" \
+    RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver" \
+    CLIPPY_ARGS="--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" cargo doc "${with[@]}" --no-deps
 check "lints of the default features" 80 cargo clippy --workspace --locked -- --deny warnings
 if [ -z "$all" ] && scripts/claims/kernels-compile.sh --unchanged; then
     summary+=("    skipped: kernels for devices: unchanged since kernels/compiled.txt was written; --all compiles them")
@@ -191,7 +207,6 @@ elif [ -n "${BMTRAIN_CUDA_LIB_DIR:-}" ]; then
 fi
 check "build of the tests" 500 cargo test "${with[@]}" --no-run
 count_tests "tests" 900 cargo test "${with[@]}" --no-fail-fast
-check "documentation" 80 env RUSTDOCFLAGS="--deny warnings" cargo doc "${with[@]}" --no-deps
 count_tests "packages" 450 scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then
     what=(licenses bans sources)

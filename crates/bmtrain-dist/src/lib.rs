@@ -45,6 +45,7 @@ pub mod mesh;
 pub mod model;
 pub mod nn;
 pub mod optim;
+pub mod order;
 pub mod param;
 pub mod pipeline;
 pub mod prelude;

@@ -17,7 +17,6 @@ pub(crate) mod io;
 mod joined;
 mod loader;
 mod mixture;
-mod order;
 mod packing;
 mod read;
 mod sft;
@@ -25,13 +24,13 @@ mod task;
 
 pub use answers::{Verbalizer, VerbalizerPosition};
 pub use batch::{Batch, Labels, VerbalizerBatch};
+pub use bmtrain_dist::order::Permutation;
 pub use dataset::{Dataset, LabelSpace, ReadReport, RowRef};
 pub use io::flaws::OnBadRecord;
 pub use io::record::{Format, Record, Scalar};
 pub use io::texts::{TextSource, read_texts};
 pub use loader::{Loader, LoaderOptions, Order, Position};
 pub use mixture::Mixture;
-pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
 pub(crate) use sft::each_record;
 pub use sft::{
