@@ -190,24 +190,24 @@ else
     summary+=("    skipped: tests of MPI: there is no mpirun or no mpicc")
 fi
 with=(--workspace --locked --features "$features")
-check "lints" 180 cargo clippy "${with[@]}" --all-targets -- --deny warnings
+check "lints" 125 cargo clippy "${with[@]}" --all-targets -- --deny warnings
 status=0
 wait "$!" || status=$?
 check "scripts, beside these" 5 ended_earlier "$status" "$beside"
-# With clippy's driver and arguments as cargo clippy passes them, so that the metadata of the libraries is that of the
-# lints; with others they would be checked again.
-check "documentation" 80 env RUSTDOCFLAGS="--deny warnings" \
+# With clippy's driver and arguments as cargo clippy passes them, so that cargo takes the metadata of the libraries from
+# the lints; with others they would be checked again.
+check "documentation" 30 env RUSTDOCFLAGS="--deny warnings" \
     RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver" \
     CLIPPY_ARGS="--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" cargo doc "${with[@]}" --no-deps
-check "lints of the default features" 80 cargo clippy --workspace --locked -- --deny warnings
+check "lints of the default features" 45 cargo clippy --workspace --locked -- --deny warnings
 if [ -z "$all" ] && scripts/claims/kernels-compile.sh --unchanged; then
     summary+=("    skipped: kernels for devices: unchanged since kernels/compiled.txt was written; --all compiles them")
 elif [ -n "${BMTRAIN_CUDA_LIB_DIR:-}" ]; then
     check "kernels for devices" 310 scripts/claims/kernels-compile.sh
 fi
-check "build of the tests" 500 cargo test "${with[@]}" --no-run
-count_tests "tests" 900 cargo test "${with[@]}" --no-fail-fast
-count_tests "packages" 450 scripts/package_check.sh
+check "build of the tests" 390 cargo test "${with[@]}" --no-run
+count_tests "tests" 640 cargo test "${with[@]}" --no-fail-fast
+count_tests "packages" 180 scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then
     what=(licenses bans sources)
     [ "${BMTRAIN_DENY:-}" != 1 ] || what+=(advisories)

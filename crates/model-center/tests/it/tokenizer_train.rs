@@ -117,7 +117,7 @@ fn texts_that_spell_special_tokens_teach_none_of_them() {
 
 #[test]
 fn the_same_texts_give_the_same_bytes_every_time_and_for_any_number_of_threads() {
-    let (_directory, files) = corpus(&texts(1500));
+    let (_directory, files) = corpus(&texts(800));
     for kind in KINDS {
         let min_frequency = (kind != VocabularyKind::Unigram).then_some(1);
         let options = TrainOptions { min_frequency, ..TrainOptions::new(kind, size(kind) + 200) };
