@@ -8,7 +8,7 @@
 #                MPI refuses some
 #   own_*        examples/tests/recipes: what docs/own-block.md, docs/add-a-model.md and docs/add-a-backend.md describe
 # Tests the crates that are named, by default all of them. Libraries are built twice: with the feature that the tests of
-# own_backend ask for, and once for all other crates, each of which is first checked by itself, so that it compiles
+# own_backend ask for, and once for all other crates; before that each crate is checked by itself, so that it compiles
 # without features that only another one asks for.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
@@ -75,7 +75,8 @@ done
     printf ']\n\n[patch.crates-io]\n%s\n' "$patches"
 } >"$work/Cargo.toml"
 # The workspace's versions, so that nothing is resolved anew, and its profiles, so that dependencies are compiled once
-# for both; without profiles of packages that are not needed here, and of the libraries, whose tests here compute little.
+# for both. Left out are profiles of packages that are not needed here, and of the libraries: their tests here compute
+# little.
 cp Cargo.lock "$work/Cargo.lock"
 cd "$work"
 cargo metadata --quiet --offline --format-version 1 --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" |

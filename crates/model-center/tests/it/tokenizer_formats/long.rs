@@ -107,8 +107,8 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
 #[test]
 fn a_long_text_has_the_ids_of_the_whole() {
     for (kind, (name, tokenizer)) in all_kinds().into_iter().enumerate() {
-        // Texts with a space wherever a section might end, so that some sections end after one: two of four offsets, the
-        // other two for the next part and for the next tokenizer.
+        // Texts with a space wherever a section might end, so that some sections end after one: at two of four offsets,
+        // at the other two for the next part and for the next tokenizer.
         let sparse = [
             "0.5, 0.25, ",
             "🚢 ",
