@@ -49,6 +49,13 @@ fn without_the_last(size: usize) -> (Vec<TcpLinks>, TcpStream) {
     (links, stream)
 }
 
+/// What a bare connection sends: a message to `rank` that claims to have `count` integers.
+fn frame(count: u32, rank: u32, words: &[u64]) -> Vec<u8> {
+    let mut bytes = [count.to_le_bytes(), rank.to_le_bytes()].concat();
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes
+}
+
 /// All ranks but the last call a sum; how each call fails, while `last` has the last one's connection.
 fn failures(
     size: usize,
@@ -138,11 +145,6 @@ fn a_host_that_is_silent_is_named_at_the_deadline_on_every_rank() {
 
 #[test]
 fn an_end_that_sends_junk_fails_the_job_by_name_and_harms_nothing() {
-    let frame = |count: u32, rank: u32, words: &[u64]| {
-        let mut bytes = [count.to_le_bytes(), rank.to_le_bytes()].concat();
-        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-        bytes
-    };
     let junk = [
         ("noise", (0..64).map(|n| (n * 37 + 11) as u8).collect::<Vec<u8>>()),
         ("a frame of 32 GiB", frame(u32::MAX, 0, &[])),
@@ -167,11 +169,7 @@ fn an_end_that_sends_junk_fails_the_job_by_name_and_harms_nothing() {
 #[test]
 fn a_flood_of_messages_that_no_call_waits_for_fails_the_job() {
     let reported = failures(3, PATIENT, |last| {
-        let record = |sequence: u64| {
-            let mut bytes = [6_u32.to_le_bytes(), [0; 4]].concat();
-            [1, 0, 7, sequence, 0, 0_u64].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-            bytes
-        };
+        let record = |sequence: u64| frame(6, 0, &[1, 0, 7, sequence, 0, 0]);
         let _ = (0..200_000).try_for_each(|sequence| last.write_all(&record(sequence)));
     });
     assert!(reported.iter().all(|(reason, ranks, _)| reason.contains("more than it may") && *ranks == [2]));
@@ -199,6 +197,25 @@ fn a_rank_that_gives_up_gives_all_ranks_its_reason_and_exit_code() {
     });
     for error in reported.into_iter().flatten() {
         assert!(matches!(&error, Error::RankEnded { rank: 1, code: 3, .. }), "{error}");
+        assert!(error.to_string().contains("a label is missing"), "{error}");
+    }
+}
+
+#[test]
+fn a_report_that_has_come_to_rank_zero_alone_is_told_to_the_others_before_it_ends() {
+    let (links, mut last) = without_the_last(3);
+    // What rank 2 sends rank 1 is never passed on, as where rank 0 ends before that comes.
+    let text = [b"a label ", b"is missi", b"ng\0\0\0\0\0\0"].map(|eight| u64::from_le_bytes(*eight));
+    let content = [&[0, 0, 3 << 32 | 1, 18, 2], &text[..]].concat();
+    let words = [&[6, 0, 0, 0, 0, 8 * content.len() as u64], &content[..]].concat();
+    let errors: Vec<Error> = std::thread::scope(|scope| {
+        let sum = |links| Rank::new(TcpRank::join(links, PATIENT).unwrap()).sum(&[1.0]).unwrap_err();
+        let ranks: Vec<_> = links.into_iter().map(|links| scope.spawn(move || sum(links))).collect();
+        last.write_all(&frame(words.len() as u32, 0, &words)).unwrap();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for error in errors {
+        assert!(matches!(&error, Error::RankEnded { rank: 2, code: 3, .. }), "{error}");
         assert!(error.to_string().contains("a label is missing"), "{error}");
     }
 }

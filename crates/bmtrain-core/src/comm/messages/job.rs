@@ -187,6 +187,14 @@ impl MessageJob {
         self.work.notify_all();
     }
 
+    /// Tell everybody of the failure that there has been, if any, whichever rank reported it.
+    pub(crate) fn tell_failure(&self, state: &mut State) {
+        if let Some(failure) = &state.failure {
+            let words = failure.words(SHORT - HEAD);
+            self.queue_for_all(state, Kind::Failure, &words);
+        }
+    }
+
     /// A message came: put it where it is waited for. Returns the answer to a question.
     pub(crate) fn deliver(&self, from: usize, message: Message) -> Option<Message> {
         let (kind, place) = (message.kind()?, message.place(from));

@@ -51,6 +51,9 @@ impl Carrier {
 
     /// Take this rank's messages to their connections until the job ends, and close these.
     pub(super) fn run(&self) {
+        // A rank's report of a failure comes to rank 0 before what it sends the others by way of it, and rank 0 may end
+        // between the two: these would find that rank 0 has ended. So they hear of the failure from it too.
+        let mut has_told = !self.is_relay();
         let end = loop {
             let mut state = self.job.lock();
             if let Some((to, message)) = state.outgoing.pop_front() {
@@ -65,7 +68,11 @@ impl Carrier {
                 continue;
             }
             match state.end {
-                Some(end) => break end,
+                Some(end) if has_told => break end,
+                Some(_) => {
+                    self.job.tell_failure(&mut state);
+                    has_told = true;
+                }
                 None => drop(self.job.work.wait_timeout(state, SLICE)),
             }
         };
