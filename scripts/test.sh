@@ -181,8 +181,8 @@ count_tests() {
 # On one core, beside the lints, which leave one idle for as long.
 scripts/check_scripts.sh >"$beside" 2>&1 &
 check "formatting" 15 cargo fmt --all --check
-# Everything is linted, tested and documented once, with every optional feature that this machine can build. The default
-# features, which are what users build, are linted once more.
+# Everything is linted and tested once, with every optional feature that this machine can build. The default features,
+# which are what users build, are linted once more, and documented.
 features=bmtrain-examples/hub,bmtrain-examples/parquet,bmtrain-examples/testing
 if has_mpi; then
     features+=,bmtrain-examples/mpi
@@ -194,12 +194,12 @@ check "lints" 125 cargo clippy "${with[@]}" --all-targets -- --deny warnings
 status=0
 wait "$!" || status=$?
 check "scripts, beside these" 5 ended_earlier "$status" "$beside"
-# With clippy's driver and arguments as cargo clippy passes them, so that cargo takes the metadata of the libraries from
-# the lints; with others they would be checked again.
-check "documentation" 30 env RUSTDOCFLAGS="--deny warnings" \
+check "lints of the default features" 45 cargo clippy --workspace --locked -- --deny warnings
+# With clippy's driver, and its arguments as cargo clippy passes them, cargo doc finds the libraries' metadata there;
+# with others they are checked again. The default features come first, because cargo 1.95 documents these all the same.
+check "documentation" 45 env RUSTDOCFLAGS="--deny warnings" \
     RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver" \
     CLIPPY_ARGS="--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" cargo doc "${with[@]}" --no-deps
-check "lints of the default features" 45 cargo clippy --workspace --locked -- --deny warnings
 if [ -z "$all" ] && scripts/claims/kernels-compile.sh --unchanged; then
     summary+=("    skipped: kernels for devices: unchanged since kernels/compiled.txt was written; --all compiles them")
 elif [ -n "${BMTRAIN_CUDA_LIB_DIR:-}" ]; then
