@@ -177,7 +177,7 @@ count_tests() {
     rm -f "$log" "$log.stamped"
 }
 
-# The numbers are budgets: more than twice what a stage takes on two quiet cores.
+# The numbers are budgets: about twice what a stage takes on two quiet cores.
 # On one core, beside the lints, which leave one idle for as long.
 scripts/check_scripts.sh >"$beside" 2>&1 &
 check "formatting" 15 cargo fmt --all --check
