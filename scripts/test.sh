@@ -178,8 +178,10 @@ count_tests() {
 }
 
 # The numbers are budgets: about twice what a stage takes on two quiet cores.
+
 # On one core, beside the lints, which leave one idle for as long.
 scripts/check_scripts.sh >"$beside" 2>&1 &
+scripts_check=$!
 check "formatting" 15 cargo fmt --all --check
 # Everything is linted and tested once, with every optional feature that this machine can build. The default features,
 # which are what users build, are linted once more, and documented.
@@ -192,7 +194,7 @@ fi
 with=(--workspace --locked --features "$features")
 check "lints" 125 cargo clippy "${with[@]}" --all-targets -- --deny warnings
 status=0
-wait "$!" || status=$?
+wait "$scripts_check" || status=$?
 check "scripts, beside these" 5 ended_earlier "$status" "$beside"
 check "lints of the default features" 45 cargo clippy --workspace --locked -- --deny warnings
 # With clippy's driver, and its arguments as cargo clippy passes them, cargo doc finds the libraries' metadata there;

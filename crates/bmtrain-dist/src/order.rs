@@ -4,6 +4,7 @@
 //! is a Feistel network over the bits of the index, keyed by frozen Philox, with cycle walking for sizes that are no
 //! power of two (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Since the order is a pure function
 //! of seed, epoch and index, a run resumes from two integers and no rank stores or sends a permutation.
+//! Called by the loader of model-center and by its corpora.
 
 use bmtrain_core::philox::{Key, block};
 

@@ -175,13 +175,12 @@ impl MessageJob {
     /// Write a failure down and tell everybody, unless there is one already. Both at once: a caller that finds the
     /// failure may leave, and what is queued by then is the last that is sent.
     pub(crate) fn fail(&self, failure: Failure) {
-        let words = failure.words(SHORT - HEAD);
         let mut state = self.lock();
         if state.failure.is_some() {
             return;
         }
         state.failure = Some(failure);
-        self.queue_for_all(&mut state, Kind::Failure, &words);
+        self.tell_failure(&mut state);
         drop(state);
         self.arrived.notify_all();
         self.work.notify_all();

@@ -5,20 +5,20 @@ use super::*;
 #[test]
 fn hostile_recipes_are_refused_in_bounded_time() {
     let began = std::time::Instant::now();
-    let half = 1 << 18;
+    let half = 1 << 19;
     let hostile = [
         "[".repeat(half),
         format!("a = {}", "[".repeat(half)),
         format!("a = {}", "{a = ".repeat(half / 5)),
         format!("{} = 1", "a.".repeat(half / 2) + "a"),
         format!("[{}a]", "a.".repeat(half / 2)),
-        (0..30_000).map(|i| format!("k{i} = 1\n")).collect(),
-        (0..15_000).map(|i| format!("[t{i}]\nk = 1\n")).collect(),
-        (0..15_000).map(|i| format!("[train.t{i}]\nk = 1\n")).collect(),
+        (0..60_000).map(|i| format!("k{i} = 1\n")).collect(),
+        (0..30_000).map(|i| format!("[t{i}]\nk = 1\n")).collect(),
+        (0..30_000).map(|i| format!("[train.t{i}]\nk = 1\n")).collect(),
         format!("{} = 1", "k".repeat(half)),
         format!("[train]\nlr = \"{}\"", "v".repeat(half)),
         format!("[data]\nlabels = [{}]", "1,".repeat(half / 2)),
-        (0..50_000).map(|i| format!("a{i}=1,")).fold("x={".to_owned(), |s, k| s + &k) + "b=1}",
+        (0..100_000).map(|i| format!("a{i}=1,")).fold("x={".to_owned(), |s, k| s + &k) + "b=1}",
         "\"\\u0000\\u001b[31m\" = 1".to_owned(),
         "\u{1b}[31m = 1".to_owned(),
     ];
@@ -30,7 +30,7 @@ fn hostile_recipes_are_refused_in_bounded_time() {
         assert!(printed.chars().all(|c| c == '\n' || !c.is_control()), "{printed:?}");
     }
     // Takes about a second; a quadratic search for any of them takes minutes.
-    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
 }
 
 #[test]
