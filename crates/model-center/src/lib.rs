@@ -40,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod account;
 pub mod adapter;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -215,12 +215,13 @@ fn say(text: &str, options: &Options) -> Result<()> {
 
 fn directory_to_directory(directory: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
+    let adapter = Adapter::of_directories(&options.merge, &options.merge_weight, "--merge-weight")?;
     let asked = OpenOptions {
         only_check: true,
         family: options.family.clone(),
-        head: opened::head(options.head, directory, false)?,
+        head: opened::head(options.head, (directory, adapter.as_ref()), false)?,
         leave: options.leave.clone(),
-        adapter: Adapter::of_directories(&options.merge, &options.merge_weight, "--merge-weight")?,
+        adapter,
         ..OpenOptions::new(&device)
     };
     let opened = registry.open(directory, &asked).map_err(|error| match error {
@@ -252,7 +253,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
             return Ok(());
         }
         not_finite.extend(opened.plan.read(&weights, name, values)?);
-        Ok(())
+        saved.as_ref().map_or(Ok(false), |saved| saved.change(name, values)).map(drop)
     };
     let written = match &opened.adapter {
         None => opened.model.write(&options.to, &save, &mut fill),

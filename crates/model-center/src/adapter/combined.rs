@@ -3,6 +3,7 @@
 //! Source: PEFT 0.21, `add_weighted_adapter` with `combination_type = "cat"`, whose matrices have the same product.
 
 use super::config::AdapterConfig;
+use super::peft::changes::Change;
 use super::plan::AdapterPlan;
 use super::{Adapter, WeightedAdapter};
 use crate::formats::NameTable;
@@ -41,6 +42,10 @@ impl AdapterPlan {
                 update.number(number);
             }
             plan.trained.iter_mut().for_each(|param| param.source = number);
+            plan.number_changes(number, *weight).map_err(|(what, name)| {
+                let reason = format!("it has {what} ({name}), which adds up with no other adapter's");
+                wrong(&reason, "merge it first (convert --merge), and combine the others with the result")
+            })?;
             let Some(all) = &mut all else {
                 all = Some(plan);
                 continue;
@@ -51,9 +56,28 @@ impl AdapterPlan {
             }
             all.updates.extend(plan.updates);
             all.trained.extend(plan.trained);
+            all.changes.extend(plan.changes);
+            all.stored.extend(plan.stored);
+            all.equal.extend(plan.equal);
             all.saved.extend(plan.saved);
             all.described.extend(plan.described);
         }
         all.ok_or_else(|| Error::argument("--adapter", "there is none", "name a PEFT directory"))
+    }
+
+    /// Number the changes of the base model as one of several directories', and multiply them by its weight.
+    fn number_changes(&mut self, number: usize, weight: f32) -> std::result::Result<(), (&'static str, String)> {
+        for change in &mut self.changes {
+            change.source = number;
+            match &mut change.change {
+                Change::Update { scale, .. } | Change::Bias { scale, .. } => *scale *= weight,
+                other => {
+                    let (what, name) = other.describe();
+                    return Err((what, name.to_owned()));
+                }
+            }
+        }
+        self.equal.iter_mut().for_each(|(source, ..)| *source = number);
+        Ok(())
     }
 }

@@ -34,7 +34,6 @@ mod lora;
 mod merge;
 mod modules;
 mod peft;
-mod peft_config;
 mod plan;
 mod save;
 mod scaling;
@@ -45,12 +44,14 @@ pub use config::{
     AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PrefixConfig, PromptConfig,
 };
 pub use lora::LoraUpdate;
-pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
+pub(crate) use peft::needs::{BaseNeeds, trained_head};
+pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues, fields};
 pub use plan::AdapterPlan;
 pub(crate) use plan::TOKENS;
 pub use scaling::LearnedFactors;
 pub(crate) use virtual_tokens::PROMPT_EMBEDDINGS;
 
+use crate::tokenizer::{AutoTokenizer, ChatTemplate};
 use crate::{Error, Result};
 use peft::PeftDirectory;
 use serde::{Deserialize, Serialize};
@@ -127,15 +128,46 @@ pub fn is_adapter_directory(directory: &Path) -> bool {
     directory.join(ADAPTER_CONFIG).is_file() && !directory.join("config.json").is_file()
 }
 
-/// The model that a PEFT directory's updates are of, as its configuration names it.
+/// The model that a PEFT directory's updates are of, as its configuration names it: a path or a name of the hub. A
+/// relative path that leads nowhere from here is looked for from the directory on upwards, since it was written in one
+/// of the directories above it.
 ///
 /// # Errors
 /// A directory that cannot be opened with [`Adapter::Saved`].
 pub fn base_model(directory: &Path) -> Result<Option<String>> {
-    Ok(PeftDirectory::open(directory)?.base_model().map(str::to_owned))
+    let base = PeftDirectory::open(directory)?.base_model().map(str::to_owned);
+    Ok(base.map(|base| {
+        let path = Path::new(&base);
+        if path.is_absolute() || path.exists() {
+            return base;
+        }
+        let above = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        let found = above.ancestors().map(|above| above.join(path)).find(|path| path.join("config.json").is_file());
+        found.map_or(base, |found| found.display().to_string())
+    }))
 }
 
-/// The path of the weights in a PEFT directory.
-fn weights_path(directory: &Path) -> PathBuf {
-    directory.join(ADAPTER_WEIGHTS)
+/// Where the tokenizer of a model with this adapter is: in the adapter's directory, if that has one, else in the
+/// model's. Those who tune a base model save the tokenizer that they tuned it with beside the adapter.
+///
+/// # Errors
+/// What the disk refuses.
+pub fn tokenizer_directory<'a>(adapter: Option<&'a Adapter>, model: &'a Path) -> Result<&'a Path> {
+    match adapter {
+        Some(Adapter::Saved(directory)) if AutoTokenizer::is_in(directory)? => Ok(directory),
+        _ => Ok(model),
+    }
+}
+
+/// The chat template of a model with this adapter, likewise.
+///
+/// # Errors
+/// A template that cannot be read.
+pub fn chat_template(adapter: Option<&Adapter>, model: &Path) -> Result<Option<ChatTemplate>> {
+    if let Some(Adapter::Saved(directory)) = adapter
+        && let Some(template) = ChatTemplate::from_directory(directory)?
+    {
+        return Ok(Some(template));
+    }
+    ChatTemplate::from_directory(model)
 }

@@ -2,8 +2,10 @@
 
 use super::bottleneck::{self, BottleneckLayer};
 use super::lora::{self, LoraUpdate};
-use super::modules::{linear_modules, names_ancestor, target_modules};
+use super::modules::{LinearModule, linear_modules, names_ancestor, target_modules};
 use super::peft::PeftDirectory;
+use super::peft::changes::BaseChange;
+use super::peft::settings::{Bias, InitialUpdate};
 use super::scaling::{self, LearnedFactors};
 use super::virtual_tokens::TokenTables;
 use super::{Adapter, AdapterConfig, BottleneckConfig, PrefixConfig, PromptConfig};
@@ -18,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The modules that transformers' classes with a new head have and PEFT trains with the updates.
-const HEADS: [&str; 4] = ["classifier", "score", "classification_head", "qa_outputs"];
+pub(super) const HEADS: [&str; 4] = ["classifier", "score", "classification_head", "qa_outputs"];
 
 /// Our name of the token embedding.
 pub(crate) const TOKENS: &str = "input_embedding.weight";
@@ -48,6 +50,18 @@ pub struct AdapterPlan {
     pub(super) feed_forward_modules: Vec<String>,
     /// What `modules_to_save` has to be.
     pub(super) modules_to_save: Vec<String>,
+    /// What the directories change of the base model's weights when they are opened.
+    pub(super) changes: Vec<BaseChange>,
+    /// Parameters that a directory has as a whole and that are not trained, with their number of values.
+    pub(super) stored: Vec<(String, usize)>,
+    /// Tensors of a directory, by its number, that the model has as one and that have to be equal.
+    pub(super) equal: Vec<(usize, String, String)>,
+    /// Second names of matrices that are trained as a whole, each with the first: a tied output projection.
+    pub(super) ties: Vec<(String, String)>,
+    /// Whether PEFT has to tie what it would untie.
+    pub(super) ensures_tying: bool,
+    pub(super) initial: InitialUpdate,
+    pub(super) bias: Bias,
     pub(super) base_prefix: &'static str,
     pub(super) head: Option<TextHead>,
     /// Whether it is an encoder-decoder with a language-modelling head.
@@ -89,6 +103,13 @@ impl AdapterPlan {
             target_modules: Vec::new(),
             feed_forward_modules: Vec::new(),
             modules_to_save: Vec::new(),
+            changes: Vec::new(),
+            stored: Vec::new(),
+            equal: Vec::new(),
+            ties: Vec::new(),
+            ensures_tying: false,
+            initial: InitialUpdate::None,
+            bias: Bias::None,
             base_prefix: names.base_prefix,
             head,
             generates_targets,
@@ -96,56 +117,88 @@ impl AdapterPlan {
             described: Vec::new(),
             config,
         };
-        match plan.config.clone() {
-            AdapterConfig::Lora(config) => {
-                let modules = linear_modules(parameters, names)?;
-                let chosen = match plan.saved.first() {
-                    Some(saved) => saved.chosen(&config, &modules, names)?,
-                    None => {
-                        let (rank, scale) = (config.rank, config.scale(config.rank));
-                        lora::chosen(&config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect()
-                    }
-                };
-                plan.target_modules = target_modules(chosen.iter().map(|(module, ..)| *module), &modules);
-                let update = |&(module, rank, scale): &(&_, _, _)| LoraUpdate::new(module, rank, scale, config.dora);
-                plan.updates = chosen.iter().map(update).collect();
-                plan.add_trained(&config.trained, parameters, names)?;
-            }
-            AdapterConfig::Ia3(config) => {
-                let modules = linear_modules(parameters, names)?;
-                let chosen = match plan.saved.first() {
-                    Some(saved) => saved.chosen_factors(&modules, names)?,
-                    None => scaling::chosen(&config, &modules)?,
-                };
-                let of_kind = |of_inputs: bool| {
-                    let some = chosen.iter().filter(move |(_, other)| *other == of_inputs);
-                    target_modules(some.map(|(module, _)| *module), &modules)
-                };
-                plan.feed_forward_modules = of_kind(true);
-                plan.target_modules = [of_kind(false), plan.feed_forward_modules.clone()].concat();
-                plan.target_modules.sort();
-                plan.factors =
-                    chosen.iter().map(|(module, of_inputs)| LearnedFactors::new(module, *of_inputs)).collect();
-                plan.add_trained(&config.trained, parameters, names)?;
-            }
-            AdapterConfig::Bottleneck(config) => {
-                let modules = linear_modules(parameters, names)?;
-                let chosen = match plan.saved.first() {
-                    Some(saved) => saved.chosen_bottlenecks(&modules, names)?,
-                    None => bottleneck::chosen(&config, &modules)?,
-                };
-                plan.target_modules = target_modules(chosen.iter().copied(), &modules);
-                plan.bottlenecks = chosen.iter().map(|module| BottleneckLayer::new(module, config.size)).collect();
-                plan.add_trained(&config.trained, parameters, names)?;
-            }
+        match &plan.config {
             AdapterConfig::Prompt(config) => {
-                plan.virtual_tokens = Some(TokenTables::of_prompt(&config, parameters, (head, generates_targets))?);
+                plan.virtual_tokens = Some(TokenTables::of_prompt(config, parameters, (head, generates_targets))?);
             }
             AdapterConfig::Prefix(config) => {
-                plan.virtual_tokens = Some(TokenTables::of_prefix(&config, parameters, (head, generates_targets))?);
+                plan.virtual_tokens = Some(TokenTables::of_prefix(config, parameters, (head, generates_targets))?);
             }
+            AdapterConfig::Lora(_) | AdapterConfig::Ia3(_) | AdapterConfig::Bottleneck(_) => {}
         }
+        match plan.saved.first().cloned() {
+            Some(saved) => saved.resolve(&mut plan, parameters, names)?,
+            None => plan.begin(parameters, names)?,
+        }
+        plan.find_ties(names);
         Ok(plan)
+    }
+
+    /// What a new adapter updates.
+    fn begin(&mut self, parameters: &Parameters, names: &NameTable) -> Result<()> {
+        let modules = linear_modules(parameters, names)?;
+        match self.config.clone() {
+            AdapterConfig::Lora(config) => {
+                let (rank, scale) = (config.rank, config.scale(config.rank));
+                // PEFT has no updates of what is trained as a whole.
+                let is_whole = |module: &&LinearModule| names_ancestor(&config.trained, &module.path);
+                let chosen = lora::chosen(&config, &modules)?.into_iter().filter(|module| !is_whole(module));
+                let chosen: Vec<&LinearModule> = chosen.collect();
+                self.target_modules = target_modules(chosen.iter().copied(), &modules);
+                let update = |module: &&LinearModule| LoraUpdate::new(module, rank, scale, config.dora);
+                self.updates = chosen.iter().map(update).collect();
+                self.add_trained(&config.trained, parameters, names)
+            }
+            AdapterConfig::Ia3(config) => {
+                self.set_factors(&scaling::chosen(&config, &modules)?, &modules);
+                self.add_trained(&config.trained, parameters, names)
+            }
+            AdapterConfig::Bottleneck(config) => {
+                let chosen = bottleneck::chosen(&config, &modules)?;
+                self.target_modules = target_modules(chosen.iter().copied(), &modules);
+                self.bottlenecks = chosen.iter().map(|module| BottleneckLayer::new(module, config.size)).collect();
+                self.add_trained(&config.trained, parameters, names)
+            }
+            AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_) => Ok(()),
+        }
+    }
+
+    /// The factors of these modules, each with whether they are of its inputs.
+    pub(super) fn set_factors(&mut self, chosen: &[(&LinearModule, bool)], modules: &[LinearModule]) {
+        let of_kind = |of_inputs: bool| {
+            let some = chosen.iter().filter(move |(_, other)| *other == of_inputs);
+            target_modules(some.map(|(module, _)| *module), modules)
+        };
+        self.feed_forward_modules = of_kind(true);
+        self.target_modules = [of_kind(false), self.feed_forward_modules.clone()].concat();
+        self.target_modules.sort();
+        self.factors = chosen.iter().map(|(module, of_inputs)| LearnedFactors::new(module, *of_inputs)).collect();
+    }
+
+    /// The second names of what is trained as a whole: PEFT would train a copy of its own under one of them.
+    fn find_ties(&mut self, names: &NameTable) {
+        let parts = self.trained.iter().flat_map(|param| &param.parts);
+        let ties = parts.flat_map(|part| names.aliases.iter().filter(move |alias| alias.of() == part.name));
+        self.ties = ties.map(|alias| (alias.name().to_owned(), alias.of().to_owned())).collect();
+        self.ensures_tying |= !self.ties.is_empty();
+    }
+
+    /// Refuse to train on an adapter with parts that are used and not trained here.
+    ///
+    /// # Errors
+    /// Updates of embeddings and of the output projection, replaced rows, and tensors of the base model that the
+    /// directory has and does not train.
+    pub(crate) fn check_training(&self) -> Result<()> {
+        let Some(change) = self.changes.iter().find(|change| !change.change.is_kept_in_training()) else {
+            return Ok(());
+        };
+        let (what, name) = change.change.describe();
+        let reason = format!("the adapter has {what} ({name}), which can be used but not trained on");
+        Err(Error::argument(
+            "adapter.path",
+            reason,
+            "merge it (convert --merge), and train a new adapter of the result",
+        ))
     }
 
     /// Whether new updates of layers are all that is trained: without them the model is what training begins with.
@@ -164,9 +217,7 @@ impl AdapterPlan {
             self.head,
             Some(TextHead::Classification { .. } | TextHead::TokenClassification { .. } | TextHead::QuestionAnswering)
         );
-        // A PEFT directory names the modules of its head itself.
-        let is_new = self.saved.is_empty();
-        let heads = HEADS.iter().filter(|_| has_new_head && is_new).map(|name| (*name).to_owned());
+        let heads = HEADS.iter().filter(|_| has_new_head).map(|name| (*name).to_owned());
         let wanted: Vec<String> = trained.iter().cloned().chain(heads).collect();
         let mut used = vec![false; wanted.len()];
         for param in parameters.declared() {
@@ -183,12 +234,17 @@ impl AdapterPlan {
                 self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts, source: 0 });
             }
         }
-        if let Some((name, _)) = trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
+        if let Some((name, _)) = trained.iter().zip(&used).find(|(_, used)| !**used) {
+            let module = |name: &str| name.strip_suffix(".weight").unwrap_or(name).to_owned();
+            let tied = names.aliases.iter().find(|alias| module(alias.name()) == *name);
+            if let Some(of) = tied.map(|alias| module(alias.of())) {
+                let reason = format!("\"{name}\" is tied to {of}: the model has one matrix for both");
+                return Err(Error::argument("adapter.trained", reason, format!("name \"{of}\", which trains both")));
+            }
             let reason = format!("no module of the model is named \"{name}\"");
             return Err(Error::argument("adapter.trained", reason, "give the name of a module, such as \"lm_head\""));
         }
-        // PEFT lists the names of all heads, such as `classifier` and `score`; a model has one of them.
-        let fitting = wanted.into_iter().zip(used).filter(|(_, used)| *used || !is_new);
+        let fitting = wanted.into_iter().zip(used).filter(|(_, used)| *used);
         self.modules_to_save = fitting.map(|(name, _)| name).collect();
         self.modules_to_save.dedup();
         Ok(())
@@ -253,32 +309,6 @@ impl AdapterPlan {
             AdapterConfig::Prompt(config) if self.saved.is_empty() => config.text.as_deref(),
             _ => None,
         }
-    }
-
-    /// Set virtual tokens to the embeddings of these tokens, repeated or truncated to their number. `table` is the full
-    /// token embedding.
-    ///
-    /// # Errors
-    /// A text without tokens; a token that the table has no row for.
-    pub(crate) fn begin_with(&self, ids: &[u32], table: &[f32], parameters: &Parameters) -> Result<()> {
-        let Some(TokenTables { names, tokens, size, .. }) = &self.virtual_tokens else { return Ok(()) };
-        let wrong = |reason: &str| Error::argument("adapter.prompt_text", reason, "give another text");
-        if ids.is_empty() {
-            return Err(wrong("it has no tokens"));
-        }
-        let rows = ids.iter().cycle().take(names.len() * tokens);
-        let mut values = Vec::with_capacity(names.len() * tokens * size);
-        for id in rows {
-            let start = *id as usize * size;
-            let row = table.get(start..start + size);
-            values.extend_from_slice(row.ok_or_else(|| wrong("the model has no embedding of one of its tokens"))?);
-        }
-        for (name, values) in names.iter().zip(values.chunks(tokens * size)) {
-            if let Some(param) = parameters.get(name) {
-                super::peft::load(param, values)?;
-            }
-        }
-        Ok(())
     }
 
     /// The settings.

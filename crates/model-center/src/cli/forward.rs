@@ -1,7 +1,7 @@
 //! The forward program: a Hugging Face directory and a file of inputs in; logits, loss, hidden states and gradients
 //! out. The work is in [`crate::inference`].
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, tokenizer_directory};
 use crate::cli::opened::{self, Head, ModelSource, Stored};
 use crate::cli::places::model_places;
 use crate::cli::program;
@@ -112,7 +112,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let threads = crate::cli::device::threads(options.threads)?;
     let (model, adapter) = opened::adapted(&options.model, &options.source)?;
     let directory = Pretrained::resolve(&model, options.source.revision.as_deref(), &model_places())?;
-    let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;
+    let texts = tokenizer_directory(adapter.as_ref(), &directory)?;
+    let mut inputs = ForwardInputs::open(&options.inputs, texts)?;
     if options.grads && inputs.batch.labels.is_none() {
         let reason = "--grads needs a loss, and there are no labels";
         let place = options.inputs.display().to_string();
@@ -126,7 +127,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         let reason = "gradients are computed by one copy of the model, and these ranks share several";
         return Err(Error::argument("--ranks", reason, "leave it out, or give the number of --tensor"));
     }
-    let head = opened::head(options.head, &directory, inputs.batch.next_sentence.is_some())?;
+    let head = opened::head(options.head, (&directory, adapter.as_ref()), inputs.batch.next_sentence.is_some())?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = OpenOptions { only_check: true, ..open_options(options, (head, adapter.as_ref()), &nowhere) };
     let sketch = registry.open(&directory, &sketch).map_err(of_command_line)?;

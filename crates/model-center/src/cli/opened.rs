@@ -1,6 +1,6 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
-use crate::adapter::{Adapter, base_model, is_adapter_directory};
+use crate::adapter::{Adapter, base_model, is_adapter_directory, trained_head};
 use crate::cli::places::model_places;
 use crate::cli::terminal;
 use crate::file::printable;
@@ -157,12 +157,28 @@ pub fn adapted(model: &str, source: &ModelSource) -> Result<(String, Option<Adap
     Ok((base, Some(Adapter::Saved(directory.to_owned()))))
 }
 
-/// The head to open a directory with; `None` for its own. With `has_sentences` a head for masked tokens predicts next
-/// sentences too.
+/// The head to open a directory and its adapter with; `None` for their own. With `has_sentences` a head for masked
+/// tokens predicts next sentences too.
 ///
 /// # Errors
-/// A classifier is asked for, and the directory has none.
-pub fn head(head: Option<Head>, directory: &Path, has_sentences: bool) -> Result<Option<TextHead>> {
+/// A classifier is asked for, and neither directory nor adapter has one.
+pub fn head(
+    head: Option<Head>,
+    (directory, adapter): (&Path, Option<&Adapter>),
+    has_sentences: bool,
+) -> Result<Option<TextHead>> {
+    if let (Some(asked), Some(Adapter::Saved(adapter))) = (head, adapter) {
+        let trained = trained_head(adapter)?;
+        let is_trained = match trained {
+            Some(TextHead::Classification { .. }) => asked == Head::Cls,
+            Some(TextHead::TokenClassification { .. }) => asked == Head::Tokens,
+            Some(TextHead::QuestionAnswering) => asked == Head::Qa,
+            _ => false,
+        };
+        if is_trained {
+            return Ok(trained);
+        }
+    }
     Ok(match head {
         None => None,
         Some(Head::Mlm) if has_sentences => Some(TextHead::Pretraining),

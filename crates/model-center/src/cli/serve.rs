@@ -1,6 +1,6 @@
 //! The serve program: OpenAI's API for a model. [`crate::serve`] does the work. The manual is `docs/serve.md`.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, tokenizer_directory};
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, ModelSource, Stored};
 use crate::cli::{device, program, terminal};
@@ -9,7 +9,7 @@ use crate::generate::{GenerationConfig, GenerationSetup};
 use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TextHead};
 use crate::run::{ExitStatus, StopFlag, listen};
 use crate::serve::{ModelServer, ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
-use crate::tokenizer::{AutoTokenizer, ChatTemplate};
+use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Device, DeviceChoice};
@@ -240,14 +240,14 @@ fn prepare(
         let mut setup = GenerationSetup::new(directory, info);
         setup.adapter = adapter.cloned();
         setup.open_tokenizer(false)?;
-        setup.chat = ChatTemplate::from_directory(directory)?;
+        setup.open_chat_template()?;
         let config = GenerationConfig::from_directory(directory, info.vocab_size)?;
         let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config }));
         return Ok((ServedModel { name, kind }, TextHead::CausalLm));
     }
     let opened = check(TextHead::None)?;
     note(&opened)?;
-    let tokenizer = AutoTokenizer::open(directory)?;
+    let tokenizer = AutoTokenizer::open(tokenizer_directory(adapter, directory)?)?;
     let vocab_size = opened.model.info().vocab_size;
     tokenizer.require_rows(vocab_size)?;
     let pooling = Pooling::from_directory(directory)?;

@@ -9,6 +9,7 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
+use super::gguf::{is_gguf, write_companions};
 use super::model_center::{self, WEIGHTS_FILE};
 use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
@@ -197,12 +198,15 @@ pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()>
 }
 
 /// Copies the [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into
-/// `to`, and returns their names.
+/// `to`, and returns their names. A GGUF file has the tokenizer's in itself.
 ///
 /// # Errors
 /// [`Error::Model`] if one of them is not a regular file, leads out of its directory or is longer than 256 MiB, or if
 /// there are more than 32 chat templates.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
+    if is_gguf(from) {
+        return write_companions(from, to);
+    }
     let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
     let same = real(from)? == real(to)?;
     let found = companions(from)?;

@@ -5,7 +5,7 @@ use super::config::GenerationConfig;
 use super::overrides::GenerationOverrides;
 use super::prompts::{Prompt, PromptRow};
 use super::settings::GenerationSettings;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, chat_template, tokenizer_directory};
 use crate::model::{ModelInfo, OpenOptions, OpenedModel, Registry, TextHead};
 use crate::tokenizer::{AutoTokenizer, ChatMessage, ChatRequest, ChatTemplate, TemplateSlot, TextSpecials, Tokenizer};
 use crate::{Error, Result};
@@ -121,17 +121,32 @@ impl GenerationSetup {
     pub fn with_tokenizer(directory: &Path, info: &ModelInfo) -> Result<Self> {
         let mut setup = GenerationSetup::new(directory, info);
         setup.open_tokenizer(true)?;
-        setup.chat = ChatTemplate::from_directory(directory)?;
+        setup.open_chat_template()?;
         Ok(setup)
     }
 
-    /// Open the directory's tokenizer.
+    /// The directory of the tokenizer: the adapter's, if that has one.
+    fn tokenizer_directory(&self) -> Result<&Path> {
+        tokenizer_directory(self.adapter.as_ref(), &self.directory)
+    }
+
+    /// Open the chat template of the adapter or of the directory, if one has it.
+    ///
+    /// # Errors
+    /// A template that cannot be read.
+    pub fn open_chat_template(&mut self) -> Result<()> {
+        self.chat = chat_template(self.adapter.as_ref(), &self.directory)?;
+        Ok(())
+    }
+
+    /// Open the tokenizer of the adapter or of the directory.
     ///
     /// # Errors
     /// [`Error::Model`] for none if it is required, or one with more tokens than the model.
     pub fn open_tokenizer(&mut self, is_required: bool) -> Result<()> {
-        if is_required || AutoTokenizer::is_in(&self.directory)? {
-            let tokenizer = AutoTokenizer::open(&self.directory)?;
+        let directory = self.tokenizer_directory()?;
+        if is_required || AutoTokenizer::is_in(directory)? {
+            let tokenizer = AutoTokenizer::open(directory)?;
             tokenizer.require_rows(self.info.vocab_size)?;
             self.tokenizer = Some(tokenizer);
         }
@@ -142,7 +157,7 @@ impl GenerationSetup {
     pub fn open_special_tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
         match &self.special_tokenizer {
             Some(tokenizer) => Ok(Arc::clone(tokenizer)),
-            None => AutoTokenizer::open_with(&self.directory, TextSpecials::AsTokens),
+            None => AutoTokenizer::open_with(self.tokenizer_directory()?, TextSpecials::AsTokens),
         }
     }
 

@@ -10,10 +10,12 @@ use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures_of, unkn
 use super::shared_layers::on_stages;
 use super::text_model::TextHead;
 use super::transformer::Transformer;
+use crate::adapter::{Adapter, BaseNeeds, TOKENS, trained_head};
 use crate::config::rows::{ConfigRows, RowConfig};
 use crate::config::{Config, ProblemType, are_default};
 use crate::error::{Error, Result};
 use crate::file::printable;
+use crate::formats::{Allow, NameTable};
 use bmtrain_dist::block::{BlockOptions, InputStore};
 use std::path::Path;
 
@@ -23,12 +25,15 @@ use std::path::Path;
 /// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build).
 pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let options = &*A::options(options);
-    let (config, head, notes) = configure::<A>(directory, options)?;
+    let (mut config, mut head, notes) = configure::<A>(directory, options)?;
     if !options.from_config {
         A::check_weights(&config, directory)?;
     }
     let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
-    let allowed = A::allowed(&config, head, options.head_values, options.is_named_by_model_center(directory)?);
+    let copies = adapt::<A>((&mut config, &mut head), &names, (directory, options))?;
+    let names = A::names(&config, head);
+    let is_own = options.is_named_by_model_center(directory)?;
+    let allowed = Allow { copies, ..A::allowed(&config, head, options.head_values, is_own) };
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
     let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         // The sketch is on one rank, whatever the model is on.
@@ -41,6 +46,32 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
     })?;
     opened.notes.extend(notes);
     Ok(opened)
+}
+
+/// Change configuration and head as the adapter needs them; returns Hugging Face's tensors of an output projection that
+/// it unties, each with the one that has its values where the file lacks it.
+fn adapt<A: Architecture>(
+    (config, head): (&mut A::Config, &mut Head),
+    names: &NameTable,
+    (directory, options): (&Path, &OpenOptions),
+) -> Result<Vec<(String, String)>> {
+    let Some(adapter) = &options.adapter else { return Ok(Vec::new()) };
+    let text = config.text();
+    let tokens = names.pieces(TOKENS, &[text.vocab_size, text.dim_model], true).unwrap_or_default();
+    let [tokens] = tokens.as_slice() else { return Ok(Vec::new()) };
+    let needs = BaseNeeds::of(adapter, names, &tokens.name)?;
+    let mut copies = Vec::new();
+    if needs.is_untied && *head == (Head::CausalLm { tied: true }) {
+        *head = Head::CausalLm { tied: false };
+        config.text_mut().tied = false;
+        let of_head = names.aliases.iter().filter(|alias| alias.of() == tokens.name);
+        copies = of_head.map(|alias| (alias.name().to_owned(), alias.of().to_owned())).collect();
+    }
+    if let Some(vocabulary) = needs.vocabulary {
+        config.text_mut().vocab_size = vocabulary;
+    }
+    config.validate(&directory.join("config.json").display().to_string())?;
+    Ok(copies)
 }
 
 /// The head of the class that `config.json` names; without a class the weights' head, or, of several, the requested
@@ -100,12 +131,18 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     // If a head is requested, the file's own may be an unknown one.
     let mut notes = Vec::new();
-    let own = match (own_head::<A>(&mut config, (directory, &place), options, &mut notes), options.head) {
+    // An adapter may have trained a head of its own.
+    let of_adapter = match options.adapter.as_ref().map(Adapter::directories).as_deref() {
+        Some([directory]) => trained_head(directory)?,
+        _ => None,
+    };
+    let asked = options.head.or(of_adapter);
+    let own = match (own_head::<A>(&mut config, (directory, &place), options, &mut notes), asked) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
-    let head = options.head.unwrap_or(own);
-    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadInit::Random) {
+    let head = asked.unwrap_or(own);
+    if asked.is_some_and(|asked| asked != own || options.head_values == HeadInit::Random) {
         // Notes on another head, or on a classifier that is replaced, are irrelevant.
         notes.clear();
     }

@@ -48,14 +48,16 @@ pub fn open_with<M: TextModel + 'static>(
             "correct the family, or use a Hugging Face directory of the model",
         )
     })?;
-    let allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
+    let adapter = adapter_plan(options, &sketch, tables.first().unwrap_or(names))?;
+    let mut allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
+    let replaced: Vec<String> = adapter.iter().flat_map(AdapterPlan::replaced).map(str::to_owned).collect();
+    allow.fresh.extend(replaced.iter().cloned());
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
-    let adapter = adapter_plan(options, &sketch, tables.first().unwrap_or(names))?;
     let blocks = blocks(&plan, &weights, options, &frozen_layers(sketch.parameters(), adapter.as_ref()))?;
     let notes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
     let without_values = |model, plan: LoadPlan, adapter, notes| {
-        let initialized = plan.fresh().to_vec();
+        let initialized = plan.fresh().iter().filter(|name| !replaced.contains(name)).cloned().collect();
         Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, adapter, notes })
     };
     if options.only_check {
@@ -81,7 +83,10 @@ pub fn open_with<M: TextModel + 'static>(
         plan.read(&weights, TOKENS, &mut table)?;
         adapter.iter().try_for_each(|plan| plan.begin_with(&text_ids(directory, text)?, &table, model.parameters()))?;
     }
-    let initialized = initialize(&model, adapter.as_ref())?;
+    let initialized = initialize(&model, adapter.as_ref(), &mut |name, values| {
+        // Values that are not finite were refused when they were loaded.
+        plan.read(&weights, name, values).map(drop)
+    })?;
     let unused = plan.unused().to_vec();
     Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, adapter, notes })
 }
@@ -94,10 +99,11 @@ fn text_ids(directory: &Path, text: &str) -> Result<Vec<u32>> {
     Ok([front, ids, back].concat())
 }
 
-/// Load what the adapter's directory has and initialize what is left; returns the model's own initialized parameters.
-fn initialize<M: TextModel>(model: &M, adapter: Option<&AdapterPlan>) -> Result<Vec<String>> {
+/// Load what the adapter's directory has, change the base model as it does, and initialize what is left; returns the
+/// model's own initialized parameters. `base` reads the values of the base model.
+fn initialize<M: TextModel>(model: &M, adapter: Option<&AdapterPlan>, base: Fill<'_>) -> Result<Vec<String>> {
     let parameters = model.parameters();
-    adapter.map_or(Ok(()), |plan| plan.load(parameters))?;
+    adapter.map_or(Ok(()), |plan| plan.load(parameters, base))?;
     let is_own = |name: &String| parameters.get(name).is_none_or(|param| !param.spec().is_adapter);
     Ok(parameters.initialize_missing()?.into_iter().filter(is_own).collect())
 }
@@ -139,7 +145,15 @@ fn from_config<M: TextModel + 'static>(
     }
     let stages = stages(options, sketch.parameters())?;
     let model = build(&options.device, BuilderOptions { stages, adapters, ..options.builder() })?;
-    let initialized = if options.leave_values { Vec::new() } else { initialize(&model, plan.as_ref())? };
+    let initialized = if options.leave_values {
+        Vec::new()
+    } else {
+        initialize(&model, plan.as_ref(), &mut |name, _| {
+            let reason =
+                "the adapter changes values of the base model, and a model that begins without weights has none";
+            Err(Error::model(format!("parameter {name}"), reason, "give a directory with weights"))
+        })?
+    };
     Ok(opened(model, initialized))
 }
 
@@ -150,11 +164,12 @@ fn stages(options: &OpenOptions, sketch: &Parameters) -> Result<StageGroup> {
     Ok(StageGroup::new(Arc::clone(ranks), partition, schedule)?)
 }
 
-/// Our names of the weights of linear layers of blocks that an adapter leaves frozen.
+/// Our names of the weights of linear layers of blocks that an adapter leaves frozen and as they are.
 fn frozen_layers(sketch: &Parameters, adapter: Option<&AdapterPlan>) -> HashSet<String> {
-    let is_trained = |name: &String| adapter.is_some_and(|plan| plan.trained().any(|trained| trained == name));
+    let is_own =
+        |name: &String| adapter.is_some_and(|plan| plan.trained().chain(plan.changed()).any(|changed| changed == name));
     let layers = sketch.linear_layers().iter().filter(|layer| layer.is_in_block);
-    layers.map(LinearLayer::weight).filter(|name| !is_trained(name)).collect()
+    layers.map(LinearLayer::weight).filter(|name| !is_own(name)).collect()
 }
 
 /// The matrices that are held in blocks, if that is asked for; `layers` are the linear layers that may be.
@@ -227,7 +242,7 @@ pub fn allow(values: HeadInit, own: &[&str], unused: &[&str]) -> Allow {
         HeadInit::DirectoryOrRandom => (own, &[]),
         HeadInit::Random => (&[], own),
     };
-    Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh), leave: Vec::new() }
+    Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh), ..Allow::default() }
 }
 
 /// Puts the values of a parameter, by its name, into a vector.

@@ -118,6 +118,10 @@ pub fn model_directory(resolved: &Resolved, places: &ModelCaches) -> Result<Path
     let is_file = Path::new(&model.path).is_file();
     match model.init {
         ModelInit::Random if is_file => directory_of(resolved, "model.path", &model.path),
+        // Its weights stay as they are beside an adapter.
+        ModelInit::Weights if resolved.adapter.is_some() && is_gguf(Path::new(&model.path)) => {
+            Ok(PathBuf::from(&model.path))
+        }
         _ => found(resolved, places),
     }
 }
@@ -131,7 +135,8 @@ pub(super) fn config_file(resolved: &Resolved, directory: &Path) -> Option<PathB
         ModelInit::Random if path.is_dir() => Some(path.join("config.json")),
         // A name of the hub, whose directory has one if it was found.
         ModelInit::Random => None,
-        ModelInit::Weights => Some(directory.join("config.json")),
+        // A GGUF file has its configuration in itself.
+        ModelInit::Weights => directory.is_dir().then(|| directory.join("config.json")),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct ModelCard {
     pub recipe_hash: String,
     /// Name and version of the program.
     pub made_by: String,
+    /// Whether the directory is PEFT's and not a whole model.
+    pub is_adapter: bool,
 }
 
 /// The data a model was trained on.
@@ -84,7 +86,7 @@ impl ModelCard {
             line("language:".into());
             self.languages.iter().for_each(|l| line(format!("- {}", yaml(l))));
         }
-        line("library_name: transformers".into());
+        line(format!("library_name: {}", if self.is_adapter { "peft" } else { "transformers" }));
         line(format!("pipeline_tag: {}", yaml(&self.pipeline_tag)));
         line("tags:\n- bmtrain-rs".into());
         let finite: Vec<&(String, f64)> = self.results.iter().filter(|(_, v)| v.is_finite()).collect();

@@ -148,9 +148,11 @@ fn card(
     results: Vec<(String, f64)>,
 ) -> ModelCard {
     let task = resolved.data.source.task_name();
+    // PEFT's cards name the model, wherever it is.
+    let is_adapter = setup.adapter.is_some() && !resolved.save.merged;
     ModelCard {
         name: format!("{}-{}", setup.family, task.to_lowercase()),
-        base_model: hub_name(&setup.start.directory),
+        base_model: hub_name(&setup.start.directory).or_else(|| is_adapter.then(|| resolved.model.path.clone())),
         license: None,
         languages: Vec::new(),
         task: task.into(),
@@ -169,5 +171,6 @@ fn card(
         recipe: resolved.hashed_toml(),
         recipe_hash: resolved.recipe_hash(),
         made_by: format!("finetune {}", env!("CARGO_PKG_VERSION")),
+        is_adapter,
     }
 }

@@ -126,6 +126,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
     check_stacks(resolved, &samples.train, &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &start.directory))?;
+    opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_training)?;
     if let Some(plan) = opened.adapter.as_ref().filter(|_| resolved.save.merged) {
         plan.check_merge().map_err(|error| unfit(resolved, error))?;
     }

@@ -9,6 +9,7 @@ mod mutants;
 mod recipes;
 
 mod adapters;
+mod adapters_peft;
 mod answers;
 mod bart;
 mod bert_heads;

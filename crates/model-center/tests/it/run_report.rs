@@ -28,6 +28,7 @@ fn card() -> ModelCard {
         recipe: "[train]\nlr = 5e-5\n".into(),
         recipe_hash: "ff00".into(),
         made_by: "finetune 0.1.0".into(),
+        is_adapter: false,
     }
 }
 

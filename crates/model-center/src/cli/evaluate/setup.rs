@@ -1,7 +1,7 @@
 //! Everything that is known before the weights are read: the model directory, its tokenizer and the ranks.
 
 use super::options::ModelOptions;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, tokenizer_directory};
 use crate::cli::device;
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, Stored};
@@ -86,16 +86,20 @@ impl EvaluationSetup {
         self.directory.display().to_string()
     }
 
-    /// The directory's tokenizer.
+    fn tokenizer_directory(&self) -> Result<&Path> {
+        tokenizer_directory(self.adapter.as_ref(), &self.directory)
+    }
+
+    /// The tokenizer of the adapter or of the directory.
     pub(super) fn tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
-        let tokenizer = AutoTokenizer::open(&self.directory)?;
+        let tokenizer = AutoTokenizer::open(self.tokenizer_directory()?)?;
         tokenizer.require_rows(self.info.vocab_size)?;
         Ok(tokenizer)
     }
 
     /// The directory's tokenizer, if it has one.
     pub(super) fn tokenizer_if_any(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
-        AutoTokenizer::is_in(&self.directory)?.then(|| self.tokenizer()).transpose()
+        AutoTokenizer::is_in(self.tokenizer_directory()?)?.then(|| self.tokenizer()).transpose()
     }
 
     /// How the model is opened.

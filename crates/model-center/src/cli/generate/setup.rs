@@ -12,7 +12,7 @@ use crate::data::read_formats;
 use crate::file::printable;
 use crate::generate::{GenerationSettings, GenerationSetup, Method, PROMPT, Prompt, PromptLimit, PromptRow};
 use crate::model::{OpenOptions, Registry};
-use crate::tokenizer::{ChatMessage, ChatTemplate};
+use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
@@ -95,7 +95,7 @@ fn setup(
         setup.special_tokenizer = Some(setup.open_special_tokenizer()?);
     }
     if prompts.chat || rows.iter().any(|row| matches!(row.prompt, Prompt::Messages(_))) {
-        setup.chat = ChatTemplate::from_directory(&directory)?;
+        setup.open_chat_template()?;
     }
     (setup.template, setup.system, setup.is_chat) = (prompts.template.clone(), prompts.system.clone(), prompts.chat);
     if prompts.interactive || rows.iter().any(|row| matches!(row.prompt, Prompt::Text(_))) {

@@ -108,6 +108,21 @@ fn untied_values(source: &GgufAsHuggingFace) -> usize {
     output.and_then(|mapped| mapped.entry.elements()).unwrap_or(0)
 }
 
+/// Write the tokenizer's files that a GGUF file holds into a directory, and return their names.
+///
+/// # Errors
+/// A vocabulary that is not supported; what the disk refuses.
+pub(crate) fn write_companions(gguf: &Path, out: &Path) -> Result<Vec<String>> {
+    let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
+    match write_tokenizer(source.file().metadata(), source.decoder().max_positions, out)? {
+        Ok(()) => Ok([TOKENIZER, TOKENIZER_CONFIG].map(str::to_owned).to_vec()),
+        Err(reason) => {
+            let fix = "write a model directory with convert FILE.gguf DIR, and put its tokenizer's files there";
+            Err(Error::model(gguf.display().to_string(), reason, fix))
+        }
+    }
+}
+
 /// Writes the tokenizer's files and checks that they open; the inner error is the reason why there are none.
 fn write_tokenizer(metadata: &Metadata, max_positions: usize, out: &Path) -> Result<Result<(), String>> {
     let files = match tokenizer_files(metadata, max_positions) {

@@ -28,6 +28,7 @@ mod tokenizer;
 mod value;
 
 pub use decoder::{Decoder, Family};
+pub(crate) use directory::write_companions;
 pub use directory::{Report, gguf_to_directory};
 pub use file::GgufFile;
 pub use kind::GgmlType;

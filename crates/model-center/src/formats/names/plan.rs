@@ -23,6 +23,9 @@ pub struct Allow {
     /// [`Allow::unused`], which old names match by their modern form too, each of these patterns must match a tensor,
     /// and none may match one that the model needs.
     pub leave: Vec<String>,
+    /// Tensors that the file need not have, by Hugging Face's names, each with the tensor that has its values then: an
+    /// output projection that was tied to the embedding.
+    pub copies: Vec<(String, String)>,
 }
 
 impl Allow {
@@ -245,6 +248,10 @@ impl<'a> Matching<'a> {
                         self.mis_shaped(param, second, format!("{:?}, equal to {}", first.shape, first.name))
                     }
                 }
+            }
+            if found.is_none() {
+                let copy = allow.copies.iter().find(|(name, _)| *name == piece.name);
+                found = copy.and_then(|(_, of)| self.find(of));
             }
             let Some(entry) = found else {
                 let bare = self.table.without_prefix(&piece.name);

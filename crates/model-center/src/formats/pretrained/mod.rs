@@ -70,7 +70,10 @@ impl Pretrained {
                 };
             }
             Ok(_) if has_gguf_name(path) => {
-                let reason = "only generate and convert read a GGUF file as it is".into();
+                let reason =
+                    "a GGUF file has no directory's files, which are needed here; it can be used, and trained \
+                              beside an adapter, but not trained itself"
+                        .into();
                 return Err(fault(name, reason, "write a model directory with convert FILE.gguf DIR, and give DIR"));
             }
             Ok(_) => {

@@ -103,7 +103,7 @@ fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec
 
 /// Whether a position of a model with a window sees something: where all keys within it are padding there is nothing to
 /// see. A model that has windows in some of its blocks counts as having them in all, one without sees everything.
-fn within_the_window(model: &str, head: &str, batch: &Batch) -> Option<Vec<bool>> {
+pub fn within_the_window(model: &str, head: &str, batch: &Batch) -> Option<Vec<bool>> {
     let config = std::fs::read_to_string(directory(model, head).join("config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();
     let window = config["sliding_window"].as_u64().filter(|_| config["use_sliding_window"] != false)?;

@@ -1,0 +1,216 @@
+//! PEFT's directories that change the base model when they are opened, made by `scripts/golden/make_peft_options.py`,
+//! and what of a directory is refused.
+
+use crate::goldens::{self, check, directory, f64s, inputs};
+use bmtrain_core::{Ctx, DType, Device};
+use bmtrain_dist::param::widen;
+use model_center::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, PeftDetails};
+use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
+use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Each directory, its model, and whether it can be merged and trained on.
+const CASES: [(&str, [&str; 2], bool, bool); 19] = [
+    ("bias_only", ["qwen2_a", "lm"], true, false),
+    ("bias_all", ["gpt2_a", "lm"], true, true),
+    ("tied_embedding", ["llama_a", "lm"], true, true),
+    ("tied_head", ["llama_a", "lm"], true, true),
+    ("tied_both", ["llama_a", "lm"], true, true),
+    ("tied_gpt2", ["gpt2_a", "lm"], true, true),
+    ("ensured", ["llama_a", "lm"], true, true),
+    ("suffix", ["llama_a", "lm"], true, true),
+    ("pissa", ["llama_a", "lm"], true, true),
+    ("pissa_gpt2", ["gpt2_a", "lm"], true, true),
+    ("olora", ["llama_a", "lm"], true, true),
+    ("grown", ["llama_a", "lm"], true, false),
+    ("prompt_head", ["llama_a", "untied"], false, true),
+    ("p_tuning", ["gpt2_a", "lm"], false, true),
+    ("of_embedding", ["llama_a", "untied"], true, false),
+    ("of_head", ["llama_a", "lm"], true, false),
+    ("tokens", ["llama_a", "lm"], true, false),
+    ("update_bias", ["qwen2_a", "lm"], true, false),
+    ("patterns", ["llama_a", "lm"], true, true),
+];
+
+fn open(device: &Device, model: [&str; 2], adapter: Option<&Path>) -> model_center::Result<OpenedModel> {
+    let adapter = adapter.map(|path| Adapter::Saved(path.to_owned()));
+    Registry::default().open(&directory(model[0], model[1]), &OpenOptions { adapter, ..OpenOptions::new(device) })
+}
+
+/// Logits of the tokens from the first one on that is not padding.
+fn logits(opened: &OpenedModel, model: [&str; 2], device: &Device) -> Vec<f32> {
+    let batch = inputs(model[0], model[1]);
+    let output = opened.model.forward(&batch, None, &mut Ctx::inference(device)).unwrap();
+    widen(output.logits.unwrap().value()).unwrap()
+}
+
+fn defined<T: Copy>(values: &[T], model: [&str; 2]) -> Vec<T> {
+    let batch = inputs(model[0], model[1]);
+    let mut defined = goldens::from_the_first_token(&batch);
+    if let Some(within) = goldens::within_the_window(model[0], model[1], &batch) {
+        defined.iter_mut().zip(within).for_each(|(defined, within)| *defined &= within);
+    }
+    let rows = values.chunks(values.len() / defined.len()).zip(defined);
+    rows.filter(|(_, defined)| *defined).flat_map(|(row, _)| row.to_vec()).collect()
+}
+
+fn expected(name: &str, model: [&str; 2]) -> Vec<f64> {
+    let file = SafetensorsFile::open(&directory("adapters_peft", name).join("golden.safetensors")).unwrap();
+    defined(&f64s(&file, "logits"), model)
+}
+
+#[test]
+fn directories_that_change_the_base_model_have_pefts_logits_merged_and_not() {
+    let device = Device::cpu(1).unwrap();
+    for (name, model, can_merge, _) in CASES {
+        let opened = open(&device, model, Some(&directory("adapters_peft", name))).unwrap();
+        assert!(opened.initialized.is_empty(), "{name}: {:?}", opened.initialized);
+        let theirs = expected(name, model);
+        check(name, &defined(&logits(&opened, model, &device), model), &theirs);
+        let plan = opened.adapter.as_ref().unwrap();
+        assert_eq!(plan.check_merge().is_ok(), can_merge, "{name}");
+        if can_merge {
+            let out = tempfile::tempdir().unwrap();
+            let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
+            plan.save_merged(&*opened.model, out.path(), &options).unwrap();
+            let merged = Registry::default().open(out.path(), &OpenOptions::new(&device)).unwrap();
+            check(&format!("{name} merged"), &defined(&logits(&merged, model, &device), model), &theirs);
+        }
+    }
+}
+
+/// What is trained on and written again opens to the same logits.
+#[test]
+fn a_directory_that_is_written_again_computes_the_same() {
+    let device = Device::cpu(1).unwrap();
+    for (name, model, _, can_train) in CASES.into_iter().filter(|(.., can_train)| *can_train) {
+        assert!(can_train);
+        let opened = open(&device, model, Some(&directory("adapters_peft", name))).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let details = PeftDetails { base_model: "models/base", revision: None, dtype: DType::F32 };
+        opened.adapter.as_ref().unwrap().save(&*opened.model, out.path(), &details, None).unwrap();
+        let again = open(&device, model, Some(out.path())).unwrap();
+        check(name, &defined(&logits(&again, model, &device), model), &expected(name, model));
+    }
+}
+
+/// A copy of a golden directory with other fields and tensors.
+fn changed(name: &str, fields: &[(&str, Value)], more: &[(&str, &[usize], f32)]) -> tempfile::TempDir {
+    let of = if name == "t5" { "adapters" } else { "adapters_peft" };
+    let (out, from) = (tempfile::tempdir().unwrap(), directory(of, name));
+    let text = std::fs::read_to_string(from.join(ADAPTER_CONFIG)).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    fields.iter().for_each(|(field, value)| config[*field] = value.clone());
+    std::fs::write(out.path().join(ADAPTER_CONFIG), config.to_string()).unwrap();
+    let file = SafetensorsFile::open(&from.join(ADAPTER_WEIGHTS)).unwrap();
+    let mut entries: Vec<TensorEntry> = file.tensors().to_vec();
+    let stored = entries[0].dtype;
+    entries.extend(more.iter().map(|(name, shape, _)| TensorEntry::new(*name, stored, shape.to_vec())));
+    let mut writer = SafetensorsWriter::create(&out.path().join(ADAPTER_WEIGHTS), &entries).unwrap();
+    for entry in file.tensors() {
+        let mut values = vec![0.0; entry.elements().unwrap()];
+        file.read_f32(&entry.name, &mut values).unwrap();
+        writer.write_f32(&entry.name, &values).unwrap();
+    }
+    for (name, shape, value) in more {
+        writer.write_f32(name, &vec![*value; shape.iter().product()]).unwrap();
+    }
+    writer.finish().unwrap();
+    out
+}
+
+fn refusal(name: &str, model: [&str; 2], fields: &[(&str, Value)], more: &[(&str, &[usize], f32)]) -> String {
+    let out = changed(name, fields, more);
+    open(&Device::cpu(1).unwrap(), model, Some(out.path()))
+        .err()
+        .unwrap_or_else(|| panic!("{fields:?} opens"))
+        .to_string()
+}
+
+#[test]
+fn what_a_directory_asks_for_and_is_not_available_is_refused_by_name() {
+    let llama = ["llama_a", "lm"];
+    for (field, value, reason) in [
+        ("init_lora_weights", json!("corda"), "changes the base model"),
+        ("init_lora_weights", json!("loftq"), "changes the base model"),
+        ("init_lora_weights", json!("pissa_niter_4"), "random approximation"),
+        ("init_lora_weights", json!("later"), "is not known"),
+        ("layer_replication", json!([[0, 2]]), "not available"),
+        ("target_parameters", json!(["mlp.up_proj.weight"]), "not available"),
+        ("use_qalora", json!(true), "not available"),
+        ("a_later_field", json!(3), "no such field"),
+        ("bias", json!("some"), "\"lora_only\""),
+        ("target_modules", json!(["k_proj"]), "target_modules does not name it"),
+        ("target_modules", json!("("), "not read as a regular expression"),
+        ("r", json!(4), "the configuration states 4"),
+        ("modules_to_save", json!(["norm"]), "which modules_to_save names"),
+        ("peft_type", json!("VERA"), "the method \"VERA\" is not read"),
+    ] {
+        let error = refusal("pissa", llama, &[(field, value)], &[]);
+        assert!(error.contains(reason), "{field}: {error}");
+    }
+    // Of a matrix that has three names PEFT trains one copy.
+    let shared = [("modules_to_save", json!(["shared"]))];
+    let error = refusal("t5", ["t5_b", "lm"], &shared, &[("base_model.model.shared.weight", &[1, 1], 0.0)]);
+    assert!(error.contains("one matrix"), "{error}");
+    // Fields that are off ask for nothing, whatever their name.
+    let off = [("a_later_field", json!(null)), ("another", json!([])), ("use_qalora", json!(false))];
+    let out = changed("pissa", &off, &[]);
+    open(&Device::cpu(1).unwrap(), llama, Some(out.path())).unwrap();
+}
+
+#[test]
+fn every_tensor_of_a_directory_is_taken_or_refused() {
+    let llama = ["llama_a", "lm"];
+    let prefix = "base_model.model.model.";
+    let error = |name: &str, shape: &[usize], value: f32| {
+        refusal("pissa", llama, &[], &[(&format!("{prefix}{name}"), shape, value)])
+    };
+    // Of no part of the model; of a module that PEFT has put a layer around, without it, and the other way round.
+    for name in ["extra.weight", "layers.0.self_attn.q_proj.weight", "layers.0.mlp.up_proj.base_layer.weight"] {
+        let shape: &[usize] = if name.contains("up_proj") { &[33, 20] } else { &[24, 20] };
+        let error = error(name, shape, 0.5);
+        assert!(error.contains(name) && error.contains("no part of the model"), "{error}");
+    }
+    let shape = error("norm.weight", &[21], 0.5);
+    assert!(shape.contains("its shape is [21], and the model has [20]"), "{shape}");
+    let nan = error("norm.weight", &[20], f32::NAN);
+    assert!(nan.contains("norm.weight") && nan.contains("NaN"), "{nan}");
+    // PEFT reads a tensor of the base model under its name whatever the configuration states.
+    let out = changed("pissa", &[], &[(&format!("{prefix}norm.weight"), &[20], 0.5)]);
+    let device = Device::cpu(1).unwrap();
+    let [with, without] = [out.path(), &directory("adapters_peft", "pissa")]
+        .map(|path| logits(&open(&device, llama, Some(path)).unwrap(), llama, &device));
+    assert!(with != without);
+}
+
+/// A directory of the first versions of PEFT has a pickle.
+#[test]
+fn a_pickle_is_read_where_there_is_no_other_file() {
+    let device = Device::cpu(1).unwrap();
+    let (out, from) = (tempfile::tempdir().unwrap(), directory("adapters_peft", "pickled"));
+    for name in [ADAPTER_CONFIG, "adapter_model.bin"] {
+        std::fs::copy(from.join(name), out.path().join(name)).unwrap();
+    }
+    let llama = ["llama_a", "lm"];
+    let opened = open(&device, llama, Some(out.path())).unwrap();
+    check("pickled", &defined(&logits(&opened, llama, &device), llama), &expected("pickled", llama));
+}
+
+/// A base model that is named by a relative path is found from the directory upwards.
+#[test]
+fn a_relative_base_model_is_looked_for_above_the_directory() {
+    let out = tempfile::tempdir().unwrap();
+    let adapter = out.path().join("runs/first/model");
+    std::fs::create_dir_all(&adapter).unwrap();
+    let base = out.path().join("bases/small");
+    std::fs::create_dir_all(&base).unwrap();
+    std::fs::write(base.join("config.json"), "{}").unwrap();
+    let from = changed("pissa", &[("base_model_name_or_path", json!("bases/small"))], &[]);
+    for name in [ADAPTER_CONFIG, ADAPTER_WEIGHTS] {
+        std::fs::copy(from.path().join(name), adapter.join(name)).unwrap();
+    }
+    let found = model_center::adapter::base_model(&adapter).unwrap().map(PathBuf::from);
+    assert_eq!(found, Some(base.canonicalize().unwrap()));
+}
