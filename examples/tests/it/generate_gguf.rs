@@ -113,3 +113,28 @@ fn a_gguf_file_generates_as_the_directory_made_of_it_and_as_stored_as_dequantise
         assert_eq!(run("llama.gguf", &["--weights", "as-stored", "--ranks", "2"]).stdout, stored.stdout);
     }
 }
+
+/// A recipe trains beside the blocks of a file, and the adapter is used beside the same file.
+#[test]
+fn a_recipe_trains_beside_a_gguf_file_as_it_is() {
+    let fixture = Fixture::new();
+    fixture.write_bytes("llama.gguf", &llama());
+    fixture.write("texts.jsonl", &"{\"text\": \"hello shell hello bell\"}\n".repeat(4));
+    let keys = ["model.path=llama.gguf", "data.task=language", "data.train=texts.jsonl", "train.steps=2"];
+    let more = ["data.max_length=16", "train.batch_size=2", "train.lr=0.05", "device.name=cpu", "output.dir=run"];
+    let adapter = ["adapter.method=lora", "adapter.rank=2", "adapter.quantize=as-stored"];
+    let all = [&keys[..], &more, &adapter].concat();
+    let dry = fixture.finetune(&[&all[..], &["--dry-run"]].concat()).succeeded();
+    assert!(dry.stdout.contains("held as stored") || dry.stderr.contains("held as stored"), "{}", dry.stdout);
+    fixture.finetune(&all).succeeded();
+    let prompt = ["--prompt", "hello", "--greedy", "--max-new-tokens", "8", "--device", "cpu", "--json"];
+    let run = |further: &[&str]| {
+        let base = ["llama.gguf", "--weights", "as-stored"];
+        fixture.run(env!("CARGO_BIN_EXE_generate"), &[&base, &prompt[..], further].concat()).succeeded().stdout
+    };
+    assert_ne!(run(&["--adapter", "run/model"]), run(&[]));
+    // The directory has the file's tokenizer.
+    assert!(fixture.path("run/model/tokenizer.json").is_file());
+    let whole = fixture.finetune(&[&keys[..], &more].concat()).refused();
+    assert!(whole.contains("GGUF") && whole.contains("convert FILE.gguf DIR"), "{whole}");
+}
