@@ -1,7 +1,6 @@
 //! What is done with each field of PEFT's configurations, and the refusal of fields that nothing here knows.
 //!
-//! Defines [`FieldUse`], [`of_method`] and [`check`]. Source: PEFT 0.21.2, the dataclasses of its methods;
-//! the claim
+//! Defines [`FieldUse`] and [`of_method`]. Source: PEFT 0.21.2, the dataclasses of its methods; the claim
 //! `peft-directories` compares the lists with the fields of the installed package.
 
 use crate::account::Account;
