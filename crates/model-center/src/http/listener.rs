@@ -6,6 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, Tc
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a client may go on sending after its response.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// A bound address.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -131,25 +134,22 @@ pub(crate) fn is_closed(stream: &TcpStream) -> bool {
     }
 }
 
-/// Ends a connection so that the response arrives although the client sent more than was read.
+/// Ends a connection so that the response arrives although the client sent more than was read: a socket that is closed
+/// with bytes unread resets the connection, which fails what the client still writes and may discard the response. What
+/// comes is read and dropped until the client closes, for [`LINGER`] at most.
 pub(crate) fn finish(stream: &mut TcpStream) {
     if stream.shutdown(Shutdown::Write).is_ok() {
-        let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
-        let mut rest = [0; 1024];
-        // Not for ever: a few kilobytes at most.
-        for _ in 0..16 {
-            if !matches!(stream.read(&mut rest), Ok(read) if read > 0) {
-                break;
-            }
-        }
+        let mut rest = [0; 16 << 10];
+        let mut timed = TimedStream::new(stream, Instant::now() + LINGER);
+        while matches!(timed.read(&mut rest), Ok(read) if read > 0) {}
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Listener, TimedStream, is_closed};
+    use super::{Listener, TimedStream, finish, is_closed};
     use std::io::{Read, Write};
-    use std::net::{IpAddr, Ipv4Addr, TcpStream};
+    use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
     use std::time::{Duration, Instant};
@@ -198,5 +198,24 @@ mod tests {
         assert_eq!(timed.read(&mut [0; 8]).unwrap(), 1);
         assert!(timed.read(&mut [0; 8]).is_err() && timed.read(&mut [0; 8]).is_err());
         assert!(began.elapsed() >= Duration::from_millis(200) && began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_client_that_sends_more_than_was_read_gets_its_response_without_a_reset() {
+        let listener = Listener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
+        let mut client = TcpStream::connect(listener.address()).unwrap();
+        let (mut stream, _) = listener.listener.accept().unwrap();
+        let server = std::thread::spawn(move || {
+            stream.read_exact(&mut [0; 100]).unwrap();
+            stream.write_all(b"refused").unwrap();
+            finish(&mut stream);
+        });
+        // More than the buffers of both sockets hold.
+        client.write_all(&vec![0; 16 << 20]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert_eq!(response, "refused");
+        server.join().unwrap();
     }
 }
