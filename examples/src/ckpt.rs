@@ -8,11 +8,14 @@ use clap::{Parser, Subcommand};
 use model_center::file::printable;
 use model_center::model::Registry;
 use model_center::run::ExitStatus;
-use model_center::train::{CheckpointPath, ExportOptions, export, store_directory};
+use model_center::train::{CheckpointPath, ExportOptions, export, passed_over_warning, store_directory};
 use model_center::{Error, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// What the id of a reshard begins with, before the number of its process.
+const RESHARD: &str = "reshard-";
 
 /// Look at the checkpoints of a run, and export them.
 ///
@@ -97,8 +100,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         Task::Digest { dir, parts } => digest(dir, *parts, options.json),
         Task::Reshard { from, to, ranks } => {
             let checkpoint = one(from)?;
-            let id = format!("reshard-{}", std::process::id());
-            let committed = reshard(&checkpoint, &Store::create(to)?, *ranks, &id)?;
+            let store = Store::create(to)?;
+            store.remove_leftovers_of(is_of_ended_process)?;
+            let committed = reshard(&checkpoint, &store, *ranks, &format!("{RESHARD}{}", std::process::id()))?;
             let path = to.join(committed.name.to_string()).display().to_string();
             let record = json!({"checkpoint": path, "files": ranks, "bytes": committed.bytes});
             show(options.json, &record, &format!("{path}: {ranks} files, {:.1} MiB", mib(committed.bytes)))
@@ -191,6 +195,9 @@ fn one(dir: &str) -> Result<Checkpoint> {
         return Ok(store.checkpoint(&name)?);
     }
     let newest = store.newest_verified()?;
+    if newest.checkpoint.is_some() {
+        newest.passed_over.iter().for_each(|passed| terminal::note(&passed_over_warning(passed)));
+    }
     match (newest.checkpoint, newest.passed_over.into_iter().next()) {
         (Some(checkpoint), _) => Ok(checkpoint),
         (None, Some(passed)) => Err(passed.reason.into()),
@@ -214,6 +221,12 @@ fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
         Some(name) => Ok((store, Some(name))),
         None => Err(nothing(text)),
     }
+}
+
+/// Whether an id is of a call of this program whose process has ended, on this host.
+fn is_of_ended_process(id: &str) -> bool {
+    let process = id.strip_prefix(RESHARD).and_then(|process| process.parse::<u32>().ok());
+    process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists())
 }
 
 fn nothing(dir: &str) -> Error {

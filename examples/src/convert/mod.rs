@@ -13,7 +13,8 @@ use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::adapter::{Adapter, AdapterPlan};
-use model_center::file::printable;
+use model_center::file::{StagedDirectory, printable};
+use model_center::formats::directory::CONFIG_FILE;
 use model_center::formats::{
     DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory,
     is_ranked, ranked_to_directory, shortened,
@@ -112,7 +113,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 
 /// Run the program.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
-    refuse_used(&options.to)?;
+    StagedDirectory::require_free(&options.to)?;
     options.report.iter().try_for_each(|report| report::check(report, &options.to))?;
     let path = Path::new(&options.from);
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
@@ -180,8 +181,7 @@ fn of_ranks(directory: &Path, options: &Options) -> Result<ExitStatus> {
         vocabulary: options.vocab_size,
         config: options.config.clone(),
     };
-    let was_there = options.to.exists();
-    let written = ranked_to_directory(directory, &options.to, &asked).inspect_err(|_| clear(&options.to, was_there))?;
+    let written = ranked_to_directory(directory, &options.to, &asked)?;
     let lines = report::of_ranks(&written)?;
     say(&format!("{written}\ntensors: {}", report::summary(&lines)), options)?;
     warn_of_narrowed(&lines, options);
@@ -243,7 +243,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     let save = SaveOptions { dtype, companions: Some(directory), layout };
     opened.model.check_save(&save)?;
     opened.plan.check_twins(&weights)?;
-    let was_there = options.to.exists();
+    let staged = StagedDirectory::for_result_anywhere(&options.to, CONFIG_FILE)?;
     let mut not_finite = Vec::new();
     opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_merge)?;
     let saved = opened.adapter.as_ref().map(AdapterPlan::saved_values).transpose()?.flatten();
@@ -255,14 +255,11 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         not_finite.extend(opened.plan.read(&weights, name, values)?);
         saved.as_ref().map_or(Ok(false), |saved| saved.change(name, values)).map(drop)
     };
-    let written = match &opened.adapter {
-        None => opened.model.write(&options.to, &save, &mut fill),
-        Some(plan) => opened.model.write(&options.to, &save, &mut plan.merged(&mut fill)),
-    };
-    if let Err(error) = written {
-        clear(&options.to, was_there);
-        return Err(error);
+    match &opened.adapter {
+        None => opened.model.write(staged.path(), &save, &mut fill)?,
+        Some(plan) => opened.model.write(staged.path(), &save, &mut plan.merged(&mut fill))?,
     }
+    staged.commit()?;
     opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
     account(&opened, &weights, &save, options)?;
     warn_of(&not_finite);
@@ -316,27 +313,5 @@ fn warn_of(found: &[NotFinite]) {
     }
     if let Some(further) = found.len().checked_sub(NAMED).filter(|further| *further > 0) {
         terminal::note(&format!("warning: further tensors with values that are not finite: {further}"));
-    }
-}
-
-/// Remove what was written into a directory that was empty before. What cannot be removed stays: the reason why it was
-/// written in part is more specific.
-fn clear(directory: &Path, was_there: bool) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let _ = std::fs::remove_file(entry.path());
-    }
-    if !was_there {
-        let _ = std::fs::remove_dir(directory);
-    }
-}
-
-fn refuse_used(directory: &Path) -> Result<()> {
-    let Ok(mut entries) = std::fs::read_dir(directory) else { return Ok(()) };
-    match entries.next() {
-        None => Ok(()),
-        Some(_) => {
-            let reason = "the directory is not empty, and nothing in it is overwritten";
-            Err(Error::argument(directory.display().to_string(), reason, "name an empty or a new directory"))
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! A schedule as a diagram, with its bubble and memory.
 
 use bmtrain_dist::pipeline::{PipelineCosts, Schedule, ScheduleKind, diagram, simulate};
-use model_center::{Error, Result};
+use model_center::Result;
+use model_center::file::write_atomic;
 use std::path::Path;
 
 /// The diagram with a summary, or the summary of the diagram that was written to a file.
@@ -17,9 +18,7 @@ pub fn show(
     let mut lines = Vec::new();
     match file {
         Some(file) => {
-            std::fs::write(file, diagram::svg(&schedule, &simulation)?).map_err(|error| {
-                Error::file("write", file, error, "give a file in a directory that you may write to")
-            })?;
+            write_atomic(file, diagram::svg(&schedule, &simulation)?.as_bytes())?;
             lines.push(format!("wrote {}", file.display()));
         }
         None => {

@@ -53,6 +53,18 @@ fn verify_names_what_is_damaged_and_exits_with_4() {
     assert!(outcome.stdout.contains("every byte verified") && outcome.stdout.contains("not usable"));
     assert_eq!(ckpt(&fixture, &["verify", "run@2"]).code, 0);
     assert_eq!(ckpt(&fixture, &["digest", "run@3"]).code, 4);
+    // What takes an older one warns of it. What a killed call was preparing goes.
+    fixture.write("out/.result.tmp-4194305-0/model.safetensors", "half");
+    fixture.write("new/step-2.tmp-reshard-4194305/rank-0.safetensors", "half");
+    for arguments in [&["digest", "run"][..], &["export", "run", "out"], &["reshard", "run", "new", "--ranks", "1"]] {
+        let taken = ckpt(&fixture, arguments).succeeded();
+        let warning = format!("warning: a damaged checkpoint was passed over: {}: ", name(&fixture, 3));
+        assert!(taken.stderr.contains(&warning) && taken.stderr.contains("rank-1.safetensors"), "{}", taken.stderr);
+        assert!(taken.stdout.contains("step-2-"), "{}", taken.stdout);
+    }
+    for left in ["out/.result.tmp-4194305-0", "new/step-2.tmp-reshard-4194305"] {
+        assert!(!fixture.path(left).exists(), "{left}");
+    }
 }
 
 #[test]
@@ -132,9 +144,9 @@ fn an_export_that_cannot_be_made_leaves_nothing() {
         assert!(outcome.stderr.contains(text), "{arguments:?}: {}", outcome.stderr);
         assert_eq!(outcome.code, code, "{arguments:?}: {}", outcome.stderr);
     };
-    refused(&["run", "full"], 2, "not an empty directory");
-    refused(&["run", "full/notes"], 2, "not an empty directory");
-    refused(&["run", "."], 2, "not the name of a directory");
+    refused(&["run", "full"], 2, "the directory is not empty");
+    refused(&["run", "full/notes"], 2, "it is not a directory");
+    refused(&["run", "."], 2, "the directory is not empty");
     refused(&["run", "nowhere/out"], 5, "nowhere");
     refused(&["run@77", "out"], 2, "there is no checkpoint here");
     refused(&["run", "out", "--model", "nowhere"], 3, "give its present place with --model");

@@ -3,6 +3,7 @@
 
 use crate::fixture::{Fixture, Outcome, into_outcome};
 use crate::tensor::{SHORT, course, has_the_bits_of_one_rank, numbers, records, train};
+use bmtrain_dist::checkpoint::ContentHash;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -164,18 +165,52 @@ fn tensor_parallel_ranks_recomputation_and_large_micro_batches_change_roundings_
 }
 
 #[test]
-fn a_reference_that_is_not_of_the_samples_of_a_resumed_run_is_refused() {
+fn a_damaged_reference_is_computed_again_and_one_of_other_samples_is_refused() {
     let fixture = fixture();
-    let sets = ["checkpoint.every=2 steps"];
-    assert_eq!(run_with(&fixture, "run", &["--exit-after-steps", "2"], &sets).code, 75);
+    let sets = ["checkpoint.every=2 steps", "train.steps=12"];
+    let stop = |steps: &str| run_with(&fixture, "run", &["--exit-after-steps", steps], &sets);
+    assert_eq!(stop("1").code, 75);
     let reference = fixture.read("run/reference.txt");
     let lines: Vec<&str> = reference.lines().collect();
-    assert_eq!(lines.len(), 2 + 16 + 6);
-    fixture.write("run/reference.txt", &lines[..20].join("\n"));
+    assert_eq!(lines.len(), 1 + 2 + 16 + 6);
+    let [swapped, other] = [[3, 2], [1, 1]].map(|[a, b]| {
+        let mut lines = lines.clone();
+        if a == b {
+            lines[a] = "samples 00"
+        } else {
+            lines.swap(a, b)
+        }
+        lines.join("\n")
+    });
+    let hashed = |text: String| {
+        let (_, body) = text.split_once('\n').unwrap();
+        format!("blake3 {}\n{body}", ContentHash::of(body.as_bytes()))
+    };
+    // A digit, an order, a number that is none, an end, the hash itself: computed again, with the same bits.
+    let (_, unhashed) = reference.split_once('\n').unwrap();
+    for (damaged, what) in [
+        (reference.replacen("\n-", "\n-9", 3), "its hash differs"),
+        (swapped, "its hash differs"),
+        (hashed(reference.replacen("\n-", "\nNaN -", 2)), "a line is not two finite numbers"),
+        (lines[..20].join("\n"), "its hash differs"),
+        (unhashed.to_owned(), "it has no hash"),
+    ] {
+        fixture.write("run/reference.txt", &damaged);
+        let again = stop("1");
+        assert_eq!(again.code, 75, "{}", again.stderr);
+        assert!(again.stderr.contains(&format!("run/reference.txt is damaged: {what}")), "{}", again.stderr);
+        assert_eq!(fixture.read("run/reference.txt"), reference, "{what}");
+    }
+    fixture.write("run/reference.txt", &hashed(other));
     let error = run_with(&fixture, "run", &[], &sets).refused();
     assert!(error.contains("it is not of the samples of this run"), "{error}");
-    // Without the file it is what the model, as training begins, gives again.
+    // Without the file it is what the model, as training begins, gives again; another model is not taken for it.
     std::fs::remove_file(fixture.path("run/reference.txt")).unwrap();
+    let weights = fixture.bytes("model/model.safetensors");
+    fixture.set_value("model/model.safetensors", "transformer.wte.weight", 5, 0.5);
+    let error = run_with(&fixture, "run", &[], &sets).refused();
+    assert!(error.contains("model/model.safetensors") && error.contains("BLAKE3"), "{error}");
+    fixture.write_bytes("model/model.safetensors", &weights);
     run_with(&fixture, "run", &[], &sets).succeeded();
     assert_eq!(fixture.read("run/reference.txt"), reference);
 }

@@ -1,6 +1,8 @@
 //! The finetune program cut off and started again by the same command: nothing that a run comes to may show it.
 
+mod beside;
 mod best;
+mod changes;
 mod options;
 use crate::fixture;
 

@@ -4,6 +4,7 @@
 //! is not sharded over data-parallel ranks (each holds all of it) and is not read back. Tensor-parallel ranks hold
 //! their rows, or the blocks of their columns. [`BuilderOptions`](super::BuilderOptions) names the parameters.
 
+use super::split::divided_block;
 use super::{LocalPart, Param, ParamSpec};
 use crate::error::{Error, Result};
 use bmtrain_core::{BlockFormat, DType, Device, Lane, Segment, Storage, Tensor};
@@ -43,8 +44,7 @@ impl BlockValues {
             return Err(wrong(format!("is in {format} blocks, which have no padding for tensor-parallel ranks")));
         }
         let (rows, bytes) = if local.axis == 1 {
-            let mut ends = local.ranges.iter().flat_map(|range| [range.start, range.end]);
-            if let Some(end) = ends.find(|end| !end.is_multiple_of(elements)) {
+            if let Some(end) = divided_block(local, elements) {
                 let reason = format!("tensor-parallel ranks split its rows at {end}, inside a {format} block");
                 return Err(wrong(format!("{reason} of {elements}: use fewer of them, or do not keep it in blocks")));
             }

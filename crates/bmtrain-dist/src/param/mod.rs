@@ -29,7 +29,7 @@ pub use precision::F32Parameters;
 use precision::{Rounded, rounded};
 use sink::TiedSink;
 pub use spec::{Init, InitElements, InitFunction, ParamSpec};
-pub use split::{LocalPart, SharedRange, Split, SplitPart};
+pub use split::{LocalPart, SharedRange, Split, SplitPart, divided_block};
 pub use whole::WholeReader;
 pub(crate) use whole::visit_whole;
 

@@ -172,6 +172,13 @@ impl Split {
     }
 }
 
+/// Where a rank's part of a matrix divides a block of `elements` values of a row: the column; `None` where parts are of
+/// whole blocks.
+pub fn divided_block(local: &LocalPart, elements: usize) -> Option<usize> {
+    let mut ends = local.ranges.iter().flat_map(|range| [range.start, range.end]).filter(|_| local.axis == 1);
+    ends.find(|end| !end.is_multiple_of(elements))
+}
+
 /// Places for classes on each rank, a multiple of `multiple`.
 pub fn vocabulary_room(classes: usize, ranks: usize, multiple: usize) -> usize {
     classes.div_ceil(ranks.max(1)).next_multiple_of(multiple.max(1))

@@ -3,7 +3,7 @@
 use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::terminal;
-use crate::file::{printable, shell_word, write_atomic};
+use crate::file::{AtomicFile, commit_together, printable, shell_word};
 use crate::model::Registry;
 use crate::recipe::{Draft, Recipe, as_error};
 use crate::run::ExitStatus;
@@ -71,14 +71,16 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     // What `--set` contradicts is found here rather than by the run.
     let draft = Recipe::draft_text(&options.out.display().to_string(), &recipe, &[], registry.own_data());
     let resolved = draft.and_then(Draft::resolved).map_err(as_error)?;
+    let mut written = Vec::new();
     for (path, text) in &files {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             let failed = |error| Error::file("create", directory, error, "choose another place with --out");
             std::fs::create_dir_all(directory).map_err(failed)?;
         }
-        write_atomic(path, text.as_bytes())?;
+        written.push(AtomicFile::with(path, text.as_bytes())?);
     }
-    write_atomic(&options.out, recipe.as_bytes())?;
+    written.push(AtomicFile::with(&options.out, recipe.as_bytes())?);
+    commit_together(written)?;
     for remark in remarks {
         terminal::note(&format!("note: {remark}"));
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::split::{DocumentSet, SplitShares};
 use crate::data::io::input::{TextEncoding, open_corpus_text};
 use crate::data::io::lines::LineReader;
-use crate::file::AtomicFile;
+use crate::file::{AtomicFile, commit_together};
 use crate::{Error, Result};
 
 /// The names of the parts.
@@ -26,7 +26,7 @@ pub struct FixedSplit {
 
 /// Deals the lines of text files, as of JSONL, to `train`, `valid` and `test` in `directory`, with the ending of the
 /// first file. Empty lines are left out, and parts without a share are not written. Which line is in which part depends
-/// on the number of lines, the shares and the seed alone.
+/// on the number of lines, the shares and the seed alone. The files get their names together.
 ///
 /// # Errors
 /// [`Error::Argument`] if a file of a part is there or the directory is not; [`Error::Data`] for lines above
@@ -62,7 +62,8 @@ pub fn split_lines(
     if at != count {
         return Err(changed(directory));
     }
-    parts.into_iter().flatten().try_for_each(Part::commit)?;
+    let written = parts.into_iter().flatten().map(Part::written).collect::<Result<Vec<_>>>()?;
+    commit_together(written.into_iter().flatten().collect())?;
     Ok(FixedSplit { lines })
 }
 
@@ -115,9 +116,9 @@ impl Part {
         self.map.write(&format!("{}\t{number}", file.display()))
     }
 
-    fn commit(self) -> Result<()> {
-        self.map.commit()?;
-        self.lines.commit()
+    /// Its files, which are not under their names yet.
+    fn written(self) -> Result<[AtomicFile; 2]> {
+        Ok([self.map.written()?, self.lines.written()?])
     }
 }
 
@@ -137,9 +138,8 @@ impl Output {
         written.map_err(|e| self.file.refused(e))
     }
 
-    fn commit(mut self) -> Result<()> {
+    fn written(mut self) -> Result<AtomicFile> {
         self.buffer.flush().map_err(|e| self.file.refused(e))?;
-        drop(self.buffer);
-        self.file.commit()
+        Ok(self.file)
     }
 }

@@ -5,6 +5,7 @@
 
 mod scan;
 
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -199,7 +200,8 @@ impl TokenFile {
     /// The lengths of consecutive sequences from `first` on, in ids.
     ///
     /// # Errors
-    /// [`Error::Argument`] beyond the last sequence, [`Error::Data`] for a length that is negative or above 2^31 - 1.
+    /// [`Error::Argument`] beyond the last sequence, [`Error::Data`] for a length that is negative, above 2^31 - 1 or
+    /// above the number of ids of the file.
     pub fn lengths(&self, first: u64, lengths: &mut [u32]) -> Result<()> {
         let Some(last) = (lengths.len() as u64).checked_sub(1) else { return Ok(()) };
         self.require("sequence", first.saturating_add(last), self.layout.sequences)?;
@@ -209,6 +211,7 @@ impl TokenFile {
                 self.index.read_at(self.layout.lengths + 4 * first, &mut bytes)?;
                 for (at, (stored, length)) in bytes.as_chunks::<4>().0.iter().zip(lengths).enumerate() {
                     *length = self.length_of(first + at as u64, i32::from_le_bytes(*stored))?;
+                    self.require_tokens(format_args!("sequence {} has", first + at as u64), u64::from(*length))?;
                 }
             }
             IndexFormat::Legacy => {
@@ -277,6 +280,15 @@ impl TokenFile {
             return Err(self.index.corrupt(reason));
         }
         Ok(start / bytes)
+    }
+
+    /// That the file has as many ids as the index describes by `what`.
+    pub(super) fn require_tokens(&self, what: fmt::Arguments<'_>, ids: u64) -> Result<()> {
+        if ids <= self.tokens() {
+            return Ok(());
+        }
+        let (data, tokens) = (self.data.path().display(), self.tokens());
+        Err(self.index.corrupt(format!("{what} {ids} ids, and {data} has {tokens}")))
     }
 
     fn length_of(&self, sequence: u64, stored: i32) -> Result<u32> {

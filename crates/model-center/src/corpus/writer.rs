@@ -13,7 +13,7 @@ use super::index::{HEADER, MAGIC};
 use super::spool::{BUFFER, Spool, refused};
 use super::token_file::TokenFile;
 use super::token_type::TokenType;
-use crate::file::sync_directory;
+use crate::file::OpenDirectory;
 use crate::{Error, Result};
 
 /// The file of token ids that belongs to a prefix: `PREFIX.bin`.
@@ -208,11 +208,12 @@ impl TokenFileWriter {
         self.write_header()?;
         self.index.sync()?;
         let (data, index) = (token_path(&self.prefix), index_path(&self.prefix));
+        let directory = OpenDirectory::of(&index)?;
         fs::rename(&self.data.path, &data).map_err(|e| refused(&data, e))?;
         // The index is what makes a token file whole, so it gets its name last.
         fs::rename(&self.index.path, &index).map_err(|e| refused(&index, e))?;
         fs::remove_file(&self.boundaries.path).map_err(|e| refused(&self.boundaries.path, e))?;
-        sync_directory(self.prefix.parent())?;
+        directory.sync()?;
         Ok(self.position)
     }
 

@@ -1,43 +1,22 @@
 //! Writing a file so that it is there whole or not at all, even when the machine loses power.
 //!
-//! Defines [`AtomicFile`], [`write_atomic`] for contents that are at hand, and what the output directory shares with
-//! them: the names of preparations and the syncing of directories.
+//! Defines [`AtomicFile`], [`write_atomic`] for contents that are at hand, [`commit_together`] for results of several
+//! files, and the syncing of directories, which the output directory shares with them.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::preparation::{claim, remove_leftovers, temporary_name};
 use crate::{Error, Result};
 
-const FIX: &str = "choose a directory that exists, that you may write, on a disk with room left";
-
-static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
-
-/// A hidden neighbour under which a file or directory is prepared: `.NAME.tmp-PROCESS-NUMBER`, another one at each
-/// call.
-pub(crate) fn temporary_name(path: &Path) -> PathBuf {
-    let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
-    let mut hidden = OsString::from(".");
-    hidden.push(path.file_name().unwrap_or_default());
-    hidden.push(format!(".tmp-{}-{number}", std::process::id()));
-    path.with_file_name(hidden)
-}
-
-/// What is prepared under a name that [`temporary_name`] made, here or in a process that was killed; `None` for any
-/// other name.
-pub(crate) fn prepared_name(name: &str) -> Option<&str> {
-    let (front, id) = name.rsplit_once(".tmp-")?;
-    let (process, number) = id.split_once('-')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    front.strip_prefix('.').filter(|name| !name.is_empty() && digits(process) && digits(number))
-}
+pub(super) const FIX: &str = "choose a directory that exists, that you may write, on a disk with room left";
 
 /// A file that appears under its name complete or not at all.
 ///
 /// Written under a temporary name beside the target; [`AtomicFile::commit`] flushes it to the disk, renames it and
-/// flushes the directory. Dropped without commit, the temporary file is removed.
+/// flushes the directory. Dropped without commit, the temporary file is removed; what a killed process was preparing
+/// under the same name is removed by the next one.
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
@@ -53,15 +32,30 @@ impl AtomicFile {
         if target.file_name().is_none() {
             return Err(refused(std::io::Error::from(ErrorKind::InvalidInput)));
         }
+        remove_leftovers(target);
         loop {
             let temporary = temporary_name(target);
             match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => return Ok(Self { file, temporary, target: target.to_path_buf(), committed: false }),
+                Ok(file) if claim(&file, &temporary) => {
+                    return Ok(Self { file, temporary, target: target.to_path_buf(), committed: false });
+                }
+                // Another process took it for a leftover in the instant before it was claimed.
+                Ok(_) => {}
                 // Left by a process that died with the same id.
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(refused(e)),
             }
         }
+    }
+
+    /// A file with these contents, which is not under its name yet.
+    ///
+    /// # Errors
+    /// What the disk refuses.
+    pub fn with(target: &Path, bytes: &[u8]) -> Result<Self> {
+        let file = Self::create(target)?;
+        file.file().write_all(bytes).map_err(|e| file.refused(e))?;
+        Ok(file)
     }
 
     /// The open file, for writing.
@@ -86,11 +80,18 @@ impl AtomicFile {
 
     /// Flush, give the file its name, and flush the directory so that the name survives a power cut. On an error the
     /// temporary file is removed and an existing file is untouched.
-    pub fn commit(mut self) -> Result<()> {
+    pub fn commit(self) -> Result<()> {
         self.sync()?;
+        // Before the file has its name: a process that may open no more files leaves nothing.
+        let directory = OpenDirectory::of(&self.target)?;
+        self.rename()?;
+        directory.sync()
+    }
+
+    fn rename(mut self) -> Result<()> {
         fs::rename(&self.temporary, &self.target).map_err(|e| self.refused(e))?;
         self.committed = true;
-        sync_directory(self.target.parent())
+        Ok(())
     }
 }
 
@@ -106,9 +107,48 @@ impl Drop for AtomicFile {
 /// Writes `bytes` to `path`, replacing a file of that name: readers see the old content or the new one. On an error the
 /// old file is untouched and nothing else is left.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = AtomicFile::create(path)?;
-    file.file().write_all(bytes).map_err(|e| file.refused(e))?;
-    file.commit()
+    AtomicFile::with(path, bytes)?.commit()
+}
+
+/// Gives the files of one result their names, one after the other, once the contents of all are on the disk. The last
+/// one is the file without which the others are no result.
+///
+/// # Errors
+/// What the disk refuses; then no name is new.
+pub fn commit_together(files: Vec<AtomicFile>) -> Result<()> {
+    files.iter().try_for_each(AtomicFile::sync)?;
+    let directories = files.iter().map(|file| OpenDirectory::of(&file.target)).collect::<Result<Vec<_>>>()?;
+    let mut named: Vec<PathBuf> = Vec::new();
+    for file in files {
+        let (target, is_new) = (file.target.clone(), file.target.symlink_metadata().is_err());
+        if let Err(error) = file.rename() {
+            // Best effort: the error that is reported is the reason.
+            named.iter().for_each(|path| _ = fs::remove_file(path));
+            return Err(error);
+        }
+        named.extend(is_new.then_some(target));
+    }
+    directories.iter().try_for_each(OpenDirectory::sync)
+}
+
+/// A directory that is open before names in it change, so that they can be flushed afterwards.
+pub(crate) struct OpenDirectory {
+    path: PathBuf,
+    file: File,
+}
+
+impl OpenDirectory {
+    /// The directory that a file or directory is in.
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = File::open(parent).map_err(|e| Error::file("flush", parent, e, FIX))?;
+        Ok(OpenDirectory { path: parent.to_owned(), file })
+    }
+
+    /// Flushes its entries to the disk, so that the names in it survive a power cut.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|e| Error::file("flush", &self.path, e, "check that the disk has room left"))
+    }
 }
 
 /// Flush a directory's entries to the disk, so that the names in it survive a power cut; `None` for the current one.
@@ -166,14 +206,23 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_preparations_are_taken_for_leftovers() {
-        let made = temporary_name(Path::new("a/run.json"));
-        assert_eq!(prepared_name(made.file_name().unwrap().to_str().unwrap()), Some("run.json"));
-        assert_eq!(made.parent(), Some(Path::new("a")));
-        assert_eq!(prepared_name(".a.tmp-1-2.tmp-123-4"), Some("a.tmp-1-2"));
-        for name in ["run.json.tmp-1-2", ".tmp-1-2", "..tmp-1-2", ".a.tmp-", ".a.tmp-1", ".a.tmp-1-x", ".a.tmp-1-", ""]
-        {
-            assert_eq!(prepared_name(name), None, "{name}");
-        }
+    fn files_of_one_result_get_their_names_together_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = |names: &[&str]| -> Vec<AtomicFile> {
+            names.iter().map(|name| AtomicFile::create(&dir.path().join(name)).unwrap()).collect()
+        };
+        let names = || {
+            let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        fs::create_dir_all(dir.path().join("taken/inside")).unwrap();
+        commit_together(files(&["a", "taken"])).unwrap_err();
+        assert_eq!(names(), ["taken"]);
+        commit_together(files(&["a", "b"])).unwrap();
+        assert_eq!(names(), ["a", "b", "taken"]);
+        // What was there before stays.
+        commit_together(files(&["a", "c", "taken"])).unwrap_err();
+        assert_eq!(names(), ["a", "b", "taken"]);
     }
 }

@@ -1,12 +1,18 @@
 //! File operations for untrusted directories and for files that are written atomically.
 //!
 //! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`], [`printable`] and [`shell_word`];
-//! `atomic` has [`AtomicFile`] and [`write_atomic`]. Used by all readers and writers of files in this crate.
+//! `atomic` has [`AtomicFile`] and [`write_atomic`], `staged` directories that appear whole, `preparation` the names
+//! of both until then. Used by all readers and writers of files in this crate.
 
 mod atomic;
+mod preparation;
+mod staged;
 
-pub use atomic::{AtomicFile, write_atomic};
-pub(crate) use atomic::{prepared_name, sync_directory, sync_tree, temporary_name};
+pub use atomic::{AtomicFile, commit_together, write_atomic};
+pub(crate) use atomic::{OpenDirectory, sync_directory};
+pub(crate) use preparation::{prepared_name, temporary_name};
+pub use staged::StagedDirectory;
+pub(crate) use staged::remove;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};

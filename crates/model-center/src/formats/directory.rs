@@ -19,6 +19,9 @@ use crate::file::{AtomicFile, open_regular, resolve_inside, sync_directory, unre
 use crate::tokenizer::further_templates;
 use crate::{Error, Result};
 
+/// The configuration of a model; the last file of a directory.
+pub const CONFIG_FILE: &str = "config.json";
+
 /// Files beside the weights that are copied unchanged from the directory a model came from: tokenizer, chat template,
 /// generation settings, pre-processing. The chat templates in `additional_chat_templates` are copied too.
 pub const COMPANION_FILES: &[&str] = &[
@@ -182,19 +185,9 @@ pub fn hub_name(directory: &Path) -> Option<String> {
     (name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)).then_some(name)
 }
 
-/// Makes the directory of a converted model, which must have nothing in it: existing files, such as another model's
-/// tokenizer, would be mistaken for this model's.
-pub(super) fn require_empty(out: &Path) -> Result<()> {
-    std::fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a directory that you may write"))?;
-    match std::fs::read_dir(out).map_err(|e| unreadable(out, e))?.next() {
-        None => Ok(()),
-        Some(_) => Err(Error::model(out.display().to_string(), "the directory is not empty", "choose a new directory")),
-    }
-}
-
 /// Write `config.json`.
 pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()> {
-    write_atomic(&directory.join("config.json"), json::to_text(config).as_bytes())
+    write_atomic(&directory.join(CONFIG_FILE), json::to_text(config).as_bytes())
 }
 
 /// Copies the [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into
@@ -226,7 +219,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
 }
 
 /// The companion files that a directory has, each checked to be copyable.
-fn companions(from: &Path) -> Result<Vec<String>> {
+pub(crate) fn companions(from: &Path) -> Result<Vec<String>> {
     let has = |name: &&&str| from.join(name).symlink_metadata().is_ok();
     let mut found: Vec<String> = COMPANION_FILES.iter().filter(has).map(|name| (*name).to_owned()).collect();
     found.extend(further_templates(from)?.into_iter().map(|(_, path)| path));

@@ -116,6 +116,16 @@ impl Kind {
     }
 }
 
+/// The files that [`Weights::open`] reads of a model directory, by name, the index of shards among them.
+///
+/// # Errors
+/// As [`Weights::open`], as far as it is about names.
+pub(crate) fn weights_files(directory: &Path) -> Result<Vec<String>> {
+    let found = WeightsName::of(directory)?.ok_or_else(|| no_weights(directory))?;
+    let shards = if found.is_index { Index::read(directory, found.name)?.shards } else { Vec::new() };
+    Ok(std::iter::once(found.name.to_owned()).chain(shards).collect())
+}
+
 /// All tensors of a model, wherever its directory keeps them.
 pub struct Weights {
     place: String,

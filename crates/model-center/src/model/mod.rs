@@ -64,8 +64,9 @@ pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
 pub use opening::Fill;
-pub(crate) use opening::from_parameters;
+pub(crate) use opening::{TENSOR_RANKS, from_parameters};
 pub use packed::{LogitsRead, PackedDecoding, SequenceTokens};
+pub(crate) use pooling::POOLING_FILES;
 pub use pooling::{Pooling, PoolingMode};
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,

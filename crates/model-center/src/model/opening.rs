@@ -8,13 +8,14 @@ use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSou
 use crate::tokenizer::AutoTokenizer;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::quantised::BlockFormat;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::Parameters;
 use bmtrain_dist::nn::LinearLayer;
-use bmtrain_dist::param::{BuilderOptions, WholeReader};
+use bmtrain_dist::param::{BuilderOptions, WholeReader, divided_block};
 use bmtrain_dist::pipeline::{Partition, StageGroup};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,17 +57,20 @@ pub fn open_with<M: TextModel + 'static>(
     let parameters = sketch.parameters().count();
     let blocks = blocks(&plan, &weights, options, &frozen_layers(sketch.parameters(), adapter.as_ref()))?;
     let notes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
+    let blocks = blocks.map(|blocks| blocks.formats).unwrap_or_default();
     let without_values = |model, plan: LoadPlan, adapter, notes| {
         let initialized = plan.fresh().iter().filter(|name| !replaced.contains(name)).cloned().collect();
-        Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, adapter, notes })
+        let (unused, blocks) = (plan.unused().to_vec(), blocks.clone());
+        Ok(OpenedModel { model, initialized, unused, parameters, plan, adapter, blocks, notes })
     };
     if options.only_check {
         return without_values(Box::new(sketch), plan, adapter, notes);
     }
-    let blocks = blocks.map(|blocks| blocks.formats).unwrap_or_default();
+    check_blocks(&blocks, sketch.parameters(), options.tensor.ranks.size())?;
     let stages = stages(options, sketch.parameters())?;
     let adapters = adapter.as_ref().map(|plan| Arc::new(plan.adapters()));
-    let model = build(&options.device, BuilderOptions { blocks, stages, adapters, ..options.builder() })?;
+    let model =
+        build(&options.device, BuilderOptions { blocks: blocks.clone(), stages, adapters, ..options.builder() })?;
     if options.leave_values {
         return without_values(Box::new(model), plan, adapter, notes);
     }
@@ -88,7 +92,7 @@ pub fn open_with<M: TextModel + 'static>(
         plan.read(&weights, name, values).map(drop)
     })?;
     let unused = plan.unused().to_vec();
-    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, adapter, notes })
+    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, adapter, blocks, notes })
 }
 
 /// The tokens of a text that virtual tokens begin with, with special tokens as around any text.
@@ -138,6 +142,7 @@ fn from_config<M: TextModel + 'static>(
         parameters,
         plan: LoadPlan::default(),
         adapter: of_opened.clone(),
+        blocks: HashMap::new(),
         notes: Vec::new(),
     };
     if options.only_check {
@@ -208,6 +213,39 @@ fn blocks(
     let fix =
         "give a GGUF file with matrices in blocks (Q4_0 to Q8_0, Q4_K to Q6_K), or open it with dequantised weights";
     wrong(format!("weights are to be held as stored, and {why}"), fix)
+}
+
+/// Whether this number of tensor-parallel ranks gets whole blocks of the matrices that are held in blocks.
+fn check_blocks(blocks: &HashMap<String, BlockFormat>, parameters: &Parameters, ranks: usize) -> Result<()> {
+    for param in parameters.declared().iter().filter(|_| ranks > 1) {
+        let Some(format) = blocks.get(param.name()) else { continue };
+        for rank in 0..ranks {
+            let local = param.spec().split.local(param.name(), param.spec().shape, ranks, rank)?;
+            let Some(column) = divided_block(&local, format.elements()) else { continue };
+            let (name, elements) = (param.name(), format.elements());
+            let reason = format!(
+                "{ranks} tensor-parallel ranks divide the rows of {name} at column {column}, inside a {format} block \
+                 of {elements} values"
+            );
+            let fix =
+                "use fewer tensor-parallel ranks, or weights that are not in blocks (adapter.quantize = \"none\")";
+            return Err(Error::argument(TENSOR_RANKS, reason, fix));
+        }
+    }
+    Ok(())
+}
+
+/// The place of an error in the number of tensor-parallel ranks.
+pub(crate) const TENSOR_RANKS: &str = "parallel.tensor";
+
+impl OpenedModel {
+    /// Whether this number of tensor-parallel ranks gets whole blocks of the matrices that are held in blocks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with the first matrix whose blocks would be divided.
+    pub fn check_tensor_ranks(&self, ranks: usize) -> Result<()> {
+        check_blocks(&self.blocks, self.model.parameters(), ranks)
+    }
 }
 
 /// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank

@@ -16,6 +16,8 @@ const MODULES_FILE: &str = "modules.json";
 /// The directory of the pooling's own file.
 const POOLING_DIRECTORY: &str = "1_Pooling";
 const MOST_BYTES: u64 = 1 << 20;
+/// The files that state a pooling.
+pub(crate) const POOLING_FILES: [&str; 2] = [MODULES_FILE, "1_Pooling/config.json"];
 
 /// What an embedding is of the hidden states of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,9 @@ pub use crate::formats::directory::SaveOptions;
 use crate::formats::pretrained::family_of;
 use crate::formats::{LoadPlan, ParamShape, Weights};
 use crate::recipe::OwnData;
+use bmtrain_core::quantised::BlockFormat;
 use bmtrain_dist::Parameters;
+use std::collections::HashMap;
 use std::path::Path;
 
 /// A model and a report on its directory.
@@ -33,6 +35,8 @@ pub struct OpenedModel {
     pub plan: LoadPlan,
     /// What is trained of it, with [`OpenOptions::adapter`].
     pub adapter: Option<AdapterPlan>,
+    /// The matrices that are held in quantised blocks, by our names, with [`OpenOptions::weights`].
+    pub blocks: HashMap<String, BlockFormat>,
     /// What was inferred from the weights because `config.json` does not state it, one sentence each: family, head and
     /// number of classes.
     pub notes: Vec<String>,

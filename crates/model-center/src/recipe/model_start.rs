@@ -7,6 +7,7 @@ use super::mistake::{Group, Mistake};
 use super::resolved::Resolved;
 use super::settings::ModelInit;
 use crate::config::{ConfigOverrides, ConfigSource};
+use crate::formats::directory::CONFIG_FILE;
 use crate::formats::gguf::is_gguf;
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::model::{OpenOptions, Registry};
@@ -24,6 +25,8 @@ pub struct ModelStart {
     pub tokenizer: PathBuf,
     /// The configuration of a model without weights.
     pub config: Option<Arc<ConfigSource>>,
+    /// The file that it was read from, if there is one.
+    pub config_file: Option<PathBuf>,
 }
 
 impl ModelStart {
@@ -34,11 +37,14 @@ impl ModelStart {
     pub fn of(resolved: &Resolved, places: &ModelCaches) -> Result<ModelStart> {
         let directory = model_directory(resolved, places)?;
         let tokenizer = resolved.model.tokenizer.as_ref().map_or_else(|| directory.clone(), PathBuf::from);
-        let config = match resolved.model.init {
-            ModelInit::Weights => None,
-            ModelInit::Random => Some(Arc::new(config(resolved, places)?)),
+        let (config, config_file) = match resolved.model.init {
+            ModelInit::Weights => (None, None),
+            ModelInit::Random => {
+                let (config, file) = config(resolved, places)?;
+                (Some(Arc::new(config)), file)
+            }
         };
-        Ok(ModelStart { directory, tokenizer, config })
+        Ok(ModelStart { directory, tokenizer, config, config_file })
     }
 
     /// The tokenizer.
@@ -81,8 +87,9 @@ impl ModelStart {
     }
 }
 
-/// The configuration of a model without weights, with the sizes of the recipe and the special tokens of its tokenizer.
-fn config(resolved: &Resolved, places: &ModelCaches) -> Result<ConfigSource> {
+/// The configuration of a model without weights, with the sizes of the recipe and the special tokens of its tokenizer,
+/// and its file.
+fn config(resolved: &Resolved, places: &ModelCaches) -> Result<(ConfigSource, Option<PathBuf>)> {
     let model = &resolved.model;
     let mut special_tokens = Vec::new();
     if let Some(tokenizer) = &model.tokenizer {
@@ -98,11 +105,12 @@ fn config(resolved: &Resolved, places: &ModelCaches) -> Result<ConfigSource> {
     }
     let overrides = ConfigOverrides { special_tokens, ..model.shape.clone() };
     if model.path.is_empty() {
-        return Ok(ConfigSource::of_family(model.family.as_deref().unwrap_or_default(), overrides));
+        return Ok((ConfigSource::of_family(model.family.as_deref().unwrap_or_default(), overrides), None));
     }
-    let path = Path::new(&model.path);
-    let of_hub = if path.exists() { None } else { Some(found(resolved, places)?) };
-    ConfigSource::open(of_hub.as_deref().unwrap_or(path), overrides)
+    let path = PathBuf::from(&model.path);
+    let path = if path.exists() { path } else { found(resolved, places)? };
+    let file = if path.is_dir() { path.join(CONFIG_FILE) } else { path.clone() };
+    Ok((ConfigSource::open(&path, overrides)?, Some(file)))
 }
 
 /// The directory of a recipe's model, see [`Pretrained::resolve`]. Of one without weights it is the directory of its

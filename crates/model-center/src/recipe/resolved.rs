@@ -8,6 +8,7 @@ use super::parallel::{PARTITION, StagePartition, rendered};
 use super::reader::SettingEntry;
 use super::settings::Settings;
 use bmtrain_dist::pipeline::PartitionRule;
+use std::borrow::{Borrow, Cow};
 use std::ops::Deref;
 
 /// Tables that affect where and how a run is executed, not what it computes; they do not change the recipe hash.
@@ -23,6 +24,8 @@ const UNHASHED_KEYS: &[&str] = &[
     "train.inspect_every",
     "model.leave",
 ];
+/// Keys that change no result and that the hash of earlier versions counts: it has their default, whatever they are.
+const FIXED_IN_HASH: &[(&str, &str)] = &[("data.loading_threads", "1")];
 /// Keys of later versions with defaults that change nothing: at these they do not count, so that the recipes and
 /// checkpoints of earlier versions keep their hash.
 const LATER_DEFAULTS: &[(&str, &str)] = &[
@@ -100,9 +103,13 @@ impl Resolved {
     }
 
     /// The entries that decide what the run computes.
-    fn hashed(&self) -> impl Iterator<Item = &SettingEntry> {
+    fn hashed(&self) -> impl Iterator<Item = Cow<'_, SettingEntry>> {
         let is_later = |e: &SettingEntry| e.value.as_ref().is_some_and(|value| is_later_default(e.key, value));
-        self.entries.iter().filter(move |e| e.is_effective() && is_hashed(e.key) && !is_later(e))
+        let counted = self.entries.iter().filter(move |e| e.is_effective() && is_hashed(e.key) && !is_later(e));
+        counted.map(|entry| match fixed_in_hash(entry.key) {
+            Some(value) => Cow::Owned(SettingEntry { value: Some(value.to_owned()), ..entry.clone() }),
+            None => Cow::Borrowed(entry),
+        })
     }
 
     /// Every key with its value and, as an aligned comment, where the value came from. Loads as a recipe.
@@ -113,8 +120,8 @@ impl Resolved {
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
     /// The tables `[checkpoint]`, `[log]`, `[run]`, `[output]`, `[device]` and `[parallel]` and the keys
-    /// `train.offload`, `train.accumulation` and `train.inspect_every` do not count; paths count as they are written,
-    /// contents of files do not.
+    /// `train.offload`, `train.accumulation`, `train.inspect_every` and `data.loading_threads` do not count; paths
+    /// count as they are written, contents of files do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
@@ -144,7 +151,8 @@ impl Resolved {
         earlier.retain(|key, value| !is_later_default(key, &value.to_string()));
         let keys: std::collections::BTreeSet<&String> = earlier.keys().chain(now.keys()).collect();
         let shown = |value: Option<&toml::Value>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
-        let counts = |key: &&&String| is_hashed(key) && earlier.get(**key) != now.get(**key);
+        let counts =
+            |key: &&&String| is_hashed(key) && fixed_in_hash(key).is_none() && earlier.get(**key) != now.get(**key);
         let change = |key: &String| format!("{key}: {} -> {}", shown(earlier.get(key)), shown(now.get(key)));
         Ok(keys.iter().filter(counts).map(|key| change(key)).collect())
     }
@@ -229,6 +237,11 @@ impl Resolved {
 /// Whether a key sets the schedule of the learning rate, or the length of the run, which that is made for.
 pub fn is_of_schedule(key: &str) -> bool {
     SCHEDULE_KEYS.contains(&key)
+}
+
+/// What the hash has of a key that changes no result; `None` for any other key.
+fn fixed_in_hash(key: &str) -> Option<&'static str> {
+    FIXED_IN_HASH.iter().find(|(fixed, _)| *fixed == key).map(|(_, value)| *value)
 }
 
 /// Whether a value is the default of a key of a later version.
@@ -332,9 +345,10 @@ fn is_hashed(key: &str) -> bool {
 }
 
 /// Appends the entries, which are sorted by table, each table with its header.
-fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e SettingEntry>) -> String {
+fn write_tables(mut out: String, entries: impl Iterator<Item = impl Borrow<SettingEntry>>) -> String {
     let mut current = "";
     for entry in entries {
+        let entry = entry.borrow();
         let (table, name) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
         if table != current {
             out.push_str(&format!("\n[{table}]\n"));

@@ -46,6 +46,9 @@ pub(crate) struct Marker {
     /// Whether the run came to its end.
     #[serde(default)]
     pub(super) finished: bool,
+    /// How the run came to its end; earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended: Option<Ended>,
     /// The step whose weights are in [`MODEL_DIRECTORY`] as the best so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) best_step: Option<u64>,
@@ -64,6 +67,16 @@ pub(crate) struct Marker {
 pub(crate) struct Failed {
     pub(super) from_step: u64,
     pub(super) weight: u64,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ended {
+    /// Steps done.
+    pub(crate) step: u64,
+    /// The name of a [`StopReason`](super::StopReason).
+    pub(crate) reason: String,
 }
 
 /// The marker in this file.

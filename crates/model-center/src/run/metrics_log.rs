@@ -49,6 +49,12 @@ impl MetricsLog {
         written.map_err(|e| Error::file("write", &self.path, e, "make room on the disk"))
     }
 
+    /// Bytes that it has.
+    pub fn bytes(&self) -> Result<u64> {
+        let metadata = self.file.metadata();
+        metadata.map(|found| found.len()).map_err(|e| Error::file("read", &self.path, e, "check the disk"))
+    }
+
     /// Waits until everything written has reached the disk.
     pub fn sync(&mut self) -> Result<()> {
         self.file.sync_all().map_err(|e| Error::file("write", &self.path, e, "make room on the disk"))

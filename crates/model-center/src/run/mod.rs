@@ -16,7 +16,6 @@ mod phases;
 mod progress;
 mod report;
 mod signals;
-mod staged;
 mod state;
 mod status;
 mod stop;
@@ -24,6 +23,7 @@ pub mod tensorboard;
 mod text_log;
 
 pub use crate::error::OutputFault;
+pub use crate::file::StagedDirectory;
 pub use lr_range::{LR_RANGE_FILE, LrRange};
 pub use machine::{Machine, commit_of};
 pub(crate) use marker::FIXED_NAMES;
@@ -35,6 +35,7 @@ pub use metrics_log::{
 };
 pub use model_card::{CardData, ModelCard};
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};
+pub(crate) use model_files::{FileHash, hash_of};
 pub use output::{
     CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OutputDirectory,
     RECIPE_FILE, REFERENCE_FILE, STOP_FILE,
@@ -43,8 +44,6 @@ pub use phases::Phases;
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, layout_error, render_error};
 pub use signals::{Listening, listen, listen_to_interrupts, survive_file_size_limit};
-pub use staged::StagedDirectory;
-pub(crate) use staged::remove as remove_output;
 pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;
 pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, FileType};
 use std::io::ErrorKind;
+use std::num::NonZero;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 pub const CARD_FILE: &str = "README.md";
 /// Chat templates are one level down; this only bounds the walk.
 const MAX_DEPTH: usize = 8;
+/// More threads than this read no faster.
+const MOST_THREADS: usize = 16;
 const READABLE: &str = "check the disk and its mount, and that the run may read there";
 
 /// Size and BLAKE3 hash of every file of a directory but its model card, by path relative to the directory.
@@ -27,11 +30,12 @@ const READABLE: &str = "check the disk and its mount, and that the run may read 
 #[serde(transparent)]
 pub struct FileHashes(BTreeMap<String, FileHash>);
 
+/// The content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FileHash {
-    bytes: u64,
-    blake3: ContentHash,
+pub(crate) struct FileHash {
+    pub(crate) bytes: u64,
+    pub(crate) blake3: ContentHash,
 }
 
 /// A file that is not as the run wrote it.
@@ -143,9 +147,11 @@ fn missing_directory(dir: &Path) -> Damage {
     Damage::new(dir, "the directory of the model is missing")
 }
 
-fn hash_of(path: &Path) -> Result<FileHash> {
+/// The hash of a file, computed on all processors.
+pub(crate) fn hash_of(path: &Path) -> Result<FileHash> {
     let (file, _) = open_regular(path)?;
-    let (bytes, blake3) = ContentHash::of_reader(file).map_err(|e| Error::file("read", path, e, READABLE))?;
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let (bytes, blake3) = ContentHash::of_file(&file, threads).map_err(|e| Error::file("read", path, e, READABLE))?;
     Ok(FileHash { bytes, blake3 })
 }
 

@@ -5,13 +5,13 @@
 //! request. A run holds a lock, so that two processes cannot share a directory.
 
 use super::lock::{LOCK, take_lock};
-use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short, unusable};
+use super::marker::{Ended, Failed, Marker, is_output_name, not_a_file, read_marker, short, unusable};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
-use super::staged::{StagedDirectory, remove};
+use super::stop::StopReason;
 use super::text_log::{TEXT_LOG_FILE, TextLog};
 use crate::error::OutputFault;
-use crate::file::{prepared_name, write_atomic};
+use crate::file::{StagedDirectory, prepared_name, remove, write_atomic};
 use crate::{Error, Result};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
@@ -88,6 +88,14 @@ impl OutputDirectory {
         if marker.models.is_empty() { unrecorded_damage(&dir.join(MODEL_DIRECTORY)) } else { Ok(None) }
     }
 
+    /// How the run in `dir` came to its end, by its own record; `None` for one of an earlier version.
+    ///
+    /// # Errors
+    /// A marker that cannot be read.
+    pub(crate) fn ended(dir: &Path) -> Result<Option<Ended>> {
+        Ok(read_marker(&dir.join(MARKER))?.ended)
+    }
+
     /// Creates the directory, or treats an earlier run as `if_there` specifies, and claims it for this run.
     ///
     /// # Errors
@@ -101,6 +109,7 @@ impl OutputDirectory {
         let marker = existing_run(dir, recipe_hash, if_there)?;
         let earlier = earlier(marker.as_ref());
         let best_step = marker.as_ref().and_then(|marker| marker.best_step);
+        let ended = marker.as_ref().and_then(|marker| marker.ended.clone());
         let failed = marker.as_ref().and_then(|marker| marker.failed).filter(|_| if_there != IfThere::Replace);
         let hash = marker.as_ref().map(|marker| marker.recipe_hash.clone());
         let (names, models) =
@@ -114,7 +123,8 @@ impl OutputDirectory {
             }
         }
         let (was, is_finished) = (hash.unwrap_or_else(|| recipe_hash.to_owned()), earlier == Earlier::Finished);
-        let marker = Marker { format: 1, recipe_hash: was, finished: is_finished, best_step, failed, names, models };
+        let marker =
+            Marker { format: 1, recipe_hash: was, finished: is_finished, ended, best_step, failed, names, models };
         let hash = recipe_hash.to_owned();
         let mut directory = OutputDirectory { dir: dir.to_owned(), marker, earlier, recipe_hash: hash, _lock: lock };
         match if_there {
@@ -128,8 +138,12 @@ impl OutputDirectory {
     /// Resumes the run in the directory: the marker now names this recipe, unfinished.
     pub fn take_over(&mut self) -> Result<()> {
         self.marker.recipe_hash.clone_from(&self.recipe_hash);
-        self.marker.finished = false;
+        self.mark_unfinished();
         self.write_marker()
+    }
+
+    fn mark_unfinished(&mut self) {
+        (self.marker.finished, self.marker.ended) = (false, None);
     }
 
     /// What the directory held before this run took it.
@@ -175,7 +189,7 @@ impl OutputDirectory {
         if name == MODEL_DIRECTORY {
             self.marker.best_step = None;
         }
-        self.marker.finished = false;
+        self.mark_unfinished();
         self.write_marker()
     }
 
@@ -199,9 +213,10 @@ impl OutputDirectory {
         self.write_marker()
     }
 
-    /// Records that the run is finished.
-    pub fn finish(&mut self) -> Result<()> {
+    /// Records that the run is finished, after this number of steps.
+    pub fn finish(&mut self, step: u64, reason: StopReason) -> Result<()> {
         self.marker.finished = true;
+        self.marker.ended = Some(Ended { step, reason: reason.name().to_owned() });
         self.write_marker()
     }
 

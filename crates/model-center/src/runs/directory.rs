@@ -176,7 +176,7 @@ impl RunDirectory {
         // The marker is the last: until then the rest is known to be a run's.
         names.push(MARKER.to_owned());
         for name in names {
-            crate::run::remove_output(&self.path.join(name))?;
+            crate::file::remove(&self.path.join(name))?;
         }
         // Something else may be in it.
         let _ = fs::remove_dir(&self.path);

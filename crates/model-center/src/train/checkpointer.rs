@@ -3,7 +3,7 @@
 //! Defines [`Checkpointer`]. Called by a run between steps, on all ranks alike.
 
 use super::finetune::RunConfig;
-use super::resume::{RunState, layout};
+use super::resume::RunState;
 use super::trainer::Trainer;
 use crate::plan::disk::{kept_checkpoints, saved_state};
 use crate::plan::size;
@@ -13,6 +13,7 @@ use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::{Facts, FailPoints, Store};
 use bmtrain_dist::checkpoint::{SaveEvent, Saver};
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -99,15 +100,11 @@ impl Checkpointer {
         &mut self,
         config: &RunConfig,
         trainer: &Trainer,
-        state: RunState,
+        (state, layout): (RunState, Map<String, Value>),
         best_step: Option<u64>,
     ) -> Result<Option<String>> {
-        let facts = Facts {
-            recipe: config.resolved.recipe_hash(),
-            layout: layout(config, trainer),
-            state: state.into_map()?,
-            ..Facts::default()
-        };
+        let facts =
+            Facts { recipe: config.resolved.recipe_hash(), layout, state: state.into_map()?, ..Facts::default() };
         if self.saver.is_none() {
             self.saver = Some(self.open(&trainer.team)?);
         }

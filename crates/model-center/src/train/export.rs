@@ -2,18 +2,18 @@
 //!
 //! Defines [`SavedModel`], the model of a run as its checkpoints record it, and [`export()`].
 
+use super::beside::{BesideChange, changes_of_export};
 use super::finetune::RunConfig;
 use super::model_options::{save_options, whole_options};
-use crate::adapter::{Adapter, AdapterPlan, PeftDetails};
+use crate::adapter::{ADAPTER_CONFIG, Adapter, AdapterPlan, PeftDetails};
 use crate::config::{ConfigSource, ProblemType};
 use crate::data::{TextFormats, write_formats};
-use crate::file::printable;
-use crate::formats::directory::copy_companions;
+use crate::file::{StagedDirectory, printable};
+use crate::formats::directory::{CONFIG_FILE, copy_companions};
 use crate::formats::names::ParamShape;
 use crate::formats::{DirectoryLayout, shortened};
 use crate::model::registry::param_shapes;
 use crate::model::{HeadInit, OpenOptions, OpenedModel, Pooling, Registry, SaveOptions, TextHead};
-use crate::run::StagedDirectory;
 use crate::{Error, Result};
 use bmtrain_core::limits::make_room;
 use bmtrain_core::offload::widen;
@@ -217,7 +217,7 @@ pub fn export(
 ) -> Result<Exported> {
     let place = checkpoint.name().to_string();
     let saved = SavedModel::from_layout(&checkpoint.manifest().facts.layout, &place)?;
-    refuse_used(to)?;
+    StagedDirectory::require_free(to)?;
     let directory = options.model.unwrap_or(&saved.directory);
     if !directory.is_dir() {
         let reason = "the directory of the model that the run began with is not here";
@@ -225,6 +225,10 @@ pub fn export(
         return Err(Error::model(directory.display().to_string(), reason, fix));
     }
     let device = Device::cpu(1)?;
+    let adapter = saved.adapter.as_ref().and_then(|adapter| adapter.directories().into_iter().next());
+    let changes = changes_of_export(&checkpoint.manifest().facts.layout, directory, adapter)?;
+    let fix = "bring it back as it was, or give with --model a directory that has it";
+    BesideChange::refusal(&changes, &place, fix).map_or(Ok(()), Err)?;
     let opened = registry.open(directory, &saved.options(&device, &place)?)?;
     check(checkpoint, &opened, &place)?;
     let values = opened.adapter.as_ref().map_or(opened.parameters, AdapterPlan::values);
@@ -234,7 +238,8 @@ pub fn export(
     };
     let save = SaveOptions { dtype, companions: Some(directory), layout: options.layout };
     opened.model.check_save(&save)?;
-    let staged = StagedDirectory::create(to.to_owned())?;
+    let last = if opened.adapter.is_some() { ADAPTER_CONFIG } else { CONFIG_FILE };
+    let staged = StagedDirectory::for_result(to, last)?;
     let mut fill = |name: &str, values: &mut Vec<f32>| read(checkpoint, name, values);
     let (parameters, left_out) = match &opened.adapter {
         Some(_) if options.layout != DirectoryLayout::HuggingFace => {
@@ -315,22 +320,6 @@ fn of_name(name: &str, place: &str) -> Result<DType> {
         let reason = format!("the checkpoint records weights of unknown dtype \"{}\"", printable(name, 60));
         Error::model(place, reason, "give --dtype")
     })
-}
-
-fn refuse_used(directory: &Path) -> Result<()> {
-    let place = directory.display().to_string();
-    if directory.file_name().is_none() {
-        return Err(Error::argument(place, "this is not the name of a directory to make", "name a new directory"));
-    }
-    let is_free = match std::fs::read_dir(directory) {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(_) => directory.symlink_metadata().is_err(),
-    };
-    if is_free {
-        return Ok(());
-    }
-    let reason = "it is not an empty directory, and nothing is overwritten";
-    Err(Error::argument(place, reason, "name an empty or a new directory"))
 }
 
 #[cfg(test)]

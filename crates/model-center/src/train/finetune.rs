@@ -1,6 +1,7 @@
 //! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank, and its
 //! loop around the training step.
 
+use super::beside::Beside;
 use super::distill::Distiller;
 use super::division::check_layout;
 use super::model_options::open_options;
@@ -138,6 +139,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
         // Before the ranks meet in the next line: after it, one that is ahead already allocates its weights.
         memory_limit::check(setup, resolved, launch)?;
     }
+    let beside = Beside::of(config, &control)?;
     let ranks = group.communicator(&opened, ranks)?;
     let machine = Machine::here(cpu.instruction_set, opened.cuda.map(|_| opened.backend.name().to_string()));
     let backend = opened.backend;
@@ -162,7 +164,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     }
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
-    let mut run = Run::create((config, resolved), begin, &trainer, display)?;
+    let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;
     // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
     let measured = || if on_processors { measure_peak(threads, cpu.instruction_set) } else { 0.0 };
     let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);

@@ -79,7 +79,7 @@ impl Run<'_> {
         self.end(trainer, reason.name(), true)?;
         self.display.finish();
         let Some(files) = &mut self.files else { return Ok(()) };
-        files.output.finish()?;
+        files.output.finish(trainer.steps(), reason)?;
         let mut lines = Vec::new();
         if let (Some(before), Some(after)) = (&before, &after) {
             lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);

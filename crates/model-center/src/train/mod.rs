@@ -26,6 +26,7 @@
 
 mod agree;
 mod batches;
+mod beside;
 mod checkpointer;
 mod class_weights;
 mod contrastive;
@@ -76,7 +77,7 @@ pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use model_options::{open_options, save_options};
 pub use preconditions::{FinetuneOptions, on_ranks};
-pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
+pub use resume::{CheckpointPath, Resume, passed_over_warning, recipe_of, store_directory};
 pub use run_data::{EvalSet, RunData};
 pub use setup::{Setup, prepare};
 pub use step_trainer::{StepOutcome, StepTrainer, StepTraining};

@@ -2,12 +2,20 @@
 
 use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
 use super::save;
+use crate::file::{open_regular, printable};
 use crate::formats::ModelCaches;
 use crate::recipe::{Resolved, SaveWhich, is_of_schedule};
-use crate::run::{CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, OutputFault, RECIPE_FILE, console};
+use crate::run::{
+    CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, OutputFault, RECIPE_FILE, StopReason, console,
+};
 use crate::{Error, Result};
-use bmtrain_dist::checkpoint::FailPoints;
+use bmtrain_dist::checkpoint::{FailPoints, Store};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 use std::time::SystemTime;
+
+/// More than a record of an end has.
+const MOST_RECORD_BYTES: u64 = 1 << 16;
 
 /// What a run is asked for beside its recipe.
 #[derive(Debug, Clone)]
@@ -127,14 +135,68 @@ fn has_recipe(resolved: &Resolved) -> bool {
     recipe_of(&resolved.output.dir).is_some_and(|text| resolved.changes(&text).is_ok())
 }
 
+/// Why a run is not finished although its marker states it: no record of its end, or a checkpoint of a later step. A
+/// program that finishes a run records how it ended; before it did, the last record of the metrics was of the end.
+fn contradiction(resolved: &Resolved) -> Result<Option<String>> {
+    let dir = &resolved.output.dir;
+    let ended = match OutputDirectory::ended(dir)? {
+        Some(ended) => ended.step,
+        None => match last_record(&dir.join(&resolved.log.metrics)) {
+            Some(LastRecord { kind, reason, step }) if kind == "end" && is_of_end(&reason) => step,
+            Some(LastRecord { kind, reason, step }) if kind == "end" => {
+                return Ok(Some(format!(
+                    "by its metrics it ended after step {step} with \"{}\"",
+                    printable(&reason, 60)
+                )));
+            }
+            _ => return Ok(Some("neither it nor the metrics record an end".to_owned())),
+        },
+    };
+    let checkpoints = dir.join(CHECKPOINT_DIRECTORY);
+    let newest = if checkpoints.is_dir() { Store::open(&checkpoints)?.list()?.into_iter().next() } else { None };
+    let later = newest.filter(|name| name.step() > ended);
+    Ok(later.map(|name| format!("it ended after step {ended}, and {name} is later")))
+}
+
+/// Whether a run that ends for this reason is finished.
+fn is_of_end(reason: &str) -> bool {
+    StopReason::ALL.iter().any(|known| *known != StopReason::Request && known.name() == reason)
+}
+
+/// What is read of the last record of a metrics file.
+#[derive(Debug, serde::Deserialize)]
+struct LastRecord {
+    kind: String,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    step: u64,
+}
+
+/// The last record of a metrics file, if there is one.
+fn last_record(path: &Path) -> Option<LastRecord> {
+    let (mut file, length) = open_regular(path).ok()?;
+    file.seek(SeekFrom::Start(length.saturating_sub(MOST_RECORD_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.take(MOST_RECORD_BYTES).read_to_end(&mut end).ok()?;
+    let line = end.trim_ascii_end().rsplit(|byte| *byte == b'\n').next()?;
+    serde_json::from_slice(line).ok()
+}
+
 /// Whether the run in the output directory is finished and nothing is to be done. Every rank checks that its models are
 /// undamaged, so that all end with the same exit code.
 pub(super) fn is_finished(resolved: &Resolved, options: &FinetuneOptions, is_first: bool) -> Result<bool> {
     let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
     let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
     let earlier = OutputDirectory::check(dir, &resolved.recipe_hash(), options.if_there());
-    let is_finished =
+    let mut is_finished =
         !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
+    if is_finished && let Some(reason) = contradiction(resolved)? {
+        is_finished = false;
+        if is_first {
+            console::note(&format!("warning: {MARKER} states that the run is finished, but {reason}: it goes on"));
+        }
+    }
     if is_finished && !options.dry_run && resolved.save.which != SaveWhich::None {
         save::check_finished(dir, dir.join(CHECKPOINT_DIRECTORY).is_dir())?;
     }

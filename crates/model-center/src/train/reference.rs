@@ -12,7 +12,9 @@ use crate::file::read_text;
 use crate::run::{REFERENCE_FILE, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::Ctx;
+use bmtrain_dist::checkpoint::ContentHash;
 use bmtrain_dist::param::widen;
+use std::fmt;
 use std::time::Instant;
 
 /// Of the training and the evaluation data.
@@ -21,16 +23,49 @@ type StoredPairs = (PairLogProbs, PairLogProbs);
 /// Two numbers of at most 16 characters for each of at most 2^32 samples.
 const MAX_BYTES: u64 = 1 << 37;
 
+/// What the file begins with, before its hash; earlier versions wrote none.
+const HASH: &str = "blake3 ";
+
+/// What a file holds that can be used.
+#[derive(Debug, PartialEq)]
+struct Stored {
+    pairs: StoredPairs,
+    /// Whether it vouches for its numbers.
+    has_hash: bool,
+}
+
+/// Why there are no stored log-probabilities to use.
+#[derive(Debug, PartialEq)]
+enum Unusable {
+    Missing,
+    OtherSamples,
+    Damaged(&'static str),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::Missing => f.write_str("is missing"),
+            Unusable::OtherSamples => f.write_str("is not of the samples of this run"),
+            Unusable::Damaged(what) => write!(f, "is damaged: {what}"),
+        }
+    }
+}
+
 impl Run<'_> {
     /// Knows the log-probabilities of the reference model, where it is not the model without its updates. A run that is
     /// resumed from `choice` reads them from the file of the run that saved it. Where there is none, they are computed
     /// from the weights that the model has: a checkpoint of step 0 is loaded before, another one after.
-    /// [`Run::keep_reference`] writes the file.
+    /// [`Run::keep_reference`] writes the file, with a hash if its run `writes_hashes`, as earlier versions did not.
     ///
     /// # Errors
     /// A file that is not of these samples; none, where the run began with weights that neither the model nor the
     /// checkpoint has.
-    pub(super) fn prepare_reference(&mut self, trainer: &mut Trainer, choice: Option<&Choice>) -> Result<()> {
+    pub(super) fn prepare_reference(
+        &mut self,
+        trainer: &mut Trainer,
+        (choice, writes_hashes): (Option<&Choice>, bool),
+    ) -> Result<()> {
         let Some(preference) = &trainer.preference else { return Ok(()) };
         if matches!(preference.reference, Reference::None) {
             return Ok(());
@@ -41,7 +76,11 @@ impl Run<'_> {
         let own = &config.resolved.output.dir;
         let path = choice.map_or_else(|| own.clone(), Choice::run_directory).join(REFERENCE_FILE);
         let found = match choice.is_some() && is_first && path.is_file() {
-            true => read_text(&path, MAX_BYTES)?,
+            true => read_text(&path, MAX_BYTES).or_else(|error| match error {
+                // Not text, as only damage makes it.
+                Error::Model { reason, .. } => Ok(reason),
+                other => Err(other),
+            })?,
             false => String::new(),
         };
         let found = trainer.team.first_text(&found)?;
@@ -59,26 +98,44 @@ impl Run<'_> {
             let reason = "the file is missing, and the run began with the weights of another one";
             return Err(Error::data(place, reason, fix));
         }
-        let parsed = parse(&found, train, eval);
-        let is_of_others = parsed.is_none() && !found.is_empty();
-        if is_of_others && !(can_compute && config.options.accept_change) {
-            return Err(Error::data(place, "it is not of the samples of this run", fix));
+        let of = |data: &RunData| (data.fingerprint().to_owned(), data.len());
+        let parsed = match found.is_empty() {
+            true => Err(Unusable::Missing),
+            false => parse(&found, &of(train), eval.map(of).as_ref()),
+        };
+        let parsed = match parsed {
+            // Its run writes hashes: a file without one was edited.
+            Ok(Stored { has_hash: false, .. }) if writes_hashes => Err(Unusable::Damaged("it has no hash")),
+            other => other,
+        };
+        let is_accepted = |unusable: &Unusable| match unusable {
+            Unusable::Missing => true,
+            // The file is a cache: what cannot be believed is computed again.
+            Unusable::Damaged(_) => can_compute,
+            Unusable::OtherSamples => can_compute && config.options.accept_change,
+        };
+        if let Err(unusable) = &parsed
+            && !is_accepted(unusable)
+        {
+            return Err(Error::data(place, format!("it {unusable}"), fix));
         }
-        let ((train, eval), note) = if let Some(stored) = parsed {
+        let ((train, eval), note) = if let Ok(Stored { pairs, has_hash }) = parsed {
             let is_own = choice.is_some_and(|choice| choice.is_own);
-            (stored, (!is_own).then(|| format!("log-probabilities of the reference model from {place}")))
+            let unknown = "of an earlier version, which recorded no hash of them";
+            let note = match (is_own, has_hash) {
+                (_, false) => Some(format!("log-probabilities of the reference model from {place}, {unknown}")),
+                (false, true) => Some(format!("log-probabilities of the reference model from {place}")),
+                (true, true) => None,
+            };
+            (pairs, note)
         } else if let Some((stored, note)) = self.compute_reference(trainer, train, eval)? {
-            let why = if is_of_others { "is of other samples" } else { "is missing" };
-            (stored, Some(if choice.is_some() { format!("{note}: {place} {why}") } else { note }))
+            let why = parsed.err().filter(|_| choice.is_some());
+            (stored, Some(why.map_or_else(|| note.clone(), |why| format!("{note}: {place} {why}"))))
         } else {
             self.decision.stop = Some(StopReason::Request);
             return Ok(());
         };
-        if let Some(note) = note.filter(|_| is_first) {
-            self.display.note(&note);
-            // For the log of the run, which is not open yet.
-            self.first_notes.push(note);
-        }
+        note.into_iter().for_each(|note| self.note_first(note));
         if let Some(preference) = &mut trainer.preference {
             preference.reference = Reference::Stored { train, eval };
         }
@@ -100,6 +157,15 @@ impl Run<'_> {
             None => Some(Vec::new()),
         };
         let Some(of_eval) = of_eval else { return Ok(None) };
+        for (part, pairs) in [("training", &of_train), ("evaluation", &of_eval)] {
+            if let Some(sample) = pairs.iter().position(|pair| !pair.iter().all(|number| number.is_finite())) {
+                return Err(Error::Diverged {
+                    place: format!("reference model, sample {sample} of the {part} data"),
+                    reason: "the log-probabilities of its completions are not finite".to_owned(),
+                    fix: "check the weights of the model, and that its dtype can hold what it computes".to_owned(),
+                });
+            }
+        }
         let (pairs, seconds) = (of_train.len() + of_eval.len(), begin.elapsed().as_secs_f64());
         let note = format!("log-probabilities of the reference model: {pairs} pairs in {seconds:.1} s");
         Ok(Some(((of_train, of_eval), note)))
@@ -111,9 +177,9 @@ impl Run<'_> {
             return Ok(());
         };
         let setup = &self.config.setup;
-        let eval = setup.eval.first().map(|set| (&set.data, eval));
+        let eval = setup.eval.first().map(|set| (set.data.fingerprint(), eval));
         let Some(files) = &mut self.files else { return Ok(()) };
-        let text = to_text(std::iter::once((&setup.train, train)).chain(eval));
+        let text = to_text(std::iter::once((setup.train.fingerprint(), train)).chain(eval));
         files.output.write(REFERENCE_FILE, text.as_bytes())?;
         Ok(())
     }
@@ -142,35 +208,80 @@ fn log_probs_of_all(trainer: &Trainer, data: &RunData, size: usize) -> Result<Op
     Ok(is_complete.then_some(found))
 }
 
-/// For each part a line with the fingerprint of its samples, and a line for each sample. Numbers read back as the same
-/// bits.
-fn to_text<'a>(parts: impl Iterator<Item = (&'a RunData, &'a PairLogProbs)>) -> String {
+/// A line with the hash of all that follows; for each part a line with the fingerprint of its samples, and a line for
+/// each sample. Numbers read back as the same bits.
+fn to_text<'a>(parts: impl Iterator<Item = (&'a str, &'a PairLogProbs)>) -> String {
     let mut text = String::new();
-    for (data, pairs) in parts {
-        text += &format!("samples {}\n", data.fingerprint());
+    for (fingerprint, pairs) in parts {
+        text += &format!("samples {fingerprint}\n");
         for [chosen, rejected] in pairs {
             text += &format!("{chosen:?} {rejected:?}\n");
         }
     }
-    text
+    format!("{HASH}{}\n{text}", ContentHash::of(text.as_bytes()))
 }
 
-/// What [`to_text`] wrote of these samples; `None` of any other text.
-fn parse(text: &str, train: &RunData, eval: Option<&RunData>) -> Option<StoredPairs> {
-    let mut lines = text.lines();
-    let mut part = |data: &RunData| -> Option<PairLogProbs> {
-        let fingerprint = lines.next()?.strip_prefix("samples ")?;
-        if fingerprint != data.fingerprint() {
-            return None;
-        }
-        let pair = |line: &str| {
-            let (chosen, rejected) = line.split_once(' ')?;
-            Some([chosen.parse().ok()?, rejected.parse().ok()?])
-        };
-        let pairs = lines.by_ref().take(data.len() as usize).map(pair).collect::<Option<PairLogProbs>>()?;
-        (pairs.len() as u64 == data.len()).then_some(pairs)
+/// The fingerprint of samples, and their number.
+type OfSamples = (String, u64);
+
+/// What [`to_text`] wrote of these samples.
+fn parse(text: &str, train: &OfSamples, eval: Option<&OfSamples>) -> Result<Stored, Unusable> {
+    let (body, has_hash) = match text.strip_prefix(HASH).and_then(|rest| rest.split_once('\n')) {
+        Some((hash, body)) if ContentHash::parse(hash) == Some(ContentHash::of(body.as_bytes())) => (body, true),
+        Some(_) => return Err(Unusable::Damaged("its hash differs")),
+        None => (text, false),
     };
-    let of_train = part(train)?;
-    let of_eval = eval.map_or(Some(Vec::new()), part)?;
-    lines.next().is_none().then_some((of_train, of_eval))
+    let mut lines = body.lines();
+    let mut part = |(samples, count): &OfSamples| {
+        let line = lines.next().and_then(|line| line.strip_prefix("samples "));
+        let fingerprint = line.ok_or(Unusable::Damaged("a line is missing"))?;
+        if fingerprint != samples {
+            return Err(Unusable::OtherSamples);
+        }
+        let pairs = lines.by_ref().take(*count as usize).map(pair).collect::<Option<PairLogProbs>>();
+        let pairs = pairs.ok_or(Unusable::Damaged("a line is not two finite numbers"))?;
+        if pairs.len() as u64 == *count { Ok(pairs) } else { Err(Unusable::Damaged("lines are missing")) }
+    };
+    let pairs = (part(train)?, eval.map_or(Ok(Vec::new()), part)?);
+    if lines.next().is_some() {
+        return Err(Unusable::OtherSamples);
+    }
+    Ok(Stored { pairs, has_hash })
+}
+
+/// The numbers of a line.
+fn pair(line: &str) -> Option<[f32; 2]> {
+    let (chosen, rejected) = line.split_once(' ')?;
+    let pair: [f32; 2] = [chosen.parse().ok()?, rejected.parse().ok()?];
+    pair.iter().all(|number| number.is_finite()).then_some(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_numbers_come_back_and_damaged_ones_are_never_believed() {
+        let (train, eval) = (vec![[-1.5, -2.25e-7], [-3.0, -0.1]], vec![[-4.0, -5.0]]);
+        let text = to_text([("a", &train), ("b", &eval)].into_iter());
+        let of = |name: &str, count| (name.to_owned(), count);
+        let read = |text: &str| parse(text, &of("a", 2), Some(&of("b", 1)));
+        assert_eq!(read(&text), Ok(Stored { pairs: (train.clone(), eval.clone()), has_hash: true }));
+        // Every byte counts.
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            assert!(matches!(read(std::str::from_utf8(&bytes).unwrap()), Err(Unusable::Damaged(_))), "byte {at}");
+            assert!(matches!(read(&text[..at]), Err(Unusable::Damaged(_))), "cut at {at}");
+        }
+        assert_eq!(parse(&text, &of("c", 2), Some(&of("b", 1))), Err(Unusable::OtherSamples));
+        assert_eq!(parse(&text, &of("a", 2), None), Err(Unusable::OtherSamples));
+        // Earlier versions wrote no hash.
+        let (_, old) = text.split_once('\n').unwrap();
+        assert_eq!(read(old), Ok(Stored { pairs: (train, eval), has_hash: false }));
+        for wrong in ["NaN", "inf", "x"] {
+            let damaged = Unusable::Damaged("a line is not two finite numbers");
+            assert_eq!(read(&old.replace("-0.1", wrong)), Err(damaged));
+        }
+    }
 }

@@ -20,6 +20,7 @@ use bmtrain_dist::checkpoint::{TrainingState, load_parameters, restore, restore_
 use bmtrain_dist::optim::{Schedule, Scheduler};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -29,6 +30,9 @@ const MAX_RECIPE_BYTES: u64 = 1 << 20;
 
 /// The member of the manifest's layout that holds the seconds trained: they depend on the clock, so they are no state.
 const SECONDS: &str = "train_seconds";
+
+/// The member of the manifest's layout that holds the length of the metrics file.
+pub(super) const METRICS_BYTES: &str = "metrics_bytes";
 
 /// Which checkpoint a run is resumed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,8 +280,7 @@ fn newest(directory: &Path, step: Option<u64>) -> Result<Option<Choice>> {
     let (checkpoint, passed_over) = match step {
         None => {
             let Newest { checkpoint, passed_over } = store.newest_verified()?;
-            let passed_over: Vec<String> =
-                passed_over.iter().map(|passed| format!("{}: {}", passed.name, passed.reason)).collect();
+            let passed_over: Vec<String> = passed_over.iter().map(ToString::to_string).collect();
             (checkpoint.map(|checkpoint| checkpoint.name().clone()), passed_over)
         }
         Some(step) => {
@@ -297,6 +300,11 @@ fn newest(directory: &Path, step: Option<u64>) -> Result<Option<Choice>> {
         )
         .into()),
     }
+}
+
+/// The warning for a newer checkpoint that is damaged, where an older one is taken.
+pub fn passed_over_warning(passed: impl fmt::Display) -> String {
+    format!("warning: a damaged checkpoint was passed over: {passed}")
 }
 
 impl Choice {
@@ -325,7 +333,7 @@ impl Choice {
     /// Warn of newer checkpoints that cannot be used.
     pub(super) fn warn(&self) {
         for passed in &self.passed_over {
-            console::note(&format!("warning: a damaged checkpoint was passed over: {passed}"));
+            console::note(&passed_over_warning(passed));
         }
     }
 
@@ -338,7 +346,7 @@ impl Choice {
         run_directory(&self.directory)
     }
 
-    fn place(&self) -> String {
+    pub(super) fn place(&self) -> String {
         self.directory.join(self.name.to_string()).display().to_string()
     }
 
@@ -352,16 +360,15 @@ impl Choice {
         Ok((checkpoint, state))
     }
 
-    /// Load parameters, optimizer state and progress of what [`Choice::read`] read into the trainer; returns the state
-    /// of the run, and what was taken of it.
+    /// Load parameters, optimizer state and progress of what [`Choice::read`] read into the trainer, as these rules
+    /// state; returns the state of the run.
     pub(super) fn load(
         &self,
-        config: &RunConfig,
         trainer: &mut Trainer,
         (checkpoint, state): (Checkpoint, RunState),
-    ) -> Result<(RunState, Rules)> {
+        rules: &Rules,
+    ) -> Result<RunState> {
         let manifest = checkpoint.manifest();
-        let rules = Rules::of(config, &self.place(), manifest, &state)?;
         let restored = if rules.optimizer_state { restore } else { restore_without_optimizer_state };
         restored(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;
         if let Some(schedule) = rules.kept_schedule {
@@ -374,7 +381,7 @@ impl Choice {
             guard.load(watched);
         }
         trainer.resume(TrainingProgress { step: manifest.step, samples, tokens }, earlier);
-        Ok((state, rules))
+        Ok(state)
     }
 
     /// Load the weights alone.

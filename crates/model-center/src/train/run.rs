@@ -3,10 +3,11 @@
 //! Defines [`Run`]; how it ends is in `finish.rs`, how it starts in `start.rs`, its model directories in `save.rs`.
 
 use super::agree::Decision;
+use super::beside::{BESIDE, Beside};
 use super::checkpointer::{Checkpointer, check_disk};
 use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
-use super::resume::{RunState, SavedEval, SavedLastEval};
+use super::resume::{METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
 use super::run_times::RunTimes;
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
@@ -32,6 +33,8 @@ pub(super) struct Run<'a> {
     /// The directory of checkpoints, on all ranks.
     pub(super) checkpoints: PathBuf,
     pub(super) checkpointer: Checkpointer,
+    /// What the run reads that is in no checkpoint.
+    pub(super) beside: Beside,
     pub(super) display: Progress,
     pub(super) evaluation: Option<Evaluation>,
     pub(super) best: BestTracker,
@@ -115,7 +118,7 @@ impl<'a> Run<'a> {
     /// A directory that holds something else; a full disk.
     pub(super) fn create(
         (config, recipe): (&'a RunConfig, &'a Resolved),
-        begin: Instant,
+        (begin, beside): (Instant, Beside),
         trainer: &Trainer,
         display: Progress,
     ) -> Result<Self> {
@@ -136,6 +139,7 @@ impl<'a> Run<'a> {
             files,
             checkpointer: Checkpointer::new(config, &checkpoints, is_first)?,
             checkpoints,
+            beside,
             display,
             evaluation: Evaluation::new(setup, resolved)?,
             best: BestTracker::new(resolved.eval.metric, resolved.train.early_stop),
@@ -171,11 +175,14 @@ impl<'a> Run<'a> {
         let mut state = RunState::of(self.config, trainer, self.best.state(), eval_before, last_eval)?;
         state.other_weights = self.other_weights;
         // The log must be on disk at least as far as the checkpoint.
+        let mut layout = layout(self.config, trainer);
+        layout.insert(BESIDE.to_owned(), self.beside.to_value());
         if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
             log.sync()?;
+            layout.insert(METRICS_BYTES.to_owned(), log.bytes()?.into());
         }
         let best_step = self.best_step().filter(|_| !self.best_is_lost);
-        let note = self.checkpointer.begin(self.config, trainer, state, best_step)?;
+        let note = self.checkpointer.begin(self.config, trainer, (state, layout), best_step)?;
         self.note(note);
         let seconds = start.elapsed().as_secs_f64();
         self.times.saved(seconds);

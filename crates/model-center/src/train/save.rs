@@ -88,7 +88,7 @@ impl Run<'_> {
         };
         let finish = || {
             let Some((staged, output)) = staged else { return Ok(()) };
-            let hashes = staged.hashes()?;
+            let hashes = FileHashes::of(staged.path())?;
             if let Some(name) = contents.expected.and_then(|expected| expected.first_difference(&hashes)) {
                 let reason = "neither the file nor the one made from the checkpoint of that step is as it was recorded";
                 let path = output.path().join(MODEL_DIRECTORY).join(name);

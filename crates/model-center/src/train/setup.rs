@@ -11,7 +11,7 @@ use crate::adapter::AdapterPlan;
 use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
-use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TextModel};
+use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
 use crate::recipe::{DataSource, LastBatch, ModelStart, Resolved};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
@@ -125,6 +125,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
     check_stacks(resolved, &samples.train, &*opened.model)?;
+    opened.check_tensor_ranks(resolved.parallel.tensor).map_err(|error| unfit(resolved, error))?;
     opened.model.check_save(&save_options(resolved, &start.directory))?;
     opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_training)?;
     if let Some(plan) = opened.adapter.as_ref().filter(|_| resolved.save.merged) {
@@ -219,7 +220,7 @@ fn sketch(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart, label
 /// The family knows that it has no such head, but not who asked for it.
 fn unfit(resolved: &Resolved, error: Error) -> Error {
     let Error::Argument { place, reason, fix } = error else { return error };
-    if place.starts_with("adapter.") {
+    if place.starts_with("adapter.") || place == TENSOR_RANKS {
         return Error::recipe(resolved.place(&place), reason, fix);
     }
     let source = &resolved.data.source;

@@ -1,7 +1,8 @@
 //! The start of a run: from the model directory's weights, from a checkpoint's, or resumed.
 
+use super::beside::{BESIDE, BesideChange};
 use super::finetune::RunConfig;
-use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
+use super::resume::{CheckpointPath, Choice, METRICS_BYTES, RunState, SavedEval, SavedLastEval, choose, named};
 use super::resume_rules::Rules;
 use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::run_data;
@@ -14,6 +15,7 @@ use crate::run::{
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
+use serde_json::{Map, Value};
 
 /// The weight of a failure of the run itself: three without a new checkpoint are too many. Another rank's failure
 /// weighs 1.
@@ -54,7 +56,7 @@ impl Run<'_> {
                 self.load_weights(trainer, at)?;
             }
             self.other_weights = options.init_from.is_some();
-            self.prepare_reference(trainer, None)?;
+            self.prepare_reference(trainer, (None, true))?;
             self.open_log(false)?;
             self.keep_reference(trainer)?;
             self.log_start(trainer, threads, machine)?;
@@ -62,23 +64,29 @@ impl Run<'_> {
             return Ok(());
         };
         let saved = choice.read()?;
+        let rules = Rules::of(self.config, &choice.place(), saved.0.manifest(), &saved.1)?;
+        let layout = saved.0.manifest().facts.layout.clone();
+        let changed = self.compare_beside(&choice, &layout)?;
         self.other_weights = options.init_from.is_some() || saved.1.other_weights;
         let begins = choice.name.step() == 0;
+        let writes_hashes = layout.contains_key(BESIDE);
         if !begins {
-            self.prepare_reference(trainer, Some(&choice))?;
+            self.prepare_reference(trainer, (Some(&choice), writes_hashes))?;
         }
-        let (state, rules) = choice.load(self.config, trainer, saved)?;
+        let state = choice.load(trainer, saved, &rules)?;
         // The weights of step 0 are those that training begins with, wherever they are from.
         if begins {
-            self.prepare_reference(trainer, Some(&choice))?;
+            self.prepare_reference(trainer, (Some(&choice), writes_hashes))?;
         }
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
         trainer.team.gather(&[0.0])?;
         self.best.load_state(&state.best);
         self.check_best(trainer, &choice)?;
+        let metrics = self.missing_metrics(&choice, &layout);
         self.open_log(true)?;
         self.keep_reference(trainer)?;
-        self.resume(trainer, &choice, state, &rules)?;
+        self.note(metrics);
+        self.resume(trainer, (&choice, &changed), state, &rules)?;
         self.decision = trainer.agree()?;
         Ok(())
     }
@@ -130,7 +138,53 @@ impl Run<'_> {
         })
     }
 
-    fn resume(&mut self, trainer: &Trainer, choice: &Choice, state: RunState, rules: &Rules) -> Result<()> {
+    /// Show a line before the log of the run is open, and keep it for that.
+    pub(super) fn note_first(&mut self, note: String) {
+        if self.files.is_some() {
+            self.display.note(&note);
+            self.first_notes.push(note);
+        }
+    }
+
+    /// What the run reads beside the checkpoint and is not as it was; a line for each, where that is accepted.
+    ///
+    /// # Errors
+    /// A change that is not accepted.
+    fn compare_beside(&mut self, choice: &Choice, layout: &Map<String, Value>) -> Result<Vec<String>> {
+        let Some(changes) = self.beside.changes(layout) else {
+            let note = "the checkpoint is of an earlier version, which recorded no hashes of the files beside it: \
+                        whether model, tokenizer and test data are what they were is not known";
+            self.note_first(note.to_owned());
+            return Ok(Vec::new());
+        };
+        let fix = "bring it back as it was, or add --accept-change to go on with what is there now";
+        match BesideChange::refusal(&changes, &choice.name.to_string(), fix) {
+            Some(error) if !self.config.options.accept_change => Err(error),
+            _ => Ok(changes.iter().map(BesideChange::line).collect()),
+        }
+    }
+
+    /// A line where the metrics file lacks records that it had when the run's own checkpoint was saved.
+    fn missing_metrics(&self, choice: &Choice, layout: &Map<String, Value>) -> Option<String> {
+        let files = self.files.as_ref().filter(|_| choice.is_own)?;
+        let then = layout.get(METRICS_BYTES)?.as_u64()?;
+        let path = files.output.path().join(&self.config.resolved.log.metrics);
+        let what = match std::fs::metadata(&path) {
+            Ok(found) if found.len() >= then => return None,
+            Ok(found) => format!("has {} bytes, and had {then}", found.len()),
+            Err(_) => format!("is missing, and had {then} bytes"),
+        };
+        let (path, name) = (path.display(), &choice.name);
+        Some(format!("warning: {path} {what} when {name} was saved: records of earlier steps are lost"))
+    }
+
+    fn resume(
+        &mut self,
+        trainer: &Trainer,
+        (choice, changed): (&Choice, &[String]),
+        state: RunState,
+        rules: &Rules,
+    ) -> Result<()> {
         self.eval_before = state.eval_before.map(SavedEval::into_result).transpose()?;
         self.last_eval = match state.last_eval {
             None => None,
@@ -157,11 +211,12 @@ impl Run<'_> {
         choice.warn();
         self.display.note(&format!("going on after step {}, from {}", trainer.steps(), choice.name));
         rules.notes().iter().for_each(|note| self.display.note(note));
+        changed.iter().for_each(|line| self.display.note(&format!("warning: another file than before: {line}")));
         self.log(&ResumeRecord {
             step: trainer.steps(),
             checkpoint: choice.name.to_string(),
             passed_over: choice.passed_over.len() as u64,
-            changed: self.config.changes.clone(),
+            changed: self.config.changes.iter().chain(changed).cloned().collect(),
             fresh_optimizer: !rules.optimizer_state,
             kept_schedule: rules.kept_schedule.is_some(),
             unix_seconds: unix_seconds(),

@@ -345,6 +345,14 @@ fn the_hash_changes_with_what_is_computed_and_with_nothing_else() {
     ] {
         assert_eq!(hash(&[same]), hash(&[]), "{same}");
     }
+    let pretraining = "[model]\ninit = \"random\"\nfamily = \"gpt2\"\ntokenizer = \"t\"\n[data]\ntask = \"pretrain\"\n\
+                       corpora = [\"books\"]\nsequence_length = 16\n[train]\nsteps = 6\n[output]\ndir = \"run\"\n";
+    let threads = |count: &str| load(pretraining, &[&format!("data.loading_threads={count}")]);
+    let [one, three] = ["1", "3"].map(threads);
+    assert_eq!([one.recipe_hash(), one.hash_without_schedule()], [three.recipe_hash(), three.hash_without_schedule()]);
+    assert!(one.changes(&three.to_toml()).unwrap().is_empty());
+    // As earlier versions hashed the default.
+    assert!(three.hashed_toml().contains("loading_threads = 1\n") && three.to_toml().contains("loading_threads = 3\n"));
     for other in [
         "train.seed=1",
         "train.lr=1e-5",

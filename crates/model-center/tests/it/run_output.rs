@@ -1,6 +1,6 @@
 //! Output directories: what they accept, what they refuse, and their contents after a run.
 
-use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, layout_error, render_error};
+use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, StopReason, layout_error, render_error};
 use std::path::{Path, PathBuf};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -427,7 +427,7 @@ fn a_run_is_continued_with_all_it_left_but_what_was_being_prepared() {
     drop(directory.metrics("metrics.jsonl").unwrap());
     let metrics = std::fs::read_to_string(temp.path().join("metrics.jsonl")).unwrap();
     assert_eq!(metrics, "{\"kind\":\"step\"}\n", "a line that was cut off is removed, the others stay");
-    directory.finish().unwrap();
+    directory.finish(8, StopReason::Steps).unwrap();
     drop(directory);
     assert_eq!(names(temp.path()), ["metrics.jsonl", "recipe.toml", MARKER]);
     assert_eq!(OutputDirectory::check(temp.path(), HASH, go_on).unwrap(), Earlier::Finished);

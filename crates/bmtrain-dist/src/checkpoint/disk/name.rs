@@ -92,6 +92,11 @@ pub(super) fn is_leftover(name: &str) -> bool {
     parts.is_some_and(|(step, id)| step.parse::<u64>().is_ok_and(|n| n.to_string() == step) && is_id(id))
 }
 
+/// The id of the save that left a directory of this name.
+pub(super) fn id_of(name: &str) -> Option<&str> {
+    name.strip_prefix("step-").and_then(|rest| rest.split_once(".tmp-")).map(|(_, id)| id)
+}
+
 pub(super) fn shard_file(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }

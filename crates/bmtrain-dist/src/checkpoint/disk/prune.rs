@@ -73,8 +73,16 @@ impl Store {
     /// one rank; never while another process saves here. Returns the names of the removed directories. One that
     /// contains anything foreign is kept, with a warning.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
+        self.remove_leftovers_of(|_| true)
+    }
+
+    /// The same of the saves alone whose ids `is_left` knows to be interrupted ones, also while other processes save
+    /// here.
+    pub fn remove_leftovers_of(&self, is_left: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this directory", &e))?;
-        let ours = |(name, kind): &(String, EntryKind)| *kind == EntryKind::Directory && name::is_leftover(name);
+        let ours = |(name, kind): &(String, EntryKind)| {
+            *kind == EntryKind::Directory && name::is_leftover(name) && is_left(name::id_of(name).unwrap_or_default())
+        };
         let mut removed = Vec::new();
         for (directory, _) in entries.into_iter().filter(ours) {
             if self.remove_directory(&directory)? {

@@ -32,7 +32,7 @@ pub struct Newest {
     pub passed_over: Vec<PassedOver>,
 }
 
-/// A checkpoint that was not used.
+/// A checkpoint that was not used. Displays as its name and the reason.
 #[derive(Debug, Clone)]
 pub struct PassedOver {
     /// Its name.
@@ -195,6 +195,12 @@ impl Store {
     pub(super) fn place_of(&self, directory: &str, file: &str) -> String {
         let separator = if file.is_empty() { "" } else { "/" };
         format!("{}/{directory}{separator}{file}", self.place())
+    }
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.reason)
     }
 }
 

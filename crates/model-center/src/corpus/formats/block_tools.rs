@@ -30,7 +30,7 @@ pub fn shuffle_blocks(from: &Path, to: &Path, seed: u64, bucket_bytes: u64) -> R
         files.iter().fold((0, 0), |(records, bytes), file| (records + file.records, bytes + file.bytes));
     let mut writer = BlockWriter::create(to, Records::open(from, first)?.block_bytes())?;
     let buckets = bytes.div_ceil(bucket_bytes.max(1)).clamp(1, 512);
-    let mut dealt = (0..buckets).map(|_| Bucket::create(to)).collect::<Result<Vec<_>>>()?;
+    let mut dealt = (0..buckets).map(|_| Bucket::create(writer.directory())).collect::<Result<Vec<_>>>()?;
     let order = Permutation::new(Key::new(seed, "corpus blocks"), [0; 3], records);
     let (mut number, mut pickle) = (0, Vec::new());
     for file in files {

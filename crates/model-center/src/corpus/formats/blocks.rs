@@ -14,7 +14,7 @@ use super::super::positioned::PositionedFile;
 use super::block_files::{BlockFile, BlockFiles};
 use super::numpy::{Pickled, list, read_pickle};
 use super::{DocumentPart, DocumentWriter, StatedCounts, TokenDocuments, require_free};
-use crate::file::AtomicFile;
+use crate::file::{AtomicFile, StagedDirectory};
 use crate::formats::pickle::PlainPickle;
 use crate::{Error, Result};
 
@@ -167,6 +167,8 @@ impl TokenDocuments for BlockDocuments {
 #[derive(Debug)]
 pub(super) struct BlockWriter {
     directory: PathBuf,
+    /// Of a dataset of its own.
+    staged: Option<StagedDirectory>,
     name: String,
     file: AtomicFile,
     out: BufWriter<std::fs::File>,
@@ -180,13 +182,17 @@ pub(super) struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Begins a dataset of its own.
+    /// Begins a dataset of its own, whose directory appears when it is whole.
     pub(super) fn create(directory: &Path, block_bytes: u64) -> Result<BlockWriter> {
         require_free(directory)?;
-        std::fs::create_dir(directory).map_err(|error| {
-            Error::file("make", directory, error, "make the directory that it is to be in, where you may write")
-        })?;
-        BlockWriter::add_to(directory, "data", block_bytes)
+        let staged = StagedDirectory::create(directory.to_owned())?;
+        let begun = BlockWriter::add_to(staged.path(), "data", block_bytes)?;
+        Ok(BlockWriter { staged: Some(staged), ..begun })
+    }
+
+    /// Where the files are while they are written.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Begins a file of a dataset, which must not have one of this name.
@@ -200,6 +206,7 @@ impl BlockWriter {
         let out = BufWriter::with_capacity(1 << 20, file.file().try_clone().map_err(|error| file.refused(error))?);
         Ok(BlockWriter {
             directory: directory.to_owned(),
+            staged: None,
             name: name.to_owned(),
             file,
             out,
@@ -255,7 +262,8 @@ impl BlockWriter {
             false => BlockFiles::default(),
         };
         files.append(self.name, self.blocks, self.records, self.bytes);
-        files.write(&self.directory)
+        files.write(&self.directory)?;
+        self.staged.map_or(Ok(()), |staged| staged.commit().map(drop))
     }
 }
 

@@ -1,23 +1,24 @@
 //! Writing shards of documents as NumPy arrays of objects, and `sizes.txt` last: a directory without it is not whole.
+//! The directory appears with all of them.
 //!
 //! Defines [`NpyShards`]; `npy_shards` reads them.
 
 use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::super::npy::header;
 use super::super::token_type::TokenType;
 use super::npy_shards::SIZES;
 use super::numpy::{global, integer, text};
 use super::{DocumentWriter, require_free};
-use crate::file::{AtomicFile, write_atomic};
+use crate::file::{AtomicFile, StagedDirectory, write_atomic};
 use crate::formats::pickle::opcode;
 use crate::{Error, Result};
 
 /// Writes shards of documents.
 #[derive(Debug)]
 pub(super) struct NpyShards {
-    directory: PathBuf,
+    directory: StagedDirectory,
     token: TokenType,
     shard_documents: u64,
     sizes: serde_json::Map<String, serde_json::Value>,
@@ -31,11 +32,9 @@ impl NpyShards {
         if shard_documents == 0 {
             return Err(Error::argument("--shard-documents", "shards of 0 documents", "use 1 or more"));
         }
-        std::fs::create_dir(directory).map_err(|error| {
-            Error::file("make", directory, error, "make the directory that it is to be in, where you may write")
-        })?;
+        let directory = StagedDirectory::create(directory.to_owned())?;
         let (open, sizes, document) = (None, serde_json::Map::new(), Vec::new());
-        Ok(NpyShards { directory: directory.to_owned(), token, shard_documents, sizes, open, document })
+        Ok(NpyShards { directory, token, shard_documents, sizes, open, document })
     }
 
     fn end_shard(&mut self) -> Result<()> {
@@ -59,7 +58,7 @@ impl DocumentWriter for NpyShards {
         }
         if self.open.is_none() {
             let name = format!("Data16-{}.npy", self.sizes.len());
-            self.open = Some(ShardWriter::create(&self.directory.join(name), self.token)?);
+            self.open = Some(ShardWriter::create(&self.directory.path().join(name), self.token)?);
         }
         if let Some(shard) = &mut self.open {
             shard.add(&self.document)?;
@@ -71,7 +70,8 @@ impl DocumentWriter for NpyShards {
     fn finish(mut self: Box<Self>) -> Result<()> {
         self.end_shard()?;
         let text = serde_json::Value::Object(self.sizes).to_string();
-        write_atomic(&self.directory.join(SIZES), text.as_bytes())
+        write_atomic(&self.directory.path().join(SIZES), text.as_bytes())?;
+        self.directory.commit().map(drop)
     }
 }
 

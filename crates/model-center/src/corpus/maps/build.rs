@@ -31,6 +31,10 @@ pub(super) struct Lengths {
 
 impl Lengths {
     /// Reads them: 4 bytes of memory for each sequence.
+    ///
+    /// # Errors
+    /// [`Error::Data`] for lengths that the token file does not have the ids for: maps would take space and time by
+    /// them.
     pub(super) fn read(file: &TokenFile, set: &DocumentSet, threads: usize) -> Result<Lengths> {
         let span = set.span();
         if span.end > file.sequences() {
@@ -46,6 +50,8 @@ impl Lengths {
         for (at, piece) in lengths.chunks_mut(LENGTHS).enumerate() {
             file.lengths(span.start + (at * LENGTHS) as u64, piece)?;
         }
+        let described = lengths.iter().map(|length| u64::from(*length)).sum();
+        file.require_tokens(format_args!("sequences {} to {} have", span.start, span.end), described)?;
         let mut read = Lengths { first: span.start, lengths, tokens: 0 };
         let pieces = set.len().div_ceil(PIECE) as usize;
         let sums = in_parallel(threads, pieces, |piece| {

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope, tokenizer, tokenizer_files};
 use crate::config::HfHeader;
 use crate::config::json::to_text;
-use crate::file::{printable, write_atomic};
-use crate::formats::directory::{require_empty, write_config};
+use crate::file::{StagedDirectory, printable, write_atomic};
+use crate::formats::directory::{CONFIG_FILE, write_config};
 use crate::formats::names::NotFinite;
 use crate::formats::names::finite::{self, CheckedTensor};
 use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
@@ -75,13 +75,14 @@ impl fmt::Display for Report {
 /// Write a GGUF file as the Hugging Face directory `out`, which is made if need be and must be empty.
 ///
 /// Numerics: quantised weights are decoded to f32, then rounded to `dtype`. Memory: one tensor at a time. An
-/// unsupported vocabulary leaves the directory without a tokenizer, as the [`Report`] states.
-/// `config.json` comes last: a directory without it is not complete.
+/// unsupported vocabulary leaves the directory without a tokenizer, as the [`Report`] states. The directory appears
+/// whole or not at all.
 pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
     let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
     let header = HfHeader { architecture: source.decoder().family.architecture().to_string(), dtype };
     header.torch_dtype()?;
-    require_empty(out)?;
+    let staged = StagedDirectory::for_result_anywhere(out, CONFIG_FILE)?;
+    let out = staged.path();
     let mut report = Report {
         family: source.decoder().family,
         dtype,
@@ -100,6 +101,7 @@ pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report
         config.insert(key.into(), json!(header.torch_dtype()?));
     }
     write_config(out, &config)?;
+    staged.commit()?;
     Ok(report)
 }
 

@@ -9,7 +9,7 @@ use bmtrain_core::dtype::DType;
 use bmtrain_core::limits::make_room;
 use serde_json::json;
 
-use super::super::directory::{copy_companions, require_empty, write_config};
+use super::super::directory::{CONFIG_FILE, copy_companions, write_config};
 use super::super::names::NotFinite;
 use super::super::names::finite::{self, CheckedTensor};
 use super::super::safetensors::{StoredDtype, TensorEntry, TensorSource, stored};
@@ -22,7 +22,7 @@ use super::names::Model;
 use super::pieces::Pieces;
 use crate::config::HfHeader;
 use crate::config::json::parse_object;
-use crate::file::read_text;
+use crate::file::{StagedDirectory, read_text};
 use crate::{Error, Result};
 
 /// The longest config.json.
@@ -89,7 +89,7 @@ impl fmt::Display for RankedReport {
 /// made if need be and must be empty. Nothing in the files is run.
 ///
 /// Numerics: values are as in the files, or as in ZeRO's f32 master weights where there are any, rounded to the dtype.
-/// Memory: one tensor at a time. `config.json` comes last: a directory without it is not complete.
+/// Memory: one tensor at a time. The directory appears whole or not at all.
 ///
 /// # Errors
 /// [`Error::Model`] for missing ranks, pieces that do not fit each other, tensors that are not known, and what the
@@ -108,12 +108,14 @@ pub fn ranked_to_directory(from: &Path, out: &Path, options: &RankedOptions) -> 
     for key in ["torch_dtype", "dtype"] {
         config.insert(key.into(), json!(header.torch_dtype()?));
     }
-    require_empty(out)?;
+    let staged = StagedDirectory::for_result_anywhere(out, CONFIG_FILE)?;
+    let out = staged.path();
     let not_finite = write_weights(&pieces, &model, out, dtype)?;
     if let Some(companions) = &options.config {
         copy_companions(companions, out)?;
     }
     write_config(out, &config)?;
+    staged.commit()?;
     Ok(RankedReport {
         system: found.system(),
         ranks: pieces.ranks.len(),

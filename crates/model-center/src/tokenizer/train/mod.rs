@@ -19,7 +19,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use self::corpus::Corpus;
 use super::catch::catch_errors;
 use crate::data::io::texts::TextSource;
-use crate::file::write_atomic;
+use crate::file::{AtomicFile, commit_together};
 use crate::{Error, Result};
 
 /// The largest vocabulary that is trained; those in use have up to 256 thousand tokens.
@@ -131,17 +131,19 @@ pub struct Trained {
 
 impl Trained {
     /// Writes `tokenizer.json` and `tokenizer_config.json` into a directory, which is made if it is not there.
+    /// `tokenizer.json`, without which there is no tokenizer, gets its name last.
     pub fn save(&self, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();
         std::fs::create_dir_all(directory).map_err(|error| {
             Error::file("make the directory", directory, error, "choose a directory that you may write to")
         })?;
-        for (name, content) in [("tokenizer.json", &self.tokenizer), ("tokenizer_config.json", &self.config)] {
+        let mut files = Vec::new();
+        for (name, content) in [("tokenizer_config.json", &self.config), ("tokenizer.json", &self.tokenizer)] {
             let text = serde_json::to_string_pretty(content)
                 .map_err(|error| Error::model(name, error.to_string(), "report this"))?;
-            write_atomic(&directory.join(name), (text + "\n").as_bytes())?;
+            files.push(AtomicFile::with(&directory.join(name), (text + "\n").as_bytes())?);
         }
-        Ok(())
+        commit_together(files)
     }
 }
 

@@ -14,7 +14,7 @@ use super::corpus::Corpus;
 use super::models::{self, within_alphabet};
 use super::{MAX_VOCABULARY, TrainOptions, VocabularyKind};
 use crate::data::io::texts::TextSource;
-use crate::file::write_atomic;
+use crate::file::{AtomicFile, commit_together};
 use crate::tokenizer::pieces::SPACE;
 use crate::{Error, Result};
 
@@ -80,8 +80,8 @@ impl TrainedPieces {
         std::fs::create_dir_all(directory).map_err(|error| {
             Error::file("make the directory", directory, error, "choose a directory that you may write to")
         })?;
-        write_atomic(&directory.join("tokenizer.vocab"), self.vocab.as_bytes())?;
-        write_atomic(&directory.join("tokenizer.model"), &self.model)
+        let vocab = AtomicFile::with(&directory.join("tokenizer.vocab"), self.vocab.as_bytes())?;
+        commit_together(vec![vocab, AtomicFile::with(&directory.join("tokenizer.model"), &self.model)?])
     }
 }
 

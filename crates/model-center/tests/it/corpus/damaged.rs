@@ -112,6 +112,38 @@ fn truncated_and_swapped_files_are_named() {
 }
 
 #[test]
+fn lengths_that_the_file_has_no_ids_for_are_named_before_maps_are_made_by_them() {
+    let (directory, prefix) = copy("uint16");
+    let index = fs::read(index_path(&prefix)).unwrap();
+    let error = |lengths: &[(usize, i32)]| {
+        let mut index = index.clone();
+        for (sequence, length) in lengths {
+            index[34 + 4 * sequence..38 + 4 * sequence].copy_from_slice(&length.to_le_bytes());
+        }
+        fs::write(index_path(&prefix), &index).unwrap();
+        let file = TokenFile::open(&prefix).unwrap();
+        let documents = DocumentSet::range(0..file.sequences());
+        let options = SampleOptions {
+            sequence_length: 4,
+            samples: 10,
+            seed: 1,
+            order: SampleOrder::Addressed,
+            part: "train".into(),
+            cache: None,
+            threads: 1,
+        };
+        Samples::open(file.into(), &documents, &options).unwrap_err().to_string()
+    };
+    let tokens = TokenFile::open(&prefix).unwrap().tokens();
+    assert!(error(&[(1, 3 + (1 << 24))]).contains(&format!("sequence 1 has 16777219 ids, and ")));
+    assert!(error(&[(1, i32::MAX)]).contains(&format!("c.bin has {tokens}")));
+    // None of them alone is too long.
+    let found = error(&[(0, 15), (1, 15)]);
+    assert!(found.contains("sequences 0 to 8 have ") && found.contains("c.idx"), "{found}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no map is made");
+}
+
+#[test]
 fn a_file_that_is_cut_off_while_it_is_open_is_an_error() {
     let (_directory, prefix) = copy("int64");
     let file = TokenFile::open(&prefix).unwrap();
