@@ -101,6 +101,11 @@ SCHEDULES = {
     "constant": lambda o: transformers.get_constant_schedule_with_warmup(o, WARMUP),
     "linear": lambda o: transformers.get_linear_schedule_with_warmup(o, WARMUP, END),
     "cosine": lambda o: transformers.get_cosine_schedule_with_warmup(o, WARMUP, END),
+    "cosine-with-min": lambda o: transformers.optimization.get_cosine_with_min_lr_schedule_with_warmup(
+        o, WARMUP, END, min_lr_rate=LAST_RATIO),
+    # A polynomial of power 1, which transformers has in the place of a line with a minimum.
+    "linear-with-min": lambda o: transformers.get_polynomial_decay_schedule_with_warmup(
+        o, WARMUP, END, lr_end=LR * LAST_RATIO, power=1.0),
     "cosine-restarts": lambda o: transformers.get_cosine_with_hard_restarts_schedule_with_warmup(
         o, WARMUP, END, num_cycles=3),
     "polynomial": lambda o: transformers.get_polynomial_decay_schedule_with_warmup(

@@ -2,19 +2,20 @@
 //!
 //! [`AdafactorOptions`] is a [`WholeRule`] of [`DeviceOptimizer`]: gradients of a storage are gathered, and each rank
 //! computes the steps of the parameters that it owns parts of. So the bits are the same however parameters are sharded.
+//! The tensors of a fused parameter have means and a root mean square of their own.
 
-use super::muon::{descent, move_average};
+use super::muon::{AMPLIFIED, at_most, descent, move_average, scalar};
 use super::on_device::{
     DeviceOptimizer, DeviceRule, DirectionElements, Rule, StepElements, StepNumbers, WholeDirection, WholeRule,
 };
 use crate::error::{Error, Result};
-use crate::param::Param;
+use crate::param::{FusedTensor, Param};
 use bmtrain_core::buffer::{View, ViewMut};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{
-    ClipFactor, Dest, Fill, Gemm, GradNorm, Matrix, Multiply, NormOrder, ScaleBy, Update, UpdateRule, UpdateSettings,
+    Dest, Fill, Gemm, GradNorm, Matrix, Multiply, NormOrder, ScaleBy, Update, UpdateRule, UpdateSettings,
 };
-use bmtrain_core::{DType, Device, Lane, Segment, Shape, Storage, Tensor};
+use bmtrain_core::{DType, Device, Lane, Segment, Storage, Tensor};
 use std::ops::Range;
 
 /// Settings of [`Adafactor`].
@@ -54,9 +55,6 @@ impl Default for AdafactorOptions {
 /// `relative_step` is [`ScheduleKind::RelativeStep`](super::ScheduleKind::RelativeStep).
 pub type Adafactor = DeviceOptimizer<AdafactorOptions>;
 
-/// Norms are multiplied by this where [`ClipFactor`] adds 1e-6 to them, a power of two.
-const AMPLIFIED: f32 = (1u32 << 20) as f32;
-
 /// Where a dead row crosses a dead column the estimate underflows to 0, and so is the gradient.
 const LEAST_ROOT: f64 = 2e-38;
 
@@ -95,10 +93,12 @@ impl Rule for AdafactorOptions {
         Vec::new()
     }
 
-    fn statistics(&self, shape: &Shape) -> Vec<(&'static str, Vec<usize>)> {
-        match *shape.dims() {
-            [rows, columns] => vec![(ROWS, vec![rows]), (COLUMNS, vec![columns])],
-            ref dims => vec![(SQUARES, dims.to_vec())],
+    fn statistics(&self, tensors: &[FusedTensor]) -> Vec<(&'static str, Vec<usize>)> {
+        let rows = tensors.iter().map(|tensor| tensor.rows.len()).sum();
+        match (tensors.first().map(|tensor| tensor.shape.dims()), tensors.len()) {
+            (Some([_, columns]), 1) => vec![(ROWS, vec![rows]), (COLUMNS, vec![*columns])],
+            (Some([_, columns]), count) => vec![(ROWS, vec![rows]), (COLUMNS, vec![count, *columns])],
+            _ => vec![(SQUARES, vec![rows])],
         }
     }
 
@@ -155,7 +155,7 @@ impl WholeRule for AdafactorOptions {
     }
 
     fn transform(&self, direction: WholeDirection<'_>) -> Result<Option<Tensor>> {
-        let WholeDirection { storage, range, shape, statistics, squares, one, step } = direction;
+        let WholeDirection { storage, range, tensor, statistics, squares, one, step } = direction;
         let (device, len, rest) = (storage.device(), range.len(), (step as f64).powf(self.decay_rate));
         let estimate = Storage::empty(device, len, DType::F32, Segment::Workspace)?;
         let (value, all) = (self.epsilon as f32, || 0..len);
@@ -163,13 +163,15 @@ impl WholeRule for AdafactorOptions {
         let grad = || storage.view(range.clone());
         let out = Dest { view: estimate.view_mut(all())?, add: true };
         device.launch(Multiply { a: grad()?, b: Some(grad()?), out })?;
-        match (shape.dims(), statistics.as_slice()) {
-            (&[rows, columns], &[row_averages, column_averages]) => {
-                factored(&estimate, [rows, columns], [row_averages, column_averages], (rest, one))?;
+        let own = || tensor.rows.clone();
+        match (tensor.shape.dims(), statistics.as_slice()) {
+            (&[rows, columns], &[of_rows, of_columns]) => {
+                let of_tensor = tensor.number * columns..(tensor.number + 1) * columns;
+                factored(&estimate, [rows, columns], [(of_rows, own()), (of_columns, of_tensor)], (rest, one))?;
             }
             (_, &[averages]) => {
-                move_average((averages, all()), rest, estimate.view(all())?, one)?;
-                device.backend().copy(averages.view(all())?, estimate.view_mut(all())?, Lane::Compute)?;
+                move_average((averages, own()), rest, estimate.view(all())?, one)?;
+                device.backend().copy(averages.view(own())?, estimate.view_mut(all())?, Lane::Compute)?;
             }
             _ => return Err(Error::setting("adafactor", "a step takes the averages of a matrix or a vector")),
         }
@@ -195,24 +197,6 @@ impl WholeRule for AdafactorOptions {
     }
 }
 
-fn scalar(device: &Device, value: f32) -> Result<Tensor> {
-    Ok(Tensor::full_in(device, [1], DType::F32, value, Segment::Workspace)?)
-}
-
-/// `min(1, bound / norm)`, times [`AMPLIFIED`], of a norm whose squares were summed.
-fn at_most(device: &Device, squares: View<'_>, bound: f64) -> Result<Tensor> {
-    let (mut norm, mut factor) = (scalar(device, 0.0)?, scalar(device, 0.0)?);
-    device.launch(ClipFactor {
-        order: NormOrder::Two,
-        max_norm: bound as f32 * AMPLIFIED,
-        scale: 1.0 / AMPLIFIED,
-        accumulated: squares,
-        norm: norm.view_mut()?,
-        factor: factor.view_mut()?,
-    })?;
-    Ok(factor)
-}
-
 /// `out = x / sqrt(squares)`, of zeros.
 fn divide_by_root((out, range): (&Storage, Range<usize>), x: View<'_>, squares: &Storage, one: &Tensor) -> Result<()> {
     // The step of RMSprop at which the average of squares keeps all of itself.
@@ -228,7 +212,7 @@ fn divide_by_root((out, range): (&Storage, Range<usize>), x: View<'_>, squares: 
 fn factored(
     squares: &Storage,
     [rows, columns]: [usize; 2],
-    [row_averages, column_averages]: [&Storage; 2],
+    [(row_averages, of_rows), (column_averages, of_columns)]: [(&Storage, Range<usize>); 2],
     (rest, one): (f64, &Tensor),
 ) -> Result<()> {
     let device = squares.device();
@@ -241,22 +225,22 @@ fn factored(
     let ones = |len: usize, ld: usize| -> Result<_> { Ok(Matrix::plain(ones.view(0..len)?, ld)) };
     let matrix = || -> Result<_> { Ok(Matrix::plain(squares.view(0..rows * columns)?, columns)) };
     let into = |len: usize| -> Result<_> { Ok(Dest { view: means.view_mut(0..len)?, add: false }) };
-    let of_rows = Gemm::single([rows, 1, columns], matrix()?, ones(columns, 1)?, into(rows)?);
-    device.launch(Gemm { alpha: 1.0 / columns as f32, ..of_rows })?;
-    move_average((row_averages, 0..rows), rest, means.view(0..rows)?, one)?;
-    let of_columns = Gemm::single([1, columns, rows], ones(rows, rows)?, matrix()?, into(columns)?);
-    device.launch(Gemm { alpha: 1.0 / rows as f32, ..of_columns })?;
-    move_average((column_averages, 0..columns), rest, means.view(0..columns)?, one)?;
+    let sums = Gemm::single([rows, 1, columns], matrix()?, ones(columns, 1)?, into(rows)?);
+    device.launch(Gemm { alpha: 1.0 / columns as f32, ..sums })?;
+    move_average((row_averages, of_rows.clone()), rest, means.view(0..rows)?, one)?;
+    let sums = Gemm::single([1, columns, rows], ones(rows, rows)?, matrix()?, into(columns)?);
+    device.launch(Gemm { alpha: 1.0 / rows as f32, ..sums })?;
+    move_average((column_averages, of_columns.clone()), rest, means.view(0..columns)?, one)?;
     let mut mean = scalar(device, 0.0)?;
-    let averages = Matrix::plain(row_averages.view(0..rows)?, rows);
+    let averages = Matrix::plain(row_averages.view(of_rows.clone())?, rows);
     let out = Dest { view: mean.view_mut()?, add: false };
     let of_averages = Gemm::single([1, 1, rows], averages, ones(rows, 1)?, out);
     device.launch(Gemm { alpha: 1.0 / rows as f32, ..of_averages })?;
     let (factor, divisor) = (scalar(device, 1.0)?, Some(mean.view()?));
-    let x = Some(row_averages.view(0..rows)?);
+    let x = Some(row_averages.view(of_rows)?);
     device.launch(ScaleBy { factor: factor.view()?, divisor, x, out: into(rows)? })?;
     let shares = Matrix::plain(means.view(0..rows)?, 1);
-    let averages = Matrix::plain(column_averages.view(0..columns)?, columns);
+    let averages = Matrix::plain(column_averages.view(of_columns)?, columns);
     let out = Dest { view: squares.view_mut(0..rows * columns)?, add: false };
     Ok(device.launch(Gemm::single([rows, columns, 1], shares, averages, out))?)
 }

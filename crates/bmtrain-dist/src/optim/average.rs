@@ -4,7 +4,7 @@
 //! restored like the others; [`OptimManager::use_averages`] puts the averages in the place of the parameters for an
 //! evaluation or an export.
 
-use super::moments::one_of;
+use super::directions::one_of;
 use super::muon::move_average;
 use super::state::stretches_of;
 use super::{

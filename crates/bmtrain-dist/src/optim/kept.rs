@@ -25,7 +25,8 @@ pub enum KeptForm {
     /// u8, one code for each element of the parameter, sharded like it.
     Codes,
     /// f32, one value for each [`STATE_BLOCK`] elements of the parameter in row-major order, sharded like it: shards
-    /// are cut at multiples of a block. For parameters that tensor-parallel ranks do not split.
+    /// are cut at multiples of a block. Blocks in which a tensor of a fused parameter begins have several values
+    /// ([`part_scales`](super::part_scales)). For parameters that tensor-parallel ranks do not split.
     Blocks,
     /// f32 of this shape, whole on every rank that owns a part of the parameter. For parameters that tensor-parallel
     /// ranks do not split.

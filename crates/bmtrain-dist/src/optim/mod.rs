@@ -7,6 +7,7 @@ pub mod average;
 mod broken;
 mod clip;
 pub mod delta;
+mod directions;
 pub mod elementwise;
 pub mod fingerprint;
 mod kept;
@@ -23,7 +24,7 @@ pub(crate) mod tensor_terms;
 
 pub use adafactor::{Adafactor, AdafactorOptions};
 pub use adam::{Adam, AdamOptions, DecayForm};
-pub use adam_8bit::{Adam8bit, Adam8bitOptions};
+pub use adam_8bit::{Adam8bit, Adam8bitOptions, part_scales};
 pub use average::{AverageForm, UsedAverages, WeightAverage};
 pub use clip::Clip;
 pub use delta::Delta;

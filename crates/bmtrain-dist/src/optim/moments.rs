@@ -1,17 +1,20 @@
-//! The state of one flat storage in the device's memory, and the directions of whole parameters.
+//! The state of one flat storage in the device's memory.
 //!
 //! Called by [`DeviceOptimizer`](super::DeviceOptimizer).
 
-use super::on_device::{DirectionElements, Rule, WholeDirection, WholeRule};
+use super::on_device::Rule;
 use super::state::{DueUpdate, FlatState, stretches_of};
 use super::{KeptForm, KeptSpec, KeptTensor, MASTER, ReadKept, StateStretch};
 use crate::error::Result;
-use crate::param::{Flat, OwnedPart, Param};
+use crate::param::{Flat, FusedTensor, OwnedPart, Param, TensorRun};
+use bmtrain_core::buffer::ViewMut;
 use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::exact::WORDS;
-use bmtrain_core::kernel::{AddScaled, Cast, Dest, Fill, GradNorm, NormOrder};
-use bmtrain_core::{DType, Lane, Segment, Shape, Storage, Tensor};
+use bmtrain_core::kernel::{Cast, Dest, Fill};
+use bmtrain_core::{DType, Lane, Segment, Storage, Tensor};
 use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
 
 /// State of one flat storage.
 #[derive(Debug)]
@@ -22,8 +25,11 @@ pub(super) struct Moments {
     /// is recorded.
     pub(super) moved: Option<Storage>,
     /// What is kept whole, by the number of the parameter: of those that this rank owns a part of.
-    statistics: HashMap<usize, Vec<Storage>>,
+    pub(super) statistics: HashMap<usize, Vec<Storage>>,
 }
+
+/// A parameter's storage, its number there, and its tensors.
+pub(super) type AtParam<'a> = (&'a Flat, usize, &'a [FusedTensor]);
 
 impl Moments {
     pub(super) fn new(flat: &Flat, rule: &impl Rule) -> Result<Self> {
@@ -55,29 +61,54 @@ impl Moments {
         self.sharded.iter().filter(|(spec, _)| spec.name != MASTER)
     }
 
+    /// Whether tensors of a parameter begin inside 8-bit blocks, with scales of their own.
+    pub(super) fn has_part_scales(&self, index: usize) -> bool {
+        self.has_blocks() && self.statistics.contains_key(&index)
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.states().any(|(spec, _)| spec.form == KeptForm::Blocks)
+    }
+
+    /// The states of a run of a parameter's elements, which are `range` of a storage: the scale of a block that a
+    /// tensor begins in belongs to the tensor before, and these elements have one of [`super::part_scales`].
+    pub(super) fn states_of(&self, index: usize, run: &TensorRun, range: &Range<usize>) -> Result<Vec<ViewMut<'_>>> {
+        let mut scales = self.statistics.get(&index).into_iter().flatten().filter(|_| run.is_head());
+        let mut views = Vec::new();
+        for (spec, state) in self.states() {
+            let scale = if spec.form == KeptForm::Blocks { scales.next() } else { None };
+            views.push(match scale {
+                Some(scale) => scale.view_mut(run.tensor.saturating_sub(1)..run.tensor)?,
+                None => state.view_mut(spec.form.range_of(range))?,
+            });
+        }
+        Ok(views)
+    }
+
     /// f32 copies of 16-bit parameters.
     pub(super) fn master(&self) -> Option<&Storage> {
         self.sharded.iter().find(|(spec, _)| spec.name == MASTER).map(|(_, master)| master)
     }
 
     /// What is kept whole for parameter `index`, zeros at first, if this rank owns a part of it.
-    fn statistics_of(&mut self, rule: &impl Rule, (flat, index, shape): (&Flat, usize, &Shape)) -> Result<()> {
-        if self.statistics.contains_key(&index) || flat.owned(index).of_param.is_empty() {
+    pub(super) fn statistics_of(&mut self, rule: &impl Rule, (flat, index, tensors): AtParam<'_>) -> Result<()> {
+        let statistics = rule.statistics(tensors);
+        if statistics.is_empty() || self.statistics.contains_key(&index) || flat.owned(index).of_param.is_empty() {
             return Ok(());
         }
         let zeros = |(_, shape): (&str, Vec<usize>)| {
             Storage::zeros(flat.device(), shape.iter().product(), DType::F32, Segment::Optimizer)
         };
-        let all = rule.statistics(shape).into_iter().map(zeros).collect::<bmtrain_core::Result<_>>()?;
+        let all = statistics.into_iter().map(zeros).collect::<bmtrain_core::Result<_>>()?;
         self.statistics.insert(index, all);
         Ok(())
     }
 
     /// All tensors of a parameter, on this rank.
-    pub(super) fn kept(&self, rule: &impl Rule, index: usize, shape: &Shape) -> Vec<(KeptSpec, KeptTensor)> {
+    pub(super) fn kept(&self, rule: &impl Rule, index: usize, tensors: &[FusedTensor]) -> Vec<(KeptSpec, KeptTensor)> {
         let sharded = self.sharded.iter().map(|(spec, storage)| (spec.clone(), KeptTensor::Device(storage.clone())));
         let own = self.statistics.get(&index);
-        let whole = rule.whole(shape).into_iter().enumerate().map(|(number, spec)| {
+        let whole = rule.whole(tensors).into_iter().enumerate().map(|(number, spec)| {
             let storage = own.and_then(|own| own.get(number)).cloned();
             (spec, KeptTensor::Whole(storage))
         });
@@ -85,9 +116,9 @@ impl Moments {
     }
 
     /// Continue with the state of a parameter.
-    pub(super) fn load(&mut self, rule: &impl Rule, at: (&Flat, usize, &Shape), read: &mut ReadKept<'_>) -> Result<()> {
+    pub(super) fn load(&mut self, rule: &impl Rule, at: AtParam<'_>, read: &mut ReadKept<'_>) -> Result<()> {
         self.statistics_of(rule, at)?;
-        let (flat, index, shape) = at;
+        let (flat, index, tensors) = at;
         let OwnedPart { of_param, in_state, .. } = flat.owned(index);
         let backend = flat.device().backend();
         for (spec, storage) in &self.sharded {
@@ -102,7 +133,7 @@ impl Moments {
             }
         }
         let whole = self.statistics.get(&index).into_iter().flatten();
-        for (spec, storage) in rule.whole(shape).into_iter().zip(whole) {
+        for (spec, storage) in rule.whole(tensors).into_iter().zip(whole) {
             let values = read(&spec, 0..storage.len())?;
             backend.upload(bytemuck::cast_slice(&values), storage.view_mut(0..storage.len())?, Lane::Compute)?;
         }
@@ -138,7 +169,7 @@ impl Moments {
             }
         }
         for &(param, index) in params {
-            for (number, (name, shape)) in rule.statistics(&param.spec().shape).into_iter().enumerate() {
+            for (number, (name, shape)) in rule.statistics(&param.spec().tensors()).into_iter().enumerate() {
                 let own = self.statistics.get(&index).and_then(|own| own.get(number));
                 let values = on_all_ranks(flat, index, own, shape.iter().product())?.to_vec::<f32>()?;
                 visit(at_once(param, state.steps[index], name, &values))?;
@@ -177,80 +208,45 @@ fn on_all_ranks(flat: &Flat, index: usize, own: Option<&Storage>, len: usize) ->
     Ok(all.tensor(0, [len])?)
 }
 
-/// What the parameters of a storage move by.
-pub(super) struct Directions {
-    /// f32, laid out like the whole storage; transformed where this rank owns a part of the parameter.
-    pub(super) whole: Storage,
-    /// f32 `[1]`: 1, or NaN if the step is to change nothing.
-    pub(super) one: Tensor,
-    /// What the learning rate is multiplied by, for those parameters that have such a factor.
-    pub(super) rates: HashMap<usize, Tensor>,
-}
-
-/// The directions of a storage's parameters. Data-parallel ranks that share the storage have to do the same.
-pub(super) fn directions(
-    (rule, settings): (&dyn WholeRule, &impl Rule),
-    state: &mut FlatState<Moments>,
-    due: &[DueUpdate],
-    factor: &Tensor,
-) -> Result<Directions> {
-    let (device, flat) = (factor.device(), std::rc::Rc::clone(&state.flat));
-    let one = one_of(factor)?;
-    let direction = Storage::zeros(device, flat.state_len(), DType::F32, Segment::Workspace)?;
-    let owned = || due.iter().map(|due| (due, flat.owned(due.index))).filter(|(_, part)| !part.of_param.is_empty());
-    for (DueUpdate { grads, .. }, OwnedPart { in_state: range, .. }) in owned() {
-        let states = state.moments.states().map(|(_, state)| state).collect();
-        rule.direct(DirectionElements { states, grads, factor, range, direction: &direction })?;
-    }
-    let squares = if rule.measures_parameters() { Some(squares(&flat, &state.moments, due)?) } else { None };
-    let (whole, mut rates) = (flat.gather_state(&direction)?, HashMap::new());
-    for (DueUpdate { index, shape, .. }, _) in owned() {
-        state.moments.statistics_of(settings, (&flat, *index, shape))?;
-        let squares = squares.as_ref().map(|squares| squares.view(index * WORDS..(index + 1) * WORDS));
-        let rate = rule.transform(WholeDirection {
-            storage: &whole,
-            range: flat.layout().spans()[*index].range(),
-            shape: *shape,
-            statistics: state.moments.statistics.get(index).into_iter().flatten().collect(),
-            squares: squares.transpose()?,
-            one: &one,
-            step: state.steps[*index] + 1,
-        })?;
-        rates.extend(rate.map(|rate| (*index, rate)));
-    }
-    Ok(Directions { whole, one, rates })
-}
-
-/// f32 `[1]`: 1 where the factor of a step is finite, else NaN.
-pub(super) fn one_of(factor: &Tensor) -> Result<Tensor> {
-    let device = factor.device();
-    let mut one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Workspace)?;
-    // 0 times what is not finite is not a number.
-    device.launch(AddScaled { alpha: 0.0, a: factor.view()?, beta: 1.0, b: None, out: one.view_mut()? })?;
-    Ok(one)
-}
-
-/// The sum of the squares of each parameter before the step, over all data-parallel ranks: of its f32 master where
-/// there is one.
-fn squares(flat: &Flat, moments: &Moments, due: &[DueUpdate]) -> Result<Storage> {
-    let (device, len) = (flat.device(), flat.layout().spans().len() * WORDS);
-    let words = Storage::zeros(device, len, DType::I64, Segment::Workspace)?;
-    for index in due.iter().map(|due| due.index) {
-        let part = flat.counted(index);
-        if part.of_param.is_empty() {
-            continue;
-        }
-        let x = match moments.master() {
-            Some(master) => master.view(part.in_state)?,
-            None => flat.values()?.view(part.in_values)?,
-        };
-        let out = Dest { view: words.view_mut(index * WORDS..(index + 1) * WORDS)?, add: true };
-        device.launch(GradNorm { order: NormOrder::Two, xs: vec![x], out })?;
-    }
+/// Bring the scales of blocks that tensors begin in from the ranks that updated them to all ranks that own parts of the
+/// parameter, which keep them whole. Data-parallel ranks have to do the same.
+pub(super) fn share_part_scales(state: &FlatState<Moments>, due: &[DueUpdate]) -> Result<()> {
+    let FlatState { flat, moments, .. } = state;
     let ranks = &flat.sharding().ranks;
-    if ranks.size() > 1 {
-        let collective = Collective::AllReduce { data: words.view_mut(0..len)?, by: Reduction::Sum };
-        ranks.launch(device.backend(), collective, Lane::Compute)?;
+    if !moments.has_blocks() || !flat.sharding().shards_state() || ranks.size() == 1 {
+        return Ok(());
     }
-    Ok(words)
+    let is_cut = |due: &&DueUpdate| Rc::ptr_eq(&due.flat, flat) && due.tensors.iter().any(FusedTensor::begins_in_block);
+    let (due, of_each) =
+        (due.iter().filter(is_cut), moments.states().filter(|(spec, _)| spec.form == KeptForm::Blocks));
+    let (due, of_each): (Vec<&DueUpdate>, usize) = (due.collect(), of_each.count());
+    let len = due.iter().map(|due| of_each * (due.tensors.len() - 1)).sum();
+    if len == 0 {
+        return Ok(());
+    }
+    let (device, backend) = (flat.device(), flat.device().backend());
+    let all = Storage::zeros(device, len, DType::F32, Segment::Workspace)?;
+    // Places of the scales of each kind and parameter, with this rank's, if it owns a part of the parameter.
+    let (mut places, mut start) = (Vec::new(), 0);
+    for DueUpdate { index, tensors, .. } in &due {
+        for number in 0..of_each {
+            let own = moments.statistics.get(index).and_then(|own| own.get(number));
+            places.extend(own.map(|own| (own, start..start + own.len(), *index, tensors)));
+            start += tensors.len() - 1;
+        }
+    }
+    for (own, place, index, tensors) in &places {
+        let owned = flat.owned(*index).of_param;
+        for tensor in tensors.iter().filter(|tensor| tensor.number > 0 && owned.contains(&tensor.elements.start)) {
+            let at = tensor.number - 1;
+            let to = all.view_mut(place.start + at..place.start + at + 1)?;
+            backend.copy(own.view(at..at + 1)?, to, Lane::Compute)?;
+        }
+    }
+    let collective = Collective::AllReduce { data: all.view_mut(0..len)?, by: Reduction::Sum };
+    ranks.launch(backend, collective, Lane::Compute)?;
+    for (own, place, ..) in places {
+        backend.copy(all.view(place)?, own.view_mut(0..own.len())?, Lane::Compute)?;
+    }
+    Ok(())
 }

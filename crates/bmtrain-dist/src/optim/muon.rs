@@ -3,7 +3,7 @@
 //!
 //! [`MuonOptions`] is a [`WholeRule`] of [`DeviceOptimizer`]: a rank updates what it owns, and transforms each
 //! matrix that it owns a part of as a whole, from the gathered directions of all ranks. So the bits are the same
-//! however the parameters are sharded.
+//! however the parameters are sharded. The matrices of a fused parameter are transformed one by one.
 
 use super::on_device::{
     DeviceOptimizer, DeviceRule, DirectionElements, Rule, StepElements, StepNumbers, WholeDirection, WholeRule,
@@ -18,7 +18,8 @@ use bmtrain_core::kernel::{
 use bmtrain_core::{DType, Device, Segment, Storage, Tensor};
 use std::ops::Range;
 
-/// What an orthogonalised matrix `[A, B]` is multiplied by, beside the learning rate.
+/// What an orthogonalised matrix is multiplied by, beside the learning rate. `[A, B]` is its shape in the original
+/// model, which may have the transpose ([`FusedTensor::transposed`](crate::param::FusedTensor::transposed)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MuonScale {
     /// `sqrt(max(1, A / B))`, of Keller Jordan's Muon and by default PyTorch's.
@@ -26,6 +27,17 @@ pub enum MuonScale {
     Original,
     /// `0.2 sqrt(max(A, B))`: changes as large as AdamW's, so that both take one learning rate (Liu et al., 2025).
     MatchAdamW,
+}
+
+impl MuonScale {
+    /// Of a matrix of this shape in the original model.
+    fn of(self, [a, b]: [usize; 2]) -> f32 {
+        let (a, b) = (a as f32, b as f32);
+        match self {
+            MuonScale::Original => (a / b).max(1.0).sqrt(),
+            MuonScale::MatchAdamW => 0.2 * a.max(b).sqrt(),
+        }
+    }
 }
 
 /// Settings of [`Muon`].
@@ -48,13 +60,19 @@ impl Default for MuonOptions {
 }
 
 /// `b = momentum b + (1 - momentum) g`, `u = b` or with Nesterov `(1 - momentum) g + momentum b`, and
-/// `p = p - lr decay p - lr scale O(u)`, where `O` of a matrix, over its norm, are iterations of
+/// `p = p - lr decay p - lr scale O(u)`, where `O` of a matrix, over its norm or 1e-7, are iterations of
 /// `X = 3.4445 X + (-4.775 G + 2.0315 G^2) X` with `G = X X^T`.
 ///
 /// Source: `torch.optim.Muon`, which iterates in bf16; here it is f32.
 pub type Muon = DeviceOptimizer<MuonOptions>;
 
 const COEFFICIENTS: [f32; 3] = [3.4445, -4.775, 2.0315];
+
+/// The least norm that a matrix is divided by, `eps` of PyTorch.
+const LEAST_NORM: f64 = 1e-7;
+
+/// Norms are multiplied by this where [`ClipFactor`] adds 1e-6 to them, a power of two.
+pub(super) const AMPLIFIED: f32 = (1u32 << 20) as f32;
 
 impl Rule for MuonOptions {
     fn check(&self) -> Result<()> {
@@ -131,8 +149,8 @@ impl WholeRule for MuonOptions {
     }
 
     fn transform(&self, direction: WholeDirection<'_>) -> Result<Option<Tensor>> {
-        let WholeDirection { storage: matrix, range, shape, .. } = direction;
-        let [rows, columns] = *shape.dims() else { return Ok(None) };
+        let WholeDirection { storage: matrix, range, tensor, .. } = direction;
+        let [rows, columns] = *tensor.shape.dims() else { return Ok(None) };
         let (device, len, inner) = (matrix.device(), range.len(), rows.min(columns));
         let f32s = |len: usize| Storage::empty(device, len, DType::F32, Segment::Workspace);
         let copy = |from: &Storage, to: &Storage| -> Result<()> {
@@ -162,11 +180,7 @@ impl WholeRule for MuonOptions {
             device.launch(Gemm { beta: linear, ..Gemm::single([rows, columns, inner], a, b, out) })?;
             std::mem::swap(&mut x, &mut next);
         }
-        let (rows, columns) = (rows as f32, columns as f32);
-        let alpha = match self.scale {
-            MuonScale::Original => (rows / columns).max(1.0).sqrt(),
-            MuonScale::MatchAdamW => 0.2 * rows.max(columns).sqrt(),
-        };
+        let alpha = self.scale.of(if tensor.transposed { [columns, rows] } else { [rows, columns] });
         let (a, out) = (x.view(0..len)?, matrix.view_mut(range)?);
         device.launch(AddScaled { alpha, a, beta: 0.0, b: None, out })?;
         Ok(None)
@@ -195,23 +209,34 @@ pub(super) fn move_average(
     })?)
 }
 
-/// A matrix over its norm; zeros of zeros.
+/// A matrix over its norm, or over [`LEAST_NORM`] if that is larger.
 fn divided_by_norm(matrix: View<'_>, out: &Storage) -> Result<()> {
     let device = out.device();
-    let scalar = |value: f32| Tensor::full_in(device, [1], DType::F32, value, Segment::Workspace);
-    let (mut norm, mut factor, one) = (scalar(0.0)?, scalar(0.0)?, scalar(1.0)?);
     let words = Storage::zeros(device, WORDS, DType::I64, Segment::Workspace)?;
     let sum = Dest { view: words.view_mut(0..WORDS)?, add: false };
     device.launch(GradNorm { order: NormOrder::Two, xs: vec![matrix], out: sum })?;
+    // min(1, least / norm) over the least norm.
+    let factor = at_most(device, words.view(0..WORDS)?, LEAST_NORM)?;
+    let least = scalar(device, AMPLIFIED * LEAST_NORM as f32)?;
+    let out = Dest { view: out.view_mut(0..out.len())?, add: false };
+    let (factor, divisor) = (factor.view()?, Some(least.view()?));
+    Ok(device.launch(ScaleBy { factor, divisor, x: Some(matrix), out })?)
+}
+
+pub(super) fn scalar(device: &Device, value: f32) -> Result<Tensor> {
+    Ok(Tensor::full_in(device, [1], DType::F32, value, Segment::Workspace)?)
+}
+
+/// `min(1, bound / norm)`, times [`AMPLIFIED`], of a norm whose squares were summed.
+pub(super) fn at_most(device: &Device, squares: View<'_>, bound: f64) -> Result<Tensor> {
+    let (mut norm, mut factor) = (scalar(device, 0.0)?, scalar(device, 0.0)?);
     device.launch(ClipFactor {
         order: NormOrder::Two,
-        max_norm: f32::INFINITY,
-        scale: 1.0,
-        accumulated: words.view(0..WORDS)?,
+        max_norm: bound as f32 * AMPLIFIED,
+        scale: 1.0 / AMPLIFIED,
+        accumulated: squares,
         norm: norm.view_mut()?,
         factor: factor.view_mut()?,
     })?;
-    let out = Dest { view: out.view_mut(0..out.len())?, add: false };
-    let (factor, divisor) = (one.view()?, Some(norm.view()?));
-    Ok(device.launch(ScaleBy { factor, divisor, x: Some(matrix), out })?)
+    Ok(factor)
 }

@@ -3,18 +3,20 @@
 //!
 //! What it computes is the [`Rule`] of its settings: [`Adam`](super::Adam) and [`Elementwise`](super::Elementwise) are
 //! two of them. Since no element depends on another one, a rank updates what it owns, and the bits are the same however
-//! the parameters are sharded. A [`WholeRule`], such as [`Muon`](super::Muon)'s, sees whole parameters: a storage's
-//! directions are gathered, in the place of the parameters, which are not needed then. `moments.rs` has the state.
+//! the parameters are sharded. A [`WholeRule`], such as [`Muon`](super::Muon)'s, sees whole tensors, several in a
+//! fused parameter ([`crate::param::fusion`]): a storage's directions are gathered, in the place of the
+//! parameters, which are not needed then. `moments.rs` has the state, `directions.rs` the directions.
 
 use super::delta::{Before, Delta};
-use super::moments::{Directions, Moments, directions};
+use super::directions::{Directions, directions};
+use super::moments::{Moments, share_part_scales};
 use super::state::{DueUpdate, States};
 use super::{Kept, KeptForm, KeptSpec, MASTER, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::Result;
-use crate::param::{Flat, OwnedPart, Param};
+use crate::param::{Flat, FusedTensor, OwnedPart, Param, TensorRun, runs_of_tensors};
 use bmtrain_core::buffer::{View, ViewMut};
 use bmtrain_core::kernel::Fill;
-use bmtrain_core::{DType, Device, Shape, Storage, Tensor};
+use bmtrain_core::{DType, Device, Storage, Tensor};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -66,8 +68,9 @@ pub trait Rule: fmt::Debug {
         KeptForm::Elements
     }
 
-    /// Names and shapes of the f32 tensors that are kept whole for a parameter of this shape, zeros at first.
-    fn statistics(&self, _shape: &Shape) -> Vec<(&'static str, Vec<usize>)> {
+    /// Names and shapes of the f32 tensors that are kept whole for a parameter of these tensors, zeros at first. Of a
+    /// rule with states in [`KeptForm::Blocks`] they are [`part_scales`](super::part_scales), one for each of these.
+    fn statistics(&self, _tensors: &[FusedTensor]) -> Vec<(&'static str, Vec<usize>)> {
         Vec::new()
     }
 
@@ -87,15 +90,15 @@ pub trait Rule: fmt::Debug {
         self.states().into_iter().map(state).chain(master).collect()
     }
 
-    /// The tensors that are kept whole for a parameter of this shape: the [`Rule::statistics`].
-    fn whole(&self, shape: &Shape) -> Vec<KeptSpec> {
+    /// The tensors that are kept whole for a parameter: the [`Rule::statistics`].
+    fn whole(&self, tensors: &[FusedTensor]) -> Vec<KeptSpec> {
         let spec = |(name, shape)| KeptSpec { name, form: KeptForm::Whole(shape) };
-        self.statistics(shape).into_iter().map(spec).collect()
+        self.statistics(tensors).into_iter().map(spec).collect()
     }
 
-    /// All tensors that are kept for a parameter of this shape and dtype.
-    fn kept_specs(&self, shape: &Shape, dtype: DType) -> Vec<KeptSpec> {
-        self.sharded(dtype).into_iter().map(|(spec, _)| spec).chain(self.whole(shape)).collect()
+    /// All tensors that are kept for a parameter of these tensors and this dtype.
+    fn kept_specs(&self, tensors: &[FusedTensor], dtype: DType) -> Vec<KeptSpec> {
+        self.sharded(dtype).into_iter().map(|(spec, _)| spec).chain(self.whole(tensors)).collect()
     }
 }
 
@@ -114,7 +117,7 @@ pub trait DeviceRule: Rule {
         runs.into_iter().try_for_each(|(elements, numbers)| self.launch(device, elements, numbers))
     }
 
-    /// For an optimizer that sees whole parameters: how their directions come about, which then are the gradients of
+    /// For an optimizer that sees whole tensors: how their directions come about, which then are the gradients of
     /// [`DeviceRule::launch`], without states and with a factor of 1 in place of one that is finite.
     fn of_whole(&self) -> Option<&dyn WholeRule> {
         None
@@ -136,18 +139,18 @@ pub struct DirectionElements<'a> {
     pub direction: &'a Storage,
 }
 
-/// The gathered direction of one parameter.
+/// The gathered direction of one tensor of a parameter.
 #[derive(Debug)]
 pub struct WholeDirection<'a> {
     /// f32, of all parameters of a storage.
     pub storage: &'a Storage,
-    /// The elements of this parameter there.
+    /// The elements of this tensor there.
     pub range: Range<usize>,
-    /// Its shape.
-    pub shape: Shape,
-    /// What is kept for it, in the order of [`Rule::statistics`].
+    /// Its shape, and which of the parameter's tensors it is.
+    pub tensor: &'a FusedTensor,
+    /// What is kept for the parameter, in the order of [`Rule::statistics`].
     pub statistics: Vec<&'a Storage>,
-    /// The sum of the squares of the parameter, [`exact::Sum`](bmtrain_core::exact::Sum), if
+    /// The sum of the squares of the tensor before the step, [`exact::Sum`](bmtrain_core::exact::Sum), if
     /// [`WholeRule::measures_parameters`].
     pub squares: Option<View<'a>>,
     /// f32 `[1]`: 1, or NaN in a step that is to change nothing.
@@ -156,9 +159,9 @@ pub struct WholeDirection<'a> {
     pub step: u64,
 }
 
-/// What a parameter moves by, where that depends on all of its elements.
+/// What a tensor moves by, where that depends on all of its elements.
 pub trait WholeRule {
-    /// Whether the step depends on the norm of the parameter.
+    /// Whether the step depends on the norm of the tensor.
     fn measures_parameters(&self) -> bool {
         false
     }
@@ -166,8 +169,8 @@ pub trait WholeRule {
     /// Update the states, and make what is transformed of them and the gradients, of the elements that this rank owns.
     fn direct(&self, elements: DirectionElements<'_>) -> Result<()>;
 
-    /// Update the statistics and transform a whole parameter in place. The result is multiplied into the learning rate
-    /// of the step, f32 `[1]`.
+    /// Update the statistics and transform a whole tensor in place. The result is multiplied into the learning rate of
+    /// the step, f32 `[1]`.
     fn transform(&self, direction: WholeDirection<'_>) -> Result<Option<Tensor>>;
 }
 
@@ -189,8 +192,9 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
     /// Update all parameters that are due, with as few launches as the rule has for them.
     fn update_all(&mut self, due: Vec<DueUpdate>, args: StepArgs<'_>) -> Result<()> {
         let mut steps = Vec::with_capacity(due.len());
-        for DueUpdate { flat, index, .. } in &due {
-            let (state, _) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
+        for DueUpdate { flat, index, tensors, .. } in &due {
+            let (state, options) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
+            state.moments.statistics_of(options, (flat, *index, tensors))?;
             steps.push(state.count_step(*index));
         }
         let mut runs = Vec::with_capacity(due.len().min(MOST_RUNS));
@@ -199,74 +203,87 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
                 continue;
             };
             let elements = elements_of(&state.moments, due, None, args.factor)?;
-            runs.extend(elements.map(|elements| (elements, due.numbers(args.lr, step))));
-            if runs.len() == MOST_RUNS {
+            runs.extend(elements.into_iter().map(|elements| (elements, due.numbers(args.lr, step))));
+            if runs.len() >= MOST_RUNS {
                 self.inner.options.launch_all(args.factor.device(), std::mem::take(&mut runs))?;
             }
         }
-        self.inner.options.launch_all(args.factor.device(), runs)
+        self.inner.options.launch_all(args.factor.device(), runs)?;
+        self.inner.states.iter().try_for_each(|state| share_part_scales(state, &due))
     }
 
-    /// Update the parameters of one storage, one after another: with directions of whole parameters, or with a record
-    /// of how far each moves.
+    /// Update the parameters of one storage, one after another: with directions of whole tensors, or with a record of
+    /// how far each parameter moves.
     fn update_flat(&mut self, flat: &Rc<Flat>, due: &[DueUpdate], args: StepArgs<'_>) -> Result<()> {
         let (state, options) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
         let directions = match options.of_whole() {
             Some(rule) => Some(directions((rule, options), state, due, args.factor)?),
-            None => None,
+            None => {
+                for DueUpdate { index, tensors, .. } in due {
+                    state.moments.statistics_of(options, (flat, *index, tensors))?;
+                }
+                None
+            }
         };
         for due in due {
             let step = state.count_step(due.index);
             let moments = &state.moments;
-            let Some(elements) = elements_of(moments, due, directions.as_ref(), args.factor)? else { continue };
+            let elements = elements_of(moments, due, directions.as_ref(), args.factor)?;
             let keep = |part: &OwnedPart| match moments.master() {
                 Some(master) => Before::keep(master, part.in_state.clone()),
                 None => Before::keep(flat.values()?, part.in_values.clone()),
             };
             let before = due.recorded.iter().map(keep).collect::<Result<Vec<_>>>()?;
-            options.launch(flat.device(), elements, due.numbers(args.lr, step))?;
+            let numbers = due.numbers(args.lr, step);
+            elements.into_iter().try_for_each(|elements| options.launch(flat.device(), elements, numbers))?;
             if let Some(moved) = &moments.moved {
                 before.into_iter().try_for_each(|before| before.measure(moved, due.index))?;
             }
         }
-        Ok(())
+        share_part_scales(state, due)
     }
 }
 
-/// The elements of a parameter that this rank updates, if there are any, by its gradient or by its direction.
+/// The elements of a parameter that this rank updates, by its gradient or by its direction: all at once, or tensor by
+/// tensor where these have learning rates or 8-bit blocks of their own.
 fn elements_of<'a>(
     moments: &'a Moments,
-    DueUpdate { flat, index, grads, .. }: &'a DueUpdate,
+    DueUpdate { flat, index, grads, tensors, .. }: &'a DueUpdate,
     directions: Option<&'a Directions>,
     factor: &'a Tensor,
-) -> Result<Option<StepElements<'a>>> {
-    let part = flat.owned(*index);
-    if part.of_param.is_empty() {
-        return Ok(None);
+) -> Result<Vec<StepElements<'a>>> {
+    let owned = flat.owned(*index);
+    if owned.of_param.is_empty() {
+        return Ok(Vec::new());
     }
-    let range = part.in_state;
-    let mut states = Vec::new();
-    let (grad, factor) = match directions {
-        None => {
-            for (spec, state) in moments.states() {
-                states.push(state.view_mut(spec.form.range_of(&range))?);
-            }
-            (grads.view(range.clone())?, factor.view()?)
-        }
-        Some(Directions { whole, one, .. }) => {
-            let start = flat.layout().spans()[*index].range().start;
-            (whole.view(start + part.of_param.start..start + part.of_param.end)?, one.view()?)
-        }
+    let rates = directions.and_then(|directions| directions.rates.get(index));
+    let runs = match rates.is_some() || moments.has_part_scales(*index) {
+        true => runs_of_tensors(tensors, &owned),
+        false => Vec::from([TensorRun { tensor: 0, elements: owned.of_param.clone() }]),
     };
-    let rate = directions.and_then(|directions| directions.rates.get(index));
-    Ok(Some(StepElements {
-        parameter: flat.values()?.view_mut(part.in_values)?,
-        master: moments.master().map(|master| master.view_mut(range)).transpose()?,
-        states,
-        grad,
-        factor,
-        rate: rate.map(Tensor::view).transpose()?,
-    }))
+    let values = flat.values()?;
+    let elements = |run: TensorRun| -> Result<StepElements<'a>> {
+        let part = owned.part(run.elements.clone());
+        let range = part.in_state;
+        let (states, grad, factor) = match directions {
+            None => (moments.states_of(*index, &run, &range)?, grads.view(range.clone())?, factor.view()?),
+            Some(Directions { whole, one, .. }) => {
+                let start = flat.layout().spans()[*index].range().start;
+                let direction = whole.view(start + part.of_param.start..start + part.of_param.end)?;
+                (Vec::new(), direction, one.view()?)
+            }
+        };
+        let rate = rates.and_then(|rates| rates.get(&run.tensor));
+        Ok(StepElements {
+            parameter: values.view_mut(part.in_values)?,
+            master: moments.master().map(|master| master.view_mut(range)).transpose()?,
+            states,
+            grad,
+            factor,
+            rate: rate.map(Tensor::view).transpose()?,
+        })
+    };
+    runs.into_iter().map(elements).collect()
 }
 
 impl<R: DeviceRule> Optimizer for DeviceOptimizer<R> {
@@ -305,18 +322,18 @@ impl<R: DeviceRule> Optimizer for DeviceOptimizer<R> {
 
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
         let Some((state, index)) = self.inner.of_param(param)? else { return Ok(None) };
-        let tensors = state.moments.kept(&self.inner.options, index, &param.spec().shape);
+        let tensors = state.moments.kept(&self.inner.options, index, &param.spec().tensors());
         Ok(Some(Kept { steps: state.steps[index], tensors }))
     }
 
     fn kept_specs(&self, param: &Param) -> Vec<KeptSpec> {
-        self.inner.options.kept_specs(&param.spec().shape, param.spec().dtype)
+        self.inner.options.kept_specs(&param.spec().tensors(), param.spec().dtype)
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
         let (state, options) = self.inner.of_flat(flat, |options| Moments::new(flat, options))?;
-        state.moments.load(options, (flat, index, &param.spec().shape), read)?;
+        state.moments.load(options, (flat, index, &param.spec().tensors()), read)?;
         state.steps[index] = steps;
         Ok(())
     }

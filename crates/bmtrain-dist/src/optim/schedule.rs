@@ -18,6 +18,12 @@ pub enum ScheduleKind {
     /// Warm-up `L n / W`, then `L (1 + cos(pi (n - W) / (E - W))) / 2`; past the end it stays at its end, where the
     /// predecessor's rises again.
     Cosine,
+    /// Warm-up `L n / W`, then `F + (L - F) (E - n) / (E - W)` to `F`, the floor times `L`, and `F` from `E` on:
+    /// Megatron-LM's from version 2 on.
+    LinearWithMin,
+    /// Warm-up `L n / W`, then `F + (L - F) (1 + cos(pi (n - W) / (E - W))) / 2` to `F`, the floor times `L`, and `F`
+    /// from `E` on. transformers' `get_cosine_with_min_lr_schedule_with_warmup`.
+    CosineWithMin,
     /// Warm-up `L n / W`, then `L gamma^(n - W)`.
     Exponential {
         /// Factor of one iteration.
@@ -84,6 +90,11 @@ impl DecayShape {
     }
 }
 
+/// `from` at a share of 0, `to` at 1.
+fn between(from: f64, to: f64, share: f64) -> f64 {
+    from + (to - from) * share
+}
+
 /// Half a cosine from 1 to 0.
 fn falling_cosine(progress: f64) -> f64 {
     0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
@@ -94,7 +105,7 @@ fn falling_cosine(progress: f64) -> f64 {
 pub enum Warmup {
     /// Iterations.
     Steps(u64),
-    /// Share of all iterations, rounded to the nearest.
+    /// Share of all iterations, rounded up as by transformers' `Trainer`.
     Fraction(f64),
 }
 
@@ -103,7 +114,7 @@ impl Warmup {
     pub fn steps(self, end: u64) -> Result<u64> {
         match self {
             Warmup::Steps(steps) => Ok(steps),
-            Warmup::Fraction(share) if (0.0..=1.0).contains(&share) => Ok((share * end as f64).round() as u64),
+            Warmup::Fraction(share) if (0.0..=1.0).contains(&share) => Ok((share * end as f64).ceil() as u64),
             Warmup::Fraction(share) => {
                 Err(Error::setting("schedule", format!("warm-up fraction {share} is outside [0, 1]")))
             }
@@ -203,6 +214,8 @@ impl Schedule {
                 let progress = ((i - w) / self.decay_iterations().max(1.0)).min(1.0);
                 (l * falling_cosine(progress)).max(0.0)
             }
+            ScheduleKind::LinearWithMin => between(l * self.floor, l, 1.0 - self.progress(n)),
+            ScheduleKind::CosineWithMin => between(l * self.floor, l, falling_cosine(self.progress(n))),
             ScheduleKind::Exponential { gamma } => (l * gamma.powf(i - w)).max(0.0),
             ScheduleKind::RangeTest { last } if l > 0.0 => l * (last / l).powf(i / (e - 1.0).max(1.0)),
             ScheduleKind::RangeTest { .. } | ScheduleKind::OneCycle { .. } => l,
@@ -224,14 +237,20 @@ impl Schedule {
         decayed.max(l * self.floor)
     }
 
+    /// The share of the iterations after the warm-up that are done at iteration `n`, at most 1.
+    fn progress(&self, n: u64) -> f64 {
+        let (done, all) = (n.saturating_sub(self.warmup), self.end.saturating_sub(self.warmup));
+        (done as f64 / all.max(1) as f64).min(1.0)
+    }
+
     /// The share of L at iteration `n` of [`ScheduleKind::OneCycle`].
     fn one_cycle(&self, start: f64, n: u64) -> f64 {
         let (peak, last) = (self.warmup.saturating_sub(1), self.end.saturating_sub(1));
-        let between = |from: f64, to: f64, begin: u64, end: u64| {
+        let along = |from: f64, to: f64, begin: u64, end: u64| {
             let progress = (n.min(end) - begin) as f64 / (end - begin).max(1) as f64;
             to + (from - to) * falling_cosine(progress)
         };
-        if n <= peak { between(start, 1.0, 0, peak) } else { between(1.0, self.floor, peak, last.max(peak)) }
+        if n <= peak { along(start, 1.0, 0, peak) } else { along(1.0, self.floor, peak, last.max(peak)) }
     }
 }
 
@@ -273,6 +292,8 @@ impl fmt::Display for Schedule {
             ScheduleKind::RelativeStep => "relative step".to_owned(),
             ScheduleKind::Linear => "linear".to_owned(),
             ScheduleKind::Cosine => "cosine".to_owned(),
+            ScheduleKind::LinearWithMin => "linear to a minimum".to_owned(),
+            ScheduleKind::CosineWithMin => "cosine to a minimum".to_owned(),
             ScheduleKind::Exponential { gamma } => format!("exponential by {gamma}"),
             ScheduleKind::RangeTest { last } => format!("range test up to {last:e}"),
             ScheduleKind::CosineRestarts { cycles } => format!("{cycles} cosines"),

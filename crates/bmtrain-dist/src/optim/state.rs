@@ -6,8 +6,8 @@ use super::delta::{Delta, norms};
 use super::on_device::{Rule, StepNumbers};
 use super::{KeptSpec, ParamGroup, ParamState, StateStretch};
 use crate::error::{Error, Result};
-use crate::param::{Flat, OwnedPart, Param, visit_whole};
-use bmtrain_core::{Shape, Storage};
+use crate::param::{Flat, FusedTensor, OwnedPart, Param, visit_whole};
+use bmtrain_core::Storage;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -36,8 +36,8 @@ pub(super) struct DueUpdate {
     pub(super) flat: Rc<Flat>,
     pub(super) index: usize,
     pub(super) grads: Storage,
-    /// Of the parameter on this tensor-parallel rank.
-    pub(super) shape: Shape,
+    /// What the parameter has in one; of the full parameter.
+    pub(super) tensors: Vec<FusedTensor>,
     pub(super) decay: f32,
     /// What the learning rate is multiplied by.
     pub(super) lr_factor: f64,
@@ -105,8 +105,8 @@ impl<R: Rule, M> States<R, M> {
                     if !self.states.iter().any(|state| Rc::ptr_eq(&state.flat, &flat) && state.steps[index] > 0) {
                         self.options.check_param(param)?;
                     }
-                    let shape = param.local_shape();
-                    due.push(DueUpdate { flat, index, grads, shape, decay, lr_factor, recorded });
+                    let tensors = param.spec().tensors();
+                    due.push(DueUpdate { flat, index, grads, tensors, decay, lr_factor, recorded });
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::blocks::BlockValues;
 use super::census::Census;
 use super::flat::{FlatRanks, Siblings};
-use super::{F32Parameters, Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
+use super::{F32Parameters, Flat, FusionTable, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::nn::{Adapters, LinearLayer, Magnitude};
@@ -86,6 +86,9 @@ pub struct BuilderOptions {
     /// data-parallel rank holds all of them, and their values are set by [`Param::load_blocks`]. Tensor-parallel ranks
     /// split them at whole blocks.
     pub blocks: HashMap<String, BlockFormat>,
+    /// The tensors of the original model that parameters have in one. Optimizers that see whole tensors
+    /// ([`WholeRule`](crate::optim::WholeRule)) see these.
+    pub fusion: FusionTable,
     /// What the factors of products with the weights of blocks are rounded to, where inputs and outputs of a layer are
     /// multiples of 16 on this rank. Weights, gradients and optimizer state are what they are otherwise.
     pub products: ProductPrecision,
@@ -111,6 +114,7 @@ impl Default for BuilderOptions {
             trained: None,
             adapters: None,
             blocks: HashMap::new(),
+            fusion: FusionTable::default(),
             products: ProductPrecision::Full,
             offload_parameters: false,
         }
@@ -338,7 +342,9 @@ impl Builder {
         let format = self.state.options.blocks.get(&name).copied();
         let trainable = format.is_none() && self.trains(&name);
         let dtype = if self.in_f32 { DType::F32 } else { dtype };
-        let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay, is_adapter: self.is_adapter };
+        let fusion = self.state.options.fusion.of(&name, &shape)?;
+        let is_adapter = self.is_adapter;
+        let spec = ParamSpec { name, shape, dtype, init, split, fusion, trainable, decay, is_adapter };
         if stage.is_some() {
             let param = Param::new(spec, (local, part, stage), None, &self.state.asked);
             self.state.declared.borrow_mut().push(param.clone());

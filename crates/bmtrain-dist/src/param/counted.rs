@@ -39,7 +39,7 @@ pub(crate) fn outside(range: &Range<usize>, out: &Range<usize>) -> impl Iterator
 
 impl OwnedPart {
     /// Some of its elements.
-    fn part(&self, of_param: Range<usize>) -> OwnedPart {
+    pub(crate) fn part(&self, of_param: Range<usize>) -> OwnedPart {
         let within = |all: &Range<usize>| {
             let start = all.start + of_param.start - self.of_param.start;
             start..start + of_param.len()

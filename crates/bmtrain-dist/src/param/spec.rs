@@ -1,5 +1,6 @@
 //! The declaration of a parameter.
 
+use super::fusion::Fusion;
 use super::split::Split;
 use bmtrain_core::kernel::Distribution;
 use bmtrain_core::{DType, Shape};
@@ -78,6 +79,8 @@ pub struct ParamSpec {
     pub init: Init,
     /// How it is split over tensor-parallel ranks.
     pub split: Split,
+    /// The tensors of the original model that it has in one.
+    pub fusion: Fusion,
     /// Whether it is trained from the start, which decides its storage; freezing it later moves no memory.
     pub trainable: bool,
     /// Whether weight decay applies by default: not to biases and norms.

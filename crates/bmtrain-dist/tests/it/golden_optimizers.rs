@@ -6,10 +6,11 @@ use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::UpdateRule;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::optim::{
-    Adafactor, AdafactorOptions, Adam, AdamOptions, Clip, DecayForm, DecayShape, Elementwise, ElementwiseOptions, Muon,
-    MuonOptions, MuonScale, Optimizer, ParamGroup, Schedule, ScheduleKind, Warmup,
+    Adafactor, AdafactorOptions, Adam, Adam8bit, Adam8bitOptions, AdamOptions, Clip, DecayForm, DecayShape,
+    Elementwise, ElementwiseOptions, Muon, MuonOptions, MuonScale, Optimizer, ParamGroup, Schedule, ScheduleKind,
+    Warmup,
 };
-use bmtrain_dist::param::{BuilderOptions, Init, Split};
+use bmtrain_dist::param::{BuilderOptions, Fusion, FusionTable, Init, Split};
 use bmtrain_dist::shard::ZeroLevel;
 use bmtrain_dist::{Builder, OptimManager, Param};
 use safetensors::SafeTensors;
@@ -164,6 +165,8 @@ fn schedules_are_those_of_pytorch_and_transformers() {
         ("constant", ScheduleKind::NoDecay, 0.0),
         ("linear", ScheduleKind::Linear, 0.0),
         ("cosine", ScheduleKind::Cosine, 0.0),
+        ("cosine-with-min", ScheduleKind::CosineWithMin, 0.1),
+        ("linear-with-min", ScheduleKind::LinearWithMin, 0.1),
         ("cosine-restarts", ScheduleKind::CosineRestarts { cycles: 3 }, 0.0),
         ("polynomial", ScheduleKind::Polynomial { power: 2.0 }, 0.1),
         ("wsd-cosine", wsd(DecayShape::Cosine), 0.0),
@@ -196,6 +199,146 @@ fn every_optimizer_has_the_same_bits_on_two_ranks_under_zero_3() {
         assert_eq!(sharded, expected, "{alone:?}");
         assert_ne!(expected.fingerprint, run(&Setting { optimizer: Which::Adam, ..alone }).fingerprint);
     }
+}
+
+#[test]
+fn fused_parameters_have_the_same_bits_on_any_ranks_and_levels() {
+    for optimizer in &OTHERS[..4] {
+        for dtype in [DType::F32, DType::BF16] {
+            let alone = Setting { dtype, optimizer: *optimizer, fused: true, steps: 3, ..Setting::default() };
+            let expected = run(&alone);
+            for (ranks, level) in [(2, ZeroLevel::One), (4, ZeroLevel::Two), (3, ZeroLevel::Three)] {
+                let micro_batches = if ranks == 3 { 3 } else { alone.micro_batches };
+                let expected = match micro_batches == alone.micro_batches {
+                    true => expected.clone(),
+                    false => run(&Setting { micro_batches, ..alone.clone() }),
+                };
+                assert_eq!(run(&Setting { ranks, level, micro_batches, ..alone.clone() }), expected, "{optimizer:?}");
+            }
+            let whole = run(&Setting { fused: false, ..alone });
+            assert_ne!(whole.fingerprint, expected.fingerprint, "{optimizer:?} sees the tensors");
+        }
+    }
+}
+
+/// Tensors of these rows, of four columns, and of as many elements, after steps that do not treat them alike: as
+/// parameters of their own, or fused in one matrix and one vector.
+fn after_steps(rows: &[usize], is_fused: bool, make: impl Fn(Vec<ParamGroup>) -> Box<dyn Optimizer>) -> Vec<u32> {
+    const COLUMNS: usize = 4;
+    let device = Device::cpu(1).unwrap();
+    let (sum, own) = (rows.iter().sum::<usize>(), rows.to_vec());
+    let fusion = FusionTable::new(move |_, _| Fusion { rows: own.clone(), transposed: false });
+    let fusion = if is_fused { fusion } else { FusionTable::default() };
+    let builder = Builder::new(&device, BuilderOptions { fusion, ..BuilderOptions::default() });
+    let parts = if is_fused { vec![sum] } else { rows.to_vec() };
+    let declare = |builder: &Builder| -> bmtrain_dist::Result<Vec<Param>> {
+        let mut params = Vec::new();
+        for (number, rows) in parts.iter().enumerate() {
+            let at = builder.index(number);
+            params.push(at.param("weight", [*rows, COLUMNS], Init::ZEROS, Split::Replicated, true)?);
+            params.push(at.param("bias", [*rows], Init::ZEROS, Split::Replicated, false)?);
+        }
+        Ok(params)
+    };
+    let params = builder.at("layer").block(declare).unwrap();
+    // Values by their places in the fused parameters; each tensor's gradients are of another size.
+    let value = |row: usize, column: usize, step: usize| {
+        let tensor = rows.iter().scan(0, |end, rows| Some(*end + rows).inspect(|next| *end = *next));
+        let tensor = tensor.take_while(|end| *end <= row).count();
+        ((row * 7 + column * 3 + step * 5) as f32 * 0.37).sin() * 10f32.powi(tensor as i32)
+    };
+    let of = |param: usize, step: usize| -> Vec<f32> {
+        let (first, rows) = (parts[..param / 2].iter().sum::<usize>(), parts[param / 2]);
+        let columns = if param.is_multiple_of(2) { COLUMNS } else { 1 };
+        (0..rows * columns)
+            .map(|at| value(first + at / columns, at % columns + 9 * (columns % COLUMNS), step))
+            .collect()
+    };
+    params.iter().enumerate().for_each(|(number, param)| param.load(&of(number, 99)).unwrap());
+    let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
+    optim.add(make(ParamGroup::by_decay(&builder.finish(), 0.1)), 0.01);
+    for step in 0..4 {
+        let mut cx = Ctx::training(&device, Randomness::default());
+        let term = |(number, param): (usize, &Param)| {
+            let grads = of(number, step);
+            let values = param.var(&cx).unwrap().reshape([grads.len()]).unwrap();
+            let grads = Tensor::from_slice_in(&device, [grads.len()], &grads, Segment::Data).unwrap();
+            ops::sum(&cx, &ops::mul(&cx, &values, &Var::constant(grads)).unwrap()).unwrap()
+        };
+        let terms: Vec<Var> = params.iter().enumerate().map(term).collect();
+        let loss = terms.into_iter().reduce(|sum, term| ops::add(&cx, &sum, &term).unwrap()).unwrap();
+        optim.backward(&loss, 1.0, &mut cx).unwrap();
+        assert!(!optim.step().unwrap().skipped);
+    }
+    // Of all matrices, then of all vectors.
+    let of_kind = |kind: usize| params.iter().skip(kind).step_by(2).flat_map(|param| param.read().unwrap());
+    of_kind(0).chain(of_kind(1)).map(f32::to_bits).collect()
+}
+
+#[test]
+fn tensors_of_a_fused_parameter_are_updated_as_parameters_of_their_own() {
+    let scaled = AdafactorOptions { scale_parameter: true, ..AdafactorOptions::default() };
+    // Blocks of 256 elements begin with each tensor, or hold several tensors.
+    for rows in [&[64, 128, 64][..], &[9, 20, 5], &[1, 1, 1, 1]] {
+        for options in [AdafactorOptions::default(), scaled] {
+            let of =
+                |is_fused| after_steps(rows, is_fused, |groups| Box::new(Adafactor::new(groups, options).unwrap()));
+            assert_eq!(of(true), of(false), "{options:?}");
+        }
+        let of = |is_fused| {
+            after_steps(rows, is_fused, |groups| Box::new(Adam8bit::new(groups, Adam8bitOptions::default()).unwrap()))
+        };
+        assert_eq!(of(true), of(false), "8 bits, {rows:?}");
+    }
+}
+
+#[test]
+fn a_matrix_with_a_tiny_norm_is_divided_by_the_least_one_of_pytorch() {
+    for gradient in [1e-9f32, 1e-3] {
+        let device = Device::cpu(1).unwrap();
+        let builder = Builder::new(&device, BuilderOptions::default());
+        let param = builder.param("weight", [1, 1], Init::ZEROS, Split::Replicated, true).unwrap();
+        let options = MuonOptions { momentum: 0.0, nesterov: false, ..MuonOptions::default() };
+        let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
+        optim.add(Box::new(Muon::new(ParamGroup::all([&param], 0.0), options).unwrap()), 1.0);
+        let mut cx = Ctx::training(&device, Randomness::default());
+        let loss = ops::scale(&cx, &param.var(&cx).unwrap().reshape([1]).unwrap(), gradient).unwrap();
+        optim.backward(&loss, 1.0, &mut cx).unwrap();
+        optim.step().unwrap();
+        // Of one element the iterations are a polynomial.
+        let mut expected = f64::from(gradient) / f64::from(gradient).max(1e-7);
+        for _ in 0..5 {
+            expected = 3.4445 * expected - 4.775 * expected.powi(3) + 2.0315 * expected.powi(5);
+        }
+        let got = -f64::from(param.read().unwrap()[0]);
+        assert!((got - expected).abs() < 1e-5, "{gradient}: {got} instead of {expected}");
+    }
+}
+
+#[test]
+fn averages_of_another_form_are_refused_by_name() {
+    let device = Device::cpu(1).unwrap();
+    let state_of = |rows: &'static [usize], loaded: Option<&[bmtrain_dist::optim::ParamState]>| {
+        let fusion = FusionTable::new(|_, _| Fusion { rows: rows.to_vec(), transposed: false });
+        let builder = Builder::new(&device, BuilderOptions { fusion, ..BuilderOptions::default() });
+        let param = builder.param("qkv", [6, 4], Init::ONES, Split::Replicated, true).unwrap();
+        let mut optimizer = Adafactor::new(ParamGroup::all([&param], 0.0), AdafactorOptions::default()).unwrap();
+        match loaded {
+            Some(state) => optimizer.load_state(state).map(|()| Vec::new()),
+            None => {
+                let tensors = optimizer.kept_specs(&param).into_iter().map(|spec| {
+                    let len = spec.form.shape(&param.spec().shape).iter().product();
+                    (spec.name, vec![0.5; len])
+                });
+                let tensors = tensors.collect();
+                Ok(vec![bmtrain_dist::optim::ParamState { name: "qkv".into(), steps: 3, tensors }])
+            }
+        }
+    };
+    let (whole, parts) = (state_of(&[], None).unwrap(), state_of(&[2, 2, 2], None).unwrap());
+    assert!(state_of(&[2, 2, 2], Some(&parts)).is_ok());
+    let refused = state_of(&[2, 2, 2], Some(&whole)).unwrap_err().to_string();
+    assert!(refused.contains("qkv") && refused.contains("column-average: expected 12 values, got 4"), "{refused}");
 }
 
 #[test]

@@ -48,6 +48,14 @@ fn linear_and_cosine_stay_down_past_the_end() {
 }
 
 #[test]
+fn a_share_of_the_steps_is_rounded_up() {
+    // Rounded up as by transformers' Trainer, in doubles: ceil(100 * 0.07) is 8.
+    for (share, steps, warmup) in [(0.1, 11, 2), (0.1, 10, 1), (0.06, 50, 3), (0.07, 100, 8), (0.0, 10, 0)] {
+        assert_eq!(Warmup::Fraction(share).steps(steps).unwrap(), warmup, "{share} of {steps}");
+    }
+}
+
+#[test]
 fn the_floor_holds_after_the_warmup_only() {
     let schedule = Schedule::new(ScheduleKind::Linear, 1.0, Warmup::Fraction(0.25), 8, 0.1).unwrap();
     assert_eq!(schedule.warmup, 2);

@@ -117,9 +117,10 @@ fn a_run_that_is_taken_up_again_has_the_bits_of_one_that_was_not_cut_off() {
 #[test]
 fn every_optimizer_is_resumed_with_the_same_bits_on_one_rank_or_two() {
     for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain(OTHERS).chain(OTHERS).enumerate() {
-        // The second time the others have the other dtype.
-        let dtype = [DType::F32, DType::BF16][(number + number / (RULES.len() + OTHERS.len())) % 2];
-        let of = |ranks, level| Setting { ranks, level, dtype, optimizer, steps: 6, ..Setting::default() };
+        // The second time the others have the other dtype, and fused parameters.
+        let second = number / (RULES.len() + OTHERS.len());
+        let (dtype, fused) = ([DType::F32, DType::BF16][(number + second) % 2], second > 0);
+        let of = |ranks, level| Setting { ranks, level, dtype, fused, optimizer, steps: 6, ..Setting::default() };
         let (alone, sharded) = (of(1, ZeroLevel::Zero), of(2, ZeroLevel::Three));
         let whole = run(&alone, &memory(), 0..6, &[]);
         let store = memory();
@@ -130,6 +131,21 @@ fn every_optimizer_is_resumed_with_the_same_bits_on_one_rank_or_two() {
             assert_eq!([first.1.clone(), second.1].concat(), whole.1, "{setting:?}");
             assert_eq!(second.2, whole.2, "{setting:?}");
         }
+    }
+}
+
+#[test]
+fn averages_of_one_tensor_are_no_state_of_the_tensors_of_a_fused_parameter() {
+    let whole = Setting { optimizer: OTHERS[1], steps: 1, ..Setting::default() };
+    let store = memory();
+    run(&whole, &store, 0..1, &[1]);
+    let checkpoint = newest(&store);
+    let state = checkpoint.manifest().facts.state["training"].clone();
+    let state: TrainingState = serde_json::from_value(state).unwrap();
+    let mut fused = Rank::new(Arc::new(Solo), &Setting { fused: true, ..whole }).unwrap();
+    let error = restore(&checkpoint, &state, &fused.model.parameters, &mut fused.optim).unwrap_err().to_string();
+    for part in ["column-average blocks.0.up.weight", "saved as f32 [24], wanted as f32 [3, 24]", "--fresh-optimizer"] {
+        assert!(error.contains(part), "no {part:?} in {error}");
     }
 }
 

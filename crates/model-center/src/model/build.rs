@@ -27,7 +27,8 @@ impl<A: Architecture> Transformer<A> {
         blocks: impl Into<BlockPolicy>,
         options: BuilderOptions,
     ) -> Result<Self> {
-        let builder = Builder::new(device, options);
+        let names = A::names(&config, head);
+        let builder = Builder::new(device, BuilderOptions { fusion: names.fusion(), ..options });
         let spec = A::spec(&config);
         let spec = Spec { prefix: prefix::tokens(&builder, &spec, head)?, ..spec };
         let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
@@ -63,7 +64,7 @@ impl<A: Architecture> Transformer<A> {
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
         let prompt = Prompt::new(&builder, &spec, head)?;
         let heads = Heads::new(&builder.part(ModelPart::Head), &spec.head, head, spec.vocab_size)?;
-        let (parameters, names) = (builder.finish(), A::names(&config, head));
+        let parameters = builder.finish();
         let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
         let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
         let repeated_parameters = shared_layers::repeated(&spec, parameters.declared().iter());

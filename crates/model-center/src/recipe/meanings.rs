@@ -302,7 +302,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "First learning rate of `train.schedule = \"one-cycle\"`, as a share of `train.lr`; `train.warmup` is the \
          number of steps to the peak.",
     ),
-    first("train.warmup", "Length of the linear warm-up."),
+    first("train.warmup", "Length of the linear warm-up; a fraction of the steps is rounded up."),
     second(
         "train.batch_ramp.start",
         "Samples of the first steps of task `pretrain`, where batches grow to `train.batch_size`.",
@@ -323,7 +323,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Where a linear or cosine decay ends: at its last step (`exact`), or the warm-up's length later, by \
          Megatron-LM's formula of 2019.",
     ),
-    first("train.final_lr_ratio", "Share of `train.lr` below which the schedule does not decay."),
+    first(
+        "train.final_lr_ratio",
+        "Share of `train.lr` below which the schedule does not decay; `linear-with-min-lr` and `cosine-with-min-lr` \
+         end at it.",
+    ),
     first("train.weight_decay", "Weight decay."),
     first("train.decay_norms_and_biases", "Apply weight decay to norms and biases too."),
     first("train.decoupled", "Decoupled weight decay, as in AdamW; otherwise it is added to the gradient."),

@@ -12,6 +12,7 @@ use bmtrain_dist::optim::{
     Adafactor, AdafactorOptions, Adam, Adam8bit, Adam8bitOptions, AdamOffload, AdamOptions, DecayForm, Elementwise,
     ElementwiseOffload, ElementwiseOptions, KeptSpec, Muon, MuonOptions, MuonScale, Optimizer, ParamGroup, Rule,
 };
+use bmtrain_dist::param::Fusion;
 use bmtrain_dist::pipeline::ModelPart;
 
 /// Which optimizer, with its numbers.
@@ -75,7 +76,8 @@ impl OptimizerSettings {
     /// The bytes that it keeps for each value of a large matrix of this dtype, and the tensors for each parameter, at
     /// most.
     pub fn kept(self, dtype: DType) -> (f64, usize) {
-        let large = Shape::from([1024, 1024]);
+        let shape = Shape::from([1024, 1024]);
+        let large = Fusion::default().tensors(&shape);
         let specs = match self {
             OptimizerSettings::Adam(options) => options.kept_specs(&large, dtype),
             OptimizerSettings::Adam8bit(options) => options.kept_specs(&large, dtype),
@@ -83,9 +85,9 @@ impl OptimizerSettings {
             OptimizerSettings::Elementwise(options) => options.kept_specs(&large, dtype),
             OptimizerSettings::Muon(_, rest) => rest.kept_specs(&large, dtype),
         };
-        let bytes = |spec: &KeptSpec| spec.form.dtype().size() * spec.form.shape(&large).iter().product::<usize>();
+        let bytes = |spec: &KeptSpec| spec.form.dtype().size() * spec.form.shape(&shape).iter().product::<usize>();
         let bytes: usize = specs.iter().map(bytes).sum();
-        (bytes as f64 / large.elements() as f64, specs.len())
+        (bytes as f64 / shape.elements() as f64, specs.len())
     }
 }
 

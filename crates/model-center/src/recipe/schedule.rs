@@ -22,6 +22,8 @@ pub(super) fn read(r: &mut Reader) -> ScheduleKind {
     let kinds = [
         ("linear", ScheduleKind::Linear),
         ("cosine", ScheduleKind::Cosine),
+        ("linear-with-min-lr", ScheduleKind::LinearWithMin),
+        ("cosine-with-min-lr", ScheduleKind::CosineWithMin),
         ("noam", ScheduleKind::Noam),
         ("exponential", ScheduleKind::Exponential { gamma: DEFAULT_GAMMA }),
         ("constant", ScheduleKind::NoDecay),

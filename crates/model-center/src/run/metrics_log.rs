@@ -397,6 +397,8 @@ pub struct EndRecord {
     /// Hashes of the last weights and of the optimizer's state: equal where two runs came to the same bits. `None` if
     /// they could not be read.
     pub state: Option<Fingerprint>,
+    /// Steps that were skipped in a row before the end, because gradients were not finite.
+    pub skipped_at_end: u64,
     /// Samples seen.
     pub samples: u64,
     /// Tokens seen.
@@ -441,6 +443,9 @@ impl Record for EndRecord {
             let mut state = Object::default();
             state.text("weights", &fingerprint.weights).text("optimizer", &fingerprint.optimizer);
             out.object("state", state);
+        }
+        if self.skipped_at_end > 0 {
+            out.integer("skipped_at_end", self.skipped_at_end);
         }
         out.integer("samples", self.samples).integer("tokens", self.tokens);
         out.object("time", time).end()

@@ -146,9 +146,10 @@ impl StepMetrics {
                 let [own, high, low] =
                     [micro_batch, hash, hash + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
                 let weight = weights.next().copied().unwrap_or(0.0);
-                loss += weight * own;
+                loss += weighted(weight, own);
                 if divergences > 0 {
-                    divergence += weight * numbers.get(before_divergences + micro_batch).copied().unwrap_or(f32::NAN);
+                    let own = numbers.get(before_divergences + micro_batch).copied().unwrap_or(f32::NAN);
+                    divergence += weighted(weight, own);
                 }
                 batch = combine_hashes(batch, [high, low]);
                 let first = losses + micro_batch * of_pairs;
@@ -168,6 +169,11 @@ impl StepMetrics {
         let distillation = (divergences > 0).then_some(divergence);
         (StepMetrics { loss, batch, samples, tokens, padded_tokens, pairs, distillation }, decision)
     }
+}
+
+/// A micro-batch's part of a mean: without targets it has none, and its mean is not a number.
+fn weighted(weight: f32, mean: f32) -> f32 {
+    if weight == 0.0 { 0.0 } else { weight * mean }
 }
 
 /// A 48-bit hash of sample indices, as two numbers that f32 holds exactly.

@@ -72,6 +72,12 @@ impl Run<'_> {
         if best_is_kept {
             self.recheck_best(trainer)?;
         }
+        // A range test goes on until it diverges.
+        let warns = trainer.team.is_first() && self.lr_range.is_none();
+        if let Some(text) = skipped_at_end(trainer).filter(|_| warns) {
+            console::note(&text);
+            self.display.log(&text);
+        }
         if let Some(files) = self.files.as_ref().filter(|_| best_is_kept) {
             let path = files.output.path().join(MODEL_DIRECTORY).join(CARD_FILE);
             write_atomic(&path, card.render().as_bytes())?;
@@ -127,6 +133,7 @@ impl Run<'_> {
             reason: reason.into(),
             best: best.map(|(value, step)| (self.config.resolved.eval.metric.name().to_owned(), value, step)),
             state,
+            skipped_at_end: u64::from(trainer.optim.scaler().state().consecutive),
             samples: progress.samples,
             tokens: progress.tokens,
             seconds,
@@ -139,6 +146,19 @@ impl Run<'_> {
         })?;
         self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), MetricsLog::sync)
     }
+}
+
+/// The warning where the last steps changed nothing.
+fn skipped_at_end(trainer: &Trainer) -> Option<String> {
+    let skipped = trainer.optim.scaler().state().consecutive;
+    let first = trainer.optim.broken_gradient().map(|name| format!(", {name} first")).unwrap_or_default();
+    (skipped > 0).then(|| {
+        format!(
+            "warning: the last {skipped} of {} steps were skipped, because their gradients were not finite{first}: they \
+             changed no weight; lower train.lr, or look for bad samples",
+            trainer.steps()
+        )
+    })
 }
 
 fn card(

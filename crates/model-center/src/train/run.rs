@@ -9,7 +9,7 @@ use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
 use super::resume::{METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
 use super::run_times::RunTimes;
-use super::save::ModelContents;
+use super::save::{ModelContents, check_finite};
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
 use crate::plan::formula::families::sizes_of_config;
@@ -163,9 +163,15 @@ impl<'a> Run<'a> {
     }
 
     /// Begin to save a checkpoint.
+    ///
+    /// # Errors
+    /// Weights that are not finite, but for a range test, which ends with such.
     pub(super) fn save_checkpoint(&mut self, trainer: &Trainer) -> Result<()> {
         let _save = tracing::debug_span!("save").entered();
         let start = Instant::now();
+        if self.lr_range.is_none() {
+            check_finite(trainer)?;
+        }
         let last_eval = self.last_eval.as_ref().map(|last| SavedLastEval {
             step: last.step,
             counted: last.counted,

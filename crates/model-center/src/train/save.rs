@@ -57,7 +57,7 @@ impl Run<'_> {
     /// Write the weights, or their averages if the run keeps any, to the model directory `name`. On all ranks.
     ///
     /// # Errors
-    /// What the disk refuses; a lost rank; files other than expected, which are not kept.
+    /// Weights that are not finite; what the disk refuses; a lost rank; files other than expected, which are not kept.
     pub(super) fn save(&mut self, trainer: &Trainer, name: &str, contents: ModelContents<'_>) -> Result<()> {
         trainer.with_averages(|| self.save_present(trainer, name, contents))
     }
@@ -66,6 +66,7 @@ impl Run<'_> {
     pub(super) fn save_present(&mut self, trainer: &Trainer, name: &str, contents: ModelContents<'_>) -> Result<()> {
         let _save = tracing::debug_span!("save").entered();
         let start = Instant::now();
+        check_finite(trainer)?;
         let staged = match &mut self.files {
             Some(files) => {
                 let staged = files.output.stage(name)?;
@@ -173,6 +174,21 @@ impl Run<'_> {
         });
         same_on_all(trainer, refused).map(drop)
     }
+}
+
+/// Refuse weights that are not finite: they are no result, and nothing is trained from them. The same on all ranks.
+pub(super) fn check_finite(trainer: &Trainer) -> Result<()> {
+    let parameters = trainer.model.parameters();
+    let none = parameters.declared().len();
+    let own = parameters.first_not_finite()?.unwrap_or(none);
+    let all = trainer.team.gather(&[own as f32])?;
+    let first = all.iter().flatten().fold(none as f32, |first, number| first.min(*number));
+    let Some(param) = parameters.declared().get(first as usize) else { return Ok(()) };
+    Err(Error::diverged(
+        format!("step {}, {}", trainer.steps(), param.name()),
+        "weights are infinite or not numbers, and are not saved",
+        "lower train.lr or lengthen train.warmup, and start again, or resume an earlier checkpoint",
+    ))
 }
 
 /// Write the model to a directory, or what is trained of it.

@@ -160,6 +160,7 @@ fn the_values_are_those_of_the_source() {
             ("train.micro_batch_size", "4"),
             ("train.steps", "54496"),
             ("train.warmup", "182"),
+            ("train.schedule", "\"cosine-with-min-lr\""),
             ("train.final_lr_ratio", "0.1"),
             ("train.betas", "[0.9, 0.95]"),
             ("train.loss_scale_start", "65536"),
@@ -178,6 +179,7 @@ fn the_values_are_those_of_the_source() {
             ("model.tokenizer", "\"models/tokenizer.model\""),
             ("parallel.sequence", "true"),
             ("parallel.zero", "1"),
+            ("train.gradient_dtype", "\"f32\""),
             ("train.recompute", "\"attention\""),
         ],
     );
@@ -227,6 +229,51 @@ fn a_configuration_of_deepspeed_decides_over_its_command() {
         ],
     );
     assert!(notes(&decay, NoteKind::Differs).contains(&"warmup_type log"));
+}
+
+#[test]
+fn a_smallest_rate_ends_the_decay_from_version_2_on() {
+    let read = |more: &str| {
+        let command = format!(
+            "pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 800 --lr 1.5e-4 \
+             --min-lr 1e-5 --data-path data/x --vocab-file v/vocab.txt {more}"
+        );
+        import::megatron(&command, &ImportOptions::default()).unwrap()
+    };
+    for style in ["linear", "cosine"] {
+        let later = read(&format!("--micro-batch-size 8 --lr-warmup-iters 8 --lr-decay-style {style}"));
+        expect(&later, &[("train.schedule", &format!("\"{style}-with-min-lr\"")), ("train.warmup", "8")]);
+        assert_eq!(later.get("train.decay_endpoint"), None, "{later}");
+        let first = read(&format!("--batch-size 8 --warmup 0.01 --lr-decay-style {style}"));
+        expect(&first, &[("train.schedule", &format!("\"{style}\"")), ("train.decay_endpoint", "\"megatron-2019\"")]);
+    }
+    let none = read("--micro-batch-size 8 --lr-decay-style cosine --min-lr 0");
+    assert_eq!(none.get("train.schedule"), Some("\"cosine\""), "{none}");
+    let cosine = deepspeed("ds_zero1_bf16.json", None, &with_model(&on(8)));
+    expect(&cosine, &[("train.schedule", "\"cosine-with-min-lr\""), ("train.final_lr_ratio", "0.1")]);
+    assert!(notes(&cosine, NoteKind::Differs).contains(&"WarmupCosineLR"), "{cosine}");
+}
+
+#[test]
+fn gradients_of_bf16_are_f32_unless_a_flag_narrows_them() {
+    let read = |more: &str| {
+        let command = format!(
+            "pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 8 \
+             --micro-batch-size 8 --data-path data/x --vocab-file v/vocab.txt {more}"
+        );
+        import::megatron(&command, &ImportOptions::default())
+    };
+    for (more, dtype) in [
+        ("--bf16", Some("\"f32\"")),
+        ("--bf16 --grad-reduce-in-bf16", Some("\"model\"")),
+        ("--bf16 --accumulate-allreduce-grads-in-fp32", Some("\"f32\"")),
+        ("--fp16", Some("\"model\"")),
+        ("", None),
+    ] {
+        assert_eq!(read(more).unwrap().get("train.gradient_dtype"), dtype, "{more}");
+    }
+    let both = read("--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32").unwrap_err().to_string();
+    assert!(both.contains("--grad-reduce-in-bf16") && both.contains("give one of the two"), "{both}");
 }
 
 #[test]

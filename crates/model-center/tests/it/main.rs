@@ -64,6 +64,7 @@ mod golden_marian;
 mod golden_megatron_bert;
 mod golden_mistral;
 mod golden_opt;
+mod golden_optimizers;
 mod golden_qwen2;
 mod golden_qwen3;
 mod golden_roberta;

@@ -107,8 +107,9 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         ),
         (
             "schedule = \"lineer\"",
-            "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", \
-                \"range-test\", \"cosine-restarts\", \"polynomial\", \"wsd\", \"one-cycle\", \"relative-step\", \
+            "`train.schedule` must be one of \"linear\", \"cosine\", \"linear-with-min-lr\", \
+                \"cosine-with-min-lr\", \"noam\", \"exponential\", \"constant\", \"range-test\", \
+                \"cosine-restarts\", \"polynomial\", \"wsd\", \"one-cycle\", \"relative-step\", \
                 got the string \"lineer\"",
             "9:12",
             "did you mean \"linear\"?",

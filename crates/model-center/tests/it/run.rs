@@ -98,6 +98,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         reason: "epochs".into(),
         best,
         state: Some(Fingerprint { weights: "ab".into(), optimizer: "cd".into() }),
+        skipped_at_end: 2,
         samples: 320,
         tokens: 9,
         ..EndRecord::default()
@@ -126,7 +127,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         r#""accuracy":0.30000000000000004},"best":true,"time":{"seconds":3.0,"eval_seconds":0.5}}"#,
         "\n",
         r#"{"kind":"end","step":10,"epoch":1.0,"reason":"epochs","best":{"metric":"accuracy","value":0.86,"#,
-        r#""step":10},"state":{"weights":"ab","optimizer":"cd"},"samples":320,"tokens":9,"#,
+        r#""step":10},"state":{"weights":"ab","optimizer":"cd"},"skipped_at_end":2,"samples":320,"tokens":9,"#,
         r#""time":{"seconds":0.0,"train_seconds":0.0,"eval_seconds":0.0,"save_seconds":0.0,"#,
         r#""peak_rss_bytes":0}}"#,
         "\n",

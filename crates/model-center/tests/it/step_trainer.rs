@@ -81,6 +81,19 @@ fn batches_of_a_step_weigh_by_their_tokens() {
 }
 
 #[test]
+fn a_batch_without_a_target_changes_no_loss() {
+    let device = Device::cpu(1).unwrap();
+    let (whole, none) = (batch(3), Batch { labels: Some(Labels::NextTokens(vec![IGNORED; 16])), ..batch(2) });
+    let (mut one, mut two) = (trainer(&device, &[]).unwrap(), trainer(&device, &[]).unwrap());
+    for _ in 0..STEPS {
+        let alone = one.step(vec![whole.clone()]).unwrap();
+        let beside = two.step(vec![none.clone(), whole.clone(), none.clone()]).unwrap();
+        assert_eq!(beside.loss, alone.loss);
+        assert!((beside.grad_norm - alone.grad_norm).abs() <= 1e-6 * alone.grad_norm, "{beside:?} {alone:?}");
+    }
+}
+
+#[test]
 fn settings_that_are_not_of_a_step_are_refused() {
     let device = Device::cpu(1).unwrap();
     let refused = |more: &[&str]| trainer(&device, more).unwrap_err();

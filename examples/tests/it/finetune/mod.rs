@@ -111,6 +111,36 @@ fn a_diverging_run_reports_where_and_its_log_how_it_ended() {
 }
 
 #[test]
+fn a_run_that_ends_in_skipped_steps_reports_them_and_saves_no_weights_that_are_not_finite() {
+    // Without evaluation data nothing but saving looks at the weights.
+    let fixture = Fixture::new();
+    fixture.replace("recipe.toml", "eval = \"eval.jsonl\"\n", "");
+    let run = |dir: &str, sets: &[&str]| {
+        let dir = format!("output.dir={dir}");
+        let sets = sets.iter().copied().chain([dir.as_str(), "train.warmup=0"]);
+        fixture.finetune(&sets.flat_map(|set| ["--set", set]).collect::<Vec<_>>())
+    };
+    let outcome = run("fast", &["train.lr=1e300", "train.steps=4"]);
+    assert_eq!(outcome.code, 7, "{}", outcome.stderr);
+    for part in ["--> step 4, ", "are infinite or not numbers, and are not saved", "fix: lower train.lr"] {
+        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    }
+    assert!(!fixture.path("fast/model").exists(), "there is nothing worth keeping");
+    let end = &records(&fixture, "fast", "end")[0];
+    assert_eq!((&end["reason"], &end["skipped_at_end"]), (&"diverged".into(), &3.into()), "{end}");
+    // Checkpoints are as the model.
+    let outcome = run("saved", &["train.lr=1e300", "train.steps=4", "checkpoint.every=2 steps"]);
+    assert_eq!(outcome.code, 7, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("--> step 2, "), "{}", outcome.stderr);
+    // Skipped steps change nothing: these weights are the first ones.
+    let scale = ["model.dtype=f16", "train.loss_scale=static", "train.loss_scale_start=4294967296", "train.steps=3"];
+    let outcome = run("half", &scale).succeeded();
+    assert!(outcome.stderr.contains("warning: the last 3 of 3 steps were skipped"), "{}", outcome.stderr);
+    assert_eq!(records(&fixture, "half", "end")[0]["skipped_at_end"], 3);
+    assert!(fixture.path("half/model").exists());
+}
+
+#[test]
 fn large_data_are_noted_with_their_bytes_before_they_are_read() {
     let fixture = Fixture::decoder();
     // Refused at its first byte, so that the test does not wait.

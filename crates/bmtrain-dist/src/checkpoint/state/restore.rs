@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 const SAME_MODEL: &str = "resume with the model and the dtypes that were saved; to start a new run from its weights \
                           alone, load them into it";
+const SAME_OPTIMIZER: &str = "resume with the optimizer, and the version, that saved it; or without optimizer state, \
+                              as --fresh-optimizer does";
 const NO_OPTIMIZER_STATE: &str = "the checkpoint was saved without optimizer state";
 
 /// Restore parameters, optimizer state, schedules, loss scale and the freeze mask. The caller continues with the step
@@ -173,7 +175,8 @@ fn agree(checkpoint: &Checkpoint, params: &Parameters, optim: &OptimManager, own
         1 => vec![own],
         _ => ControlGroup::new(Arc::clone(ranks), optim.device()).gather_texts(&own)?,
     };
-    reasons.into_iter().find(|reason| !reason.is_empty()).map_or(Ok(()), |reason| Err(misfit(checkpoint, reason)))
+    let Some(reason) = reasons.into_iter().find(|reason| !reason.is_empty()) else { return Ok(()) };
+    Err(Error::checkpoint(Fault::Request, checkpoint.name().to_string(), reason, SAME_OPTIMIZER))
 }
 
 /// Whether the checkpoint has a tensor of a parameter: else the reason.

@@ -312,7 +312,7 @@ impl<R: HostRule> Optimizer for HostOptimizer<R> {
     }
 
     fn kept_specs(&self, param: &Param) -> Vec<KeptSpec> {
-        self.inner.options.kept_specs(&param.spec().shape, param.spec().dtype)
+        self.inner.options.kept_specs(&param.spec().tensors(), param.spec().dtype)
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {

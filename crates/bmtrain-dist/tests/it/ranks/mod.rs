@@ -18,7 +18,7 @@ use bmtrain_dist::optim::{
     Elementwise, ElementwiseOffload, ElementwiseOptions, Fingerprint, LossScaler, Muon, MuonOptions, Optimizer,
     ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler, Warmup, WeightAverage,
 };
-use bmtrain_dist::param::{BuilderOptions, F32Parameters, Init, NamePatterns};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, Fusion, FusionTable, Init, NamePatterns};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Block, Builder, OptimManager, Param, Parameters, Result, TransformerBlockList};
 use std::sync::Arc;
@@ -114,6 +114,8 @@ pub struct Setting {
     pub blocks: usize,
     /// Their order in the list, if not each once.
     pub order: &'static [usize],
+    /// Whether each `up` has three tensors in one, which begin inside blocks of 256 elements.
+    pub fused: bool,
     /// Patterns of the parameters that are born frozen.
     pub frozen: &'static [&'static str],
     /// Width of the model.
@@ -237,6 +239,7 @@ impl Default for Setting {
             steps: 5,
             blocks: 3,
             order: &[],
+            fused: false,
             frozen: &[],
             size: 24,
             announce: false,
@@ -283,6 +286,7 @@ impl Rank {
             sharding,
             frozen,
             offload_parameters: setting.offload_parameters,
+            fusion: if setting.fused { fusion_of_ups() } else { FusionTable::default() },
             ..BuilderOptions::default()
         };
         let alike = BlockOptions::from(setting.recompute);
@@ -325,6 +329,14 @@ impl Rank {
         }
         Ok(loss.value().item()?.to_bits())
     }
+}
+
+/// Half of the rows of each `up`, a third and a sixth.
+fn fusion_of_ups() -> FusionTable {
+    FusionTable::new(|name, shape| match shape.dims().first() {
+        Some(rows) if name.contains(".up.") => Fusion { rows: vec![rows / 2, rows / 3, rows / 6], transposed: false },
+        _ => Fusion::default(),
+    })
 }
 
 /// The CPU as a device of its own: what moves to the host moves.

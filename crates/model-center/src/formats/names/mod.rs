@@ -31,6 +31,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::{Error, Result};
+use bmtrain_dist::param::{Fusion, FusionTable};
 
 /// One of our parameters: its name and its whole shape, whatever part of it this rank holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -324,6 +325,18 @@ impl NameTable {
             TensorPart { name, shape: theirs, rows, transposed, interleaved: interleaved.clone() }
         });
         Ok(pieces.collect())
+    }
+
+    /// The tensors of Hugging Face's models that parameters have in one. Parameters that no rule names, such as an
+    /// adapter's, are what they are.
+    pub fn fusion(&self) -> FusionTable {
+        let names = self.clone();
+        FusionTable::new(move |ours, shape| {
+            let pieces = names.pieces(ours, shape.dims(), true).unwrap_or_default();
+            let transposed = pieces.first().is_some_and(|piece| piece.transposed);
+            let is_fused = pieces.len() > 1;
+            Fusion { rows: pieces.iter().filter(|_| is_fused).map(|piece| piece.rows.len()).collect(), transposed }
+        })
     }
 
     fn optional(&self, ours: &str) -> bool {

@@ -159,7 +159,7 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     let schedule = match kind {
         "WarmupLR" => "constant",
         "WarmupDecayLR" => "linear",
-        "WarmupCosineLR" => "cosine",
+        "WarmupCosineLR" => "cosine-with-min-lr",
         "LRRangeTest" => "range-test",
         other => {
             let reason = format!("the schedule {other} has no counterpart");
@@ -199,8 +199,13 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     if let Some(steps) = config.whole(&param("total_num_steps"))? {
         sheet.whole(keys::STEPS, steps, config.shown(&param("total_num_steps")));
     }
-    if let Some(share) = config.number(&param("cos_min_ratio"))? {
-        sheet.number(keys::FINAL_LR, share, config.shown(&param("cos_min_ratio")));
+    if kind == "WarmupCosineLR" {
+        let (share, from) = match config.number(&param("cos_min_ratio"))? {
+            Some(share) => (share, config.shown(&param("cos_min_ratio"))),
+            None => (1e-4, format!("{}, default 0.0001", param("cos_min_ratio"))),
+        };
+        sheet.number(keys::FINAL_LR, share, from);
+        sheet.note(NoteKind::Differs, "WarmupCosineLR", "its cosine is a step further at each step");
     }
     let least = ["warmup_min_lr", "warmup_min_ratio"];
     for name in least {
@@ -211,7 +216,7 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     }
     // "log" is the default.
     let form = config.text(&param("warmup_type"))?.unwrap_or("log").to_owned();
-    if kind != "WarmupCosineLR" && form != "linear" && warmup != Some(0) {
+    if form != "linear" && warmup != Some(0) {
         sheet.note(NoteKind::Differs, format!("warmup_type {form}"), "the warm-up is linear");
     }
     Ok(())

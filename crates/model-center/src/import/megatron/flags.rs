@@ -67,6 +67,7 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     read("--hysteresis"),
     switch("--fp32-allreduce"),
     switch("--accumulate-allreduce-grads-in-fp32"),
+    switch("--grad-reduce-in-bf16"),
     switch("--fp32-embedding"),
     switch("--fp32-layernorm"),
     switch("--fp32-tokentypes"),

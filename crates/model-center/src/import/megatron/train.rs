@@ -37,14 +37,34 @@ impl Translation<'_> {
         if flags.is_given("--cpu-optimizer") {
             sheet.flag(keys::OFFLOAD, true, "--cpu-optimizer");
         }
-        let wide = self.first(&["--fp32-allreduce", "--accumulate-allreduce-grads-in-fp32"]);
-        match wide {
-            Some(name) => sheet.text(keys::GRADIENT_DTYPE, "f32", name),
-            None if sheet.get(keys::DTYPE) == Some("\"f32\"") => {}
-            None => sheet.text(keys::GRADIENT_DTYPE, "model", "no --fp32-allreduce"),
-        }
+        self.gradients(sheet)?;
         self.loss_scale(sheet)?;
         self.recompute(sheet)
+    }
+
+    /// Their dtype: with `--bf16` it is f32 unless a flag narrows it.
+    fn gradients(&self, sheet: &mut Sheet) -> Result<()> {
+        const NARROW: &str = "--grad-reduce-in-bf16";
+        let wide = self.first(&["--fp32-allreduce", "--accumulate-allreduce-grads-in-fp32"]);
+        let is_narrow = self.flags.is_given(NARROW);
+        match (wide, sheet.get(keys::DTYPE)) {
+            (Some(wide), _) if is_narrow => {
+                let reason = format!("gradients are in f32 by {wide}, and in bf16 by it");
+                return Err(Error::argument(NARROW, reason, "give one of the two"));
+            }
+            (Some(name), _) => sheet.text(keys::GRADIENT_DTYPE, "f32", name),
+            (None, Some("\"f32\"")) if is_narrow => sheet.note(NoteKind::Unused, NARROW, "parameters are f32"),
+            (None, Some("\"f32\"")) => {}
+            (None, Some("\"bf16\"")) if !is_narrow => {
+                let from = format!("--bf16, without {NARROW}: Megatron-LM accumulates and reduces in f32");
+                sheet.text(keys::GRADIENT_DTYPE, "f32", from);
+            }
+            (None, _) => {
+                let from = if is_narrow { NARROW } else { "no --fp32-allreduce" };
+                sheet.text(keys::GRADIENT_DTYPE, "model", from);
+            }
+        }
+        Ok(())
     }
 
     fn steps(&self, sheet: &Sheet) -> Result<Sourced<u64>> {
@@ -89,7 +109,14 @@ impl Translation<'_> {
         sheet.whole(keys::WARMUP, warmup.value, warmup.from);
         let given = flags.text_or("--lr-decay-style", "linear")?;
         let (style, from) = (given.value, given.from);
+        let least = flags.number("--min-lr", 0.0)?;
+        // Version 2 mended the formulas, and has flags of its own for the warm-up.
+        let is_mended = flags.is_given("--micro-batch-size") || flags.is_given("--lr-warmup-samples");
         match style {
+            // From there on the smallest rate is where the decay ends; before, it is a floor.
+            "linear" | "cosine" if is_mended && least.value > 0.0 => {
+                sheet.text(keys::SCHEDULE, &format!("{style}-with-min-lr"), format!("{from}, {}", least.from));
+            }
             "linear" | "cosine" | "constant" => sheet.text(keys::SCHEDULE, style, from),
             // In 2019 its formula was not written yet.
             "exponential" if self.is_2019 => {
@@ -106,7 +133,6 @@ impl Translation<'_> {
                 return Err(Error::argument("--lr-decay-style", reason, fix));
             }
         }
-        let least = flags.number("--min-lr", 0.0)?;
         if least.value > lr.value {
             let reason = format!("{} is above {}", least.from, lr.from);
             return Err(Error::argument("--min-lr", reason, "give at most --lr"));
@@ -118,8 +144,6 @@ impl Translation<'_> {
         } else if lr.value > 0.0 {
             sheet.number(keys::FINAL_LR, least.value / lr.value, format!("{} / {}", least.from, lr.from));
         }
-        // Version 2 mended the formulas, and has flags of its own for the warm-up.
-        let is_mended = self.flags.is_given("--micro-batch-size") || self.flags.is_given("--lr-warmup-samples");
         if matches!(style, "linear" | "cosine") && !is_mended {
             let from = "Megatron-LM's formulas before version 2 end one warm-up later";
             sheet.text(keys::DECAY_ENDPOINT, "megatron-2019", from);

@@ -26,7 +26,8 @@ const TRAINER: Trainer = Trainer {
     default_epochs: 1.0,
     default_lr: None,
     default_schedule: "cosine",
-    default_warmup: Some(("warmup_ratio, default 0.03; there at most 100 steps", 0.03)),
+    default_warmup: Some(("warmup_ratio, default 0.03; there at most 100 steps", 0.03, 100)),
+    floors_warmup: true,
     default_checkpoint: ("save_strategy, default epoch", "1 epoch"),
     // With evaluations and checkpoints at the same steps the best weights are loaded.
     saves_last: false,
@@ -124,7 +125,10 @@ fn adapter(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Resu
             s.pass_over(&["lora_target_modules"], "lora_target_linear names all layers", sheet);
             sheet.list(keys::TARGETS, &["all-linear".to_owned()], s.shown("lora_target_linear"));
         }
-        (false, Some(targets)) => sheet.list(keys::TARGETS, &targets, s.shown("lora_target_modules")),
+        (false, Some(targets)) => {
+            lora::check_modules(s, "lora_target_modules", &targets)?;
+            sheet.list(keys::TARGETS, &targets, s.shown("lora_target_modules"));
+        }
         (false, None) => return s.refuse("adapter", "no layers are named", "write lora_target_linear: true"),
     }
     Ok(())

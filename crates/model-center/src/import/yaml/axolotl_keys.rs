@@ -151,7 +151,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("max_steps"),
     read("learning_rate"),
     read("lr_scheduler"),
-    refused("lr_scheduler_kwargs", "numbers of schedules have keys of their own: docs/optimizers.md"),
+    read("lr_scheduler_kwargs"),
     read("cosine_min_lr_ratio"),
     refused("cosine_constant_lr_ratio", "train.schedule = \"wsd\" is a schedule with a constant part"),
     refused("lr_div_factor", "train.start_lr_ratio is the first learning rate of one cycle"),

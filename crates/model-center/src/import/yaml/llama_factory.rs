@@ -28,6 +28,7 @@ const TRAINER: Trainer = Trainer {
     default_lr: Some(5e-5),
     default_schedule: "linear",
     default_warmup: None,
+    floors_warmup: false,
     default_checkpoint: ("save_steps, default 500", "500 steps"),
     saves_last: true,
 };
@@ -143,6 +144,7 @@ fn method(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Resul
         return Ok(());
     }
     let targets = s.texts("lora_target")?.unwrap_or_else(|| vec!["all".to_owned()]);
+    lora::check_modules(s, "lora_target", &targets)?;
     let from = if s.has("lora_target") { s.shown("lora_target") } else { "lora_target, default all".to_owned() };
     match targets.iter().any(|target| target == "all") {
         true => sheet.list(keys::TARGETS, &["all-linear".to_owned()], from),

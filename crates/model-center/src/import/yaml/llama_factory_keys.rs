@@ -136,7 +136,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("max_steps"),
     read("learning_rate"),
     read("lr_scheduler_type"),
-    refused("lr_scheduler_kwargs", "numbers of schedules have keys of their own: docs/optimizers.md"),
+    read("lr_scheduler_kwargs"),
     read("cosine_min_lr_ratio"),
     read("warmup_steps"),
     read("warmup_ratio"),

@@ -2,6 +2,7 @@
 
 use super::settings::Settings;
 use crate::Result;
+use crate::file::printable;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 
@@ -67,9 +68,25 @@ pub(super) fn translate(
         sheet.flag(keys::DORA, true, s.shown(names.dora));
     }
     if let Some(modules) = s.texts(names.modules)? {
+        check_modules(s, names.modules, &modules)?;
         sheet.list(keys::ADAPTER_TRAINED, &modules, s.shown(names.modules));
     }
     Ok(true)
+}
+
+/// Refuses names of modules that are patterns: a text is a regular expression to PEFT, and patterns of a recipe are of
+/// another kind.
+pub(super) fn check_modules(s: &Settings<'_>, key: &str, modules: &[String]) -> Result<()> {
+    let is_plain = |module: &String| {
+        !module.is_empty() && module.chars().all(|letter| letter.is_alphanumeric() || "._-".contains(letter))
+    };
+    match modules.iter().find(|module| !is_plain(module)) {
+        None => Ok(()),
+        Some(module) => {
+            let reason = format!("\"{}\" is a regular expression, not the name of a module", printable(module, 60));
+            s.refuse(key, reason, &format!("write {key}: [q_proj, v_proj], with the names of the layers"))
+        }
+    }
 }
 
 /// Writes that the frozen model is held in 4 bits; `double` is whether scales are quantised, with its key.

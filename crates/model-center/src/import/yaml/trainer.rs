@@ -5,19 +5,27 @@ use super::pairs::{Samples, pass_over_single};
 use super::settings::Settings;
 use super::{intervals, optimizer};
 use crate::Result;
+use crate::file::printable;
 use crate::import::ImportOptions;
 use crate::import::batch::BatchParts;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
+use crate::import::{keys, numbers};
+use serde_json::{Map, Value};
 
 /// The learning rate at which the polynomial schedule of transformers ends.
 const POLYNOMIAL_END: f64 = 1e-7;
+/// Numbers of the schedule.
+const KWARGS: &str = "lr_scheduler_kwargs";
+/// The smallest rate of axolotl's cosine.
+const MIN_RATIO: &str = "cosine_min_lr_ratio";
+const WITH_MIN: &str = "cosine-with-min-lr";
 const DROPS_NONE: &str = "dataloader_drop_last, default false";
 
 /// Its schedules, with ours.
-const SCHEDULES: [(&str, &str); 7] = [
+const SCHEDULES: [(&str, &str); 8] = [
     ("linear", "linear"),
     ("cosine", "cosine"),
+    ("cosine_with_min_lr", "cosine-with-min-lr"),
     ("cosine_with_restarts", "cosine-restarts"),
     ("polynomial", "polynomial"),
     ("constant", "constant"),
@@ -38,8 +46,10 @@ pub(super) struct Trainer {
     pub(super) default_epochs: f64,
     pub(super) default_lr: Option<f64>,
     pub(super) default_schedule: &'static str,
-    /// The warm-up as a share of the steps, with its name.
-    pub(super) default_warmup: Option<(&'static str, f64)>,
+    /// The warm-up as a share of the steps, with its name, and the most steps.
+    pub(super) default_warmup: Option<(&'static str, f64, u64)>,
+    /// Whether a share of the steps is rounded down, and one step is two, where the Trainer rounds up.
+    pub(super) floors_warmup: bool,
     /// The interval of checkpoints, after its name.
     pub(super) default_checkpoint: (&'static str, &'static str),
     /// Whether the last weights are kept, although there are evaluation data.
@@ -170,16 +180,53 @@ fn schedule(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()
     } else {
         warmup(s, trainer, ours, sheet)?;
     }
-    if let Some(share) = s.number("cosine_min_lr_ratio")?.filter(|share| *share > 0.0) {
+    if let Some(share) = s.number(MIN_RATIO)?.filter(|share| *share > 0.0) {
         match *ours == "cosine" {
-            true => sheet.number(keys::FINAL_LR, share, s.shown("cosine_min_lr_ratio")),
-            false => sheet.note(NoteKind::Unused, s.shown("cosine_min_lr_ratio"), "it is for the schedule cosine"),
+            true => {
+                sheet.text(keys::SCHEDULE, WITH_MIN, s.shown_all(&[trainer.schedule, MIN_RATIO]));
+                sheet.number(keys::FINAL_LR, share, s.shown(MIN_RATIO));
+            }
+            false => sheet.note(NoteKind::Unused, s.shown(MIN_RATIO), "it is for the schedule cosine"),
         }
     }
+    minimum(s, (*ours == WITH_MIN, lr), sheet)?;
     if *ours == "polynomial" && lr > POLYNOMIAL_END {
         let ratio = (POLYNOMIAL_END / lr * 1e9).round() / 1e9;
         sheet.number(keys::FINAL_LR, ratio, "lr_end of the schedule, default 1e-7");
     }
+    Ok(())
+}
+
+/// The smallest learning rate of a schedule that has one, and refuses other numbers of schedules.
+fn minimum(s: &Settings<'_>, (has_minimum, lr): (bool, f64), sheet: &mut Sheet) -> Result<()> {
+    let given = match s.get(KWARGS) {
+        Some(Value::Object(given)) => given.clone(),
+        Some(Value::String(text)) => match serde_json::from_str(text) {
+            Ok(Value::Object(given)) => given,
+            _ => return Err(s.wrong(KWARGS, "a mapping")),
+        },
+        Some(_) => return Err(s.wrong(KWARGS, "a mapping")),
+        None => Map::new(),
+    };
+    let number = |name: &str| -> Result<Option<f64>> {
+        let Some(value) = given.get(name) else { return Ok(None) };
+        let share = numbers::number(value).filter(|number| *number >= 0.0);
+        share.map(Some).ok_or_else(|| s.wrong(KWARGS, "numbers at or above 0"))
+    };
+    if let Some(other) = given.keys().find(|name| !has_minimum || !["min_lr", "min_lr_rate"].contains(&name.as_str())) {
+        let reason = format!("{}: numbers of schedules have keys of their own", printable(other, 40));
+        return s.refuse(KWARGS, reason, "remove it, and set the keys of docs/optimizers.md with --set");
+    }
+    let ratio = match (number("min_lr")?, number("min_lr_rate")?) {
+        _ if !has_minimum => return Ok(()),
+        (Some(least), None) if lr > 0.0 => least / lr,
+        (None, Some(share)) => share,
+        _ => {
+            let reason = "the schedule ends at min_lr or at min_lr_rate, one of the two";
+            return s.refuse(KWARGS, reason, "write lr_scheduler_kwargs: { min_lr_rate: 0.1 }");
+        }
+    };
+    sheet.number(keys::FINAL_LR, ratio, s.shown(KWARGS));
     Ok(())
 }
 
@@ -192,10 +239,10 @@ fn warmup(s: &Settings<'_>, trainer: &Trainer, schedule: &str, sheet: &mut Sheet
             s.pass_over(&["warmup_ratio"], "warmup_steps decides", sheet);
         }
         // A newer Trainer takes a share as a number of steps below 1.
-        (Some(share), _) => sheet.number(keys::WARMUP, share, s.shown("warmup_steps")),
-        (None, Some(share)) => sheet.number(keys::WARMUP, share, s.shown("warmup_ratio")),
+        (Some(share), _) => warmup_share(trainer, (share, u64::MAX), s.shown("warmup_steps"), sheet),
+        (None, Some(share)) => warmup_share(trainer, (share, u64::MAX), s.shown("warmup_ratio"), sheet),
         (None, None) => match trainer.default_warmup {
-            Some((from, share)) => sheet.number(keys::WARMUP, share, from),
+            Some((from, share, most)) => warmup_share(trainer, (share, most), from.to_owned(), sheet),
             None if schedule == "one-cycle" => {
                 let reason = "one cycle rises over its warm-up, and there is none";
                 return s.refuse(trainer.schedule, reason, "set warmup_ratio: 0.3");
@@ -204,6 +251,24 @@ fn warmup(s: &Settings<'_>, trainer: &Trainer, schedule: &str, sheet: &mut Sheet
         },
     }
     Ok(())
+}
+
+/// A share of the steps, which is rounded up here as by the Trainer. Of a trainer that rounds down it is the number of
+/// steps, where that is known.
+fn warmup_share(trainer: &Trainer, (share, most): (f64, u64), from: String, sheet: &mut Sheet) {
+    let steps = sheet.count(keys::STEPS).filter(|_| trainer.floors_warmup);
+    let Some(steps) = steps else {
+        if trainer.floors_warmup {
+            let why = "rounded up, where axolotl rounds down, and makes one step two";
+            sheet.note(NoteKind::Differs, from.clone(), why);
+        }
+        return sheet.number(keys::WARMUP, share, from);
+    };
+    let whole = match (share * steps as f64) as u64 {
+        1 => 2,
+        whole => whole.min(most),
+    };
+    sheet.whole(keys::WARMUP, whole.min(steps.saturating_sub(1)), format!("{from}, of {steps} steps"));
 }
 
 /// How ranks share the model.

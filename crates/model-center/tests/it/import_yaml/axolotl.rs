@@ -30,7 +30,7 @@ fn values_of_axolotl_are_those_of_its_configuration() {
             ("train.micro_batch_size", "2"),
             ("train.accumulation", "4"),
             ("train.lr", "0.0002"),
-            ("train.schedule", "\"cosine\""),
+            ("train.schedule", "\"cosine-with-min-lr\""),
             ("train.final_lr_ratio", "0.1"),
             ("train.warmup", "0.03"),
             ("train.weight_decay", "0.01"),

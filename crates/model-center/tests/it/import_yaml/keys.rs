@@ -62,6 +62,7 @@ fn sample(key: &str) -> Option<&'static str> {
         "finetuning_type" | "adapter" => "lora",
         "fsdp" => "[full_shard]",
         "fsdp_config" => "{ a: b }",
+        "lr_scheduler_kwargs" => "{}",
         "datasets" | "test_datasets" | "pretraining_dataset" => "[{ path: b.jsonl }]",
         "base_model"
         | "model_name_or_path"

@@ -166,4 +166,27 @@ fn the_courses_of_the_learning_rate_are_those_of_the_trainers() {
         let sheet = read("axolotl", &format!("lr_scheduler: {schedule}\n{more}"), &[]);
         assert_eq!([sheet.get("train.warmup"), sheet.get("train.final_lr_ratio")], [warmup, end], "{sheet}");
     }
+    for (kwargs, end) in [("{ min_lr: 0.0001 }", "0.1"), ("'{\"min_lr_rate\": 0.25}'", "0.25")] {
+        let text =
+            format!("learning_rate: 0.001\nlr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {kwargs}\n");
+        let sheet = read("llama_factory", &text, &[]);
+        assert_eq!(sheet.get("train.schedule"), Some("\"cosine-with-min-lr\""), "{sheet}");
+        assert_eq!(sheet.get("train.final_lr_ratio"), Some(end), "{sheet}");
+    }
+}
+
+#[test]
+fn a_share_of_the_steps_as_warm_up_is_rounded_as_there() {
+    // The Trainer rounds up, and so does a recipe: 0.1 of 11 steps are 2.
+    let trainer = read("llama_factory", "max_steps: 11\nwarmup_ratio: 0.1\n", &[]);
+    assert_eq!(trainer.get("train.warmup"), Some("0.1"), "{trainer}");
+    // axolotl rounds down, and makes one step two.
+    for (steps, more, warmup) in [(11, "warmup_ratio: 0.1\n", "2"), (49, "warmup_ratio: 0.1\n", "4"), (9000, "", "100")]
+    {
+        let sheet = read("axolotl", &format!("max_steps: {steps}\n{more}"), &[]);
+        assert_eq!(sheet.get("train.warmup"), Some(warmup), "{sheet}");
+    }
+    let unknown = read("axolotl", "warmup_ratio: 0.1\n", &[]);
+    assert_eq!(unknown.get("train.warmup"), Some("0.1"), "{unknown}");
+    assert!(differs(&unknown).contains("warmup_ratio: 0.1: rounded up, where axolotl rounds down"), "{unknown}");
 }
