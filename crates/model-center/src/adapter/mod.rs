@@ -159,15 +159,16 @@ pub fn tokenizer_directory<'a>(adapter: Option<&'a Adapter>, model: &'a Path) ->
     }
 }
 
-/// The chat template of a model with this adapter, likewise.
+/// The chat template of a model with this adapter, likewise; `name` chooses one of several, as in
+/// [`ChatTemplate::named`].
 ///
 /// # Errors
-/// A template that cannot be read.
-pub fn chat_template(adapter: Option<&Adapter>, model: &Path) -> Result<Option<ChatTemplate>> {
-    if let Some(Adapter::Saved(directory)) = adapter
-        && let Some(template) = ChatTemplate::from_directory(directory)?
-    {
-        return Ok(Some(template));
+/// A template that cannot be read, a name that no template has.
+pub fn chat_template(adapter: Option<&Adapter>, model: &Path, name: Option<&str>) -> Result<Option<ChatTemplate>> {
+    match adapter {
+        Some(Adapter::Saved(directory)) if ChatTemplate::from_directory(directory)?.is_some() => {
+            ChatTemplate::named(directory, name)
+        }
+        _ => ChatTemplate::named(model, name),
     }
-    ChatTemplate::from_directory(model)
 }

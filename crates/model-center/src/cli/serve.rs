@@ -42,6 +42,9 @@ pub struct Options {
     /// Serve embeddings of a model that could generate texts, too; an encoder does so by itself.
     #[arg(long)]
     pub embeddings: bool,
+    /// Name of the model's chat template, of several with names; by default `default`.
+    #[arg(long, value_name = "NAME", conflicts_with = "embeddings")]
+    pub chat_template: Option<String>,
     /// The name of the model in requests and responses; by default the name of its directory.
     #[arg(long, value_name = "NAME")]
     pub served_name: Option<String>,
@@ -240,7 +243,7 @@ fn prepare(
         let mut setup = GenerationSetup::new(directory, info);
         setup.adapter = adapter.cloned();
         setup.open_tokenizer(false)?;
-        setup.open_chat_template()?;
+        setup.open_chat_template(options.chat_template.as_deref())?;
         let config = GenerationConfig::from_directory(directory, info.vocab_size)?;
         let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config }));
         return Ok((ServedModel { name, kind }, TextHead::CausalLm));

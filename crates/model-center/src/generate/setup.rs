@@ -121,7 +121,7 @@ impl GenerationSetup {
     pub fn with_tokenizer(directory: &Path, info: &ModelInfo) -> Result<Self> {
         let mut setup = GenerationSetup::new(directory, info);
         setup.open_tokenizer(true)?;
-        setup.open_chat_template()?;
+        setup.open_chat_template(None)?;
         Ok(setup)
     }
 
@@ -130,12 +130,12 @@ impl GenerationSetup {
         tokenizer_directory(self.adapter.as_ref(), &self.directory)
     }
 
-    /// Open the chat template of the adapter or of the directory, if one has it.
+    /// Open the chat template of the adapter or of the directory, if one has it; `name` chooses one of several.
     ///
     /// # Errors
-    /// A template that cannot be read.
-    pub fn open_chat_template(&mut self) -> Result<()> {
-        self.chat = chat_template(self.adapter.as_ref(), &self.directory)?;
+    /// A template that cannot be read, a name that no template has.
+    pub fn open_chat_template(&mut self, name: Option<&str>) -> Result<()> {
+        self.chat = chat_template(self.adapter.as_ref(), &self.directory, name)?;
         Ok(())
     }
 

@@ -153,6 +153,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
          completion, the completion, or all.",
     ),
     second("data.truncate", "The side on which samples of task `sft` that are too long are cut."),
+    second("data.chat_template", "Name of the model's chat template, of several with names. `docs/chat-templates.md`."),
     second("data.as_chat", "Make prompts and completions messages of a user and the assistant."),
     second("data.columns.chosen", "Column of the better completion of a pair."),
     second("data.columns.rejected", "Column of the worse completion of a pair."),

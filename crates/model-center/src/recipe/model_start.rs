@@ -55,15 +55,14 @@ impl ModelStart {
         AutoTokenizer::open(&self.tokenizer)
     }
 
-    /// The chat template of the tokenizer's directory, or of the model's; `None` where they have none.
+    /// The chat template of the tokenizer's directory, or of the model's; `None` where they have none. `name` chooses
+    /// one of several.
     ///
     /// # Errors
-    /// Templates or settings that cannot be read.
-    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
-        if self.tokenizer != self.directory && (self.tokenizer.is_dir() || is_gguf(&self.tokenizer)) {
-            return ChatTemplate::from_directory(&self.tokenizer);
-        }
-        ChatTemplate::from_directory(&self.directory)
+    /// Templates or settings that cannot be read; no template of that name.
+    pub fn chat_template(&self, name: Option<&str>) -> Result<Option<ChatTemplate>> {
+        let is_own = self.tokenizer != self.directory && (self.tokenizer.is_dir() || is_gguf(&self.tokenizer));
+        ChatTemplate::named(if is_own { &self.tokenizer } else { &self.directory }, name)
     }
 
     /// The options with this configuration, where the model has no weights.

@@ -125,6 +125,8 @@ pub struct DataSettings {
     pub max_length: usize,
     /// The same of a target.
     pub target_length: usize,
+    /// The name of the chat template, of several that the model has; `None`: the default one.
+    pub chat_template: Option<String>,
     /// What happens to longer inputs.
     pub too_long: TooLong,
     /// What happens to unusable records.

@@ -149,6 +149,11 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     if task.is_some_and(|task| !task.has_targets()) {
         r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq, sft and SQuAD", "remove it");
     }
+    let template = Expected { what: "the name of a chat template", example: "tool_use" };
+    let chat_template = r.optional_text("data.chat_template", "not set: `default`, with tools `tool_use`", template);
+    if task.is_some_and(|task| !matches!(task, Task::Sft | Task::Pairs(_))) {
+        r.without_effect("data.chat_template", "data.task", "it is for tasks sft, preference and reward", "remove it");
+    }
     let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
     let too_long = r.choice("data.too_long", &too_long, TooLong::Truncate);
     let skips = r.choice("data.on_bad_record", &[("error", false), ("skip", true)], false);
@@ -186,6 +191,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         source,
         max_length,
         target_length,
+        chat_template,
         too_long,
         on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
         shuffle,

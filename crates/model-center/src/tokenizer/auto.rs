@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::fields;
 use super::files::{Settings, broken_json, directory_of, read_bounded, read_file};
 use super::hf::HfTokenizer;
 use super::{
@@ -121,6 +122,7 @@ impl HfTokenizer {
         let directory = directory.as_ref();
         let settings = Settings::of_directory(directory)?;
         if let Some((format, path)) = find_in(directory)? {
+            fields::check(&path.display().to_string(), &settings, format.kind == "tokenizer.json")?;
             return (format.read)(&path, &settings);
         }
         let reason = format!("the directory has no tokenizer: neither of {}", titles());

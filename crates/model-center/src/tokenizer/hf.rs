@@ -15,6 +15,7 @@ use super::catch::catch_errors;
 use super::chunked::Engine;
 use super::files::Settings;
 use super::limits;
+use super::overrides;
 use super::pieces::is_charsmap;
 use super::{ControlToken, SPAN_BYTES, SpecialIds, Template, TemplateSlot, TokenSpan, Tokenizer};
 use crate::file::printable;
@@ -82,7 +83,7 @@ impl HfTokenizer {
         settings: &Settings,
         usual: &Map<String, Value>,
     ) -> Result<HfTokenizer> {
-        apply_config(&mut document, &settings.config);
+        overrides::apply(&place, &mut document, settings)?;
         if let Some(table) = broken_charsmap(&document) {
             let reason = format!("its precompiled_charsmap, \"{}\", is damaged", printable(table, 20));
             return Err(Error::model(&place, reason, "fetch the file again"));
@@ -277,23 +278,6 @@ fn broken_charsmap(document: &Value) -> Option<&str> {
     let steps = normalizer.get("normalizers").and_then(Value::as_array);
     let mut tables = steps.into_iter().flatten().chain([normalizer]);
     tables.find_map(|step| step.get("precompiled_charsmap")?.as_str().filter(|table| !is_charsmap(table)))
-}
-
-/// Explicit settings of `tokenizer_config.json` override a stored BERT normalizer's.
-fn apply_config(document: &mut Value, config: &Map<String, Value>) {
-    let Some(normalizer) = document.get_mut("normalizer").and_then(Value::as_object_mut) else { return };
-    if normalizer.get("type").and_then(Value::as_str) != Some("BertNormalizer") {
-        return;
-    }
-    for (from, to) in [
-        ("do_lower_case", "lowercase"),
-        ("strip_accents", "strip_accents"),
-        ("tokenize_chinese_chars", "handle_chinese_chars"),
-    ] {
-        if let Some(value @ Value::Bool(_)) = config.get(from) {
-            normalizer.insert(to.into(), value.clone());
-        }
-    }
 }
 
 fn special_ids(inner: &tokenizers::Tokenizer, settings: &Settings, own: &Map<String, Value>) -> SpecialIds {

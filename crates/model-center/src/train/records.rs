@@ -22,6 +22,23 @@ pub(super) struct ModelSide {
     pub(super) generates_targets: bool,
 }
 
+impl ModelSide {
+    /// A note about a chat template with which a model does not learn to end its answers.
+    pub(super) fn note_of_ends(&self, tokenizer: &dyn Tokenizer) -> Option<String> {
+        // A template that refuses a plain conversation does so where it is used.
+        let ends = self.chat.as_ref()?.learned_ends(tokenizer).ok()?;
+        let what = match (ends.within, ends.last) {
+            (_, true) => return None,
+            (true, false) => "the last answer of a conversation",
+            (false, false) => "an answer",
+        };
+        Some(format!(
+            "the chat template writes no control token at the end of {what}, so no end of it is learned; put {{% \
+             generation %}} and {{% endgeneration %}} in the template around the answer and the token that ends it"
+        ))
+    }
+}
+
 /// Reads the records of a recipe.
 ///
 /// # Errors

@@ -47,8 +47,11 @@ impl TextSamples {
         match resolved.data.source.text_formats().as_deref() {
             Some([one]) if !one.is_plain() => setup.template = Some(one.input(PROMPT)),
             _ => {
-                setup.chat =
-                    if matches!(resolved.data.source, DataSource::Sft(_)) { start.chat_template()? } else { None };
+                setup.chat = if matches!(resolved.data.source, DataSource::Sft(_)) {
+                    start.chat_template(resolved.data.chat_template.as_deref())?
+                } else {
+                    None
+                };
                 setup.is_chat = setup.chat.is_some();
             }
         }

@@ -119,9 +119,14 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     let start = ModelStart::of(resolved, places)?;
     let family = start.family(registry, resolved.model.family.as_deref())?;
     let tokenizer = start.open_tokenizer()?;
+    let mut notes = Vec::new();
     let mut samples = match resolved.data.source.pretraining() {
         Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer)?,
-        None => records::read(resolved, &*tokenizer, &model_side(resolved, registry, &start)?)?,
+        None => {
+            let model = model_side(resolved, registry, &start)?;
+            notes.extend(model.note_of_ends(&*tokenizer));
+            records::read(resolved, &*tokenizer, &model)?
+        }
     };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
     check_stacks(resolved, &samples.train, &*opened.model)?;
@@ -170,7 +175,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         initialized: opened.initialized,
         unused: opened.unused,
         left: opened.plan.left().to_vec(),
-        notes: opened.notes,
+        notes: opened.notes.into_iter().chain(notes).collect(),
         answers,
         texts,
         class_weights,
@@ -250,13 +255,14 @@ pub(super) fn of_key(resolved: &Resolved, key: &str, error: Error) -> Error {
 fn model_side(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart) -> Result<ModelSide> {
     let place = verbalizer_position(resolved, registry, start)?;
     let DataSource::Sft(task) = &resolved.data.source else { return Ok(ModelSide { place, ..ModelSide::default() }) };
+    let chat = start.chat_template(resolved.data.chat_template.as_deref())?;
     if task.pairs == Some(PairLabels::Rewards) {
-        return Ok(ModelSide { place, chat: start.chat_template()?, generates_targets: false });
+        return Ok(ModelSide { place, chat, generates_targets: false });
     }
     // As it is opened for tokens of any kind.
     let opened = sketch(resolved, registry, start, &LabelSpace::NextTokens)?;
     let generates_targets = opened.model.info().generates_targets;
-    Ok(ModelSide { place, chat: start.chat_template()?, generates_targets })
+    Ok(ModelSide { place, chat, generates_targets })
 }
 
 /// Where the model answers prompts; `None` where the task has none.

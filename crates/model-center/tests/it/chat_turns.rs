@@ -4,7 +4,7 @@ use std::path::Path;
 
 use model_center::Result;
 use model_center::tokenizer::{
-    AssistantTurns, ChatMessage, ChatRequest, ChatTemplate, ChatTokens, HfTokenizer, Tokenizer,
+    AssistantTurns, ChatMessage, ChatRequest, ChatTemplate, ChatTokens, HfTokenizer, LearnedEnds, Tokenizer,
 };
 use serde_json::json;
 
@@ -130,6 +130,30 @@ fn the_assistants_text_and_the_end_of_its_turn_are_learned_whatever_the_template
         let found: Vec<String> = learned(&tokens).iter().map(|text| text.trim_start().to_owned()).collect();
         assert_eq!(found, expected[1..], "{name}");
         assert_eq!(encode(text, &messages, AssistantTurns::From(3)).unwrap(), tokens, "{name}");
+    }
+}
+
+/// As GLM's: only the next heading ends a turn; and with line breaks alone.
+#[test]
+fn the_heading_of_the_next_message_ends_a_turn_that_nothing_else_ends() {
+    let headings = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}";
+    let lines = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}\
+                 {% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
+    let found = |text: &str| {
+        let learned = learned(&encode(text, &conversation(), AssistantTurns::All).unwrap());
+        learned.iter().map(|text| text.trim_start().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(headings), ["A printer did.<|user|>", "I wrote it alone."]);
+    assert_eq!(found(lines), ["A printer did.", "I wrote it alone."]);
+    let ends = |text: &str| template(text).learned_ends(&tokenizer()).unwrap();
+    assert_eq!(ends(headings), LearnedEnds { within: true, last: false });
+    assert_eq!(ends(lines), LearnedEnds { within: false, last: false });
+    let control = tokenizer().control_tokens();
+    for (name, text, end) in FORMS {
+        // The vocabulary lacks the tokens of some.
+        let is_known = control.iter().any(|token| token.text == end.trim());
+        assert_eq!(ends(text), LearnedEnds { within: is_known, last: is_known }, "{name}");
     }
 }
 

@@ -16,6 +16,7 @@ mod bert_heads;
 mod bert_mesh;
 mod cached_decoding;
 mod chat;
+mod chat_expressions;
 mod chat_turns;
 mod config_bart;
 mod config_bert;

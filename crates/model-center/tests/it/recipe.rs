@@ -115,6 +115,7 @@ path = "sg"                     # r.toml:5
 #   row_sampler
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq, sft and SQuAD
+# chat_template                 # no effect: it is for tasks sft, preference and reward
 too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use model_center::tokenizer::{HfTokenizer, KeepSide, Limit, TextSpecials, Tokenizer};
+use model_center::tokenizer::{ConfigField, HfTokenizer, KeepSide, Limit, TextSpecials, Tokenizer, config_field};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -128,6 +128,59 @@ fn the_config_decides_about_case() {
     write(directory.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
     let cased = HfTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(cased.encode("The the", None, None).unwrap().input_ids, [2, 1, 5, 3]);
+}
+
+/// Ids of transformers 5.23's AutoTokenizer for "hello" with the vocabulary of scripts/golden/make_chat.py.
+#[test]
+fn add_prefix_space_of_the_config_wins_as_in_the_classes_of_transformers() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat/tokenizer.json");
+    let document: Value = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
+    let directory = directory_with_json(&document);
+    let with = |config: Value| {
+        write(directory.path(), "tokenizer_config.json", config.to_string());
+        HfTokenizer::from_directory(directory.path()).unwrap().tokenize(&["hello"]).unwrap()[0].clone()
+    };
+    for class in ["GPT2Tokenizer", "GPT2TokenizerFast", "RobertaTokenizer", "Qwen2Tokenizer", "BartTokenizer"] {
+        assert_eq!(with(json!({"tokenizer_class": class})), [278, 280]);
+        assert_eq!(with(json!({"tokenizer_class": class, "add_prefix_space": false})), [278, 280]);
+        assert_eq!(with(json!({"tokenizer_class": class, "add_prefix_space": true})), [311], "{class}");
+    }
+    assert_eq!(with(json!({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true})), [278, 280]);
+    // Of pieces only what agrees is read.
+    let mut pieces = document;
+    pieces["pre_tokenizer"] =
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false});
+    let directory = directory_with_json(&pieces);
+    let config = |wanted: bool| json!({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": wanted}).to_string();
+    write(directory.path(), "tokenizer_config.json", config(true));
+    HfTokenizer::from_directory(directory.path()).unwrap();
+    write(directory.path(), "tokenizer_config.json", config(false));
+    let error = load_error(&directory);
+    assert!(error.contains("add_prefix_space = false") && error.contains("puts a space"), "{error}");
+}
+
+/// The fields that transformers knows: scripts/golden/make_tokenizer_fields.py.
+#[test]
+fn every_field_of_the_config_is_used_or_without_effect_or_refused() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tokenizer_config_fields.json");
+    let names: Vec<String> = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
+    let count =
+        |is: fn(ConfigField) -> bool| names.iter().filter_map(|name| config_field(name)).filter(|f| is(*f)).count();
+    let unknown: Vec<&String> = names.iter().filter(|name| config_field(name).is_none()).collect();
+    assert_eq!(unknown, [""; 0]);
+    let counted = [
+        count(|field| field == ConfigField::Used),
+        count(|field| matches!(field, ConfigField::WithoutEffect(_))),
+        count(|field| matches!(field, ConfigField::Refused(_))),
+    ];
+    assert!(counted.iter().sum::<usize>() == names.len() && counted.iter().all(|count| *count > 10), "{counted:?}");
+    let directory = directory_with_vocab();
+    let japanese = r#"{"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}"#;
+    write(directory.path(), "tokenizer_config.json", japanese);
+    let error = load_error(&directory);
+    assert!(error.contains("word_tokenizer_type") && error.contains("another program"), "{error}");
+    write(directory.path(), "tokenizer_config.json", r#"{"word_tokenizer_type": "basic", "src_lang": null}"#);
+    HfTokenizer::from_directory(directory.path()).unwrap();
 }
 
 #[test]

@@ -48,6 +48,9 @@ pub struct PromptOptions {
     /// it they are refused.
     #[arg(long, value_enum, value_name = "SIDE", conflicts_with = "chat")]
     pub cut: Option<CutSide>,
+    /// Name of the model's chat template, of several with names; by default `default`.
+    #[arg(long, value_name = "NAME")]
+    pub chat_template: Option<String>,
     /// System message of conversations.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -91,6 +94,9 @@ impl PromptOptions {
             () if self.special_tokens && !has_texts => Some(("--special-tokens", "no prompt is a text")),
             () if self.chat && !rows.is_empty() && !has_texts => Some(("--chat", "no prompt is a text")),
             () if self.system.is_some() && !self.chat && !has_chats => Some(("--system", "there is no conversation")),
+            () if self.chat_template.is_some() && !self.chat && !has_chats => {
+                Some(("--chat-template", "there is no conversation"))
+            }
             () => None,
         };
         match unused {

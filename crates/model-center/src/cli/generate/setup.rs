@@ -95,7 +95,7 @@ fn setup(
         setup.special_tokenizer = Some(setup.open_special_tokenizer()?);
     }
     if prompts.chat || rows.iter().any(|row| matches!(row.prompt, Prompt::Messages(_))) {
-        setup.open_chat_template()?;
+        setup.open_chat_template(prompts.chat_template.as_deref())?;
     }
     (setup.template, setup.system, setup.is_chat) = (prompts.template.clone(), prompts.system.clone(), prompts.chat);
     if prompts.interactive || rows.iter().any(|row| matches!(row.prompt, Prompt::Text(_))) {

@@ -4,13 +4,12 @@ use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter};
+use minijinja::value::Value;
+use minijinja::{AutoEscape, Environment, Error};
 use serde_json::Map;
 
-use super::bounds;
-use super::civil_time::strftime;
-use super::json::to_json;
+use super::python::{fail, text};
+use super::{bounds, filters, globals};
 
 /// Besides what the messages have, so much may be written.
 pub(super) const MAX_OUTPUT_BYTES: usize = 16 << 20;
@@ -21,39 +20,50 @@ const FUEL_PER_BYTE: u64 = 20;
 /// Blocks and calls within each other.
 const DEPTH: usize = 200;
 /// The variable that carries the time of a rendering to `strftime_now`.
-const NOW: &str = "__seconds_since_1970";
+pub(super) const NOW: &str = "__seconds_since_1970";
 
 /// The variables at the beginning and the end of what an assistant wrote, in templates that mark it: empty, but where
 /// the places are asked for.
-const MARKS: [&str; 2] = ["__generation_begin", "__generation_end"];
+pub(super) const MARKS: [&str; 2] = ["__generation_begin", "__generation_end"];
 
 /// An environment without templates. It has no loader, so templates cannot read files or each other.
 pub(super) fn new() -> Environment<'static> {
-    let mut environment = Environment::new();
+    // Without the library's own filters, tests and functions.
+    let mut environment = Environment::empty();
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(DEPTH);
-    environment.set_unknown_method_callback(bounds::method);
-    bounds::guard_filters(&mut environment);
     environment.set_formatter(|output, state, value| {
-        if matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) {
-            bounds::measure(value, bounds::limit(state))?;
-        }
-        escape_formatter(output, state, value)
+        let text = text::str_of(state, value)?;
+        output.write_str(&text).map_err(Error::from)
     });
     // Building this fails only for delimiters that cannot be told apart, and these are the usual ones.
     if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
         environment.set_syntax(syntax);
     }
     MARKS.iter().for_each(|mark| environment.add_global(*mark, ""));
-    environment.add_filter("tojson", to_json);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    environment.add_function("strftime_now", |state: &State<'_, '_>, format: &str| -> Result<String, Error> {
-        let seconds = state.lookup(NOW).and_then(|value| i64::try_from(value).ok()).unwrap_or(0);
-        strftime(format, seconds).map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
-    });
+    filters::add(&mut environment);
+    globals::add(&mut environment);
     environment
+}
+
+/// A value of a conversation as templates see it.
+fn value_of(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Null => Value::from(()),
+        serde_json::Value::Bool(value) => Value::from(*value),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => Value::from(text.as_str()),
+        serde_json::Value::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
+        serde_json::Value::Object(fields) => map_of(fields),
+    }
+}
+
+fn map_of(fields: &Map<String, serde_json::Value>) -> Value {
+    Value::from_pairs(fields.iter().map(|(key, field)| (key.as_str(), value_of(field))))
 }
 
 /// What a context takes, about.
@@ -86,8 +96,8 @@ pub(super) fn render(
         MARKS.iter().zip(marks).for_each(|(mark, text)| environment.add_global(*mark, text.clone()));
     }
     let mut output = Bounded { bytes: Vec::new(), limit };
-    environment.get_template(name)?.render_captured_to(Value::from(Serde(context)), &mut output)?;
-    String::from_utf8(output.bytes).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8 text"))
+    environment.get_template(name)?.render_captured_to(map_of(context), &mut output)?;
+    String::from_utf8(output.bytes).map_err(|_| fail("the output is not UTF-8 text"))
 }
 
 struct Bounded {
@@ -107,31 +117,4 @@ impl Write for Bounded {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// The template with `{% generation %}` as a block that is always there, and a variable at its beginning and its end;
-/// and whether it has such a block. The tag is `transformers`' own: it marks an assistant's output and renders its
-/// contents. White space around a tag is treated as around any other.
-pub(super) fn with_generation_marks(template: &str) -> (String, bool) {
-    let [begin, end] = MARKS;
-    let mut out = String::with_capacity(template.len());
-    let (mut rest, mut is_marked) = (template, false);
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out += before;
-        let length = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let (tag, behind) = tag.split_at(length);
-        let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
-        let (left, right) = tag.split_once(name).unwrap_or((tag, ""));
-        match name {
-            "generation" => {
-                is_marked = true;
-                out += &format!("{left}if true %}}{{{{ {begin} }}}}{{% if true{right}");
-            }
-            "endgeneration" => out += &format!("{left}endif %}}{{{{ {end} }}}}{{% endif{right}"),
-            _ => out += tag,
-        }
-        rest = behind;
-    }
-    (out + rest, is_marked)
 }

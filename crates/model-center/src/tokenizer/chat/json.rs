@@ -2,39 +2,43 @@
 //!
 //! Defines [`to_json`]. The filter that the library has escapes what HTML gives a meaning.
 
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Error, ErrorKind, State};
+use minijinja::{Error, State, Value};
 
-use super::bounds::{limit, measure, too_large};
+use super::bounds::{DEPTH, limit, too_large};
+use super::python::{Args, Type, compare, fail, iterate, lists, number, size_argument};
 
-/// JSON with `, ` and `: ` between things, or one thing a line with `indent`. Takes `indent`, `separators`, `sort_keys`
-/// and `ensure_ascii` as transformers' filter does.
-pub(super) fn to_json(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<Value> = options.get("indent")?;
+/// JSON with `, ` and `: ` between things, or one thing a line with `indent`. Takes `ensure_ascii`, `indent`,
+/// `separators` and `sort_keys` as transformers' filter does.
+pub(super) fn to_json(state: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
+    let [ascii, indent, separators, sort_keys] =
+        args.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"])?;
+    let limit = limit(state);
     let indent = match indent.filter(|indent| !indent.is_none()) {
         None => None,
         Some(indent) => match indent.as_str() {
             Some(text) => Some(text.to_owned()),
-            None => Some(" ".repeat(usize::try_from(indent)?.min(64))),
+            None => {
+                let width = usize::try_from(size_argument(&indent, "tojson")?).unwrap_or(0);
+                if width > limit {
+                    return Err(too_large(limit));
+                }
+                Some(" ".repeat(width))
+            }
         },
     };
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    let [item, key] = match separators.map(<[String; 2]>::try_from) {
-        Some(Ok(separators)) => separators,
-        Some(Err(_)) => return Err(Error::new(ErrorKind::InvalidOperation, "separators are two texts")),
+    let [item, key] = match separators.filter(|separators| !separators.is_none()) {
+        Some(separators) => {
+            let texts: Option<Vec<String>> =
+                iterate(&separators)?.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+            let two = texts.and_then(|texts| <[String; 2]>::try_from(texts).ok());
+            two.ok_or_else(|| fail("separators are two texts"))?
+        }
         None => [if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()],
     };
-    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    options.assert_all_used()?;
-    // Before the library goes through it, which has no bound.
-    let limit = limit(state);
-    measure(value, limit)?;
-    let value = serde_json::to_value(value)
-        .map_err(|error| Error::new(ErrorKind::InvalidOperation, "this cannot be JSON").with_source(error))?;
+    let [ascii, sort_keys] = [ascii, sort_keys].map(|option| option.is_some_and(|option| option.is_true()));
     let mut writer = Writer { out: String::new(), indent, item, key, sort_keys, ascii, limit };
     writer.write(&value, 0)?;
-    Ok(writer.out)
+    Ok(Value::from(writer.out))
 }
 
 struct Writer {
@@ -48,36 +52,67 @@ struct Writer {
 }
 
 impl Writer {
-    fn write(&mut self, value: &serde_json::Value, depth: usize) -> Result<(), Error> {
-        // Depth is bounded by what was measured; spaces and signs between things can be many more than these.
+    fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > DEPTH {
+            return Err(fail("containers are nested too deep"));
+        }
+        // Spaces and signs between things can be many more than these.
         if self.out.len() > self.limit {
             return Err(too_large(self.limit));
         }
-        match value {
-            serde_json::Value::String(text) => self.text(text),
-            serde_json::Value::Array(items) if !items.is_empty() => {
+        match Type::of(value) {
+            Type::Str => self.text(value.as_str().unwrap_or_default()),
+            Type::List | Type::Tuple => {
+                let items: Vec<Value> = value.try_iter()?.collect();
                 for (at, item) in items.iter().enumerate() {
                     self.begin(at, "[", depth);
                     self.write(item, depth + 1)?;
                 }
-                self.end("]", depth);
+                self.end(items.is_empty(), ["[]", "]"], depth);
             }
-            serde_json::Value::Object(fields) if !fields.is_empty() => {
-                let mut fields: Vec<_> = fields.iter().collect();
+            Type::Dict => {
+                let mut fields = lists::pairs(value)?;
                 if self.sort_keys {
-                    fields.sort_by_key(|(key, _)| *key);
+                    compare::sort(&mut fields, false)?;
                 }
-                for (at, (key, field)) in fields.into_iter().enumerate() {
+                for (at, (key, field)) in fields.iter().enumerate() {
                     self.begin(at, "{", depth);
-                    self.text(key);
+                    let key = match Type::of(key) {
+                        Type::Str => key.as_str().unwrap_or_default().to_owned(),
+                        _ => self.plain(key).ok_or_else(|| {
+                            let found = Type::of(key).name();
+                            fail(format!("keys must be str, int, float, bool or None, not {found}"))
+                        })?,
+                    };
+                    self.text(&key);
                     self.out += &self.key;
                     self.write(field, depth + 1)?;
                 }
-                self.end("}", depth);
+                self.end(fields.is_empty(), ["{}", "}"], depth);
             }
-            other => self.out += &other.to_string(),
+            kind => {
+                let plain = self.plain(value);
+                let plain =
+                    plain.ok_or_else(|| fail(format!("Object of type {} is not JSON serializable", kind.name())))?;
+                self.out += &plain;
+            }
         }
         Ok(())
+    }
+
+    /// What is neither a text nor has parts.
+    fn plain(&self, value: &Value) -> Option<String> {
+        match Type::of(value) {
+            Type::None => Some("null".into()),
+            Type::Bool => Some(if value.is_true() { "true" } else { "false" }.into()),
+            Type::Int => Some(value.to_string()),
+            Type::Float => Some(match f64::try_from(value.clone()).ok()? {
+                number if number.is_nan() => "NaN".into(),
+                number if number.is_infinite() => if number < 0.0 { "-Infinity" } else { "Infinity" }.into(),
+                number => number::float_text(number),
+            }),
+            _ => None,
+        }
     }
 
     fn begin(&mut self, at: usize, open: &str, depth: usize) {
@@ -85,7 +120,11 @@ impl Writer {
         self.line(depth + 1);
     }
 
-    fn end(&mut self, close: &str, depth: usize) {
+    fn end(&mut self, is_empty: bool, [empty, close]: [&str; 2], depth: usize) {
+        if is_empty {
+            self.out += empty;
+            return;
+        }
         self.line(depth);
         self.out += close;
     }

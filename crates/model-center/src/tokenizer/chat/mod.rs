@@ -10,11 +10,16 @@ mod bounds;
 mod civil_time;
 mod encode;
 mod environment;
+mod filters;
+mod globals;
 mod json;
 mod nesting;
+mod python;
 mod request;
 mod source;
 mod stack;
+mod tests;
+mod translate;
 mod turns;
 
 use std::path::Path;
@@ -26,7 +31,7 @@ use serde_json::{Map, Value};
 pub use self::request::{ChatMessage, ChatRequest};
 use self::source::Source;
 pub(crate) use self::source::further as further_templates;
-pub use self::turns::{AssistantTurns, ChatTokens};
+pub use self::turns::{AssistantTurns, ChatTokens, LearnedEnds};
 use super::catch::catch_errors;
 use crate::file::printable;
 use crate::{Error, Result};
@@ -50,6 +55,8 @@ pub struct ChatTemplate {
     marked: Vec<String>,
     /// `bos_token` and its like, which templates see by these names.
     special_tokens: Map<String, Value>,
+    /// The one that is taken where a request names none.
+    chosen: Option<String>,
 }
 
 impl ChatTemplate {
@@ -65,6 +72,23 @@ impl ChatTemplate {
         ChatTemplate::compile(found.templates, found.special_tokens).map(Some)
     }
 
+    /// As [`ChatTemplate::from_directory`], with the template of this name for requests that name none.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a name that the directory has no template of, or a directory without templates.
+    pub fn named(directory: impl AsRef<Path>, name: Option<&str>) -> Result<Option<ChatTemplate>> {
+        let directory = directory.as_ref();
+        let found = ChatTemplate::from_directory(directory)?;
+        let Some(name) = name else { return Ok(found) };
+        let Some(mut template) = found else {
+            let reason = format!("a chat template named {name:?} is asked for, and the model has none");
+            return Err(Error::model(directory.display().to_string(), reason, "leave the name out"));
+        };
+        template.chosen = Some(name.to_owned());
+        template.choose(&ChatRequest::new(&[]))?;
+        Ok(Some(template))
+    }
+
     /// One template that comes from elsewhere; `place` names it in errors, `special_tokens` are `bos_token` and its
     /// like.
     pub fn from_source(place: &str, template: &str, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
@@ -77,19 +101,21 @@ impl ChatTemplate {
         let (mut names, mut marked) = (Vec::new(), Vec::new());
         for Source { name, place, text } in templates {
             source::check_size(&place, &text)?;
-            let (text, is_marked) = environment::with_generation_marks(&text);
+            let text = translate::with_plain_lines(&text);
             nesting::check(&place, &text)?;
-            stack::on_own_stack(&place, || {
+            let is_marked = stack::on_own_stack(&place, || {
+                let translate::Translated { text, is_marked } = translate::translate(&place, &text)?;
                 catch_errors(&place, "compile the chat template", || {
                     Ok::<_, Error>(
                         environment.add_template_owned(name.clone(), text).map_err(|error| refused(&place, &error)),
                     )
-                })?
+                })??;
+                Ok(is_marked)
             })?;
             marked.extend(is_marked.then(|| name.clone()));
             names.push((name, place));
         }
-        Ok(ChatTemplate { environment, names, marked, special_tokens })
+        Ok(ChatTemplate { environment, names, marked, special_tokens, chosen: None })
     }
 
     /// The names of the templates; one without a name is called `default`.
@@ -130,16 +156,18 @@ impl ChatTemplate {
 
     fn choose(&self, request: &ChatRequest<'_>) -> Result<(&str, &str)> {
         let find = |wanted: &str| self.names.iter().find(|(name, _)| name == wanted);
-        let found = match request.template {
+        let wanted = request.template.or(self.chosen.as_deref());
+        let found = match wanted {
             Some(name) => find(name),
             None => request.tools.and_then(|_| find(WITH_TOOLS)).or_else(|| find(DEFAULT)),
         };
         found.map(|(name, place)| (name.as_str(), place.as_str())).ok_or_else(|| {
             let known = self.names().collect::<Vec<_>>().join(", ");
-            let wanted = request.template.unwrap_or(DEFAULT);
+            let wanted = wanted.unwrap_or(DEFAULT);
             let place = self.names.first().map_or("chat template", |(_, place)| place.as_str());
             let reason = format!("there is no chat template named {wanted:?}");
-            Error::model(place, reason, format!("choose one of: {known}"))
+            let fix = "with --chat-template NAME, in a recipe with data.chat_template";
+            Error::model(place, reason, format!("choose one of {known}: {fix}"))
         })
     }
 

@@ -32,7 +32,8 @@ impl ChatMessage {
         ChatMessage { role: role.into(), content: Value::String(content.into()), more: Map::new() }
     }
 
-    /// The message as templates see it: reasoning has the two names that templates read.
+    /// The message as templates see it: without fields that are null, and reasoning has the two names that templates
+    /// read.
     pub(super) fn for_template(&self) -> Value {
         let mut fields = Map::new();
         let reasoning = REASONING.iter().find_map(|key| self.more.get(*key).filter(|value| !value.is_null()));
@@ -42,6 +43,7 @@ impl ChatMessage {
         fields.insert("role".into(), self.role.clone().into());
         fields.insert("content".into(), self.content.clone());
         fields.extend(self.more.clone());
+        fields.retain(|_, field| !field.is_null());
         if let Some(reasoning) = reasoning {
             fields.insert(REASONING[0].into(), reasoning.clone());
         }

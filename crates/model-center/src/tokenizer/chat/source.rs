@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::DEFAULT;
 use crate::file::{printable, read_text, resolve_inside, unreadable};
 use crate::formats::gguf::{is_gguf, tokenizer_config};
-use crate::tokenizer::files::Settings;
+use crate::tokenizer::files::{Settings, spelling};
 use crate::{Error, Result};
 
 const FILE: &str = "chat_template.jinja";
@@ -49,7 +49,16 @@ pub(super) fn read(directory: &Path) -> Result<Found> {
         return Err(Error::model(directory.display().to_string(), reason, format!("leave at most {MAX_TEMPLATES}")));
     }
     let token = |key: &&str| Some(((*key).to_owned(), Value::String(settings.special(key)?.to_owned())));
-    Ok(Found { templates, special_tokens: TOKENS.iter().filter_map(token).collect() })
+    let mut special_tokens: Map<String, Value> = TOKENS.iter().filter_map(token).collect();
+    // Templates see the tokens of one model by their names, too, such as `image_token`.
+    let own = settings.config.iter().filter(|(name, value)| name.ends_with("_token") && value.is_string());
+    let named = settings.config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+    for (name, value) in own.chain(named) {
+        if let Some(spelled) = spelling(value) {
+            special_tokens.entry(name.as_str()).or_insert_with(|| spelled.into());
+        }
+    }
+    Ok(Found { templates, special_tokens })
 }
 
 /// Refuses a text that is too long to be a template.

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::encode::{ChatPiece, IdWriter, at_one_time, next_control, nonce};
-use super::{ChatRequest, ChatTemplate};
+use super::{ChatMessage, ChatRequest, ChatTemplate};
 use crate::tokenizer::{ControlToken, Tokenizer};
 use crate::{Error, Result};
 
@@ -47,6 +47,15 @@ pub struct ChatTokens {
     pub in_turns: Vec<bool>,
 }
 
+/// With which of the assistant's turns a model learns to end: see [`ChatTemplate::learned_ends`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnedEnds {
+    /// A turn that another message follows.
+    pub within: bool,
+    /// The turn that ends the conversation.
+    pub last: bool,
+}
+
 /// A rendered conversation and the parts of it.
 struct Rendered<'a> {
     request: &'a ChatRequest<'a>,
@@ -58,8 +67,9 @@ struct Rendered<'a> {
 
 impl ChatTemplate {
     /// The ids of a conversation, and which of them are the assistant's: its text, and what the template writes to end
-    /// the turn, up to a control token such as `<|im_end|>`, without white space after that. A token that is partly
-    /// the assistant's is.
+    /// the turn, up to a control token such as `<|im_end|>`, without white space after that. Where only the heading of
+    /// the next message ends the turn, the control token with which that begins is the assistant's, too. A token that
+    /// is partly the assistant's is.
     ///
     /// # Errors
     /// As [`ChatTemplate::encode`]; a tokenizer that does not report where its tokens are; [`Error::Model`] for a
@@ -89,6 +99,27 @@ impl ChatTemplate {
         };
         let in_turns = written.bytes.iter().map(|bytes| spans.iter().any(|span| is_in(bytes, span))).collect();
         Ok(ChatTokens { ids: written.ids, in_turns })
+    }
+
+    /// Whether a control token ends what is learned of a turn, within a conversation and at its end. A model that
+    /// learns no end does not stop.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::encode_turns`].
+    pub fn learned_ends(&self, tokenizer: &dyn Tokenizer) -> Result<LearnedEnds> {
+        let message = |number: usize| ChatMessage::new(if number % 2 == 0 { "user" } else { ASSISTANT }, "a b c");
+        let messages: Vec<ChatMessage> = (0..4).map(message).collect();
+        let control = tokenizer.control_tokens();
+        let tokens = self.encode_turns(tokenizer, &ChatRequest::new(&messages), AssistantTurns::All)?;
+        let is_control = |at: usize| tokens.ids.get(at).is_some_and(|id| control.iter().any(|token| token.id == *id));
+        // The ends of the two turns.
+        let ends = (0..tokens.ids.len()).filter(|at| {
+            let in_turn = |at: usize| tokens.in_turns.get(at).copied().unwrap_or(false);
+            in_turn(*at) && !in_turn(at + 1)
+        });
+        let ends: Vec<bool> = ends.map(is_control).collect();
+        let [within, last] = [ends.first(), ends.last()].map(|end| end.copied().unwrap_or(false));
+        Ok(LearnedEnds { within, last })
     }
 
     /// The bytes that the template marks; `None` where it marks none.
@@ -187,7 +218,15 @@ impl ChatTemplate {
         let limit = whole.or_else(|| self.render_before(rendered, number + 1, false).map(|text| text.len()));
         if let Some(limit) = limit.filter(|limit| *limit >= from) {
             let turn = text.get(from..limit).unwrap_or_default();
-            return Ok(from + turn.trim_end().len());
+            let end = from + turn.trim_end().len();
+            // Of templates such as GLM's the next heading ends the turn.
+            let is_open = !is_last && next_control(turn, control).is_none();
+            let heading = text.get(end..).filter(|_| is_open).unwrap_or_default();
+            let white = heading.len() - heading.trim_start().len();
+            return Ok(match next_control(heading.trim_start(), control) {
+                Some((0, token)) => end + white + token.text.len(),
+                _ => end,
+            });
         }
         // The template goes on differently: the first control token before the next text ends the turn.
         let next = rendered.texts.iter().find(|(message, _)| *message > number).map_or(text.len(), |(_, b)| b.start);

@@ -1,0 +1,60 @@
+//! The functions that templates find.
+
+use std::sync::Mutex;
+
+use minijinja::value::{Rest, ValueOrKwargs};
+use minijinja::{Environment, Error, State, Value, functions};
+
+use super::civil_time::strftime;
+use super::environment::NOW;
+use super::python::objects::{Cycler, Joiner, Range};
+use super::python::{Args, fail, lists, required, size_argument, text};
+
+/// Replaces the library's functions by Jinja's and transformers'.
+pub(super) fn add(environment: &mut Environment<'static>) {
+    environment.remove_global("debug");
+    environment.add_function("range", |values: Rest<ValueOrKwargs>| range(Args::new(values.into_values())));
+    environment.add_function("dict", |values: Rest<ValueOrKwargs>| lists::dict(Args::new(values.into_values())));
+    let make = Value::from_function(functions::namespace);
+    environment.add_function("namespace", move |state: &mut State<'_, '_>, values: Rest<ValueOrKwargs>| {
+        let fields = lists::dict(Args::new(values.into_values()))?;
+        for key in fields.try_iter()? {
+            if key.as_str().is_some_and(|key| key.starts_with('_')) {
+                return Err(fail(format!("the attribute {key} of a namespace begins with _, rename it")));
+            }
+        }
+        make.call(state, &[fields])
+    });
+    environment.add_function("cycler", |items: Rest<Value>| match items.is_empty() {
+        true => Err(fail("at least one item has to be provided")),
+        false => Ok(Value::from_object(Cycler { items: items.to_vec(), at: Mutex::new(0) })),
+    });
+    environment.add_function("joiner", |values: Rest<ValueOrKwargs>| {
+        let [separator] = Args::new(values.into_values()).bind("joiner", ["sep"])?;
+        let separator = separator.unwrap_or_else(|| Value::from(", "));
+        Ok::<_, Error>(Value::from_object(Joiner { separator, is_used: Mutex::new(false) }))
+    });
+    environment.add_function("lipsum", |_: Rest<ValueOrKwargs>| {
+        Err::<Value, _>(fail("lipsum is not supported in chat templates: its text is random"))
+    });
+    environment.add_function("raise_exception", |state: &State<'_, '_>, message: &Value| {
+        Err::<Value, _>(fail(text::str_of(state, message)?))
+    });
+    environment.add_function("strftime_now", |state: &State<'_, '_>, format: &str| -> Result<String, Error> {
+        let seconds = state.lookup(NOW).and_then(|value| i64::try_from(value).ok()).unwrap_or(0);
+        strftime(format, seconds).map_err(fail)
+    });
+}
+
+fn range(args: Args) -> Result<Value, Error> {
+    let [first, second, step] = args.bind("range", ["", "", ""])?;
+    let number =
+        |value: Option<Value>, otherwise: i64| value.map_or(Ok(otherwise), |value| size_argument(&value, "range"));
+    let first = Some(required(first, "range", "stop")?);
+    let step = number(step, 1)?;
+    let (start, stop) = match second {
+        None => (0, number(first, 0)?),
+        second => (number(first, 0)?, number(second, 0)?),
+    };
+    Range::new(start, stop, step).map(Value::from_object)
+}
