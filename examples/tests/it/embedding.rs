@@ -53,15 +53,18 @@ fn texts_that_belong_together_are_found() {
         let config: Value = serde_json::from_str(&fixture.read(&format!("{dir}/model/config.json"))).unwrap();
         assert_eq!(config["architectures"], json!(["BertModel"]));
         // As sentence-transformers and `serve` read it.
-        let pooling = Pooling::from_directory(&fixture.path(&format!("{dir}/model"))).unwrap();
-        assert_eq!(pooling, Pooling { mode: PoolingMode::Mean, normalizes: true, size: Some(HIDDEN) });
+        let pooling = Pooling::to_train(&fixture.path(&format!("{dir}/model"))).unwrap();
+        assert_eq!(
+            pooling,
+            Pooling { mode: PoolingMode::Mean, normalizes: true, size: Some(HIDDEN), max_length: None }
+        );
     }
 }
 
 #[test]
 fn a_model_that_pools_its_first_token_is_trained_and_exported_so() {
     let fixture = fixture();
-    let pooling = Pooling { mode: PoolingMode::First, normalizes: false, size: Some(HIDDEN) };
+    let pooling = Pooling { mode: PoolingMode::First, normalizes: false, size: Some(HIDDEN), max_length: None };
     pooling.write(&fixture.path("model"), HIDDEN).unwrap();
     run(&fixture, "first", 1, &["checkpoint.every=2 steps", "log.every=1"]).succeeded();
     std::fs::remove_file(fixture.path("model/modules.json")).unwrap();
@@ -69,16 +72,16 @@ fn a_model_that_pools_its_first_token_is_trained_and_exported_so() {
     let losses = |dir: &str| numbers(&records(&fixture, dir, "step"), "loss");
     assert_ne!(losses("first"), losses("mean"));
     // Of the run, not of what the directory of the base model has become.
-    assert_eq!(Pooling::from_directory(&fixture.path("first/model")).unwrap(), pooling);
+    assert_eq!(Pooling::to_train(&fixture.path("first/model")).unwrap(), pooling);
     fixture.run(env!("CARGO_BIN_EXE_ckpt"), &["export", "first/checkpoints", "exported"]).succeeded();
-    assert_eq!(Pooling::from_directory(&fixture.path("exported")).unwrap(), pooling);
+    assert_eq!(Pooling::to_train(&fixture.path("exported")).unwrap(), pooling);
     for name in ["model.safetensors", "config.json"] {
         let [ours, exported] = ["first/model", "exported"].map(|dir| fixture.bytes(&format!("{dir}/{name}")));
         assert_eq!(ours, exported, "{name}");
     }
     Pooling { mode: PoolingMode::Max, ..pooling }.write(&fixture.path("model"), HIDDEN).unwrap();
     let error = fixture.finetune(&["--set", "output.dir=largest"]).refused();
-    assert!(error.contains("pooling_mode_max_tokens"), "{error}");
+    assert!(error.contains("it asks for max, which is not trained"), "{error}");
 }
 
 #[test]

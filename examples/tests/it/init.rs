@@ -65,6 +65,9 @@ fn five_uneven_classes_of_a_csv_are_trained_on_in_three_commands() {
     assert!(["billing", "delivery", "legal", "other, general", "returns"].iter().all(|queue| eval.contains(queue)));
 
     finetune(&fixture, &["--recipe", "tickets.toml", "--dry-run"]).succeeded();
+    // The figure of one of two classes is not defined for five.
+    let refused = finetune(&fixture, &["--recipe", "tickets.toml", "--dry-run", "eval.metric=f1"]).refused();
+    assert!(refused.contains("there are 5") && refused.contains("use \"f1_macro\""), "{refused}");
     let outcome = finetune(&fixture, &["--recipe", "tickets.toml"]).succeeded();
     assert!(fixture.path("runs/tickets-classify/model/config.json").exists(), "{}", outcome.stderr);
     let report = fixture.run(env!("CARGO_BIN_EXE_runs"), &["report", "runs/tickets-classify"]).succeeded();
@@ -72,6 +75,72 @@ fn five_uneven_classes_of_a_csv_are_trained_on_in_three_commands() {
     // Nothing is overwritten.
     let refused = init(&fixture, &ask).refused();
     assert!(refused.contains("exists, and nothing is overwritten"), "{refused}");
+}
+
+#[test]
+fn records_without_a_text_or_a_label_are_counted_and_other_delimiters_are_found() {
+    let fixture = Fixture::new();
+    let row = |at: usize| format!("the film number {at} was good;{}\n", ["yes", "no", "yes "][at % 3]);
+    let rows: String = (0..30).map(row).collect();
+    fixture.write("answers.csv", &format!("text;label\n{rows};no\n;yes\nthe film;\nbad; \nfine;Yes\nwas;Yes\n"));
+    let ask = |name: &'static str, data: &'static str| {
+        ["--preset", "classify", "--model", "model", "--data", data, "--out", name]
+    };
+    let noted = init(&fixture, &ask("a.toml", "answers.csv")).succeeded().stderr;
+    for remark in [
+        "2 records have no label in column \"label\"",
+        "2 records have no text in column \"text\"",
+        "the classes Yes, yes differ in their case alone",
+    ] {
+        assert!(noted.contains(remark), "{remark}: {noted}");
+    }
+    let recipe = fixture.read("a.toml");
+    has_lines(&recipe, &["labels = [\"Yes\", \"no\", \"yes\"] # records of each: Yes 2, no 11, yes 21"]);
+    finetune(&fixture, &["--recipe", "a.toml", "--dry-run"]).succeeded();
+    // A file that the recipe names has its delimiter there.
+    fixture.write("small.csv", "text;label\ngood;a\nbad;b\nfine;a\npoor;b\n");
+    init(&fixture, &ask("small.toml", "small.csv")).succeeded();
+    has_lines(&fixture.read("small.toml"), &["train = \"small.csv\"", "delimiter = \";\" # "]);
+    finetune(&fixture, &["--recipe", "small.toml", "--dry-run"]).succeeded();
+}
+
+/// A template with a system turn where the conversation has none, as SmolLM2's and Qwen 2.5's.
+const WITH_SYSTEM: &str = "{% for m in messages %}{% if loop.first and m.role != 'system' %}system the film was very \
+    good and fine and not poor [SEP]{% endif %}{{ m.role }} {{ m.content }} [SEP]{% endfor %}\
+    {% if add_generation_prompt %}assistant {% endif %}";
+
+#[test]
+fn lengths_are_counted_with_the_turns_of_the_template_and_short_data_pass_their_own_dry_run() {
+    let fixture = Fixture::decoder();
+    fixture.write("model/chat_template.jinja", WITH_SYSTEM);
+    let pair = |at: usize| format!("{{\"prompt\": \"good {at} ?\", \"completion\": \"bad {at}\"}}\n");
+    let chosen = |at: usize| format!("{{\"prompt\": \"is {at} ?\", \"chosen\": \"good\", \"rejected\": \"bad\"}}\n");
+    let message = |role: &str, text: String| format!("{{\"role\": \"{role}\", \"content\": \"{text}\"}}");
+    let chat = |at: usize| {
+        let messages = [message("user", format!("film {at} ?")), message("assistant", "good".into())].join(", ");
+        format!("{{\"messages\": [{messages}]}}\n")
+    };
+    let broken = "{\"prompt\": \"good ?\", \"completion\": \"\"}\n".to_owned();
+    for (name, preset, text) in [
+        ("pairs", "sft", (0..12).map(pair).collect::<String>() + &broken),
+        ("few", "sft", (0..4).map(pair).collect()),
+        ("chats", "sft", (0..12).map(chat).collect()),
+        ("chosen", "dpo", (0..12).map(chosen).collect()),
+        // A prompt of many more tokens than 99 of 100 samples have.
+        ("long", "sft", (0..200).map(pair).chain([pair(0).replace("good", &"good ".repeat(20))]).collect()),
+    ] {
+        let (data, recipe) = (format!("{name}.jsonl"), format!("{name}.toml"));
+        fixture.write(&data, &text);
+        let ask = ["--preset", preset, "--model", "model", "--data", &data, "--out", &recipe];
+        let noted = init(&fixture, &ask).succeeded().stderr;
+        assert_eq!(noted.contains("1 records cannot be used"), name == "pairs", "{noted}");
+        finetune(&fixture, &["--recipe", &recipe, "--dry-run"]).succeeded();
+        let length =
+            fixture.read(&recipe).lines().find_map(|line| line.strip_prefix("max_length = ").map(str::to_owned));
+        let length: usize = length.unwrap().split(' ').next().unwrap().parse().unwrap();
+        // The system turn has 13 tokens.
+        assert!(length > 13, "{name}: {length}");
+    }
 }
 
 #[test]

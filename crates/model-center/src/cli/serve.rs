@@ -6,7 +6,7 @@ use crate::cli::opened::{self, Form, ModelSource, Stored};
 use crate::cli::{device, program, terminal};
 use crate::file::printable;
 use crate::generate::{GenerationConfig, GenerationSetup};
-use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TextHead};
+use crate::model::{OpenOptions, OpenedModel, Registry, SentenceEncoder, TextHead};
 use crate::run::{ExitStatus, StopFlag, listen};
 use crate::serve::{ModelServer, ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
 use crate::tokenizer::AutoTokenizer;
@@ -253,7 +253,7 @@ fn prepare(
     let tokenizer = AutoTokenizer::open(tokenizer_directory(adapter, directory)?)?;
     let vocab_size = opened.model.info().vocab_size;
     tokenizer.require_rows(vocab_size)?;
-    let pooling = Pooling::from_directory(directory)?;
-    let kind = ServedKind::Encoder(ServedEncoder { tokenizer, pooling, vocab_size });
+    let sentences = SentenceEncoder::from_directory(directory)?.within(opened.model.info().max_length);
+    let kind = ServedKind::Encoder(ServedEncoder { tokenizer, sentences, vocab_size });
     Ok((ServedModel { name, kind }, TextHead::None))
 }

@@ -141,6 +141,8 @@ pub struct ReadReport {
     pub tokens: u64,
     /// Tokens of the longest row kept.
     pub longest: usize,
+    /// Columns of conversations and completions that no reader uses, of many the first.
+    pub unused_columns: Vec<String>,
 }
 
 impl ReadReport {

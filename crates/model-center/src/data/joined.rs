@@ -42,6 +42,9 @@ impl Dataset {
             report.removed_tokens += part.report.removed_tokens;
             report.tokens += part.report.tokens;
             report.longest = report.longest.max(part.report.longest);
+            let unused = part.report.unused_columns.into_iter();
+            let further: Vec<String> = unused.filter(|name| !report.unused_columns.contains(name)).collect();
+            report.unused_columns.extend(further);
         }
         if u32::try_from(all.targets.len()).is_err() {
             let reason = "the data sets have more than 4 billion samples together";

@@ -32,11 +32,11 @@ pub use io::texts::{TextSource, read_texts};
 pub use loader::{Loader, LoaderOptions, Order, Position};
 pub use mixture::Mixture;
 pub use read::{ReadOptions, TooLong};
-pub(crate) use sft::each_record;
 pub use sft::{
     ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, Sample,
     SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
 };
+pub(crate) use sft::{SampleLength, TURN_MARKS, each_record};
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::embedding::{EmbeddingTask, RETRIEVAL_METRICS};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};

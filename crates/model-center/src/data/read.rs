@@ -51,6 +51,8 @@ pub struct ReadOptions<'a> {
     pub max_line_bytes: usize,
     /// Read at most this many usable records; for quick trials.
     pub limit: Option<u64>,
+    /// Whether `tokenizer` parses control tokens in texts, which then have their own at their ends.
+    pub parse_special: bool,
 }
 
 impl<'a> ReadOptions<'a> {
@@ -65,6 +67,7 @@ impl<'a> ReadOptions<'a> {
             on_bad_record: OnBadRecord::default(),
             max_line_bytes: 1 << 20,
             limit: None,
+            parse_special: false,
         }
     }
 
@@ -347,8 +350,11 @@ impl<'a> Builder<'a> {
                 }
                 None => {
                     let place = self.place(sample.first().map_or(0, |waiting| waiting.line));
-                    let fix = "give more text, or leave the record out";
-                    self.skip(Error::data(place, "the text has no token to predict", fix))?;
+                    let reason = match self.dataset.labels.are_tokens() {
+                        true => "the text has no token to predict",
+                        false => "the text has no token",
+                    };
+                    self.skip(Error::data(place, reason, "give more text, or leave the record out"))?;
                 }
             }
         }
@@ -374,7 +380,8 @@ impl<'a> Builder<'a> {
             (RowForm::Plain, LabelSpace::NextTokens) => self.words(line, first, second),
             (RowForm::Plain, LabelSpace::Target) => self.side(line, first, is_first),
             (RowForm::Plain | RowForm::Question, _) => {
-                self.inputs(line, first, second).map(|row| Some(Row::new(row, label)))
+                let row = self.inputs(line, first, second)?;
+                Ok((!row.input_ids.is_empty()).then(|| Row::new(row, label)))
             }
         }
     }
@@ -406,9 +413,9 @@ impl<'a> Builder<'a> {
     /// the text; `None` if there is nothing to predict. A truncated text has no end token to predict; a prompt keeps
     /// its end.
     fn words(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Option<Row>> {
-        let ReadOptions { tokenizer, max_length, .. } = *self.options;
+        let max_length = self.options.max_length;
         let (prompt, text) = second.map_or((&[][..], first), |text| (first, text));
-        let (before, after) = around(tokenizer);
+        let (before, after) = around_text(self.options, if prompt.is_empty() { text } else { prompt }, text);
         let length = before.len() + prompt.len() + text.len() + after.len();
         self.check_length(line, length, ("max_length", max_length))?;
         let room = max_length.saturating_sub(before.len());
@@ -514,6 +521,21 @@ pub(super) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
 pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
     let (before, mut after) = tokenizer.template(false).around_first();
     after.extend(tokenizer.special_ids().eos.filter(|eos| after.last() != Some(eos)));
+    (before, after)
+}
+
+/// The same of a text whose first and last tokens these are: what it has of them where control tokens are parsed is not
+/// added again.
+pub(super) fn around_text(options: &ReadOptions<'_>, first: &[u32], last: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let (mut before, mut after) = around(options.tokenizer);
+    if options.parse_special {
+        if first.starts_with(&before) {
+            before.clear();
+        }
+        if last.ends_with(&after) {
+            after.clear();
+        }
+    }
     (before, after)
 }
 

@@ -9,6 +9,8 @@ use crate::{Error, Result};
 /// Token ids of a context and of what continues it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitText {
+    /// Where the two are from, for messages.
+    pub place: String,
     /// The context, at least one token.
     pub context: Vec<u32>,
     /// The continuation, at least one token.
@@ -16,15 +18,24 @@ pub struct SplitText {
 }
 
 impl SplitText {
-    /// The sequence whose targets are the continuation. Of a long one the last `length` inputs stay, and of a
-    /// continuation that is longer still its last tokens.
-    pub fn sequence(&self, length: usize) -> ScoredSequence {
+    /// The sequence whose targets are the continuation, of at most `length` inputs: of a long context the end stays.
+    ///
+    /// # Errors
+    /// [`Error::Data`] for a continuation that is longer, whose likelihood no such sequence has.
+    pub fn sequence(&self, length: usize) -> Result<ScoredSequence> {
+        let scored = self.continuation.len();
+        if scored > length {
+            let reason = format!("the continuation has {scored} tokens, more than the {length} of a sequence");
+            let fix = "raise --length up to the model's positions, score it in parts with the text before each as the \
+                       prompt, or ask `evaluate perplexity` for a whole text";
+            return Err(Error::data(self.place.as_str(), reason, fix));
+        }
         let all = [self.context.as_slice(), &self.continuation].concat();
         let inputs = all.len() - 1;
         let start = inputs.saturating_sub(length);
-        let first = (self.context.len() - 1).max(start);
-        let targets = (first..inputs).map(|at| ScoredTarget { position: at - start, token: all[at + 1] });
-        ScoredSequence { input: all[start..inputs].to_vec(), targets: targets.collect() }
+        let targets =
+            (self.context.len() - 1..inputs).map(|at| ScoredTarget { position: at - start, token: all[at + 1] });
+        Ok(ScoredSequence { input: all[start..inputs].to_vec(), targets: targets.collect() })
     }
 }
 
@@ -73,7 +84,7 @@ impl<'a> TextSplitter<'a> {
         if context.is_empty() {
             context.push(self.first()?);
         }
-        Ok(SplitText { context, continuation })
+        Ok(SplitText { place: place.to_owned(), context, continuation })
     }
 
     /// The token before a text without context.
@@ -88,18 +99,19 @@ impl<'a> TextSplitter<'a> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::SplitText;
     use crate::evaluate::ScoredTarget;
 
     #[test]
     fn the_continuation_is_predicted_and_long_contexts_lose_their_start() {
-        let split = SplitText { context: vec![1, 2, 3], continuation: vec![4, 5] };
+        let split = SplitText { place: "line 1".into(), context: vec![1, 2, 3], continuation: vec![4, 5] };
         let target = |position, token| ScoredTarget { position, token };
-        let whole = split.sequence(8);
+        let whole = split.sequence(8).unwrap();
         assert_eq!((whole.input, whole.targets), (vec![1, 2, 3, 4], vec![target(2, 4), target(3, 5)]));
-        let cut = split.sequence(2);
+        let cut = split.sequence(2).unwrap();
         assert_eq!((cut.input, cut.targets), (vec![3, 4], vec![target(0, 4), target(1, 5)]));
-        let shorter = split.sequence(1);
-        assert_eq!((shorter.input, shorter.targets), (vec![4], vec![target(0, 5)]));
+        let error = split.sequence(1).unwrap_err().to_string();
+        assert!(error.contains("line 1: the continuation has 2 tokens, more than the 1"), "{error}");
     }
 }

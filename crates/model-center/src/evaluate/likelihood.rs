@@ -56,7 +56,7 @@ pub fn read_requests(path: &Path, tokenizer: Option<&dyn Tokenizer>) -> Result<V
             (Given::Ids(context), Some(Given::Ids(continuation)))
                 if !context.is_empty() && !continuation.is_empty() =>
             {
-                SplitText { context, continuation }
+                SplitText { place, context, continuation }
             }
             (_, None) => {
                 return Err(Error::data(place, "there is no continuation", "give continuation or continuation_ids"));
@@ -91,8 +91,7 @@ fn given<'a>(place: &str, fields: &'a Map<String, Value>, [text, ids]: [&str; 2]
 }
 
 impl LikelihoodRequest {
-    /// The line with its results. `tokens` is fewer than the continuation has where that is longer than the model's
-    /// positions.
+    /// The line with its results; `tokens` is the length of the continuation.
     pub fn result(&self, scores: &[TokenScore]) -> Map<String, Value> {
         let [log_likelihood, is_greedy, tokens, log_probs, ids] = RESULTS;
         let mut fields = self.fields.clone();

@@ -12,6 +12,8 @@ pub enum Average {
     Macro,
     /// From the summed counts of all classes.
     Micro,
+    /// The mean over the classes, each with the weight of its labels.
+    Weighted,
 }
 
 /// How often each class was the label, the prediction, and both.
@@ -124,6 +126,11 @@ impl ClassCounts {
         let of = |class: usize| (self.right[class], self.labelled[class], self.predicted[class]);
         match average {
             Average::Class(class) => (class < self.classes()).then(|| figure(of(class))),
+            Average::Weighted => {
+                let weighted = |of: (u64, u64, u64)| of.1 as f64 * figure(of);
+                let sum: f64 = (0..self.classes()).map(of).map(weighted).sum();
+                Some(if self.count() == 0 { 0.0 } else { sum / self.count() as f64 })
+            }
             Average::Micro => Some(figure((self.right.iter().sum(), self.count(), self.count()))),
             Average::Macro => {
                 let occurring = (0..self.classes()).map(of).filter(|(_, labelled, predicted)| labelled + predicted > 0);

@@ -196,6 +196,12 @@ impl Evaluator {
     }
 
     fn value(&self, metric: Metric) -> Result<f64> {
+        let classes = match self {
+            Evaluator::Classes(counts) => Some(counts.classes()),
+            Evaluator::Questions(questions, _) => Some(questions.counts().classes()),
+            _ => None,
+        };
+        metric.check_classes(classes)?;
         let value = match self {
             Evaluator::Classes(counts) => of_classes(counts, metric),
             Evaluator::Questions(questions, _) => match metric {
@@ -359,7 +365,12 @@ fn of_classes(counts: &ClassCounts, metric: Metric) -> Option<f64> {
         Metric::PrecisionMacro => counts.precision(Average::Macro),
         Metric::RecallMacro => counts.recall(Average::Macro),
         Metric::F1Macro => counts.f1(Average::Macro),
+        Metric::PrecisionMicro => counts.precision(Average::Micro),
+        Metric::RecallMicro => counts.recall(Average::Micro),
         Metric::F1Micro => counts.f1(Average::Micro),
+        Metric::PrecisionWeighted => counts.precision(Average::Weighted),
+        Metric::RecallWeighted => counts.recall(Average::Weighted),
+        Metric::F1Weighted => counts.f1(Average::Weighted),
         Metric::Matthews => Some(counts.matthews()),
         _ => None,
     }

@@ -28,6 +28,20 @@ impl LabelSetCounts {
     /// The threshold where none is given.
     pub const THRESHOLD: f32 = 0.5;
 
+    /// The metrics that they give.
+    pub const METRICS: &[Metric] = &[
+        Metric::Accuracy,
+        Metric::PrecisionMacro,
+        Metric::RecallMacro,
+        Metric::F1Macro,
+        Metric::PrecisionMicro,
+        Metric::RecallMicro,
+        Metric::F1Micro,
+        Metric::PrecisionWeighted,
+        Metric::RecallWeighted,
+        Metric::F1Weighted,
+    ];
+
     /// Empty counts of this number of labels, with a threshold between 0 and 1.
     pub fn new(labels: usize, threshold: f32) -> Self {
         let zeros = || vec![0; labels];
@@ -79,14 +93,31 @@ impl LabelSetCounts {
         let f1 = |[right, labelled, predicted]: [u64; 3]| quotient(2 * right, labelled + predicted);
         match metric {
             Metric::Accuracy => Some(quotient(self.exact, self.samples)),
-            Metric::F1Micro => {
-                Some(f1([&self.right, &self.labelled, &self.predicted].map(|counts| counts.iter().sum())))
-            }
+            Metric::F1Micro => Some(f1(self.sums())),
+            Metric::PrecisionMicro => Some(precision(self.sums())),
+            Metric::RecallMicro => Some(recall(self.sums())),
             Metric::F1Macro => Some(self.mean(f1)),
             Metric::PrecisionMacro => Some(self.mean(precision)),
             Metric::RecallMacro => Some(self.mean(recall)),
+            Metric::F1Weighted => Some(self.weighted(f1)),
+            Metric::PrecisionWeighted => Some(self.weighted(precision)),
+            Metric::RecallWeighted => Some(self.weighted(recall)),
             _ => None,
         }
+    }
+
+    /// The counts of all labels together.
+    fn sums(&self) -> [u64; 3] {
+        [&self.right, &self.labelled, &self.predicted].map(|counts| counts.iter().sum())
+    }
+
+    /// The mean over labels, each with the weight of the samples that have it.
+    fn weighted(&self, figure: impl Fn([u64; 3]) -> f64) -> f64 {
+        let counts = self.right.iter().zip(&self.labelled).zip(&self.predicted);
+        let weighted =
+            counts.map(|((right, labelled), predicted)| *labelled as f64 * figure([*right, *labelled, *predicted]));
+        let [_, labelled, _] = self.sums();
+        if labelled == 0 { 0.0 } else { weighted.sum::<f64>() / labelled as f64 }
     }
 
     fn mean(&self, figure: impl Fn([u64; 3]) -> f64) -> f64 {

@@ -1,6 +1,6 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
-use super::PairStatistics;
+use super::{LabelSetCounts, PairStatistics};
 use crate::data::{LabelSpace, Labels, MULTI_LABEL_METRICS, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
 use crate::{Error, Result};
 
@@ -10,11 +10,11 @@ use crate::{Error, Result};
 pub enum Metric {
     /// Share of right predictions; of samples with any number of labels the share whose labels are all right.
     Accuracy,
-    /// Precision of class 1.
+    /// Precision of class 1, of two classes: scikit-learn's average `binary`.
     Precision,
-    /// Recall of class 1.
+    /// Recall of class 1, of two classes.
     Recall,
-    /// Harmonic mean of precision and recall of class 1.
+    /// Harmonic mean of precision and recall of class 1, of two classes.
     F1,
     /// Mean over classes of their precision.
     PrecisionMacro,
@@ -22,8 +22,18 @@ pub enum Metric {
     RecallMacro,
     /// Mean over classes of their F1.
     F1Macro,
+    /// Precision of all decisions together; equals accuracy where every sample has one class.
+    PrecisionMicro,
+    /// Recall of all decisions together.
+    RecallMicro,
     /// F1 of all decisions together; equals accuracy where every sample has one class.
     F1Micro,
+    /// Mean over classes of their precision, each with the weight of its labels.
+    PrecisionWeighted,
+    /// The same of their recall.
+    RecallWeighted,
+    /// The same of their F1.
+    F1Weighted,
     /// Matthews correlation coefficient, −1 to 1, for any number of classes.
     Matthews,
     /// Pearson correlation coefficient of numbers, −1 to 1.
@@ -133,7 +143,7 @@ impl MetricKind {
 
     /// The names of the metrics that judge it.
     pub fn metrics(self) -> Vec<&'static str> {
-        let of_sets = |metric: &Metric| self == MetricKind::LabelSets && MULTI_LABEL_METRICS.contains(metric);
+        let of_sets = |metric: &Metric| self == MetricKind::LabelSets && LabelSetCounts::METRICS.contains(metric);
         let all = Metric::ALL.iter().filter(|metric| metric.kind() == self || of_sets(metric));
         all.map(|metric| metric.name()).collect()
     }
@@ -149,7 +159,12 @@ impl Metric {
         Metric::PrecisionMacro,
         Metric::RecallMacro,
         Metric::F1Macro,
+        Metric::PrecisionMicro,
+        Metric::RecallMicro,
         Metric::F1Micro,
+        Metric::PrecisionWeighted,
+        Metric::RecallWeighted,
+        Metric::F1Weighted,
         Metric::Matthews,
         Metric::Pearson,
         Metric::Spearman,
@@ -183,7 +198,12 @@ impl Metric {
             Metric::PrecisionMacro => "precision_macro",
             Metric::RecallMacro => "recall_macro",
             Metric::F1Macro => "f1_macro",
+            Metric::PrecisionMicro => "precision_micro",
+            Metric::RecallMicro => "recall_micro",
             Metric::F1Micro => "f1_micro",
+            Metric::PrecisionWeighted => "precision_weighted",
+            Metric::RecallWeighted => "recall_weighted",
+            Metric::F1Weighted => "f1_weighted",
             Metric::Matthews => "matthews",
             Metric::Pearson => "pearson",
             Metric::Spearman => "spearman",
@@ -226,6 +246,30 @@ impl Metric {
                 | Metric::LogProbRejected
                 | Metric::Kl
         )
+    }
+
+    /// Whether it is of class 1 alone, which is not defined for three classes and more.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Metric::Precision | Metric::Recall | Metric::F1)
+    }
+
+    /// Whether it has a value for labels of this number of classes; any number where they are no classes.
+    ///
+    /// # Errors
+    /// A figure of class 1 for another number than two.
+    pub fn check_classes(self, classes: Option<usize>) -> Result<()> {
+        match classes {
+            Some(classes) if self.is_binary() && classes != 2 => {
+                let name = self.name();
+                let reason = format!("{name:?} is the figure of the second of two classes, and there are {classes}");
+                let fix = format!(
+                    "use \"{name}_macro\" (every class counts alike), \"{name}_weighted\" (each by its labels) or \
+                     \"{name}_micro\" (all decisions together)"
+                );
+                Err(Error::argument("eval.metric", reason, fix))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What it judges.

@@ -50,6 +50,7 @@ pub mod qwen2;
 pub mod qwen3;
 pub mod registry;
 pub mod roberta;
+mod sentence_encoder;
 pub mod seq2seq;
 mod shared_layers;
 mod sinusoids;
@@ -71,6 +72,7 @@ pub use pooling::{Pooling, PoolingMode};
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };
+pub use sentence_encoder::SentenceEncoder;
 pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextHead, TextModel};
 pub use timed_partition::partition_by_time;
 pub use transformer::Transformer;

@@ -1,10 +1,11 @@
 //! From hidden states to an embedding, as the directory of a sentence encoder states it.
 //!
-//! Defines [`Pooling`], which serving applies, training uses for its loss, and model directories record.
+//! Defines [`PoolingMode`], and [`Pooling`], which training uses for its loss and model directories record.
+//! [`SentenceEncoder`] is everything that a directory states.
 
-use crate::config::fields_of;
+use super::sentence_encoder::SentenceEncoder;
 use crate::data::Batch;
-use crate::file::{is_inside, read_text, write_atomic};
+use crate::file::write_atomic;
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, Segment, Tensor, Var};
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,14 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The list of the steps of sentence-transformers.
-const MODULES_FILE: &str = "modules.json";
+pub(super) const MODULES_FILE: &str = "modules.json";
 /// The directory of the pooling's own file.
 const POOLING_DIRECTORY: &str = "1_Pooling";
-const MOST_BYTES: u64 = 1 << 20;
-/// The files that state a pooling.
-pub(crate) const POOLING_FILES: [&str; 2] = [MODULES_FILE, "1_Pooling/config.json"];
+/// The settings of the transformer before it.
+pub(super) const TRANSFORMER_FILE: &str = "sentence_bert_config.json";
+/// The files that state a pooling and what texts it is of.
+pub(crate) const POOLING_FILES: [&str; 4] =
+    [MODULES_FILE, "1_Pooling/config.json", TRANSFORMER_FILE, "config_sentence_transformers.json"];
 
 /// What an embedding is of the hidden states of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,13 +32,70 @@ pub enum PoolingMode {
     First,
     /// The largest of all tokens, element by element.
     Max,
+    /// The sum over the root of the number of tokens.
+    MeanRoot,
+    /// The mean, in which each token has the weight of its place, from 1.
+    WeightedMean,
+    /// The state of the last token.
+    Last,
 }
 
 impl PoolingMode {
+    /// Every mode with sentence-transformers' flag for it, in the order in which it joins several.
+    pub(super) const ALL: [(PoolingMode, &str); 6] = [
+        (PoolingMode::First, "pooling_mode_cls_token"),
+        (PoolingMode::Max, "pooling_mode_max_tokens"),
+        (PoolingMode::Mean, "pooling_mode_mean_tokens"),
+        (PoolingMode::MeanRoot, "pooling_mode_mean_sqrt_len_tokens"),
+        (PoolingMode::WeightedMean, "pooling_mode_weightedmean_tokens"),
+        (PoolingMode::Last, "pooling_mode_lasttoken"),
+    ];
+
+    /// Its name in newer files.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            PoolingMode::First => "cls",
+            PoolingMode::Max => "max",
+            PoolingMode::Mean => "mean",
+            PoolingMode::MeanRoot => "mean_sqrt_len_tokens",
+            PoolingMode::WeightedMean => "weightedmean",
+            PoolingMode::Last => "lasttoken",
+        }
+    }
+
+    /// What it makes of hidden states, rows of `width` elements.
+    ///
+    /// Numerics: sums in `f64`.
+    pub(super) fn pool(self, hidden: &[f32], width: usize) -> Vec<f64> {
+        let rows = hidden.chunks_exact(width.max(1));
+        let count = rows.len().max(1) as f64;
+        let wide = |row: &[f32]| row.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let sum = |weight: &dyn Fn(usize) -> f64| {
+            let mut sums = vec![0.0; width];
+            for (at, row) in rows.clone().enumerate() {
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight(at) * f64::from(*x));
+            }
+            sums
+        };
+        match self {
+            PoolingMode::First => rows.clone().next().map_or_else(Vec::new, wide),
+            PoolingMode::Last => rows.clone().next_back().map_or_else(Vec::new, wide),
+            PoolingMode::Mean => sum(&|_| 1.0 / count),
+            PoolingMode::MeanRoot => sum(&|_| 1.0 / count.sqrt()),
+            PoolingMode::WeightedMean => sum(&|at| (at + 1) as f64 / (count * (count + 1.0) / 2.0)),
+            PoolingMode::Max => {
+                let mut most = vec![f64::NEG_INFINITY; width];
+                rows.clone()
+                    .for_each(|row| most.iter_mut().zip(row).for_each(|(most, x)| *most = most.max(f64::from(*x))));
+                most
+            }
+        }
+    }
+
     /// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
     ///
     /// # Errors
-    /// The largest values, which are no weighted sum; out of memory.
+    /// A mode that is not trained; out of memory.
     pub(super) fn weights(self, batch: &Batch, cx: &Ctx) -> Result<Var> {
         let all = vec![1; batch.input_ids.len()];
         let mask = batch.attention_mask.as_deref().unwrap_or(&all);
@@ -45,12 +105,12 @@ impl PoolingMode {
             match self {
                 PoolingMode::Mean => Some(row.iter().map(|token| f32::from(*token) / count).collect()),
                 PoolingMode::First => Some((0..row.len()).map(|at| f32::from(u8::from(at == first))).collect()),
-                PoolingMode::Max => None,
+                PoolingMode::Max | PoolingMode::MeanRoot | PoolingMode::WeightedMean | PoolingMode::Last => None,
             }
         };
         let weights: Option<Vec<Vec<f32>>> = mask.chunks(batch.length.max(1)).map(of_row).collect();
         let weights = weights.ok_or_else(|| {
-            let reason = "the largest values of hidden states have no gradient here";
+            let reason = format!("the pooling {:?} of hidden states has no gradient here", self.name());
             Error::argument("pooling", reason, "pool the mean or the first token")
         })?;
         let shape = [batch.rows, 1, batch.length];
@@ -67,55 +127,35 @@ pub struct Pooling {
     pub normalizes: bool,
     /// Elements of an embedding, where the directory states it.
     pub size: Option<usize>,
+    /// Tokens beyond which texts are truncated, where the directory states it.
+    #[serde(default)]
+    pub max_length: Option<usize>,
 }
 
 impl Pooling {
     /// The mean, not scaled.
-    pub const MEAN: Pooling = Pooling { mode: PoolingMode::Mean, normalizes: false, size: None };
+    pub const MEAN: Pooling = Pooling { mode: PoolingMode::Mean, normalizes: false, size: None, max_length: None };
 
-    /// The pooling of a directory of sentence-transformers; without `modules.json` the mean, scaled to length one.
+    /// The pooling of a directory whose embeddings are to be trained; without `modules.json` the mean, scaled to length
+    /// one. Prompts are not part of training, as in sentence-transformers' trainer: they are written into the texts.
     ///
     /// # Errors
-    /// [`Error::Model`] for files that cannot be read, or a step that is not supported.
-    pub fn from_directory(directory: &Path) -> Result<Self> {
-        if !is_inside(directory, MODULES_FILE)? {
-            return Ok(Pooling { normalizes: true, ..Pooling::MEAN });
-        }
-        let path = directory.join(MODULES_FILE);
-        let place = || path.display().to_string();
-        let wrong = |reason: String| {
-            Error::model(place(), reason, "use a model of a transformer, a pooling and perhaps a normalization")
-        };
-        let text = read_text(&path, MOST_BYTES)?;
-        let modules: Value = serde_json::from_str(&text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
-        let modules = modules.as_array().ok_or_else(|| wrong("it is not a list".to_owned()))?;
-        let mut pooling = Pooling::MEAN;
-        for module in modules {
-            let of = |name: &str| module.get(name).and_then(Value::as_str).unwrap_or_default();
-            match of("type").rsplit('.').next().unwrap_or_default() {
-                "Transformer" => {}
-                "Pooling" => {
-                    pooling = Pooling { normalizes: pooling.normalizes, ..Self::of_config(directory, of("path"))? }
-                }
-                "Normalize" => pooling.normalizes = true,
-                other => return Err(wrong(format!("the step {other:?} is not supported"))),
-            }
-        }
-        Ok(pooling)
-    }
-
-    /// The pooling of a directory whose embeddings are to be trained.
-    ///
-    /// # Errors
-    /// As [`Pooling::from_directory`]; the largest values, whose gradient is not computed.
+    /// As [`SentenceEncoder::from_directory`]; an encoder of more than a mean or a first token and their length.
     pub fn to_train(directory: &Path) -> Result<Self> {
-        let pooling = Self::from_directory(directory)?;
-        match pooling.mode {
-            PoolingMode::Mean | PoolingMode::First => Ok(pooling),
-            PoolingMode::Max => {
-                let place = directory.join(MODULES_FILE).display().to_string();
-                let reason = "it asks for the largest values (pooling_mode_max_tokens), which are not trained";
-                Err(Error::model(place, reason, "use a model that pools the mean or the first token"))
+        let encoder = SentenceEncoder::from_directory(directory)?;
+        let place = || directory.join(MODULES_FILE).display().to_string();
+        if encoder.is_lower_case() {
+            let reason = "its texts are lower-cased (do_lower_case), which training does not do";
+            return Err(Error::model(place(), reason, "lower-case the texts, and remove do_lower_case"));
+        }
+        match encoder.plain() {
+            Some((mode @ (PoolingMode::Mean | PoolingMode::First), normalizes)) => {
+                Ok(Pooling { mode, normalizes, size: encoder.size, max_length: encoder.max_length })
+            }
+            other => {
+                let what = other.map_or("more than one pooling with a normalization", |(mode, _)| mode.name());
+                let reason = format!("it asks for {what}, which is not trained");
+                Err(Error::model(place(), reason, "use a model that pools the mean or the first token"))
             }
         }
     }
@@ -145,70 +185,11 @@ impl Pooling {
         };
         let modules: Vec<Value> = steps.iter().take(count).enumerate().map(module).collect();
         write_atomic(&own.join("config.json"), format!("{config:#}\n").as_bytes())?;
+        if let Some(length) = self.max_length {
+            let settings = json!({"max_seq_length": length, "do_lower_case": false});
+            write_atomic(&directory.join(TRANSFORMER_FILE), format!("{settings:#}\n").as_bytes())?;
+        }
         write_atomic(&directory.join(MODULES_FILE), format!("{:#}\n", Value::from(modules)).as_bytes())
-    }
-
-    /// The pooling of a `config.json` in a directory of its own.
-    fn of_config(directory: &Path, path: &str) -> Result<Self> {
-        let name = format!("{path}/config.json");
-        if !is_inside(directory, &name)? {
-            let place = directory.join(MODULES_FILE).display().to_string();
-            return Err(Error::model(place, format!("there is no {name:?}"), "copy the whole model directory"));
-        }
-        let fields = fields_of(directory, &name)?;
-        let is_set = |name: &str| Ok::<_, Error>(fields.peek_flag(name)?.unwrap_or(false));
-        let modes = [
-            ("pooling_mode_mean_tokens", Some(PoolingMode::Mean)),
-            ("pooling_mode_cls_token", Some(PoolingMode::First)),
-            ("pooling_mode_max_tokens", Some(PoolingMode::Max)),
-            ("pooling_mode_mean_sqrt_len_tokens", None),
-            ("pooling_mode_weightedmean_tokens", None),
-            ("pooling_mode_lasttoken", None),
-        ];
-        let mut chosen = Vec::new();
-        for (name, mode) in modes {
-            if is_set(name)? {
-                chosen.push((name, mode));
-            }
-        }
-        let size = fields.peek_size("word_embedding_dimension")?;
-        match chosen[..] {
-            [(_, Some(mode))] => Ok(Pooling { mode, normalizes: false, size }),
-            _ => {
-                let names: Vec<&str> = chosen.iter().map(|(name, _)| *name).collect();
-                let reason =
-                    format!("it asks for {}", if names.is_empty() { "no pooling".into() } else { names.join(", ") });
-                let place = directory.join(&name).display().to_string();
-                Err(Error::model(place, reason, "use one of mean, cls and max tokens"))
-            }
-        }
-    }
-
-    /// The embedding of hidden states, rows of `width` elements.
-    ///
-    /// Numerics: sums in `f64`.
-    pub fn embed(&self, hidden: &[f32], width: usize) -> Vec<f32> {
-        let rows = hidden.chunks_exact(width.max(1));
-        let count = rows.len().max(1) as f64;
-        let mut pooled: Vec<f64> = match self.mode {
-            PoolingMode::First => rows.take(1).flatten().map(|x| f64::from(*x)).collect(),
-            PoolingMode::Mean => {
-                let mut sums = vec![0.0; width];
-                rows.for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x)));
-                sums.into_iter().map(|sum| sum / count).collect()
-            }
-            PoolingMode::Max => {
-                let mut most = vec![f64::NEG_INFINITY; width];
-                rows.for_each(|row| most.iter_mut().zip(row).for_each(|(most, x)| *most = most.max(f64::from(*x))));
-                most
-            }
-        };
-        if self.normalizes {
-            // The smallest length of PyTorch's normalization.
-            let length = pooled.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-12);
-            pooled.iter_mut().for_each(|x| *x /= length);
-        }
-        pooled.into_iter().map(|x| x as f32).collect()
     }
 }
 
@@ -217,14 +198,18 @@ mod tests {
     use super::{Pooling, PoolingMode};
 
     #[test]
-    fn embeddings_are_mean_first_or_largest_and_scaled() {
+    fn hidden_states_are_pooled_by_each_mode() {
         let hidden = [1.0, 4.0, 5.0, 2.0];
-        let of = |mode, normalizes| Pooling { mode, normalizes, size: None }.embed(&hidden, 2);
-        assert_eq!(of(PoolingMode::Mean, false), [3.0, 3.0]);
-        assert_eq!(of(PoolingMode::First, false), [1.0, 4.0]);
-        assert_eq!(of(PoolingMode::Max, false), [5.0, 4.0]);
-        let half = 0.5_f32.sqrt();
-        assert!(of(PoolingMode::Mean, true).iter().all(|x| (x - half).abs() < 1e-6));
+        let of = |mode: PoolingMode| mode.pool(&hidden, 2);
+        assert_eq!(of(PoolingMode::Mean), [3.0, 3.0]);
+        assert_eq!(of(PoolingMode::First), [1.0, 4.0]);
+        assert_eq!(of(PoolingMode::Last), [5.0, 2.0]);
+        assert_eq!(of(PoolingMode::Max), [5.0, 4.0]);
+        let close = |ours: Vec<f64>, theirs: [f64; 2]| {
+            assert!(ours.iter().zip(theirs).all(|(ours, theirs)| (ours - theirs).abs() < 1e-12), "{ours:?}");
+        };
+        close(of(PoolingMode::MeanRoot), [6.0 / 2f64.sqrt(), 6.0 / 2f64.sqrt()]);
+        close(of(PoolingMode::WeightedMean), [11.0 / 3.0, 8.0 / 3.0]);
     }
 
     #[test]
@@ -232,42 +217,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for mode in [PoolingMode::Mean, PoolingMode::First, PoolingMode::Max] {
             for normalizes in [true, false] {
-                let pooling = Pooling { mode, normalizes, size: Some(12) };
+                let pooling = Pooling { mode, normalizes, size: Some(12), max_length: Some(7) };
                 pooling.write(directory.path(), 12).unwrap();
-                assert_eq!(Pooling::from_directory(directory.path()).unwrap(), pooling);
-                assert_eq!(Pooling::to_train(directory.path()).is_ok(), mode != PoolingMode::Max);
+                match Pooling::to_train(directory.path()) {
+                    Ok(read) => assert_eq!(read, pooling),
+                    Err(error) => assert!(mode == PoolingMode::Max && error.to_string().contains("it asks for max")),
+                }
             }
         }
-        let error = Pooling::to_train(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("modules.json") && error.contains("pooling_mode_max_tokens"), "{error}");
-    }
-
-    #[test]
-    fn the_directory_states_the_pooling() {
-        let directory = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
-        let read = || Pooling::from_directory(directory.path());
-        assert_eq!(read().unwrap(), Pooling { normalizes: true, ..Pooling::MEAN });
-        let modules = |last: &str| {
-            format!(
-                r#"[{{"path": "", "type": "sentence_transformers.models.Transformer"}},
-                {{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}}{last}]"#
-            )
-        };
-        write("modules.json", &modules(""));
-        assert!(read().unwrap_err().to_string().contains("1_Pooling/config.json"));
-        std::fs::create_dir(directory.path().join("1_Pooling")).unwrap();
-        write("1_Pooling/config.json", r#"{"word_embedding_dimension": 4, "pooling_mode_cls_token": true}"#);
-        assert_eq!(read().unwrap(), Pooling { mode: PoolingMode::First, normalizes: false, size: Some(4) });
-        write(
-            "modules.json",
-            &modules(r#", {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}"#),
-        );
-        assert!(read().unwrap().normalizes);
-        write("1_Pooling/config.json", r#"{"pooling_mode_lasttoken": true}"#);
-        assert!(read().unwrap_err().to_string().contains("pooling_mode_lasttoken"));
-        write("modules.json", &modules(r#", {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}"#));
-        write("1_Pooling/config.json", r#"{"pooling_mode_mean_tokens": true}"#);
-        assert!(read().unwrap_err().to_string().contains("Dense"));
     }
 }

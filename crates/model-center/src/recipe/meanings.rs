@@ -125,6 +125,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.train", "File of training records; for plain text also a directory."),
     first("data.eval", "The same for evaluation."),
     first("data.format", "Format of the files; `auto` derives it from the file name's ending."),
+    second("data.delimiter", "The character between columns of CSV where it is not a comma."),
     first("data.labels", "Names of the classes, in the order of their indices."),
     first(
         "data.class_weights",
@@ -155,6 +156,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.truncate", "The side on which samples of task `sft` that are too long are cut."),
     second("data.chat_template", "Name of the model's chat template, of several with names. `docs/chat-templates.md`."),
     second("data.as_chat", "Make prompts and completions messages of a user and the assistant."),
+    second(
+        "data.parse_special",
+        "Parse control tokens that texts spell, for texts that are rendered already; otherwise they are text.",
+    ),
     second("data.columns.chosen", "Column of the better completion of a pair."),
     second("data.columns.rejected", "Column of the worse completion of a pair."),
     second(

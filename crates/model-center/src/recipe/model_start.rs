@@ -11,7 +11,7 @@ use crate::formats::directory::CONFIG_FILE;
 use crate::formats::gguf::is_gguf;
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::model::{OpenOptions, Registry};
-use crate::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
+use crate::tokenizer::{AutoTokenizer, ChatTemplate, TextSpecials, Tokenizer};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +53,17 @@ impl ModelStart {
     /// Files that are missing or malformed.
     pub fn open_tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
         AutoTokenizer::open(&self.tokenizer)
+    }
+
+    /// The same, which parses control tokens in texts where `parses_special`.
+    ///
+    /// # Errors
+    /// As [`ModelStart::open_tokenizer`]; a tokenizer that reads no control tokens in texts.
+    pub fn open_text_tokenizer(&self, parses_special: bool) -> Result<Arc<dyn Tokenizer>> {
+        match parses_special {
+            true => AutoTokenizer::open_with(&self.tokenizer, TextSpecials::AsTokens),
+            false => self.open_tokenizer(),
+        }
     }
 
     /// The chat template of the tokenizer's directory, or of the model's; `None` where they have none. `name` chooses

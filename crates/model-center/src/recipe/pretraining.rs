@@ -33,11 +33,12 @@ const KEYS: [&str; 9] = [
     "data.loading_threads",
 ];
 /// The keys of other tasks.
-const OTHERS: [&str; 25] = [
+const OTHERS: [&str; 26] = [
     "data.path",
     "data.train",
     "data.eval",
     "data.format",
+    "data.delimiter",
     "data.labels",
     "data.template",
     "data.words",

@@ -20,10 +20,12 @@ use super::reader::Reader;
 use super::resolved::Resolved;
 use super::schedule;
 use super::settings::{EvalMetric, Interval, Settings};
+use crate::Error;
 use crate::corpus::{index_path, token_path};
+use crate::data::io::record::refuse_saved_dataset;
 use crate::data::{Format, LabelColumns, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::pretrained::ModelCaches;
-use crate::metrics::MetricKind;
+use crate::metrics::{LabelSetCounts, MetricKind};
 use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
 use std::path::{Component, Path, PathBuf};
 
@@ -118,7 +120,8 @@ fn check_task(r: &mut Reader, s: &Settings) {
         [("eval.metric", Some(s.eval.metric)), ("train.early_stop.metric", s.train.early_stop.map(|e| e.metric))]
     {
         let Some(EvalMetric::Metric(metric)) = metric else { continue };
-        let is_of_task = s.data.source.task_metrics().is_some_and(|metrics| metrics.contains(&metric));
+        let is_of_task = s.data.source.task_metrics().is_some_and(|metrics| metrics.contains(&metric))
+            || (predicts == MetricKind::LabelSets && LabelSetCounts::METRICS.contains(&metric));
         if metric.kind() != predicts && !is_of_task && r.is_explicit(key) {
             let (name, judges, has) = (metric.name(), metric.kind().name(), predicts.name());
             let task = s.data.source.task_name();
@@ -246,7 +249,9 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
     let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
     let files: Vec<_> = files.filter(|(_, path)| !path.as_os_str().is_empty()).collect();
     for (key, path) in &files {
-        if format.is_none() && Format::of(path).is_err() {
+        if let Err(Error::Data { reason, fix, .. }) = refuse_saved_dataset(path) {
+            r.contradiction(&[key], format!("`{key}`: {reason}"), fix);
+        } else if format.is_none() && Format::of(path).is_err() {
             let reason = format!("the name of `{key}` does not determine the file's format");
             let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"parquet\" or, for plain text or a directory \
                        of it, \"text\"";

@@ -121,6 +121,8 @@ pub enum Head {
 pub struct DataSettings {
     /// The task and its files.
     pub source: DataSource,
+    /// Whether control tokens that texts spell are parsed.
+    pub parse_special: bool,
     /// Most tokens of one input, special tokens included.
     pub max_length: usize,
     /// The same of a target.

@@ -210,6 +210,10 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
         max_output_tokens: given.max_output_tokens,
     };
     let sets: Vec<DataSet> = given.into_iter().map(set).collect();
+    if as_chat && sets.iter().any(|set| set.class.is_none() && has_limits(set)) {
+        let reason = "`max_input_tokens` and `max_output_tokens` shorten texts, and `data.as_chat` makes turns of them";
+        r.contradiction(&["data.sets", "data.as_chat"], reason, "remove them: data.max_length bounds a conversation");
+    }
     for set in &sets {
         let TextFormats { input_format, output_format } = &set.formats;
         for (key, name, format) in
@@ -222,6 +226,10 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
         }
     }
     DataSource::Sft(SftTask { pairs: shared.pairs, sets, columns, format: shared.format, loss_on, keep, as_chat })
+}
+
+fn has_limits(set: &DataSet) -> bool {
+    set.max_input_tokens.is_some() || set.max_output_tokens.is_some()
 }
 
 /// A list of tables, `[[data.sets]]`.

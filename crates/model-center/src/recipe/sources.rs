@@ -21,6 +21,7 @@ use crate::data::{
 };
 use std::path::PathBuf;
 
+const DELIMITER: Expected = Expected { what: "a character", example: ";" };
 const TASK_DIRECTORY: Expected = Expected { what: "the path of a directory of tasks", example: "data/superglue" };
 const DATA_FILE: Expected = Expected { what: "the path of a data file", example: "data/train.jsonl" };
 const COLUMN: Expected = Expected { what: "the name of a column", example: "text" };
@@ -143,6 +144,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     }
     let objective = read_objective(r, task);
     let source = read_source(r, task, objective);
+    let parse_special = read_parse_special(r, task, &source);
     let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES);
     let target_length = r.integer("data.target_length", max_length, 3..=MOST_SAMPLES) as usize;
     r.follow("data.target_length", "data.max_length");
@@ -189,6 +191,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     }
     DataSettings {
         source,
+        parse_special,
         max_length,
         target_length,
         chat_template,
@@ -201,6 +204,20 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         eval_limit,
         class_weights,
     }
+}
+
+/// Whether control tokens in texts are parsed: of texts that are rendered already.
+fn read_parse_special(r: &mut Reader, task: Option<Task>, source: &DataSource) -> bool {
+    let parse_special = r.flag("data.parse_special", false);
+    if task.is_some_and(|task| !matches!(task, Task::Language | Task::Sft | Task::Pairs(_))) {
+        let why = "it is for texts of tasks language, sft, preference and reward";
+        r.without_effect("data.parse_special", "data.task", why, "remove it");
+    }
+    if parse_special && matches!(source, DataSource::Sft(task) if task.as_chat) {
+        let reason = "`data.as_chat` renders prompts and completions, and `data.parse_special` is for rendered texts";
+        r.contradiction(&["data.parse_special", "data.as_chat"], reason, "keep one of the two");
+    }
+    parse_special
 }
 
 fn read_packing(r: &mut Reader, task: Option<Task>) -> bool {
@@ -300,8 +317,8 @@ fn read_template(r: &mut Reader) -> Option<Template> {
     })
 }
 
-/// The keys of all kinds of sources; keys of other kinds have no effect.
-fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> DataSource {
+/// The format of files, with the delimiter of their columns.
+fn read_format(r: &mut Reader) -> Option<Format> {
     let formats = [
         ("auto", None),
         ("jsonl", Some(Format::Jsonl)),
@@ -310,11 +327,34 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         ("parquet", Some(Format::Parquet)),
         ("text", Some(Format::Text)),
     ];
+    let format = r.choice("data.format", &formats, None);
+    let delimiter = r.optional_text("data.delimiter", "not set: a comma in CSV, a tab in TSV", DELIMITER);
+    let Some(delimiter) = delimiter else { return format };
+    let keys = ["data.delimiter", "data.format"];
+    let mut characters = delimiter.chars();
+    match (characters.next(), characters.next()) {
+        (Some(one), None) if !one.is_alphanumeric() && !['"', '\n', '\r'].contains(&one) => {
+            if !matches!(format, None | Some(Format::Csv)) {
+                let reason = "a delimiter is between the columns of CSV, and the files have another format";
+                r.contradiction(&keys, reason, "remove one of the two");
+            }
+            Some(Format::Separated(one))
+        }
+        _ => {
+            let reason = format!("{} is not one character that separates columns", quote(&delimiter));
+            r.contradiction(&keys[..1], reason, "write one, such as \";\" or \"\\t\"");
+            format
+        }
+    }
+}
+
+/// The keys of all kinds of sources; keys of other kinds have no effect.
+fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> DataSource {
     let keys = Keys {
         directory: r.optional_path("data.path", "not set", TASK_DIRECTORY),
         train: r.optional_path("data.train", "not set", DATA_FILE),
         eval: r.optional_path("data.eval", "not set: trains without evaluation", DATA_FILE),
-        format: r.choice("data.format", &formats, None),
+        format: read_format(r),
         labels: r.optional_texts("data.labels", "not set: those in the training file, sorted", "[\"no\", \"yes\"]"),
         template: read_template(r),
         words: r.optional_texts("data.words", "not set: the task has its own, or none", "[\" No\", \" Yes\"]"),

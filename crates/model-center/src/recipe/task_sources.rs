@@ -11,7 +11,9 @@ use std::path::PathBuf;
 
 /// The directory of a task that knows its files; empty where it is not set.
 pub(super) fn known_directory(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
-    for key in ["data.train", "data.eval", "data.format", "data.labels", "data.template", "data.words"] {
+    for key in
+        ["data.train", "data.eval", "data.format", "data.delimiter", "data.labels", "data.template", "data.words"]
+    {
         let why = match key {
             "data.template" | "data.words" => format!("task {task} has its own prompt and label words"),
             _ => format!("task {task} knows its files and labels"),
@@ -178,9 +180,13 @@ fn refuse_foreign(r: &mut Reader, task: Task) {
         r.without_effect("model.head", "data.task", "embeddings are made of hidden states", "remove it");
     }
     if task == Task::QuestionAnswering {
-        for key in ["data.labels", "data.format"] {
+        for key in ["data.labels", "data.format", "data.delimiter"] {
             r.without_effect(key, "data.task", "the files are SQuAD's, and answers are spans", "remove it");
         }
+    }
+    if task == Task::TokenClassification {
+        let why = "lists of words are in JSON lines, and columns of CoNLL between white space";
+        r.without_effect("data.delimiter", "data.task", why, "remove it");
     }
     if let Task::Language | Task::Seq2Seq = task {
         for key in ["data.labels", "data.columns.text_pair", "data.columns.label"] {

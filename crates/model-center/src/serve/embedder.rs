@@ -131,7 +131,7 @@ impl<'e> Embedder<'e> {
         let (hidden, length, width) = computed?;
         for (((job, input), tokens), hidden) in pass.iter().zip(&inputs).zip(hidden.chunks((length * width).max(1))) {
             let own = hidden.get(..tokens.len() * width).unwrap_or_default();
-            job.put(*input, encoder.pooling.embed(own, width));
+            job.put(*input, encoder.sentences.embed(own, width));
         }
         metrics.passes.fetch_add(1, Ordering::AcqRel);
         metrics.prompt_tokens.fetch_add(inputs.iter().map(|tokens| tokens.len() as u64).sum(), Ordering::AcqRel);

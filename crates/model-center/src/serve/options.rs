@@ -1,7 +1,7 @@
 //! What a server is told.
 
 use crate::generate::{GenerationConfig, GenerationSetup};
-use crate::model::Pooling;
+use crate::model::SentenceEncoder;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
@@ -143,8 +143,8 @@ pub struct ServedDecoder {
 pub struct ServedEncoder {
     /// The tokenizer.
     pub tokenizer: Arc<dyn Tokenizer>,
-    /// From hidden states to an embedding.
-    pub pooling: Pooling,
+    /// From a text to an embedding.
+    pub sentences: SentenceEncoder,
     /// Token ids are below this.
     pub vocab_size: usize,
 }

@@ -1,13 +1,15 @@
 //! Conversations, prompts with completions, and texts: their form, their columns, their lengths.
 
-use super::files::{self, data_and_eval};
+use super::files::{self, SftLengths, Usable, data_and_eval};
 use super::model::FoundModel;
 use super::table::{Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
-use crate::data::RecordForm;
+use crate::data::{DataSet, LossOn, RecordForm, SftColumns, SftTask, TextFormats};
 use crate::import::keys;
+use crate::tokenizer::KeepSide;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
+use std::path::PathBuf;
 
 /// Usual names of prompts and completions beside the forms that are known.
 const PAIRS: [(&str, &str); 12] = [
@@ -25,9 +27,7 @@ const PAIRS: [(&str, &str); 12] = [
     ("input", "target"),
 ];
 /// Tokens that a template adds to a turn, about.
-pub(super) const OF_TURN: usize = 6;
-/// Tokens of Alpaca's own prompt, about.
-const OF_ALPACA: usize = 50;
+const OF_TURN: usize = 6;
 
 /// Writes `[data]`.
 pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Starter) -> Result<TrainingSamples> {
@@ -39,17 +39,59 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     }
     made.sheet.text(keys::TASK, "sft", "the completions, or what the assistant writes, are learned");
     let of_row = |row: &Map<String, Value>| texts(row, &found);
-    let count = files::write(options, (&table, &data, eval.as_ref()), |row| of_row(row).concat(), made);
+    let task = found.task(model);
+    let mut usable = Usable::of(&table, |record| task.check(record))?;
+    let lengths = SftLengths::of(&table, &usable, &task, model)?;
+    let lengths = lengths.map(|lengths| (lengths.limit(model), lengths));
+    if let Some(((limit, _), lengths)) = &lengths {
+        usable.leave_out(lengths, *limit);
+    }
+    let rows = usable.rows(&table, |row| of_row(row).concat());
+    let count = files::write(options, (&table, &data, eval.as_ref()), &rows, made);
     found.write(model, made);
-    let lengths = files::sampled(&table, files::COUNTED).map(|row| {
-        let texts = of_row(row);
-        let has_own_prompt = found.form == RecordForm::Alpaca && !model.has_template;
-        let more = if has_own_prompt { OF_ALPACA } else { OF_TURN * texts.len() };
-        Ok(model.count(&texts.join("\n"), None)? + more)
-    });
-    let length = files::write_length(lengths.collect::<Result<_>>()?, (model, false), made);
-    files::write_flaws(&table, made);
+    let length = match lengths {
+        Some((limit, lengths)) => lengths.write(&table, limit, made),
+        None => files::write_length(estimated(&table, of_row, model)?, (model, false), made),
+    };
+    files::write_flaws(&table, Some(&usable), made);
     Ok(TrainingSamples { count, length, sequences: 1, is_run: false })
+}
+
+/// The tokens of some records without a tokenizer, about.
+pub(super) fn estimated(
+    table: &Table,
+    texts: impl Fn(&Map<String, Value>) -> Vec<String>,
+    model: &FoundModel,
+) -> Result<Vec<usize>> {
+    let lengths = files::sampled(table, files::COUNTED).map(|row| {
+        let texts = texts(row);
+        Ok(model.count(&texts.join("\n"), None)? + OF_TURN * texts.len())
+    });
+    lengths.collect()
+}
+
+/// A task with one data set, for what its records are.
+pub(super) fn task_of(form: Option<RecordForm>, columns: SftColumns, as_chat: bool) -> SftTask {
+    let set = DataSet {
+        path: PathBuf::new(),
+        eval: None,
+        class: None,
+        config: Map::new(),
+        proportion: 1.0,
+        form,
+        formats: TextFormats::default(),
+        max_input_tokens: None,
+        max_output_tokens: None,
+    };
+    SftTask {
+        pairs: None,
+        sets: vec![set],
+        columns,
+        format: None,
+        loss_on: LossOn::default(),
+        keep: KeepSide::default(),
+        as_chat,
+    }
 }
 
 /// The form of the records.
@@ -115,6 +157,26 @@ impl Found {
         }
     }
 
+    /// Whether prompts and completions become turns.
+    fn as_chat(&self, model: &FoundModel) -> bool {
+        let is_pair = matches!(self.form, RecordForm::Alpaca | RecordForm::PromptCompletion | RecordForm::InputOutput);
+        is_pair && model.chat.is_some()
+    }
+
+    /// The task of the recipe.
+    fn task(&self, model: &FoundModel) -> SftTask {
+        let mut columns = SftColumns::default();
+        if !self.is_usual {
+            let mut names = self.columns.iter().cloned();
+            match self.form {
+                RecordForm::Messages | RecordForm::ShareGpt => columns.messages = names.next(),
+                RecordForm::Text => columns.text = names.next(),
+                _ => (columns.prompt, columns.completion) = (names.next(), names.next()),
+            }
+        }
+        task_of(Some(self.form), columns, self.as_chat(model))
+    }
+
     fn write(&self, model: &FoundModel, made: &mut Starter) {
         let sheet = &mut made.sheet;
         sheet.text(keys::RECORDS, self.name, format!("columns {}", self.columns.join(", ")));
@@ -128,8 +190,7 @@ impl Found {
                 sheet.text(key, name, "the file's name of it");
             }
         }
-        let is_pair = matches!(self.form, RecordForm::Alpaca | RecordForm::PromptCompletion | RecordForm::InputOutput);
-        if is_pair && model.has_template {
+        if self.as_chat(model) {
             let why = "the model has a chat template: prompts and completions become its turns";
             sheet.flag(keys::AS_CHAT, true, why);
         }

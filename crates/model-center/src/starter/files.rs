@@ -4,8 +4,10 @@ use super::model::{FoundModel, limit};
 use super::split::{self, Row, Sides};
 use super::table::{Table, evaluation_file};
 use super::{Starter, StarterOptions};
+use crate::data::{OnBadRecord, Record, SampleLength, SftTask};
 use crate::import::{inline_tables, keys};
 use crate::recipe::quote;
+use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -14,6 +16,8 @@ pub(super) const TOO_LARGE: &str = "the data are too large to be split here; giv
 const FEWEST: usize = 10;
 /// Records whose lengths are counted.
 pub(super) const COUNTED: usize = 1000;
+/// The smallest limit of a sample's tokens that a recipe may have.
+const MINIMUM: usize = 3;
 
 /// The training data and the evaluation data: `--eval`, or the one of several files that has a name of such data.
 pub(super) fn data_and_eval(options: &StarterOptions) -> (Vec<PathBuf>, Option<PathBuf>) {
@@ -46,6 +50,9 @@ pub(super) fn split_off(
             }
         };
         made.sheet.text(keys::TRAIN, &path, why);
+        if made.files.is_empty() {
+            write_delimiter(table, made);
+        }
         made.remark("data.eval", "too few different records to split; give --eval FILE".into());
         return train.len();
     }
@@ -58,25 +65,25 @@ pub(super) fn split_off(
     train.len()
 }
 
-/// Writes training and evaluation data of one file or of several data sets; the training records. `text` gives what
-/// records are divided by.
+/// Writes training and evaluation data of one file or of several data sets; the training records. `rows` are what
+/// records are divided by, `None` for those that cannot be used.
 pub(super) fn write(
     options: &StarterOptions,
     (table, data, eval): (&Table, &[PathBuf], Option<&PathBuf>),
-    text: impl Fn(&Map<String, Value>) -> String,
+    rows: &[Row],
     made: &mut Starter,
 ) -> usize {
-    let count = table.rows.len();
+    let count = rows.iter().flatten().count();
     let names: Vec<String> = data.iter().map(|path| path.display().to_string()).collect();
     match (eval, names.as_slice()) {
         (None, _) if table.is_whole && count >= FEWEST => {
-            let rows: Vec<Row> = table.rows.iter().map(|row| split::row(&text(row), String::new())).collect();
-            let sides = split::divide(&rows);
+            let sides = split::divide(rows);
             // The records of several files are joined where some are split off.
             if names.len() == 1 || !sides.eval.is_empty() {
                 return split_off(options, (table, sides), (&names.join(", "), "about a tenth"), made);
             }
             write_sets(&names, None, count, made);
+            write_delimiter(table, made);
         }
         (eval, [train]) => {
             made.sheet.text(keys::TRAIN, train, format!("{count} records"));
@@ -84,10 +91,21 @@ pub(super) fn write(
                 Some(eval) => made.sheet.text(keys::EVAL, &eval.display().to_string(), "given"),
                 None => made.remark("data.eval", "too few or too many records to split; give --eval FILE".into()),
             }
+            write_delimiter(table, made);
         }
-        (eval, several) => write_sets(several, eval, count, made),
+        (eval, several) => {
+            write_sets(several, eval, count, made);
+            write_delimiter(table, made);
+        }
     }
     count
+}
+
+/// Writes the delimiter of a file that the recipe names.
+pub(super) fn write_delimiter(table: &Table, made: &mut Starter) {
+    if let Some(delimiter) = table.delimiter {
+        made.sheet.text(keys::DELIMITER, &delimiter.to_string(), "what is between the columns of the header");
+    }
 }
 
 fn write_sets(names: &[String], eval: Option<&PathBuf>, count: usize, made: &mut Starter) {
@@ -104,8 +122,172 @@ pub(super) fn sampled(table: &Table, most: usize) -> impl Iterator<Item = &Map<S
     table.rows.iter().step_by(table.rows.len().div_ceil(most).max(1))
 }
 
-/// Writes the limit of samples that have these tokens, and gives it; `is_exact` is whether they were counted as the
-/// run counts them.
+/// Which records can be used.
+pub(super) struct Usable {
+    /// Of each record whether it can.
+    rows: Vec<bool>,
+    /// Why the first that cannot is so.
+    first: Option<String>,
+}
+
+impl Usable {
+    /// Looks at every record.
+    ///
+    /// # Errors
+    /// The flaw of the first one where none can be used.
+    pub(super) fn of(table: &Table, check: impl Fn(&Record<'_>) -> Result<()>) -> Result<Usable> {
+        let mut first = None;
+        let usable = table.records().map(|record| match check(&record) {
+            Ok(()) => true,
+            Err(error) => {
+                first.get_or_insert(error);
+                false
+            }
+        });
+        let rows: Vec<bool> = usable.collect();
+        match first {
+            Some(error) if !rows.contains(&true) => Err(error),
+            first => Ok(Usable { rows, first: first.map(|error| reason_of(&error)) }),
+        }
+    }
+
+    /// What each record is divided by.
+    pub(super) fn rows(&self, table: &Table, text: impl Fn(&Map<String, Value>) -> String) -> Vec<Row> {
+        let pairs = table.rows.iter().zip(&self.rows);
+        pairs.map(|(row, usable)| usable.then(|| split::row(&text(row), String::new())).flatten()).collect()
+    }
+
+    /// The usable ones of some records, evenly chosen, with their numbers from 0.
+    pub(super) fn sampled<'t>(&self, table: &'t Table, most: usize) -> Vec<(usize, Record<'t>)> {
+        let usable: Vec<_> = table.records().enumerate().filter(|(at, _)| self.rows.get(*at) == Some(&true)).collect();
+        let step = usable.len().div_ceil(most).max(1);
+        usable.into_iter().step_by(step).collect()
+    }
+
+    /// Leaves out what has no token to learn within a limit, where every record was counted.
+    pub(super) fn leave_out(&mut self, lengths: &SftLengths, limit: usize) {
+        if !lengths.is_whole {
+            return;
+        }
+        for at in lengths.without(limit) {
+            if let Some(usable) = self.rows.get_mut(at) {
+                *usable = false;
+            }
+            self.first.get_or_insert_with(|| lengths.reason(limit));
+        }
+    }
+
+    fn unusable(&self) -> usize {
+        self.rows.iter().filter(|usable| !**usable).count()
+    }
+}
+
+fn reason_of(error: &Error) -> String {
+    match error {
+        Error::Data { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What the samples of a task have, counted as the run counts them.
+pub(super) struct SftLengths {
+    /// By the number of the record.
+    found: Vec<(usize, SampleLength)>,
+    /// Records that the chat template or the tokenizer refuses, and why the first.
+    refused: Vec<usize>,
+    first: Option<String>,
+    /// Whether these are all usable records.
+    is_whole: bool,
+}
+
+impl SftLengths {
+    /// Counts some samples; `None` without a tokenizer.
+    ///
+    /// # Errors
+    /// What all of them are refused for.
+    pub(super) fn of(table: &Table, usable: &Usable, task: &SftTask, model: &FoundModel) -> Result<Option<Self>> {
+        let Some(tokenizer) = &model.tokenizer else { return Ok(None) };
+        let records = usable.sampled(table, COUNTED);
+        let is_whole = table.is_whole && records.len() == table.rows.len() - usable.unusable();
+        let (mut found, mut refused, mut first) = (Vec::new(), Vec::new(), None);
+        for (at, record) in records {
+            match task.length(&record, &**tokenizer, model.sft()) {
+                Ok(length) => found.push((at, length)),
+                Err(error @ Error::Data { .. }) => {
+                    refused.push(at);
+                    first.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match first {
+            Some(error) if found.is_empty() => Err(error),
+            first => {
+                let first = first.map(|error| reason_of(&error));
+                Ok(Some(SftLengths { found, refused, first, is_whole }))
+            }
+        }
+    }
+
+    /// A limit with room for 99 of 100 samples, with which every counted one has a token to learn, as far as the
+    /// model's positions allow; and why it is that.
+    pub(super) fn limit(&self, model: &FoundModel) -> (usize, String) {
+        let mut lengths: Vec<usize> = self.found.iter().map(|(_, length)| length.tokens).collect();
+        let (usual, longest) = limit(&mut lengths, model.positions);
+        let needed = self.found.iter().map(|(_, length)| length.needed).max().unwrap_or(0);
+        let most = model.positions.unwrap_or(usize::MAX).max(MINIMUM);
+        let length = usual.max(needed.next_multiple_of(8)).min(most);
+        let why = match length > usual {
+            true => format!("every sample has a token to learn; 99 of 100 have at most {usual} tokens"),
+            false => "the 99th percentile of the samples' tokens".to_owned(),
+        };
+        let positions =
+            model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
+        (length, format!("{why}; the longest has {longest}{positions}"))
+    }
+
+    /// Writes the limit, and that records are skipped where some may have nothing to learn.
+    pub(super) fn write(&self, table: &Table, (length, why): (usize, String), made: &mut Starter) -> usize {
+        made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
+        let (without, counted) = (self.without(length).count(), self.found.len() + self.refused.len());
+        if !self.is_whole {
+            let why = match without {
+                0 => format!("{counted} samples were counted; others may have prompts of more than {length} tokens"),
+                _ => format!("{without} of {counted} samples cannot be learned from: {}", self.reason(length)),
+            };
+            skip(without as f64 / counted.max(1) as f64, why.clone(), made);
+            if without > 0 {
+                made.remark(&table.place, why);
+            }
+        }
+        length
+    }
+
+    /// The records without a token to learn within a limit.
+    fn without(&self, limit: usize) -> impl Iterator<Item = usize> {
+        let cut = self.found.iter().filter(move |(_, length)| length.needed > limit).map(|(at, _)| *at);
+        self.refused.iter().copied().chain(cut)
+    }
+
+    fn reason(&self, limit: usize) -> String {
+        self.first.clone().unwrap_or_else(|| format!("a prompt has more than {limit} tokens"))
+    }
+}
+
+/// Writes that records are skipped, with a limit above their share.
+fn skip(share: f64, why: String, made: &mut Starter) {
+    if made.sheet.get(keys::ON_BAD_RECORD).is_none() {
+        made.sheet.text(keys::ON_BAD_RECORD, "skip", format!("{why}; data.bad_record_limit bounds them"));
+    }
+    // A sample is never exact.
+    let limit = (200.0 * share).ceil().min(100.0) / 100.0;
+    if limit > OnBadRecord::SKIP_SHARE && made.sheet.get(keys::BAD_RECORD_LIMIT).is_none() {
+        made.sheet.number(keys::BAD_RECORD_LIMIT, limit, "about twice the share of such records");
+    }
+}
+
+/// Writes the limit of texts that have these tokens, and gives it; `is_exact` is whether they were counted as the run
+/// counts them.
 pub(super) fn write_length(
     mut lengths: Vec<usize>,
     (model, is_exact): (&FoundModel, bool),
@@ -124,12 +306,18 @@ pub(super) fn write_length(
     length
 }
 
-/// Writes that records are skipped, where some cannot be read. The files of a split have none of these.
-pub(super) fn write_flaws(table: &Table, made: &mut Starter) {
-    if let Some(flaws) = table.flaws() {
+/// Writes that records are skipped, where some cannot be read or used. The files of a split have none of these.
+pub(super) fn write_flaws(table: &Table, usable: Option<&Usable>, made: &mut Starter) {
+    let unusable = usable.map_or(0, Usable::unusable);
+    let first = usable.and_then(|usable| usable.first.clone());
+    let unusable =
+        first.map(|first| (unusable, format!("{unusable} records cannot be used and are left out: {first}")));
+    let unread = table.flaws().map(|text| (table.flawed, text));
+    for (count, text) in unread.into_iter().chain(unusable) {
         if made.files.is_empty() {
-            made.sheet.text(keys::ON_BAD_RECORD, "skip", format!("{flaws}; data.bad_record_limit bounds them"));
+            let share = count as f64 / (table.rows.len() + table.flawed).max(1) as f64;
+            skip(share, text.clone(), made);
         }
-        made.remark(&table.place, flaws);
+        made.remark(&table.place, text);
     }
 }

@@ -80,7 +80,12 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let columns = Columns::of(&table, options)?;
     let is_regression =
         columns.label.is_number && (columns.label.has_fraction || columns.label.values.len() > MOST_NUMBERS);
-    let classes = &columns.label.values;
+    // Labels are trimmed when they are read.
+    let mut classes: BTreeMap<String, usize> = BTreeMap::new();
+    for (name, count) in &columns.label.values {
+        *classes.entry(name.trim().to_owned()).or_default() += count;
+    }
+    let classes = &classes;
     if !is_regression && classes.len() < 2 {
         let reason = format!("column \"{}\" has the same value in all records", columns.label.name);
         return Err(Error::data(
@@ -97,48 +102,49 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     sheet.text(keys::TASK, task, why);
     let train = data.first().map(|path| path.display().to_string()).unwrap_or_default();
     let of = |row: &Map<String, Value>, name: &str| row.get(name).and_then(single);
+    let is_filled = |text: &String| !text.trim().is_empty();
     let row = |row: &Map<String, Value>| -> Row {
-        let text = of(row, &columns.text.name)?;
-        let label = of(row, &columns.label.name).filter(|label| !label.trim().is_empty())?;
-        split::row(&text, if is_regression { String::new() } else { label })
+        let text = of(row, &columns.text.name).filter(is_filled)?;
+        columns.pair.is_none_or(|pair| of(row, &pair.name).is_some_and(|text| is_filled(&text))).then_some(())?;
+        let label = of(row, &columns.label.name).filter(is_filled)?;
+        split::row(&text, if is_regression { String::new() } else { label.trim().to_owned() })
     };
     let rows: Vec<Row> = table.rows.iter().map(row).collect();
     let mut count = rows.iter().flatten().count();
-    let unlabelled = rows.len() - count;
+    let left_out = rows.len() - count;
+    let without = columns.without(&table);
     match &eval {
         Some(eval) => {
             sheet.text(keys::TRAIN, &train, format!("{count} records"));
             sheet.text(keys::EVAL, &eval.display().to_string(), "given");
-            if unlabelled > 0 {
-                let reason = format!("{unlabelled} records have no label in column \"{}\"", columns.label.name);
-                return Err(Error::data(
-                    table.place.clone(),
-                    reason,
-                    "remove them, or leave --eval out: a split leaves them out",
-                ));
+            files::write_delimiter(&table, made);
+            if left_out > 0 {
+                let fix = "remove them, or leave --eval out: a split leaves them out";
+                return Err(Error::data(table.place.clone(), without.join(", "), fix));
             }
         }
         None if table.is_whole => {
             let has_groups = !is_regression && classes.values().any(|count| *count >= 5);
             let kind = if has_groups { "a tenth of each class" } else { "about a tenth" };
             count = split_off(options, (&table, split::divide(&rows)), (&train, kind), made);
-            if unlabelled > 0 {
-                let why = format!("{unlabelled} records without a label are left out");
-                made.remark(&train, why);
+            if left_out > 0 {
+                made.remark(&train, format!("{}: they are left out", without.join(", ")));
             }
         }
         None => {
             sheet.text(keys::TRAIN, &train, format!("more than {count} records"));
             made.remark("data.eval", TOO_LARGE.into());
+            files::write_delimiter(&table, made);
         }
     }
     let has_eval = made.sheet.get(keys::EVAL).is_some();
     columns.write(made);
     if !is_regression {
+        remark_similar(classes, &table.place, made);
         write_classes(classes, has_eval, made);
     }
     let length = files::write_length(columns.lengths(&table, model)?, (model, true), made);
-    files::write_flaws(&table, made);
+    files::write_flaws(&table, None, made);
     Ok(TrainingSamples { count, length, sequences: 1, is_run: false })
 }
 
@@ -172,6 +178,19 @@ fn write_classes(classes: &BTreeMap<String, usize>, has_eval: bool, made: &mut S
          samples of its class); remove the line to learn the frequencies as they are"
     );
     made.sheet.text(keys::CLASS_WEIGHTS, "balanced", why);
+}
+
+/// Remarks that classes have names that differ in their case alone.
+fn remark_similar(classes: &BTreeMap<String, usize>, place: &str, made: &mut Starter) {
+    let mut similar: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for name in classes.keys() {
+        similar.entry(name.to_lowercase()).or_default().push(name);
+    }
+    for names in similar.into_values().filter(|names| names.len() > 1).take(LISTED) {
+        let why =
+            format!("the classes {} differ in their case alone: write one of them if they are one", names.join(", "));
+        made.remark(place, why);
+    }
 }
 
 /// The columns of texts and labels.
@@ -217,6 +236,15 @@ impl<'t> Columns<'t> {
             }
         };
         Ok(Columns { text: text.ok_or_else(|| missing("a text", "text"))?, pair, label })
+    }
+
+    /// How many records have no value in each column.
+    fn without(&self, table: &Table) -> Vec<String> {
+        let columns = [("label", Some(self.label)), ("text", Some(self.text)), ("text", self.pair)];
+        let without = columns.into_iter().filter_map(|(what, column)| Some((what, column?)));
+        let without = without.map(|(what, column)| (what, table.rows.len() - column.filled, &column.name));
+        let without = without.filter(|(_, count, _)| *count > 0);
+        without.map(|(what, count, name)| format!("{count} records have no {what} in column \"{name}\"")).collect()
     }
 
     fn write(&self, made: &mut Starter) {

@@ -1,9 +1,10 @@
 //! Pairs of texts that belong together, with a third that does not where there is one: their columns and lengths.
 
-use super::files::{self, data_and_eval};
+use super::files::{self, Usable, data_and_eval};
 use super::model::FoundModel;
 use super::table::{Column, Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
+use crate::data::Record;
 use crate::import::keys;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
@@ -45,11 +46,13 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     made.sheet.text(keys::TASK, "embedding", why);
     // Equal anchors are on one side.
     let of_anchor = |row: &Map<String, Value>| row.get(&found.anchor.name).and_then(single).unwrap_or_default();
-    let count = files::write(options, (&table, &data, eval.as_ref()), of_anchor, made);
+    let filled = |record: &Record<'_>| found.columns().try_for_each(|column| record.filled(&column.name).map(drop));
+    let usable = Usable::of(&table, filled)?;
+    let count = files::write(options, (&table, &data, eval.as_ref()), &usable.rows(&table, of_anchor), made);
     found.write(made);
-    let lengths = files::sampled(&table, files::COUNTED).map(|row| {
-        let lengths = found.columns().filter_map(|column| row.get(&column.name).and_then(single));
-        lengths.map(|text| model.count(&text, None)).try_fold(0, |most, length| Ok::<_, Error>(length?.max(most)))
+    let lengths = usable.sampled(&table, files::COUNTED).into_iter().map(|(_, record)| {
+        let lengths = found.columns().filter_map(|column| record.text(&column.name).ok());
+        lengths.map(|text| model.count(text, None)).try_fold(0, |most, length| Ok::<_, Error>(length?.max(most)))
     });
     let length = files::write_length(lengths.collect::<Result<_>>()?, (model, true), made);
     if let Some(judgement) = table.usual(&JUDGEMENTS) {
@@ -60,7 +63,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         );
         made.remark(&table.place, why);
     }
-    files::write_flaws(&table, made);
+    files::write_flaws(&table, Some(&usable), made);
     Ok(TrainingSamples { count, length, sequences: found.columns().count(), is_run: false })
 }
 

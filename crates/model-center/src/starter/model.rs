@@ -2,6 +2,7 @@
 
 use super::{DataKind, Preset, Starter, StarterOptions};
 use crate::config::directory_fields;
+use crate::data::SftModel;
 use crate::formats::Pretrained;
 use crate::import::keys;
 use crate::model::Registry;
@@ -37,8 +38,8 @@ pub(super) struct FoundModel {
     pub(super) positions: Option<usize>,
     /// `None` where the model is not on this machine.
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// Whether there is a chat template.
-    pub(super) has_template: bool,
+    /// Its chat template, if it has one.
+    pub(super) chat: Option<ChatTemplate>,
     /// Memory of the smallest CUDA device that can be used, in bytes.
     pub(super) device_memory: Option<u64>,
     /// Whether there is a CUDA device that the training cannot use.
@@ -62,7 +63,7 @@ impl FoundModel {
             sizes: None,
             positions: None,
             tokenizer: None,
-            has_template: false,
+            chat: None,
             device_memory: memory.filter(|_| !needs_cpu),
             needs_cpu: needs_cpu && memory.is_some(),
             is_random,
@@ -83,7 +84,7 @@ impl FoundModel {
         }
         found.sizes = sizes_of(&directory).ok();
         found.tokenizer = Some(AutoTokenizer::open(&directory)?);
-        found.has_template = ChatTemplate::from_directory(&directory)?.is_some();
+        found.chat = ChatTemplate::from_directory(&directory)?;
         found.check(preset, fields.place())?;
         Ok(found)
     }
@@ -120,7 +121,7 @@ impl FoundModel {
 
     /// Refuses a model without a chat template, for conversations in `place`.
     pub(super) fn needs_template(&self, place: &str) -> Result<()> {
-        if self.tokenizer.is_none() || self.has_template {
+        if self.tokenizer.is_none() || self.chat.is_some() {
             return Ok(());
         }
         let reason = format!("{place} has conversations, and the model has no chat template");
@@ -181,6 +182,12 @@ impl FoundModel {
                 Ok(characters.div_ceil(CHARACTERS) + 3)
             }
         }
+    }
+
+    /// What conversations and completions depend on.
+    pub(super) fn sft(&self) -> SftModel<'_> {
+        let generates_targets = ENCODER_DECODERS.contains(&self.family.as_str());
+        SftModel { chat: self.chat.as_ref(), generates_targets }
     }
 
     /// Why lengths are what they are.

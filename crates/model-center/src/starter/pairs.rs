@@ -1,10 +1,11 @@
 //! Pairs of completions, a better and a worse one: their columns and lengths.
 
-use super::conversations::{OF_TURN, turns};
-use super::files::{self, data_and_eval};
+use super::conversations::{estimated, task_of, turns};
+use super::files::{self, SftLengths, Usable, data_and_eval};
 use super::model::FoundModel;
 use super::table::{Column, Table};
 use super::{Starter, StarterOptions, TrainingSamples};
+use crate::data::{PairLabels, SftColumns, SftTask};
 use crate::import::keys;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
@@ -42,17 +43,25 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         columns.filter_map(|column| row.get(&column.name)).flat_map(turns).collect::<Vec<String>>()
     };
     let of_pair = |row: &Map<String, Value>| [texts(row, found.chosen), texts(row, found.rejected)].concat().concat();
-    let count = files::write(options, (&table, &data, eval.as_ref()), of_pair, made);
+    let task = found.task(are_chats, model);
+    let mut usable = Usable::of(&table, |record| task.check(record))?;
+    let lengths = SftLengths::of(&table, &usable, &task, model)?;
+    let lengths = lengths.map(|lengths| (lengths.limit(model), lengths));
+    if let Some(((limit, _), lengths)) = &lengths {
+        usable.leave_out(lengths, *limit);
+    }
+    let rows = usable.rows(&table, of_pair);
+    let count = files::write(options, (&table, &data, eval.as_ref()), &rows, made);
     found.write(are_chats, model, made);
-    let longer = files::sampled(&table, files::COUNTED).map(|row| {
-        let tokens = |column: &Column| -> Result<usize> {
-            let texts = texts(row, column);
-            Ok(model.count(&texts.join("\n"), None)? + OF_TURN * texts.len())
-        };
-        Ok(tokens(found.chosen)?.max(tokens(found.rejected)?))
-    });
-    let length = files::write_length(longer.collect::<Result<_>>()?, (model, false), made);
-    files::write_flaws(&table, made);
+    let length = match lengths {
+        Some((limit, lengths)) => lengths.write(&table, limit, made),
+        None => {
+            let of = |column| estimated(&table, |row| texts(row, column), model);
+            let longer = of(found.chosen)?.into_iter().zip(of(found.rejected)?).map(|(one, other)| one.max(other));
+            files::write_length(longer.collect(), (model, false), made)
+        }
+    };
+    files::write_flaws(&table, Some(&usable), made);
     Ok(TrainingSamples { count, length, sequences: 2, is_run: false })
 }
 
@@ -90,6 +99,23 @@ impl<'t> Found<'t> {
         Ok(Found { prompt, chosen, rejected })
     }
 
+    /// Whether prompts and completions become turns.
+    fn as_chat(&self, are_chats: bool, model: &FoundModel) -> bool {
+        !are_chats && self.prompt.is_some() && model.chat.is_some()
+    }
+
+    /// The task of the recipe.
+    fn task(&self, are_chats: bool, model: &FoundModel) -> SftTask {
+        let named = |usual: &str, column: &Column| Some(column.name.clone()).filter(|name| name != usual);
+        let columns = SftColumns {
+            prompt: self.prompt.and_then(|prompt| named("prompt", prompt)),
+            chosen: named("chosen", self.chosen),
+            rejected: named("rejected", self.rejected),
+            ..SftColumns::default()
+        };
+        SftTask { pairs: Some(PairLabels::LogProbs), ..task_of(None, columns, self.as_chat(are_chats, model)) }
+    }
+
     fn write(&self, are_chats: bool, model: &FoundModel, made: &mut Starter) {
         let sheet = &mut made.sheet;
         let columns = [
@@ -102,7 +128,7 @@ impl<'t> Found<'t> {
                 sheet.text(key, &column.name, "the file's name of it");
             }
         }
-        if !are_chats && self.prompt.is_some() && model.has_template {
+        if self.as_chat(are_chats, model) {
             let why = "the model has a chat template: prompts and completions become its turns";
             sheet.flag(keys::AS_CHAT, true, why);
         }

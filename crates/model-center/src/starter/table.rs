@@ -1,7 +1,8 @@
 //! The columns of data files: how many values each has, how long, how many different ones.
 
 use super::StarterOptions;
-use crate::data::{OnBadRecord, each_record};
+use crate::data::io::record::other_delimiter;
+use crate::data::{Format, OnBadRecord, Record, each_record};
 use crate::file::printable;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
@@ -29,6 +30,8 @@ pub(super) struct Table {
     pub(super) flawed: usize,
     /// The first file, for messages.
     pub(super) place: String,
+    /// What separates the columns of CSV where it is not a comma.
+    pub(super) delimiter: Option<char>,
 }
 
 /// A column.
@@ -61,17 +64,33 @@ impl Table {
     /// # Errors
     /// Files that cannot be read, and files without a record.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Table> {
+        let table = Table::read_as(paths, None)?;
+        // A header of one column that has other separators in it is one of several.
+        let delimiter = match table.columns.as_slice() {
+            [column] if paths.iter().all(|path| Format::of(path).is_ok_and(|format| format == Format::Csv)) => {
+                other_delimiter(&column.name)
+            }
+            _ => None,
+        };
+        match delimiter {
+            None => Ok(table),
+            Some(delimiter) => Table::read_as(paths, Some(delimiter)),
+        }
+    }
+
+    fn read_as(paths: &[PathBuf], delimiter: Option<char>) -> Result<Table> {
         let mut table = Table {
             rows: Vec::new(),
             columns: Vec::new(),
             is_whole: true,
             flawed: 0,
             place: paths.first().map_or_else(String::new, |path| path.display().to_string()),
+            delimiter,
         };
         let mut bytes = 0;
         for path in paths {
             let mut first_flaw = None;
-            each_record(path, None, LINE_BYTES, &mut |record| {
+            each_record(path, delimiter.map(Format::Separated), LINE_BYTES, &mut |record| {
                 match record {
                     Ok(record) => {
                         let row = record.object();
@@ -95,6 +114,12 @@ impl Table {
             false => Ok(table),
             true => Err(Error::data(table.place, "there is no record", "give a file with records")),
         }
+    }
+
+    /// The records.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let place = Path::new(&self.place);
+        (1..).zip(&self.rows).map(move |(number, row)| Record::of_object(place, number, row))
     }
 
     fn add(&mut self, row: Map<String, Value>) {

@@ -59,6 +59,7 @@ fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOp
         too_long: resolved.data.too_long,
         on_bad_record: resolved.data.on_bad_record,
         target_length: resolved.data.target_length,
+        parse_special: resolved.data.parse_special,
         ..ReadOptions::new(tokenizer, resolved.data.max_length)
     }
 }

@@ -108,6 +108,9 @@ impl RunData {
         if report.skipped > 0 {
             text += &format!(", {} bad records left out ({})", report.skipped, report.first_skipped.join("; "));
         }
+        if !report.unused_columns.is_empty() {
+            text += &format!(", columns without effect: {}", report.unused_columns.join(", "));
+        }
         text
     }
 

@@ -12,7 +12,7 @@ use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
 use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
-use crate::recipe::{DataSource, LastBatch, ModelStart, Resolved};
+use crate::recipe::{DataSource, EvalMetric, LastBatch, ModelStart, Resolved};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
 use bmtrain_core::Device;
@@ -125,7 +125,8 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         None => {
             let model = model_side(resolved, registry, &start)?;
             notes.extend(model.note_of_ends(&*tokenizer));
-            records::read(resolved, &*tokenizer, &model)?
+            let of_texts = start.open_text_tokenizer(resolved.data.parse_special)?;
+            records::read(resolved, &*of_texts, &model)?
         }
     };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
@@ -139,6 +140,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     order_labels(&mut samples, &opened.model.info().label_names)?;
     tokenizer.require_rows(opened.model.info().vocab_size)?;
     check_lengths(resolved, samples.train.labels(), opened.model.info().max_length)?;
+    check_metrics(resolved, samples.train.labels())?;
     let (found, batch) = (samples.train.len(), resolved.train.batch_size as u64);
     let keeps_last = resolved.data.last_batch == LastBatch::Keep && resolved.data.source.pretraining().is_none();
     if found < batch && !keeps_last {
@@ -196,6 +198,19 @@ fn order_labels(samples: &mut Samples, names: &[String]) -> Result<()> {
         {
             records.order_labels(names)?;
         }
+    }
+    Ok(())
+}
+
+/// Refuses metrics that are not defined for the number of classes.
+fn check_metrics(resolved: &Resolved, labels: &LabelSpace) -> Result<()> {
+    let early_stop = resolved.train.early_stop.map(|early| early.metric);
+    for (key, metric) in [("eval.metric", Some(resolved.eval.metric)), ("train.early_stop.metric", early_stop)] {
+        let Some(EvalMetric::Metric(metric)) = metric else { continue };
+        metric.check_classes(labels.classes()).map_err(|error| match error {
+            Error::Argument { reason, fix, .. } => Error::recipe(resolved.place(key), reason, fix),
+            other => other,
+        })?;
     }
     Ok(())
 }

@@ -107,6 +107,7 @@ mod run;
 mod run_output;
 mod run_report;
 mod runs;
+mod sentence_encoders;
 mod shared_layers;
 mod simulate;
 mod simulate_runs;

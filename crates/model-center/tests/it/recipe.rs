@@ -103,7 +103,7 @@ method = "none"                 # default
 task = "RTE"                    # r.toml:4
 objective = "classifier"        # default
 path = "sg"                     # r.toml:5
-# no effect, task RTE knows its files and labels: train, eval, format, labels
+# no effect, task RTE knows its files and labels: train, eval, format, delimiter, labels
 # template                      # no effect: task RTE has its own prompt and label words
 # words                         # no effect: task RTE has its own prompt and label words
 # stride = 128                  # no effect: it is for task question-answering
@@ -113,6 +113,7 @@ path = "sg"                     # r.toml:5
 # no effect, it is for task pretrain: corpora, split, permute_documents, valid, test,
 #   sequence_length, sample_order, maps, loading_threads, eod_token, eod_mask_loss, document_mask,
 #   row_sampler
+# parse_special = false         # no effect: it is for texts of tasks language, sft, preference and reward
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq, sft and SQuAD
 # chat_template                 # no effect: it is for tasks sft, preference and reward

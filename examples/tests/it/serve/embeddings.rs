@@ -92,7 +92,26 @@ fn the_directory_states_the_pooling() {
     let server = Server::of(&fixture, &[]);
     let result = server.post(EMBEDDINGS, &json!({"input": "good film"}));
     assert!(is_close(&values(&result["data"][0]["embedding"]), &mean(&fixture, "good film")));
-    fixture.write("model/1_Pooling/config.json", r#"{"pooling_mode_lasttoken": true}"#);
+    // Texts have the prompt that the directory or the request names before them, and are truncated at its length.
+    fixture.write("model/sentence_bert_config.json", r#"{"max_seq_length": 6}"#);
+    let prompts = json!({"prompts": {"query": "the film ", "none": ""}, "default_prompt_name": "query"});
+    fixture.write("model/config_sentence_transformers.json", &prompts.to_string());
+    let server = Server::of(&fixture, &[]);
+    let ask = |more: Value| {
+        let mut body = json!({"input": "good film"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        values(&server.post(EMBEDDINGS, &body)["data"][0]["embedding"])
+    };
+    assert!(is_close(&ask(json!({})), &mean(&fixture, "the film good film")));
+    assert!(is_close(&ask(json!({"prompt_name": "none"})), &mean(&fixture, "good film")));
+    let long = json!({"input": vec!["good"; 40].join(" "), "prompt_name": "none"});
+    assert!(is_close(&ask(long), &mean(&fixture, "good good good good")));
+    for body in [json!({"input": "a", "prompt_name": "document"}), json!({"input": [[5]], "prompt_name": "query"})] {
+        let answer = server.ask("POST", EMBEDDINGS, &[], body.to_string().as_bytes());
+        let error: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!((answer.status, error["error"]["param"].as_str()), (400, Some("prompt_name")), "{error}");
+    }
+    fixture.write("model/modules.json", r#"[{"path": "", "type": "sentence_transformers.models.CNN"}]"#);
     let refused = fixture.run(env!("CARGO_BIN_EXE_serve"), &["model", "--port", "0"]);
-    assert!(refused.code == 3 && refused.stderr.contains("pooling_mode_lasttoken"), "{refused:?}");
+    assert!(refused.code == 3 && refused.stderr.contains("the step \"CNN\" is not supported"), "{refused:?}");
 }

@@ -106,7 +106,9 @@ fn lambada(options: &LambadaOptions, registry: Registry<'static>) -> Result<()> 
     let setup = EvaluationSetup::new(&options.model, &options.file, registry, TextHead::CausalLm)?;
     let passages = read_lambada(&options.file, &options.text_key, &*setup.tokenizer()?)?;
     let (count, length) = (passages.len() as u64, setup.length);
-    let sequences = move |number| Ok(passages[number as usize].sequence(length));
+    // Before weights are read.
+    passages.iter().try_for_each(|passage| passage.sequence(length).map(drop))?;
+    let sequences = move |number| passages[number as usize].sequence(length);
     let scores = score(setup, count, Box::new(sequences), Wanted::Tokens)?;
     let mut totals = LambadaTotals::default();
     scores.tokens.iter().for_each(|(passage, scores)| totals.add(*passage, scores));
@@ -118,7 +120,9 @@ fn likelihood(options: &LikelihoodOptions, registry: Registry<'static>) -> Resul
     let tokenizer = setup.tokenizer_if_any()?;
     let requests = Arc::new(read_requests(&options.file, tokenizer.as_deref())?);
     let (count, length, splits) = (requests.len() as u64, setup.length, Arc::clone(&requests));
-    let sequences = move |number| Ok(splits[number as usize].split.sequence(length));
+    // Before weights are read.
+    requests.iter().try_for_each(|request| request.split.sequence(length).map(drop))?;
+    let sequences = move |number| splits[number as usize].split.sequence(length);
     let scores = score(setup, count, Box::new(sequences), Wanted::Tokens)?;
     let results = requests.iter().zip(scores.tokens.values()).map(|(request, scores)| request.result(scores));
     report::likelihood(results.collect(), options.output.as_deref(), options.model.json)

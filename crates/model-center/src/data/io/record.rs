@@ -22,6 +22,8 @@ pub enum Format {
     Jsonl,
     /// Comma-separated with a header row, quoted as in RFC 4180.
     Csv,
+    /// The same with another delimiter.
+    Separated(char),
     /// Tab-separated with a header row, no quoting.
     Tsv,
     /// Rows of Parquet, in builds with the feature `parquet`: their columns of texts, numbers and truth values.
@@ -33,7 +35,10 @@ pub enum Format {
 impl Format {
     /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.parquet`,
     /// `.txt`.
+    ///
+    /// Errors: a name of no such ending; what the library datasets saved, which is neither.
     pub fn of(path: &Path) -> Result<Format> {
+        refuse_saved_dataset(path)?;
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
         match ending.as_deref() {
             Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
@@ -48,6 +53,19 @@ impl Format {
             )),
         }
     }
+}
+
+/// Refuses a directory that `save_to_disk` of the library datasets wrote, and its files of Arrow batches.
+pub(crate) fn refuse_saved_dataset(path: &Path) -> Result<()> {
+    let is_saved = ["state.json", "dataset_dict.json"].iter().any(|name| path.join(name).is_file());
+    let is_arrow = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("arrow"));
+    if !is_saved && !is_arrow {
+        return Ok(());
+    }
+    let reason = "it is what `save_to_disk` of the library datasets writes, Arrow batches, which are not read";
+    let fix =
+        "write JSON lines in Python: datasets.load_from_disk(\"DIRECTORY\").to_json(\"train.jsonl\"), of each split";
+    Err(Error::data(path.display().to_string(), reason, fix))
 }
 
 /// A single value of a record.
@@ -93,6 +111,10 @@ pub(crate) enum Fields<'a> {
     Row { header: &'a [String], fields: &'a [Field] },
 }
 
+/// What to do about a record that cannot be used.
+pub(crate) const SKIPPABLE: &str =
+    "give a value, or leave such records out with data.on_bad_record = \"skip\" and data.bad_record_limit";
+
 /// Why a label is not accepted.
 pub(crate) fn unknown_label<S: AsRef<str>>(value: &str, known: &[S]) -> String {
     format!("unknown label {:?}; known: {}", shorten(value), list(known))
@@ -104,6 +126,11 @@ impl Record<'_> {
         self.line
     }
 
+    /// The record of an object that a program holds; `number` is its number in `path`, from 1.
+    pub(crate) fn of_object<'r>(path: &'r Path, number: u64, object: &'r Map<String, Value>) -> Record<'r> {
+        Record { path, line: number, fields: Fields::Item { text: "", list: "", object } }
+    }
+
     /// All fields as one object; fields of CSV and TSV are texts.
     pub(crate) fn object(&self) -> Map<String, Value> {
         match &self.fields {
@@ -112,6 +139,15 @@ impl Record<'_> {
             Fields::Row { header, fields } => {
                 header.iter().zip(*fields).map(|(name, field)| (name.clone(), field.text.as_str().into())).collect()
             }
+        }
+    }
+
+    /// The names of its columns.
+    pub(crate) fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match &self.fields {
+            Fields::Json { object, .. } | Fields::Columns { object } => Box::new(object.keys().map(String::as_str)),
+            Fields::Item { object, .. } => Box::new(object.keys().map(String::as_str)),
+            Fields::Row { header, .. } => Box::new(header.iter().map(String::as_str)),
         }
     }
 
@@ -171,6 +207,33 @@ impl Record<'_> {
         match &self.fields {
             Fields::Row { header, .. } => header.iter().any(|name| name == column),
             Fields::Json { .. } | Fields::Item { .. } | Fields::Columns { .. } => self.value(column).is_ok(),
+        }
+    }
+
+    /// Whether there is such a column with a value: not null in JSON.
+    pub(crate) fn has_value(&self, column: &str) -> bool {
+        match &self.fields {
+            Fields::Row { .. } => self.has(column),
+            Fields::Json { .. } | Fields::Item { .. } | Fields::Columns { .. } => {
+                self.json(column).is_some_and(|value| !value.is_null())
+            }
+        }
+    }
+
+    /// The text of a column that a record need not have: `None` where it is missing, null or empty.
+    pub(crate) fn optional_text(&self, column: &str) -> Result<Option<&str>> {
+        match self.has_value(column) {
+            true => self.text(column).map(|text| Some(text).filter(|text| !text.is_empty())),
+            false => Ok(None),
+        }
+    }
+
+    /// The text of a column, which is more than white space: of nothing there is nothing to learn.
+    pub fn filled(&self, column: &str) -> Result<&str> {
+        let text = self.text(column)?;
+        match text.trim().is_empty() {
+            false => Ok(text),
+            true => Err(self.error(column, format!("{column:?} is empty"), SKIPPABLE)),
         }
     }
 
@@ -283,16 +346,25 @@ impl Record<'_> {
             Fields::Row { .. } | Fields::Columns { .. } => ("", column),
         };
         let inside = if parent.is_empty() { String::new() } else { format!(" in {parent:?}") };
-        self.error(
-            parent,
-            format!("no column {name:?}{inside}; columns: {}", list(columns)),
-            "name one of these in data.columns, or correct the record",
-        )
+        let fix = match (&self.fields, columns) {
+            (Fields::Row { .. }, [header]) => other_delimiter(header).map(|delimiter| {
+                format!("if columns are separated by {delimiter:?}, set data.delimiter = {:?}", delimiter.to_string())
+            }),
+            _ => None,
+        };
+        let fix = fix.unwrap_or_else(|| "name one of these in data.columns, or correct the record".to_owned());
+        self.error(parent, format!("no column {name:?}{inside}; columns: {}", list(columns)), fix)
     }
 }
 
+/// The delimiter that a header of one column seems to have, where it is not a comma.
+pub(crate) fn other_delimiter(header: &str) -> Option<char> {
+    let count = |delimiter: &char| header.matches(*delimiter).count();
+    [';', '\t', '|'].into_iter().filter(|delimiter| count(delimiter) > 0).max_by_key(count)
+}
+
 /// Whether a value is a list of messages, each with who wrote it and what.
-fn is_conversation(value: &Value) -> bool {
+pub(crate) fn is_conversation(value: &Value) -> bool {
     let is_message = |item: &Value| {
         [["role", "content"], ["from", "value"]].iter().any(|keys| keys.iter().all(|key| item.get(key).is_some()))
     };

@@ -40,6 +40,7 @@ impl RecordReader {
         match format {
             Format::Jsonl => Ok(RecordReader::objects(lines()?)),
             Format::Csv => RecordReader::rows(lines()?, RowParser::new(',', true)),
+            Format::Separated(delimiter) => RecordReader::rows(lines()?, RowParser::new(delimiter, true)),
             Format::Tsv => RecordReader::rows(lines()?, RowParser::new('\t', false)),
             Format::Parquet => {
                 let (wanted, limits) = (Wanted { text: None, others: true }, (max_line_bytes, TextEncoding::Utf8));

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::Sample;
+use super::keys::Unused;
 use crate::data::Split;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -74,6 +75,10 @@ pub struct ClassSource<'a> {
     pub max_output_tokens: Option<usize>,
     /// Longest accepted line of a file, in bytes.
     pub max_line_bytes: usize,
+    /// Whether prompts and completions become messages.
+    pub as_chat: bool,
+    /// Takes the names of columns without effect.
+    pub(super) unused: &'a Unused,
 }
 
 impl ClassSource<'_> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::class::{ClassSource, DataClass, SampleSink};
 use super::files::{has_directory, record_files};
-use super::record::{self, RecordForm, SftColumns, each_record};
+use super::record::{self, RecordForm, RecordReading, SftColumns, each_record};
 use super::sample::Sample;
 use crate::data::Split;
 use crate::data::io::input::of_data;
@@ -29,7 +29,8 @@ pub static DATA_CLASSES: &[DataClass] = &[
     },
     DataClass {
         name: "alpaca",
-        doc: "Stanford Alpaca: alpaca_data.json, with its own prompts. Training data alone.",
+        doc: "Stanford Alpaca: alpaca_data.json, with its own prompts unless they are turns of a chat. Training data \
+              alone.",
         has_split: |_, split| split == Split::Train,
         read: alpaca,
     },
@@ -84,7 +85,15 @@ fn alpaca(source: &ClassSource<'_>, samples: &mut SampleSink<'_>) -> Result<()> 
     let file = source.path.join("alpaca_data.json");
     let path: &Path = if file.is_file() { &file } else { source.path };
     let source = ClassSource { path, ..*source };
-    record::read(&source, (Some(RecordForm::Alpaca), &SftColumns::default(), None), samples)
+    let reading = RecordReading {
+        form: Some(RecordForm::Alpaca),
+        columns: &SftColumns::default(),
+        format: None,
+        as_chat: source.as_chat,
+        has_rewards: false,
+        unused: source.unused,
+    };
+    record::read(&source, &reading, samples)
 }
 
 fn debug(source: &ClassSource<'_>, samples: &mut SampleSink<'_>) -> Result<()> {

@@ -6,11 +6,14 @@
 
 use super::{DataSet, LossOn, PairLabels, SftModel, SftTask};
 use crate::data::Label;
-use crate::data::read::{ReadOptions, TooLong, around};
+use crate::data::io::record::SKIPPABLE;
+use crate::data::read::{ReadOptions, TooLong, around, around_text};
 use crate::data::sft::Sample;
+use crate::data::sft::messages::ASSISTANT;
 use crate::tokenizer::{AssistantTurns, ChatMessage, ChatRequest, ChatTokens, Encoding, KeepSide};
 use crate::{Error, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::time::SystemTime;
 
 /// Turns samples of a data set into rows.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +31,27 @@ pub(super) struct EncodedSample {
     pub(super) label: Label,
     /// Of each token, 1 if it is learned; empty where a decoder writes the second row, and where none is predicted.
     pub(super) learned: Vec<u8>,
+}
+
+/// A conversation.
+#[derive(Debug, Clone, Copy)]
+struct Chat<'a> {
+    messages: &'a [ChatMessage],
+    tools: Option<&'a Value>,
+    /// Further variables of the template.
+    more: &'a Map<String, Value>,
+    /// The number of the first message that is learned where its role is.
+    from: usize,
+    /// Messages of the assistant that are not learned.
+    excluded: &'a [usize],
+}
+
+impl<'a> Chat<'a> {
+    fn request(&self) -> ChatRequest<'a> {
+        // Several renderings state one time.
+        let now = Some(SystemTime::now());
+        ChatRequest { tools: self.tools, more: self.more.clone(), now, ..ChatRequest::new(self.messages) }
+    }
 }
 
 /// Tokens of one row before it is shortened.
@@ -105,11 +129,27 @@ impl SampleEncoder<'_> {
     /// The rows of a sample that is not a pair.
     fn single(&self, sample: &Sample) -> Result<EncodedSample> {
         match (sample, self.model.generates_targets) {
-            (Sample::Chat { messages, tools, learned_from }, false) => {
-                self.chat(messages, tools.as_ref(), *learned_from).and_then(|tokens| self.row(tokens))
+            (Sample::Chat { messages, tools, more, learned_from, excluded }, generates_targets) => {
+                let tools = tools.as_ref();
+                let chat = Chat { messages, tools, more, from: *learned_from, excluded };
+                self.turns(&chat, generates_targets)
             }
-            (Sample::Chat { messages, tools, .. }, true) => self.chat_targets(messages, tools.as_ref()),
-            (Sample::Pair { input, output }, _) => self.pair(input, output),
+            (Sample::Pair { input, output, before, tools }, generates_targets) if self.task.as_chat => {
+                let (input, output) = (self.set.formats.input(input), self.set.formats.output(output));
+                let turns = [ChatMessage::new("user", input), ChatMessage::new("assistant", output)];
+                let messages = [before.as_slice(), &turns].concat();
+                // Of completions that are compared, earlier turns are a prompt.
+                let from = if self.task.pairs.is_some() { messages.len() - 1 } else { 0 };
+                let more = &Map::new();
+                let chat = Chat { messages: &messages, tools: tools.as_ref(), more, from, excluded: &[] };
+                self.turns(&chat, generates_targets)
+            }
+            (Sample::Pair { before, tools, .. }, _) if !before.is_empty() || tools.is_some() => Err(Error::data(
+                "",
+                "the record has messages before its prompt, or tools, which are for turns of a chat",
+                "set data.as_chat = true",
+            )),
+            (Sample::Pair { input, output, .. }, _) => self.pair(input, output),
             (Sample::Text(text), false) => self.text(text).and_then(|tokens| self.row(tokens)),
             (Sample::Text(_), true) => Err(Error::data(
                 "",
@@ -129,26 +169,88 @@ impl SampleEncoder<'_> {
         })
     }
 
-    fn chat(&self, messages: &[ChatMessage], tools: Option<&Value>, from: usize) -> Result<Tokens> {
-        let (template, tokenizer) = (self.template()?, self.options.tokenizer);
-        let request = ChatRequest { tools, ..ChatRequest::new(messages) };
-        let turns = match self.task.loss_on {
-            LossOn::All => {
-                let ids = template.encode(tokenizer, &request)?;
-                return Ok(Tokens { learned: vec![1; ids.len()], ids, removed: 0 });
-            }
-            LossOn::Last => AssistantTurns::Last,
-            LossOn::Assistant if from == 0 => AssistantTurns::All,
-            LossOn::Assistant => AssistantTurns::From(from),
+    /// The rows of turns.
+    fn turns(&self, chat: &Chat<'_>, generates_targets: bool) -> Result<EncodedSample> {
+        if self.options.parse_special {
+            let reason = "the record is a conversation, and data.parse_special is for texts that are rendered already";
+            return Err(Error::data("", reason, "remove data.parse_special, or give the rendered texts"));
+        }
+        match generates_targets {
+            true => self.chat_targets(chat),
+            false => self.chat(chat).and_then(|tokens| self.row(tokens)),
+        }
+    }
+
+    fn chat(&self, chat: &Chat<'_>) -> Result<Tokens> {
+        let (template, tokenizer, request) = (self.template()?, self.options.tokenizer, chat.request());
+        let is_all = self.task.loss_on == LossOn::All;
+        let numbered = chat.messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT);
+        let turns: Vec<usize> = numbered.map(|(number, _)| number).collect();
+        let excluded = |number: usize| chat.excluded.contains(&number);
+        let of_task = |number: usize| match self.task.loss_on {
+            LossOn::All => true,
+            LossOn::Assistant => number >= chat.from,
+            LossOn::Last => Some(&number) == turns.last(),
         };
-        let ChatTokens { ids, in_turns } = template.encode_turns(tokenizer, &request, turns)?;
-        Ok(Tokens { ids, learned: in_turns.into_iter().map(u8::from).collect(), removed: 0 })
+        if !chat.excluded.iter().any(|number| of_task(*number)) {
+            let turns = match self.task.loss_on {
+                LossOn::All => {
+                    let ids = template.encode(tokenizer, &request)?;
+                    return Ok(Tokens { learned: vec![1; ids.len()], ids, removed: 0 });
+                }
+                LossOn::Last => AssistantTurns::Last,
+                LossOn::Assistant if chat.from == 0 => AssistantTurns::All,
+                LossOn::Assistant => AssistantTurns::From(chat.from),
+            };
+            let ChatTokens { ids, in_turns } = template.encode_turns(tokenizer, &request, turns)?;
+            return Ok(Tokens { ids, learned: in_turns.into_iter().map(u8::from).collect(), removed: 0 });
+        }
+        // All tokens are learned but the excluded turns'.
+        let chosen = |number: usize| if is_all { excluded(number) } else { of_task(number) && !excluded(number) };
+        let Some(ChatTokens { ids, in_turns }) = self.chosen_turns(&request, &turns, &chosen)? else {
+            let reason = "every turn that data.loss_on selects is excluded by the record: weight, train";
+            return Err(Error::data("", reason, SKIPPABLE));
+        };
+        let learned = in_turns.into_iter().map(|is_in| u8::from(is_in != is_all)).collect();
+        Ok(Tokens { ids, learned, removed: 0 })
+    }
+
+    /// The ids of a conversation, and which of them are in the chosen turns of the assistant; `None` where none is
+    /// chosen.
+    ///
+    /// The turns from one on include those from a later one on, so that any choice is a difference of such.
+    fn chosen_turns(
+        &self,
+        request: &ChatRequest<'_>,
+        turns: &[usize],
+        is_chosen: &dyn Fn(usize) -> bool,
+    ) -> Result<Option<ChatTokens>> {
+        let (mut all, mut is_before): (Option<ChatTokens>, bool) = (None, false);
+        for number in turns {
+            let is_now = is_chosen(*number);
+            if is_now != is_before {
+                let turns = AssistantTurns::From(*number);
+                let further = self.template()?.encode_turns(self.options.tokenizer, request, turns)?;
+                match &mut all {
+                    None => all = Some(further),
+                    Some(all) => {
+                        all.in_turns.iter_mut().zip(further.in_turns).for_each(|(is_in, other)| *is_in ^= other)
+                    }
+                }
+            }
+            is_before = is_now;
+        }
+        Ok(all)
     }
 
     /// A conversation for an encoder and a decoder: up to the last answer, and that answer.
-    fn chat_targets(&self, messages: &[ChatMessage], tools: Option<&Value>) -> Result<EncodedSample> {
-        let last = messages.iter().rposition(|message| message.role == "assistant").unwrap_or(0);
-        let (before, answer) = messages.split_at(last);
+    fn chat_targets(&self, chat: &Chat<'_>) -> Result<EncodedSample> {
+        let last = chat.messages.iter().rposition(|message| message.role == ASSISTANT).unwrap_or(0);
+        if chat.excluded.contains(&last) {
+            let reason = "a decoder learns the last answer, which the record excludes: weight, train";
+            return Err(Error::data("", reason, SKIPPABLE));
+        }
+        let (before, answer) = chat.messages.split_at(last);
         let Some(Value::String(output)) = answer.first().map(|message| &message.content) else {
             let fix = "give the assistant's answer as a text";
             return Err(Error::data("", "the last answer of the assistant is not a text", fix));
@@ -156,15 +258,15 @@ impl SampleEncoder<'_> {
         if before.is_empty() {
             return Err(Error::data("", "nothing precedes the answer", "begin with a message of the user"));
         }
-        let request = ChatRequest { tools, add_generation_prompt: true, ..ChatRequest::new(before) };
+        let request = ChatRequest { messages: before, add_generation_prompt: true, ..chat.request() };
         let input = self.template()?.encode(self.options.tokenizer, &request)?;
         let output = self.options.tokenizer.tokenize(&[output])?.concat();
         self.two_rows(&input, false, &output)
     }
 
     fn text(&self, text: &str) -> Result<Tokens> {
-        let (before, after) = around(self.options.tokenizer);
         let ids = self.options.tokenizer.tokenize(&[text])?.concat();
+        let (before, after) = around_text(self.options, &ids, &ids);
         let mut tokens = Tokens::default();
         [&before, &ids, &after].into_iter().for_each(|part| tokens.extend(part, true));
         Ok(tokens)
@@ -172,19 +274,12 @@ impl SampleEncoder<'_> {
 
     fn pair(&self, input: &str, output: &str) -> Result<EncodedSample> {
         let (input, output) = (self.set.formats.input(input), self.set.formats.output(output));
-        if self.task.as_chat {
-            let messages = [ChatMessage::new("user", input), ChatMessage::new("assistant", output)];
-            return match self.model.generates_targets {
-                true => self.chat_targets(&messages, None),
-                false => self.chat(&messages, None, 0).and_then(|tokens| self.row(tokens)),
-            };
-        }
         let mut ids = self.options.tokenizer.tokenize(&[&input, &output])?.into_iter();
         let (mut input, mut output) = (ids.next().unwrap_or_default(), ids.next().unwrap_or_default());
         if self.model.generates_targets {
             return self.two_rows(&input, true, &output);
         }
-        let (before, after) = around(self.options.tokenizer);
+        let (before, after) = around_text(self.options, if input.is_empty() { &output } else { &input }, &output);
         let mut removed = 0;
         let mut cut = |ids: &mut Vec<u32>, limit: Option<usize>| {
             let kept = limit.map_or(ids.len(), |limit| limit.min(ids.len()));

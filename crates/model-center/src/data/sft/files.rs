@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::DataSet;
+use crate::data::io::record::refuse_saved_dataset;
 use crate::data::{Format, Split};
 use crate::{Error, Result};
 
@@ -32,6 +33,7 @@ pub(super) fn record_files(path: &Path, split: Split) -> Result<Vec<PathBuf>> {
         return Ok(vec![path.to_owned()]);
     }
     let inner = path.join(split.file_stem());
+    [path, &inner].into_iter().try_for_each(refuse_saved_dataset)?;
     let directory = if inner.is_dir() { inner } else { path.to_owned() };
     let failed = |error| Error::file("read", &directory, error, "check the directory");
     let mut files = Vec::new();

@@ -5,18 +5,20 @@
 //! KTOTrainer, which takes the completion of the sample before.
 
 use super::preference;
-use super::record::{self, RecordForm, SftColumns};
+use super::record::{self, RecordForm, RecordReading};
 use super::sample::Sample;
 use crate::Result;
 use crate::data::io::record::Record;
 
 /// A record of a prompt, a completion and its label, or of a pair of completions.
-pub(super) fn sample(record: &Record<'_>, pair: (&str, &str), names: &SftColumns) -> Result<Sample> {
-    if record.has(pair.0) && record.has(pair.1) {
-        return preference::sample(record, pair, names);
+pub(super) fn sample(record: &Record<'_>, pair: (&str, &str), reading: &RecordReading<'_>) -> Result<Sample> {
+    if record.has_value(pair.0) && record.has_value(pair.1) {
+        return preference::sample(record, pair, reading);
     }
-    let is_good = record.flag(names.label.as_deref().unwrap_or("label"))?;
-    Ok(Sample::judged(record::sample(record, RecordForm::PromptCompletion, names)?, is_good))
+    let is_good = record.flag(reading.columns.label.as_deref().unwrap_or("label"))?;
+    let form = RecordForm::PromptCompletion;
+    let (prompt, completion) = record::columns_of(form, reading.columns);
+    Ok(Sample::judged(record::completed(record, form, (&prompt, &completion), reading)?, is_good))
 }
 
 /// Gives each sample the completion of the next one, and the last sample the completion of the first.
@@ -55,13 +57,26 @@ impl Mismatch {
 /// A sample with its prompt before the completion of another one, which is of the same form.
 fn with_completion((place, own, is_good): (String, Sample, bool), other: &Sample) -> (String, Sample) {
     let mismatch = match (&own, other) {
-        (Sample::Pair { input, .. }, Sample::Pair { output, .. }) => {
-            Some(Sample::pair(input.as_str(), output.as_str()))
-        }
-        (Sample::Chat { messages, tools, learned_from }, Sample::Chat { messages: others, learned_from: from, .. }) => {
+        (Sample::Pair { input, before, tools, .. }, Sample::Pair { output, .. }) => Some(Sample::Pair {
+            input: input.clone(),
+            output: output.clone(),
+            before: before.clone(),
+            tools: tools.clone(),
+        }),
+        (
+            Sample::Chat { messages, tools, more, learned_from, .. },
+            Sample::Chat { messages: others, learned_from: from, excluded, .. },
+        ) => {
             let before = messages.get(..*learned_from).unwrap_or_default();
             let after = others.get(*from..).unwrap_or_default();
-            Some(Sample::Chat { messages: [before, after].concat(), tools: tools.clone(), learned_from: *learned_from })
+            let excluded = excluded.iter().filter_map(|number| Some(number.checked_sub(*from)? + learned_from));
+            Some(Sample::Chat {
+                messages: [before, after].concat(),
+                tools: tools.clone(),
+                more: more.clone(),
+                learned_from: *learned_from,
+                excluded: excluded.collect(),
+            })
         }
         _ => None,
     };

@@ -12,10 +12,14 @@ mod classes;
 mod encoder;
 mod files;
 mod judged;
+mod keys;
+mod lengths;
+mod messages;
 mod preference;
 mod record;
 mod sample;
 mod text_formats;
+mod texts;
 
 use std::path::PathBuf;
 
@@ -24,6 +28,8 @@ use tokenizers::parallelism::MaybeParallelRefIterator;
 
 pub use class::{ClassSource, DataClass, SampleSink};
 pub use classes::DATA_CLASSES;
+pub(crate) use lengths::SampleLength;
+pub(crate) use messages::TURN_MARKS;
 pub(crate) use record::each_record;
 pub use record::{RecordForm, SftColumns};
 pub use sample::Sample;
@@ -31,6 +37,8 @@ pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, w
 
 use self::encoder::{EncodedSample, SampleEncoder};
 use self::judged::Mismatch;
+use self::keys::Unused;
+use self::record::RecordReading;
 use super::dataset::{Dataset, LabelSpace};
 use super::read::{Builder, ReadOptions, RowForm};
 use super::{Format, Split};
@@ -164,6 +172,16 @@ impl SftTask {
         found
     }
 
+    /// How the records of a data set are read.
+    fn record_reading<'a>(&'a self, set: &DataSet, unused: &'a Unused) -> RecordReading<'a> {
+        let form = set.form.or(self.pairs.map(|labels| match labels {
+            PairLabels::Judged => RecordForm::Judged,
+            PairLabels::LogProbs | PairLabels::Rewards => RecordForm::Preference,
+        }));
+        let has_rewards = self.pairs == Some(PairLabels::Rewards);
+        RecordReading { form, columns: &self.columns, format: self.format, as_chat: self.as_chat, has_rewards, unused }
+    }
+
     fn read_set(
         &self,
         set: &DataSet,
@@ -187,6 +205,7 @@ impl SftTask {
         let mut builder = Builder::new(&path, options, labels, RowForm::Plain);
         let mut reading = Reading { encoder, mismatch: Mismatch::default(), waiting: Vec::new(), learned: Vec::new() };
         let mut take = |place: String, sample: Result<Sample>| reading.take(place, sample, &mut builder);
+        let unused = Unused::default();
         let source = ClassSource {
             path: &path,
             split,
@@ -195,22 +214,19 @@ impl SftTask {
             max_input_tokens: set.max_input_tokens,
             max_output_tokens: set.max_output_tokens,
             max_line_bytes: options.max_line_bytes,
+            as_chat: self.as_chat,
+            unused: &unused,
         };
         let mut sink = SampleSink::new(&mut take);
         match set.class {
             Some(class) => (class.read)(&source, &mut sink)?,
-            None => {
-                let form = set.form.or(self.pairs.map(|labels| match labels {
-                    PairLabels::Judged => RecordForm::Judged,
-                    PairLabels::LogProbs | PairLabels::Rewards => RecordForm::Preference,
-                }));
-                record::read(&source, (form, &self.columns, self.format), &mut sink)?;
-            }
+            None => record::read(&source, &self.record_reading(set, &unused), &mut sink)?,
         }
         reading.finish(&mut builder)?;
         let learned = reading.learned;
         let mut dataset = builder.finish()?;
         dataset.learned = learned;
+        dataset.report.unused_columns = unused.into_inner().into_iter().collect();
         dataset.seal();
         Ok(Some(dataset))
     }

@@ -4,15 +4,21 @@
 //! in TRL's `extract_prompt`: the messages they share, or the characters up to the first difference, without a space
 //! before it.
 
-use super::record::{SftColumns, chat, filled, is_list, messages, with_system};
+use super::keys::filled;
+use super::messages::{Turn, is_list, messages};
+use super::record::{RecordForm, RecordReading, chat, with_system};
 use super::sample::Sample;
+use super::texts::{pair, with_prompt};
 use crate::Result;
 use crate::data::io::record::Record;
-use crate::tokenizer::ChatMessage;
 
 /// A record as a pair of samples; the columns hold the better and the worse completion.
-pub(super) fn sample(record: &Record<'_>, (chosen, rejected): (&str, &str), names: &SftColumns) -> Result<Sample> {
-    let prompt = names.prompt.as_deref().unwrap_or("prompt");
+pub(super) fn sample(
+    record: &Record<'_>,
+    (chosen, rejected): (&str, &str),
+    reading: &RecordReading<'_>,
+) -> Result<Sample> {
+    let prompt = reading.columns.prompt.as_deref().unwrap_or("prompt");
     if is_list(record, chosen) || is_list(record, rejected) {
         let (better, worse) = (messages(record, chosen)?, messages(record, rejected)?);
         // A text beside whole conversations repeats their first message.
@@ -20,27 +26,26 @@ pub(super) fn sample(record: &Record<'_>, (chosen, rejected): (&str, &str), name
             true => (messages(record, prompt)?, better, worse),
             false => without_start(better, worse),
         };
-        let before = with_system(before, record, names)?;
-        let side = |column: &str, completion: Vec<ChatMessage>| {
+        let before = with_system(before, record, reading.columns)?;
+        let side = |column: &str, completion: Vec<Turn>| {
             chat(record, column, [before.clone(), completion].concat(), before.len())
         };
         return Ok(Sample::preference(side(chosen, better)?, side(rejected, worse)?));
     }
     let (better, worse) = (filled(record, chosen)?, filled(record, rejected)?);
-    let shared = if record.has(prompt) || names.prompt.is_some() { None } else { Some(start(better, worse)) };
-    let (prompt, better, worse) = match shared {
-        Some(shared) => (&better[..shared], &better[shared..], &worse[shared..]),
-        None => (record.text(prompt)?, better, worse),
-    };
-    Ok(Sample::preference(Sample::pair(prompt, better), Sample::pair(prompt, worse)))
+    let form = RecordForm::Preference;
+    if record.has_value(prompt) || reading.columns.prompt.is_some() {
+        let side = |completion: &str| pair(record, (form, prompt), completion, reading);
+        return Ok(Sample::preference(side(better)?, side(worse)?));
+    }
+    let shared = start(better, worse);
+    let side = |text: &str| with_prompt(record, (form, ""), (&text[..shared], &text[shared..]), reading);
+    Ok(Sample::preference(side(better)?, side(worse)?))
 }
 
 /// The messages that two conversations, the better one first, share at their beginning, and what follows in each. The
 /// last message of each is its completion, whatever the other one has there.
-fn without_start(
-    mut before: Vec<ChatMessage>,
-    mut worse: Vec<ChatMessage>,
-) -> (Vec<ChatMessage>, Vec<ChatMessage>, Vec<ChatMessage>) {
+fn without_start(mut before: Vec<Turn>, mut worse: Vec<Turn>) -> (Vec<Turn>, Vec<Turn>, Vec<Turn>) {
     let most = before.len().min(worse.len()).saturating_sub(1);
     let shared = before.iter().zip(&worse).take(most).take_while(|(a, b)| a == b).count();
     let better = before.split_off(shared);
@@ -74,7 +79,7 @@ mod tests {
 
     #[test]
     fn conversations_share_messages_but_never_their_last() {
-        let message = |role: &str, text: &str| ChatMessage::new(role, text);
+        let message = Turn::new;
         let (user, first, second) =
             (message("user", "Hi"), message("assistant", "Hello."), message("assistant", "No."));
         let (before, better, worse) = without_start(vec![user.clone(), first.clone()], vec![user.clone(), second]);

@@ -9,25 +9,21 @@ use serde_json::{Map, Value};
 
 use super::class::{ClassSource, SampleSink};
 use super::files::record_files;
+use super::keys::{Unused, account, filled, tools};
+use super::messages::{ASSISTANT, Turn, is_list, messages};
 use super::sample::Sample;
-use super::{judged, preference};
+use super::{judged, preference, texts};
 use crate::data::Format;
 use crate::data::io::input::of_data;
-use crate::data::io::record::{Fields, Record};
+use crate::data::io::record::{Fields, Record, SKIPPABLE};
 use crate::data::io::record_reader::RecordReader;
 use crate::file::{printable, read_text};
-use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
 
 /// A file that is one list is read whole.
 const MAX_LIST_BYTES: u64 = 1 << 30;
-
-/// Alpaca's prompt for an instruction, and for one with an input.
-const ALPACA: &str = "Below is an instruction that describes a task. Write a response that appropriately completes the \
-                      request.\n\n### Instruction:\n{instruction}\n\n### Response:";
-const ALPACA_WITH_INPUT: &str = "Below is an instruction that describes a task, paired with an input that provides \
-                                 further context. Write a response that appropriately completes the request.\n\n\
-                                 ### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:";
+/// Variables of the chat template, in the column that TRL reads.
+const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
 /// How a record states what is learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -80,10 +76,10 @@ impl RecordForm {
     }
 
     /// The form of a record.
-    fn of(record: &Record<'_>, names: &SftColumns) -> Result<RecordForm> {
+    pub(super) fn of(record: &Record<'_>, names: &SftColumns) -> Result<RecordForm> {
         let has = |form: &RecordForm| {
             let (first, second) = form.columns(names);
-            record.has(&first) && second.is_none_or(|second| record.has(&second))
+            record.has_value(&first) && second.is_none_or(|second| record.has_value(&second))
         };
         // Columns that are named are meant.
         let named = [
@@ -94,14 +90,19 @@ impl RecordForm {
         let named = named.into_iter().filter(|(is_named, _)| *is_named).map(|(_, form)| form);
         let mut forms = named.chain(RecordForm::ALL.map(|(_, form)| form));
         forms.find(has).ok_or_else(|| {
-            let object = record.object();
-            let columns: Vec<String> = object.keys().take(20).map(|name| printable(name, 60)).collect();
-            record.error(
-                "",
-                format!("the columns {} are of no known form", columns.join(", ")),
-                "name the columns (data.columns.messages, or data.columns.prompt and data.columns.completion), or the \
-                 form with data.records",
-            )
+            let columns: Vec<String> = record.names().take(20).map(|name| printable(name, 60)).collect();
+            let is_parquet = record.path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"));
+            let fix = match is_parquet {
+                true => {
+                    "columns of lists, such as messages, are not read from Parquet: write JSON lines \
+                     (datasets' to_json), or the lists as texts of JSON"
+                }
+                false => {
+                    "name the columns (data.columns.messages, or data.columns.prompt and data.columns.completion), or \
+                     the form with data.records"
+                }
+            };
+            record.error("", format!("the columns {} are of no known form", columns.join(", ")), fix)
         })
     }
 }
@@ -129,18 +130,30 @@ pub struct SftColumns {
     pub label: Option<String>,
 }
 
+/// How the records of files are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RecordReading<'a> {
+    /// `None` for the one that the first record of a file has.
+    pub(super) form: Option<RecordForm>,
+    pub(super) columns: &'a SftColumns,
+    /// `None` derives it from the names of the files.
+    pub(super) format: Option<Format>,
+    /// Whether prompts and completions become messages.
+    pub(super) as_chat: bool,
+    /// Whether a head rates completions.
+    pub(super) has_rewards: bool,
+    /// Takes the names of columns without effect.
+    pub(super) unused: &'a Unused,
+}
+
 /// Reads the records of a split. The first one of a file decides the form of all of them unless it is given.
-pub(super) fn read(
-    source: &ClassSource<'_>,
-    (form, columns, format): (Option<RecordForm>, &SftColumns, Option<Format>),
-    samples: &mut SampleSink<'_>,
-) -> Result<()> {
+pub(super) fn read(source: &ClassSource<'_>, reading: &RecordReading<'_>, samples: &mut SampleSink<'_>) -> Result<()> {
     if let Some(key) = source.config.keys().next() {
         let reason = format!("records of {} have no setting config.{}", source.path.display(), printable(key, 60));
         return Err(Error::argument("data.sets", reason, "remove it, or name the class that has it"));
     }
     for file in record_files(source.path, source.split)? {
-        let mut found = form;
+        let mut found = reading.form;
         let mut take = |record: Result<Record<'_>>| {
             let record = match record {
                 Ok(record) => record,
@@ -149,12 +162,12 @@ pub(super) fn read(
             let place = record.place();
             let form = match found {
                 Some(form) => Ok(form),
-                None => RecordForm::of(&record, columns),
+                None => RecordForm::of(&record, reading.columns),
             };
             found = form.as_ref().ok().copied();
-            samples.push(place, form.and_then(|form| sample(&record, form, columns)))
+            samples.push(place, form.and_then(|form| sample(&record, form, reading)))
         };
-        if !each_record(&file, format, source.max_line_bytes, &mut take)? {
+        if !each_record(&file, reading.format, source.max_line_bytes, &mut take)? {
             break;
         }
     }
@@ -208,129 +221,131 @@ fn each_of_list(path: &Path, take: &mut dyn FnMut(Result<Record<'_>>) -> Result<
 }
 
 /// A record of a form as a sample.
-pub(super) fn sample(record: &Record<'_>, form: RecordForm, names: &SftColumns) -> Result<Sample> {
-    let (first, second) = form.columns(names);
+pub(super) fn sample(record: &Record<'_>, form: RecordForm, reading: &RecordReading<'_>) -> Result<Sample> {
+    let (first, second) = form.columns(reading.columns);
     let second = second.unwrap_or_default();
+    let used = used(record, form, [&first, &second], reading);
+    account(record, &used, form != RecordForm::Text, reading.unused)?;
     match form {
         RecordForm::Messages | RecordForm::ShareGpt => {
-            let messages = with_system(messages(record, &first)?, record, names)?;
-            chat(record, &first, messages, 0)
-        }
-        RecordForm::PromptCompletion if is_list(record, &first) => {
-            let prompt = with_system(messages(record, &first)?, record, names)?;
-            let from = prompt.len();
-            chat(record, &second, [prompt, messages(record, &second)?].concat(), from)
-        }
-        RecordForm::PromptCompletion | RecordForm::InputOutput => {
-            Ok(Sample::pair(record.text(&first)?, filled(record, &second)?))
-        }
-        RecordForm::Alpaca => {
-            let input = names.input.as_deref().unwrap_or("input");
-            let input = if record.has(input) { record.text(input)? } else { "" };
-            let instruction = record.text(&first)?;
-            let format = if input.is_empty() { ALPACA } else { ALPACA_WITH_INPUT };
-            // In one pass: an instruction may spell `{input}`.
-            let parts = format.split('{').map(|part| match part.split_once('}') {
-                Some(("instruction", rest)) => format!("{instruction}{rest}"),
-                Some(("input", rest)) => format!("{input}{rest}"),
-                _ => part.to_owned(),
-            });
-            Ok(Sample::pair(parts.collect::<String>(), filled(record, &second)?))
+            let turns = with_system(messages(record, &first)?, record, reading.columns)?;
+            chat(record, &first, turns, 0)
         }
         RecordForm::Text => Ok(Sample::Text(filled(record, &first)?.to_owned())),
-        RecordForm::Preference => preference::sample(record, (&first, &second), names),
-        RecordForm::Judged => judged::sample(record, (&first, &second), names),
+        RecordForm::Preference => preference::sample(record, (&first, &second), reading),
+        RecordForm::Judged => judged::sample(record, (&first, &second), reading),
+        RecordForm::Alpaca | RecordForm::PromptCompletion | RecordForm::InputOutput => {
+            completed(record, form, (&first, &second), reading)
+        }
     }
 }
 
-pub(super) fn is_list(record: &Record<'_>, column: &str) -> bool {
-    record.json(column).is_some_and(Value::is_array)
-}
-
-/// A text that is not empty.
-pub(super) fn filled<'r>(record: &'r Record<'_>, column: &str) -> Result<&'r str> {
-    let text = record.text(column)?;
-    match text.is_empty() {
-        false => Ok(text),
-        true => Err(record.error(column, format!("{column:?} is empty"), "give a text, or leave the record out")),
-    }
-}
-
-pub(super) fn chat(
+/// A prompt with its completion, texts or messages.
+pub(super) fn completed(
     record: &Record<'_>,
-    column: &str,
-    messages: Vec<ChatMessage>,
-    learned_from: usize,
+    form: RecordForm,
+    (first, second): (&str, &str),
+    reading: &RecordReading<'_>,
 ) -> Result<Sample> {
-    if !messages.iter().skip(learned_from).any(|message| message.role == "assistant") {
+    if form == RecordForm::PromptCompletion && is_list(record, first) {
+        let prompt = with_system(messages(record, first)?, record, reading.columns)?;
+        let from = prompt.len();
+        return chat(record, second, [prompt, messages(record, second)?].concat(), from);
+    }
+    texts::pair(record, (form, first), filled(record, second)?, reading)
+}
+
+/// The names of a form's columns, which records of it have by default.
+pub(super) fn columns_of(form: RecordForm, names: &SftColumns) -> (String, String) {
+    let (first, second) = form.columns(names);
+    (first, second.unwrap_or_default())
+}
+
+/// The keys that a record's reader uses.
+fn used<'n>(record: &Record<'_>, form: RecordForm, columns: [&'n str; 2], reading: &RecordReading<'n>) -> Vec<&'n str> {
+    let names = reading.columns;
+    let or = |name: &'n Option<String>, usual: &'n str| name.as_deref().unwrap_or(usual);
+    let mut used: Vec<&str> = columns.into_iter().filter(|name| !name.is_empty()).collect();
+    if form == RecordForm::Text {
+        return used;
+    }
+    let (prompt, completion) = (or(&names.prompt, "prompt"), or(&names.completion, "completion"));
+    match form {
+        RecordForm::Judged => used.extend([prompt, completion, or(&names.label, "label")]),
+        RecordForm::Preference => used.push(prompt),
+        _ => {}
+    }
+    used.extend([or(&names.system, "system"), "tools"]);
+    let has_messages = used.iter().any(|column| is_list(record, column) && *column != "tools");
+    match has_messages {
+        true => used.push(TEMPLATE_VARIABLES),
+        false => {
+            used.push(texts::HISTORY);
+            let of_prompt = if form == RecordForm::Alpaca { columns[0] } else { prompt };
+            used.extend(texts::input_column(form, of_prompt, names).map(|(name, _)| name));
+        }
+    }
+    if !reading.has_rewards {
+        // Of rewards alone other tools' losses have it.
+        used.push("margin");
+    }
+    used
+}
+
+pub(super) fn chat(record: &Record<'_>, column: &str, turns: Vec<Turn>, learned_from: usize) -> Result<Sample> {
+    let of_assistant = |turn: &&Turn| turn.message.role == ASSISTANT;
+    let mut learned = turns.iter().skip(learned_from).filter(of_assistant).peekable();
+    if learned.peek().is_none() {
         let reason = format!("{column:?} has no message of the assistant");
         return Err(record.error(column, reason, "leave the record out: there is nothing to learn"));
     }
-    let tools = record.json("tools").filter(|tools| tools.as_array().is_some_and(|tools| !tools.is_empty()));
-    // Parquet and some JSON files have the list as a text.
-    let spelled = record.json("tools").and_then(Value::as_str).filter(|text| text.trim_start().starts_with('['));
-    let spelled = spelled.map(serde_json::from_str::<Value>).transpose().map_err(|error| {
-        record.error("tools", format!("\"tools\" is not a list of JSON: {error}"), "write a list of JSON schemas")
-    })?;
-    Ok(Sample::Chat { messages, tools: tools.cloned().or(spelled), learned_from })
+    if !learned.any(|turn| turn.is_learned) {
+        let reason = format!("{column:?} has no turn that is learned: weight or train excludes all of the assistant's");
+        return Err(record.error(column, reason, SKIPPABLE));
+    }
+    let is_excluded = |(_, turn): &(usize, &Turn)| !turn.is_learned && turn.message.role == ASSISTANT;
+    let excluded = turns.iter().enumerate().filter(is_excluded).map(|(number, _)| number).collect();
+    let messages = turns.into_iter().map(|turn| turn.message).collect();
+    let (tools, more) = (tools(record)?, template_variables(record)?);
+    Ok(Sample::Chat { messages, tools, more, learned_from, excluded })
+}
+
+/// Variables of the chat template: a mapping, or a text that spells one.
+fn template_variables(record: &Record<'_>) -> Result<Map<String, Value>> {
+    let wrong = || {
+        let reason = format!("{TEMPLATE_VARIABLES:?} is not a mapping");
+        record.error(TEMPLATE_VARIABLES, reason, "write {\"name\": value, …}")
+    };
+    let spelled = |text: &str| match text.trim().is_empty() {
+        true => Ok(Value::Null),
+        false => serde_json::from_str(text).map_err(|_| wrong()),
+    };
+    let value = match record.json(TEMPLATE_VARIABLES) {
+        Some(Value::String(text)) => spelled(text)?,
+        Some(value) => value.clone(),
+        None => spelled(record.optional_text(TEMPLATE_VARIABLES)?.unwrap_or_default())?,
+    };
+    match value {
+        Value::Null => Ok(Map::new()),
+        Value::Object(mut variables) => {
+            variables.retain(|_, value| !value.is_null());
+            Ok(variables)
+        }
+        _ => Err(wrong()),
+    }
 }
 
 /// The messages with the record's system text before them, if it has one.
-pub(super) fn with_system(
-    mut messages: Vec<ChatMessage>,
-    record: &Record<'_>,
-    names: &SftColumns,
-) -> Result<Vec<ChatMessage>> {
-    let column = names.system.as_deref().unwrap_or("system");
-    let system = match record.json(column) {
-        Some(Value::String(text)) => Some(text.as_str()),
-        None | Some(Value::Null) if names.system.is_none() => None,
-        // Named and not there, or not a text: the error states which.
-        _ => Some(record.text(column)?),
-    };
-    if let Some(system) = system.filter(|text| !text.is_empty()) {
-        messages.insert(0, ChatMessage::new("system", system));
-    }
-    Ok(messages)
-}
-
-/// A list of messages, in either spelling.
-pub(super) fn messages(record: &Record<'_>, column: &str) -> Result<Vec<ChatMessage>> {
-    let wrong = |reason: String, fix: &str| Err(record.error(column, reason, fix));
-    const FIX: &str = "write a list of {\"role\": …, \"content\": …}, or of {\"from\": …, \"value\": …}";
-    let Some(Value::Array(items)) = record.json(column) else {
-        if !record.has(column) {
-            record.scalar(column)?;
+pub(super) fn with_system(mut turns: Vec<Turn>, record: &Record<'_>, names: &SftColumns) -> Result<Vec<Turn>> {
+    let Some(text) = texts::system(record, names)? else { return Ok(turns) };
+    match turns.first().filter(|turn| turn.message.role == "system") {
+        None => turns.insert(0, Turn::new("system", text)),
+        Some(first) if first.message.content == text => {}
+        Some(_) => {
+            let column = names.system.as_deref().unwrap_or("system");
+            let reason = format!("{column:?} has a system text, and the first message is another one");
+            return Err(record.error(column, reason, "keep one of the two"));
         }
-        return wrong(format!("{column:?} is not a list of messages"), FIX);
-    };
-    let mut messages = Vec::with_capacity(items.len());
-    for (at, item) in items.iter().enumerate() {
-        let Value::Object(fields) = item else {
-            return wrong(format!("message {} of {column:?} is not an object", at + 1), FIX);
-        };
-        let mut fields = fields.clone();
-        let mut take = |names: [&str; 2]| names.iter().find_map(|name| fields.remove(*name));
-        let (role, content) = (take(["role", "from"]), take(["content", "value"]));
-        let Some(role) = role.as_ref().and_then(Value::as_str) else {
-            return wrong(format!("message {} of {column:?} does not state who wrote it", at + 1), FIX);
-        };
-        let role = match role {
-            "human" | "Human" | "User" => "user",
-            "gpt" | "bot" | "chatgpt" | "model" | "Assistant" => "assistant",
-            "observation" | "function_response" => "tool",
-            other => other,
-        };
-        let is_text = matches!(content, Some(Value::String(_) | Value::Array(_)));
-        if !is_text && !fields.contains_key("tool_calls") {
-            return wrong(format!("message {} of {column:?} has no text", at + 1), FIX);
-        }
-        // A template may ask whether a field is there.
-        fields.retain(|_, value| !value.is_null());
-        messages.push(ChatMessage { role: role.to_owned(), content: content.unwrap_or(Value::Null), more: fields });
     }
-    if messages.is_empty() {
-        return wrong(format!("{column:?} has no message"), "leave the record out");
-    }
-    Ok(messages)
+    Ok(turns)
 }

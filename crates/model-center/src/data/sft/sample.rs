@@ -1,6 +1,6 @@
 //! A sample of supervised fine-tuning, before it is tokenized.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::tokenizer::ChatMessage;
 
@@ -13,8 +13,12 @@ pub enum Sample {
         messages: Vec<ChatMessage>,
         /// Descriptions of tools.
         tools: Option<Value>,
+        /// Further variables of the template, such as `enable_thinking`.
+        more: Map<String, Value>,
         /// The messages before this one are a prompt, the assistant's too.
         learned_from: usize,
+        /// Messages of the assistant that are not learned, by their numbers from 0.
+        excluded: Vec<usize>,
     },
     /// An input, and the output that is learned.
     Pair {
@@ -22,6 +26,10 @@ pub enum Sample {
         input: String,
         /// What is written.
         output: String,
+        /// Messages before the two, where these are turns of a chat: a system text, earlier turns.
+        before: Vec<ChatMessage>,
+        /// Descriptions of tools, in the same case.
+        tools: Option<Value>,
     },
     /// A text, which is learned as a whole.
     Text(String),
@@ -46,7 +54,7 @@ pub enum Sample {
 impl Sample {
     /// An input and its output.
     pub fn pair(input: impl Into<String>, output: impl Into<String>) -> Sample {
-        Sample::Pair { input: input.into(), output: output.into() }
+        Sample::Pair { input: input.into(), output: output.into(), before: Vec::new(), tools: None }
     }
 
     /// A sample that is judged by itself.

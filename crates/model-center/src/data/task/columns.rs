@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record, Scalar, shorten, unknown_label};
+use crate::data::io::record::{Format, Record, SKIPPABLE, Scalar, shorten, unknown_label};
 use crate::data::read::{ReadOptions, RecordSource, renumber};
 use crate::data::{Example, Label};
 use crate::{Error, Result};
@@ -120,8 +120,8 @@ impl ColumnTask {
             _ => LabelSpace::Classes(Vec::new()),
         };
         let mut dataset = source.read(options, space, &mut |record, examples| {
-            let first = record.text(&self.text)?.to_owned();
-            let second = self.text_pair.as_ref().map(|column| record.text(column).map(str::to_owned)).transpose()?;
+            let first = record.filled(&self.text)?.to_owned();
+            let second = self.text_pair.as_ref().map(|column| record.filled(column).map(str::to_owned)).transpose()?;
             let label = labels.label(record, &self.label)?;
             examples.push(Example { first, second, label });
             Ok(())
@@ -172,16 +172,24 @@ impl<'a> LabelReader<'a> {
 
     pub(crate) fn label(&mut self, record: &Record<'_>, column: &str) -> Result<Label> {
         let value = record.scalar(column)?;
+        if value.spelled().trim().is_empty() {
+            return Err(record.error(column, format!("the label in {column:?} is empty"), SKIPPABLE));
+        }
         if *self.spec == LabelSpec::Value {
             return number(record, column, &value);
         }
         self.class(&value.spelled(), |reason, fix| record.error(column, reason, fix)).map(Label::Class)
     }
 
-    /// The class of a spelled label; `error` makes an error of reason and fix.
+    /// The class of a spelled label; `error` makes an error of reason and fix. Labels are trimmed, unless a listed name
+    /// has the same white space.
     pub(crate) fn class(&mut self, spelled: &str, error: impl Fn(String, String) -> Error) -> Result<usize> {
-        if let Some(class) = self.index.get(spelled) {
+        if let Some(class) = self.index.get(spelled).or_else(|| self.index.get(spelled.trim())) {
             return Ok(*class);
+        }
+        let spelled = spelled.trim();
+        if spelled.is_empty() {
+            return Err(error("a label is empty".to_owned(), SKIPPABLE.to_owned()));
         }
         match self.spec {
             LabelSpec::Discover if self.names.len() < MAX_CLASSES => {
@@ -219,7 +227,8 @@ impl<'a> LabelReader<'a> {
     }
 
     fn unknown(&self, spelled: &str, error: &dyn Fn(String, String) -> Error) -> Error {
-        let fix = "correct the record, or add the label to data.labels or to the training file";
+        let fix = "correct the record, add the label to data.labels or to the training file, or leave such records out \
+                   with data.on_bad_record = \"skip\"";
         error(unknown_label(spelled, &self.names), fix.to_owned())
     }
 

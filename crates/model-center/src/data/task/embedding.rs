@@ -42,12 +42,8 @@ impl EmbeddingTask {
         let labels = LabelSpace::Texts(columns.len());
         let mut dataset = read(path, format, options, labels, &mut |record, examples| {
             for column in &columns {
-                let text = record.text(column)?;
-                if text.trim().is_empty() {
-                    let reason = format!("{column:?} is empty");
-                    return Err(record.error(column, reason, "give a text, or leave the record out"));
-                }
-                examples.push(Example { first: text.to_owned(), second: None, label: Label::Class(0) });
+                let text = record.filled(column)?.to_owned();
+                examples.push(Example { first: text, second: None, label: Label::Class(0) });
             }
             Ok(())
         })?;

@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use super::packed;
+use crate::Result;
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record};
+use crate::data::io::record::Format;
 use crate::data::read::{ReadOptions, RecordSource};
 use crate::data::{Example, Label};
-use crate::{Error, Result};
 use serde_json::{Map, Value};
 
 /// Which columns hold the texts.
@@ -78,32 +78,21 @@ impl LanguageModelingTask {
         let mut dataset = source.read(options, labels, &mut |record, examples| {
             match &self.columns {
                 LanguageModelingColumns::Language { text, prompt: None } => {
-                    examples.push(example(filled(record, text)?, None))
+                    examples.push(example(record.filled(text)?.to_owned(), None))
                 }
                 LanguageModelingColumns::Language { text, prompt: Some(prompt) } => {
                     let prompt = record.text(prompt)?.to_owned();
-                    examples.push(example(prompt, Some(filled(record, text)?)));
+                    examples.push(example(prompt, Some(record.filled(text)?.to_owned())));
                 }
                 LanguageModelingColumns::Target { text, target } => {
-                    let (text, target) = (filled(record, text)?, filled(record, target)?);
-                    examples.extend([example(text, None), example(target, None)]);
+                    for column in [text, target] {
+                        examples.push(example(record.filled(column)?.to_owned(), None));
+                    }
                 }
             }
             Ok(())
         })?;
         dataset.seal();
         Ok(dataset)
-    }
-}
-
-/// A text that is not empty: of nothing there is nothing to learn.
-fn filled(record: &Record<'_>, column: &str) -> Result<String> {
-    let text = record.text(column)?;
-    match text.trim().is_empty() {
-        false => Ok(text.to_owned()),
-        true => {
-            let fix = "give a text, or leave the record out";
-            Err::<String, Error>(record.error(column, format!("{column:?} is empty"), fix))
-        }
     }
 }

@@ -78,8 +78,8 @@ impl MultiLabelTask {
         let mut labels = LabelReader::new(of_flags.as_ref().unwrap_or(&self.labels))?;
         let mut found = DistinctSets::default();
         let mut dataset = read(path, format, options, LabelSpace::LabelSets(Vec::new()), &mut |record, examples| {
-            let first = record.text(&self.text)?.to_owned();
-            let second = self.text_pair.as_ref().map(|column| record.text(column).map(str::to_owned)).transpose()?;
+            let first = record.filled(&self.text)?.to_owned();
+            let second = self.text_pair.as_ref().map(|column| record.filled(column).map(str::to_owned)).transpose()?;
             let set = self.set_of(record, &mut labels)?;
             examples.push(Example { first, second, label: Label::Set(found.number(set)) });
             Ok(())

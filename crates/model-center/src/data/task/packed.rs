@@ -12,7 +12,7 @@ use crate::data::Label;
 use crate::data::dataset::{Dataset, LabelSpace, ReadReport};
 use crate::data::io::chunks::ChunkReader;
 use crate::data::io::flaws::Flaws;
-use crate::data::read::{ReadOptions, around, padding};
+use crate::data::read::{ReadOptions, around_text, padding};
 use crate::{Error, Result};
 
 /// Text is tokenised in chunks of this number of bytes.
@@ -27,11 +27,8 @@ pub(crate) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
         let reason = format!("rows of {} tokens are too short for text that is cut into rows", options.max_length);
         return Err(Error::argument("data.max_length", reason, "set it to 3 or more"));
     }
-    let (before, after) = around(options.tokenizer);
     let mut packer = Packer {
         options,
-        before,
-        after,
         // Reading ends with the last row that is wanted.
         wanted: options.limit.map_or(usize::MAX, |rows| (rows as usize).saturating_mul(options.max_length)),
         ids: Vec::new(),
@@ -75,8 +72,6 @@ fn documents(path: &Path) -> Result<Vec<PathBuf>> {
 /// Tokens in one line, while documents are added.
 struct Packer<'a> {
     options: &'a ReadOptions<'a>,
-    before: Vec<u32>,
-    after: Vec<u32>,
     /// Tokens that are enough.
     wanted: usize,
     ids: Vec<u32>,
@@ -100,14 +95,17 @@ impl Packer<'_> {
 
     fn append(&mut self, path: &Path) -> Result<()> {
         let mut pieces = ChunkReader::open(path, CHUNK_BYTES)?;
-        self.ids.extend_from_slice(&self.before);
         let start = self.ids.len();
         while let Some(piece) = pieces.advance()? {
             let ids = self.options.tokenizer.tokenize(&[&piece]).map_err(|error| {
                 let reason = format!("the tokenizer fails on this text: {error}");
                 Error::data(path.display().to_string(), reason, "remove the file, or check the tokenizer files")
             })?;
-            self.ids.extend(ids.into_iter().flatten());
+            let ids = ids.concat();
+            if self.ids.len() == start && !ids.is_empty() {
+                self.ids.extend(around_text(self.options, &ids, &[]).0);
+            }
+            self.ids.extend(ids);
             if self.ids.len() >= self.wanted {
                 return Ok(());
             }
@@ -116,7 +114,8 @@ impl Packer<'_> {
             let fix = "give it some text, or remove it";
             return Err(Error::data(path.display().to_string(), "the file has no token to predict", fix));
         }
-        self.ids.extend_from_slice(&self.after);
+        let after = around_text(self.options, &[], self.ids.get(start..).unwrap_or_default()).1;
+        self.ids.extend(after);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use crate::recipe::quote;
 use serde_json::{Map, Value};
 
 /// Keys of a data set that are translated.
-const OF_SET: [&str; 20] = [
+const OF_SET: [&str; 22] = [
     "path",
     "type",
     "ds_type",
@@ -28,6 +28,8 @@ const OF_SET: [&str; 20] = [
     "message_property_mappings",
     "message_field_role",
     "message_field_content",
+    "message_field_training",
+    "message_field_training_detail",
     "field",
     "roles",
     "train_on_eos",

@@ -3,6 +3,7 @@
 use super::pairs::Samples;
 use super::settings::Settings;
 use crate::Result;
+use crate::data::TURN_MARKS;
 use crate::file::printable;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
@@ -93,6 +94,10 @@ const ROLES: [(&str, &[&str]); 4] = [
     ("tool", &["tool"]),
 ];
 
+/// What axolotl's prompts have beside the instruction and its input.
+const NO_SENTENCE: &str = "Alpaca's sentence (\"Below is an instruction …\") is in the system turn there, and in none \
+                           here: records may have a system text of their own, data.columns.system";
+
 /// The form of the records of a data set.
 pub(super) fn form(
     s: &Settings<'_>,
@@ -151,8 +156,12 @@ fn single(s: &Settings<'_>, (key, set): (&str, &Map<String, Value>), name: &str,
     let of_alpaca = |as_chat: bool| Form { records: Some("alpaca"), columns: alpaca(), as_chat: Some(as_chat) };
     match (base, variant) {
         ("alpaca", None | Some("load")) => Ok(of_alpaca(false)),
-        ("alpaca", Some("chatml" | "chat" | "llama3" | "mistral" | "instruct")) => Ok(of_alpaca(true)),
+        ("alpaca", Some("chatml" | "chat" | "llama3" | "mistral" | "instruct")) => {
+            sheet.note(NoteKind::Differs, format!("{key}, type {name}"), NO_SENTENCE);
+            Ok(of_alpaca(true))
+        }
         ("alpaca_chat", None | Some("load" | "load_concise")) => {
+            sheet.note(NoteKind::Differs, format!("{key}, type {name}"), NO_SENTENCE);
             if variant == Some("load_concise") {
                 let why = "prompts do not ask for a concise answer";
                 sheet.note(NoteKind::Differs, format!("{key}, type {name}"), why);
@@ -274,6 +283,7 @@ fn check_turns(s: &Settings<'_>, key: &str, set: &Map<String, Value>) -> Result<
             return s.refuse(key, reason, "remove it, or set data.loss_on in the recipe");
         }
     }
+    check_marks(s, key, set)?;
     let roles = match set.get("roles") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Object(roles)) => roles,
@@ -289,6 +299,22 @@ fn check_turns(s: &Settings<'_>, key: &str, set: &Map<String, Value>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Refuses fields that mark what is learned, but those that records have here.
+fn check_marks(s: &Settings<'_>, key: &str, set: &Map<String, Value>) -> Result<()> {
+    let named = |name: &str| set.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let Some(name) = named("message_field_training_detail") {
+        let reason = format!("{} marks parts of a turn, and a turn is learned as a whole", printable(name, 60));
+        return s.refuse(key, reason, "remove message_field_training_detail, and mark turns with train");
+    }
+    match named("message_field_training").filter(|name| !TURN_MARKS.contains(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let reason = format!("turns that are learned are not marked by {} here", printable(name, 60));
+            s.refuse(key, reason, &format!("rename the field of the messages: one of {}", TURN_MARKS.join(", ")))
+        }
+    }
 }
 
 /// A type with fields of its own.

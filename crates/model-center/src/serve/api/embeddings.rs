@@ -33,9 +33,10 @@ pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Rep
             return Err(ApiError::field("encoding_format", "it is neither \"float\" nor \"base64\"").into());
         }
     };
-    let size = encoder.pooling.size;
+    let size = encoder.sentences.size;
     fields.neutral("dimensions", |dimensions| size.is_some() && dimensions.as_u64() == size.map(|size| size as u64))?;
-    let inputs = encoded(encoder, Inputs::of("input", fields.required("input")?, MOST_INPUTS)?)?;
+    let prompt = fields.text("prompt_name")?;
+    let inputs = encoded(encoder, Inputs::of("input", fields.required("input")?, MOST_INPUTS)?, prompt.as_deref())?;
     fields.finish()?;
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     if let Some(long) = inputs.iter().map(Vec::len).find(|length| *length > shared.longest) {
@@ -60,12 +61,15 @@ pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Rep
     reply.send(&Response::new("application/json", object.to_string()))
 }
 
-/// The tokens of the inputs; texts have special tokens around them.
-fn encoded(encoder: &ServedEncoder, inputs: Inputs) -> Result<Vec<Vec<u32>>, ApiError> {
+/// The tokens of the inputs; texts have a prompt before them and special tokens around them, token ids neither.
+fn encoded(encoder: &ServedEncoder, inputs: Inputs, prompt: Option<&str>) -> Result<Vec<Vec<u32>>, ApiError> {
     let rows = match inputs {
+        Inputs::Tokens(_) if prompt.is_some() => {
+            return Err(ApiError::field("prompt_name", "a prompt precedes texts, and the input is token ids"));
+        }
         Inputs::Tokens(rows) => rows,
         Inputs::Texts(texts) => {
-            let encode = |text: &String| encoder.tokenizer.encode(text, None, None).map(|encoded| encoded.input_ids);
+            let encode = |text: &String| encoder.sentences.encode(&*encoder.tokenizer, text, prompt);
             let rows = texts.iter().map(encode).collect::<crate::Result<_>>();
             rows.map_err(|error| ApiError::of_input(&error, "input"))?
         }

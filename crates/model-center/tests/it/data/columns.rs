@@ -1,6 +1,8 @@
 //! Any file by column names: formats, label kinds, limits, fingerprints.
 
-use model_center::data::{ColumnTask, Dataset, Label, LabelSpace, LabelSpec, OnBadRecord, ReadOptions, TooLong};
+use model_center::data::{
+    ColumnTask, Dataset, Format, Label, LabelSpace, LabelSpec, OnBadRecord, ReadOptions, TooLong,
+};
 use model_center::run::layout_error;
 use model_center::tokenizer::KeepSide;
 
@@ -288,4 +290,47 @@ fn large_files_keep_rows_and_labels_together() {
         assert_eq!(row.input_ids.len(), length);
         assert_eq!(row.input_ids[length - 2], word);
     }
+}
+
+#[test]
+fn empty_texts_and_labels_are_errors_that_can_be_skipped_and_labels_are_trimmed() {
+    let pairs = ColumnTask { text_pair: Some("other".into()), ..ColumnTask::default() };
+    let numbers = ColumnTask { labels: LabelSpec::Value, ..ColumnTask::default() };
+    for (task, content, place, reason) in [
+        (&ColumnTask::default(), "text,label\na,x\n,y\n", "a.csv:3:1", "\"text\" is empty"),
+        (&ColumnTask::default(), "text,label\na,x\n\" \",y\n", "a.csv:3:1", "\"text\" is empty"),
+        (&ColumnTask::default(), "text,label\na,x\nb,\n", "a.csv:3:3", "the label in \"label\" is empty"),
+        (&ColumnTask::default(), "text,label\na,x\nb,  \n", "a.csv:3:3", "the label in \"label\" is empty"),
+        (&numbers, "text,label\na,1\nb,\n", "a.csv:3:3", "the label in \"label\" is empty"),
+        (&pairs, "text,other,label\na,b,x\n,,y\n", "a.csv:3:1", "\"text\" is empty"),
+        (&pairs, "text,other,label\na,b,x\na,,y\n", "a.csv:3:3", "\"other\" is empty"),
+    ] {
+        let error = read(task, "a.csv", content).unwrap_err();
+        assert!(error.contains(place) && error.contains(reason), "{content}: {error}");
+        assert!(error.contains("data.on_bad_record"), "{error}");
+    }
+    let words = Words::new();
+    let skipping = ReadOptions { on_bad_record: OnBadRecord::Skip { max_share: 0.5 }, ..options(&words) };
+    let content = "text,label\na,yes\n,no\nb,no \nc, yes\nd,\n";
+    let dataset = read_with(&ColumnTask::default(), "a.csv", content, &skipping).unwrap();
+    assert_eq!((names(&dataset), labels(&dataset)), (vec!["no", "yes"], [1, 0, 1].map(Label::Class).to_vec()));
+    assert_eq!(dataset.report().skipped, 2);
+    // A name that is listed with white space is meant so.
+    let listed = ColumnTask { labels: LabelSpec::Names(vec!["no ".into(), "yes".into()]), ..ColumnTask::default() };
+    assert_eq!(labels(&read(&listed, "a.csv", "text,label\na,no \nb,yes \n").unwrap()), [0, 1].map(Label::Class));
+}
+
+#[test]
+fn columns_of_csv_may_have_another_delimiter_which_is_named_where_it_is_missing() {
+    let content = "text;label\n\"a; b\";x\nc, d;y\n";
+    let error = read(&ColumnTask::default(), "a.csv", content).unwrap_err();
+    assert!(error.contains("set data.delimiter = \";\""), "{error}");
+    let task = ColumnTask { format: Some(Format::Separated(';')), ..ColumnTask::default() };
+    let words = Words::new();
+    let dataset = read_with(&task, "a.csv", content, &options(&words)).unwrap();
+    assert_eq!(names(&dataset), ["x", "y"]);
+    assert_eq!(
+        rows(&words, &dataset).iter().map(|row| row.0.as_str()).collect::<Vec<_>>(),
+        ["[CLS] a; b [SEP]", "[CLS] c, d [SEP]"]
+    );
 }

@@ -1,6 +1,7 @@
 //! Datasets and batches: file formats, templates, hostile files, order and padding.
 
 mod columns;
+mod conversations;
 mod hostile;
 mod loader;
 mod mixture;

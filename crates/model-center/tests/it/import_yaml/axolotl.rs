@@ -119,6 +119,14 @@ fn fields_of_messages_and_types_with_columns_of_their_own_are_kept() {
     let sheet = with("  - path: a.jsonl\n    type: gpteacher\n");
     expect(&sheet, &[("data.records", "\"alpaca\""), ("data.columns.completion", "\"response\"")]);
     assert_eq!(sheet.get("data.columns.prompt"), None);
+    let sheet = with("  - path: a.jsonl\n    type: alpaca:chatml\n");
+    expect(&sheet, &[("data.records", "\"alpaca\""), ("data.as_chat", "true")]);
+    assert!(differs(&sheet).contains("datasets, type alpaca:chatml"), "{sheet}");
+    // Marks of turns that records have here by the same names.
+    for name in ["train", "weight"] {
+        let sets = format!("  - path: a.jsonl\n    type: chat_template\n    message_field_training: {name}\n");
+        assert_eq!(with(&sets).get("data.records"), Some("\"messages\""));
+    }
     let sheet = with("  - path: a.jsonl\n    type: alpaca\n    chat_template: llama3\n");
     assert!(differs(&sheet).contains("datasets, chat_template llama3"), "{sheet}");
 }
@@ -143,6 +151,11 @@ fn columns_of_one_data_set_are_not_given_to_another() {
         (
             "  - path: a\n    type: chat_template\n    message_property_mappings: { role: role, name: n }\n",
             "name of a message has no counterpart",
+        ),
+        ("  - path: a\n    type: chat_template\n    message_field_training: learn\n", "not marked by learn here"),
+        (
+            "  - path: a\n    type: chat_template\n    message_field_training_detail: train_detail\n",
+            "train_detail marks parts of a turn",
         ),
         (
             "  - path: a\n    type: chat_template\n    roles: { user: [customer] }\n",

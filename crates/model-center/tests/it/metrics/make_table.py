@@ -15,25 +15,42 @@ warnings.simplefilter("ignore")
 random = np.random.default_rng(20240917)
 
 
+FIGURES = {"precision": sk.precision_score, "recall": sk.recall_score, "f1": sk.f1_score}
+
+
+def averages(names, labels, predicted):
+    found = {}
+    for name, figure in FIGURES.items():
+        for average in names:
+            key = name if average == "binary" else f"{name}_{average}"
+            found[key] = float(figure(y_true=labels, y_pred=predicted, average=average, zero_division=0))
+    return found
+
+
 def classes(count, labels, predicted):
-    present = dict(y_true=labels, y_pred=predicted)
-    one = dict(labels=[1], average="macro", zero_division=0, **present)
-    macro = dict(average="macro", zero_division=0, **present)
+    # scikit-learn takes labels that occur for all labels; a figure of two classes is of class 1.
+    names = ["macro", "micro", "weighted"] + (["binary"] if count == 2 else [])
     return {
         "classes": count,
         "labels": [int(x) for x in labels],
         "predicted": [int(x) for x in predicted],
         "expected": {
             "accuracy": sk.accuracy_score(labels, predicted),
-            "precision": sk.precision_score(**one),
-            "recall": sk.recall_score(**one),
-            "f1": sk.f1_score(**one),
-            "precision_macro": sk.precision_score(**macro),
-            "recall_macro": sk.recall_score(**macro),
-            "f1_macro": sk.f1_score(**macro),
-            "f1_micro": sk.f1_score(average="micro", zero_division=0, **present),
             "matthews": sk.matthews_corrcoef(labels, predicted),
-        },
+        } | averages(names, labels, predicted),
+    }
+
+
+def sets(samples, count):
+    labels = (random.random((samples, count)) < 0.4).astype(int)
+    predicted = np.where(random.random(labels.shape) < 0.6, labels, 1 - labels)
+    # One label that never occurs.
+    labels[:, -1], predicted[:, -1] = 0, 0
+    return {
+        "labels": labels.tolist(),
+        "predicted": predicted.tolist(),
+        "expected": {"accuracy": sk.accuracy_score(labels, predicted)}
+        | averages(["macro", "micro", "weighted"], labels, predicted),
     }
 
 
@@ -67,5 +84,7 @@ for samples, noise, step in [(5, 0.1, 0), (30, 1.0, 0), (30, 0.5, 0.5), (50, 3.0
     table["values"].append(values(labels, predicted))
 table["values"].append(values([1, 2, 3], [-3, -2, -1]))
 table["values"].append(values([1, 2, 3, 4], [4, 3, 2, 1]))
+# After the others, whose random numbers stay the same.
+table["sets"] = [sets(samples, count) for samples, count in [(1, 2), (12, 4), (40, 7)]]
 lines = json.dumps(table, indent=None, separators=(",", ":"))
 print(lines.replace('{"classes":', '\n{"classes":').replace('{"labels"', '\n{"labels"'))

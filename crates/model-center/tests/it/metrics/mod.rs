@@ -4,7 +4,9 @@ mod answers;
 mod golden;
 
 use model_center::data::{LabelSpace, Labels};
-use model_center::metrics::{Average, ClassCounts, Evaluator, Metric, MetricKind, OrderedSum, ValuePairs, argmax};
+use model_center::metrics::{
+    Average, ClassCounts, Evaluator, LabelSetCounts, Metric, MetricKind, OrderedSum, ValuePairs, argmax,
+};
 use serde_json::Value;
 
 /// Both sides are f64 and sum at most 60 terms; the last digits differ by the order of operations.
@@ -136,7 +138,30 @@ fn the_table_of_scikit_learn_and_scipy_is_reproduced() {
             .collect();
         compare(&Evaluator::Values(pairs(&decisions)), &case["expected"]);
     }
-    assert_eq!(compared, 9 * 9 + 6 * 3);
+    for case in table["sets"].as_array().unwrap() {
+        let rows = |key: &str| -> Vec<Vec<f32>> { serde_json::from_value(case[key].clone()).unwrap() };
+        let (labels, predicted) = (rows("labels"), rows("predicted"));
+        let mut counts = LabelSetCounts::new(labels[0].len(), LabelSetCounts::THRESHOLD);
+        labels.iter().zip(&predicted).for_each(|(labels, predicted)| {
+            let logits: Vec<f32> = predicted.iter().map(|is_predicted| is_predicted * 2.0 - 1.0).collect();
+            counts.add(&logits, labels);
+        });
+        compare(&Evaluator::LabelSets(counts), &case["expected"]);
+    }
+    // Of two classes three figures more.
+    assert_eq!(compared, 9 * 11 + 3 * 3 + 6 * 3 + 3 * 10);
+}
+
+#[test]
+fn a_figure_of_the_second_of_two_classes_is_refused_for_more_of_them() {
+    let evaluator = Evaluator::Classes(counts_of(5, &[(0, 0), (1, 1), (4, 2)]));
+    for metric in [Metric::Precision, Metric::Recall, Metric::F1] {
+        let error = evaluator.compute(&[metric]).unwrap_err().to_string();
+        let name = metric.name();
+        assert!(error.contains("there are 5") && error.contains(&format!("use \"{name}_macro\"")), "{error}");
+        assert!(metric.check_classes(Some(2)).is_ok() && metric.check_classes(None).is_ok());
+    }
+    assert!(evaluator.compute(&[Metric::F1Macro, Metric::F1Micro, Metric::F1Weighted]).is_ok());
 }
 
 /// Deals samples to ranks in several ways; every figure must have the same bits as on one rank.

@@ -1,7 +1,7 @@
 //! The keys of task `sft`.
 
 use super::*;
-use model_center::data::{DataClass, DataSet, LossOn, RecordForm, SftTask};
+use model_center::data::{DataClass, DataSet, Format, LossOn, RecordForm, SftTask};
 use model_center::tokenizer::KeepSide;
 
 fn task(resolved: &Resolved) -> &SftTask {
@@ -43,6 +43,9 @@ fn files_are_one_data_set_with_the_usual_form_and_loss() {
     );
     assert_eq!((found.columns.prompt.as_deref(), &found.columns.text), (Some("q"), &None));
     assert_eq!(*load(&changed.to_toml(), &[]), *changed);
+    let separated = load(&of_files(), &["data.delimiter=;", "data.parse_special=true"]);
+    assert_eq!((task(&separated).format, separated.data.parse_special), (Some(Format::Separated(';')), true));
+    assert_eq!(*load(&separated.to_toml(), &[]), *separated);
 }
 
 #[test]
@@ -97,6 +100,15 @@ fn settings_that_do_not_go_together_are_mistakes() {
         (of_files(), &["data.columns.tags=x"], "`data.columns.tags` has no effect"),
         (LEAST.to_owned(), &["data.loss_on=all"], "`data.loss_on` has no effect: it is for tasks sft"),
         (LEAST.to_owned(), &["data.sets=[{ path = \"a\" }]"], "`data.sets` has no effect"),
+        (of_files(), &["data.parse_special=true", "data.as_chat=true"], "is for rendered texts"),
+        (of_files(), &["data.delimiter=;;"], "is not one character that separates columns"),
+        (of_files(), &["data.delimiter=;", "data.format=jsonl"], "the files have another format"),
+        (
+            of_sets("[[data.sets]]\npath = \"a\"\nmax_input_tokens = 3\n"),
+            &["data.as_chat=true"],
+            "`data.as_chat` makes turns of them",
+        ),
+        (LEAST.to_owned(), &["data.parse_special=true"], "`data.parse_special` has no effect"),
         (of_sets("[[data.sets]]\npath = \"a\"\nproportion = 0\n"), &[], "`data.sets` must be a list of tables"),
         (of_sets("[[data.sets]]\npath = \"a\"\nweight = 1\n"), &[], "`data.sets` must be a list of tables"),
     ] {

@@ -1,0 +1,127 @@
+//! Sentence encoders: from a text to an embedding, as a directory of sentence-transformers states it.
+//!
+//! Defines [`SentenceEncoder`]. `settings` reads the directory's files: each field is used, known to be without effect,
+//! or refused. `dense` is a linear map over embeddings. Called by the server.
+//!
+//! Source: sentence-transformers 6.2, whose modules and defaults these are.
+
+mod dense;
+mod settings;
+
+use self::dense::Dense;
+use super::pooling::PoolingMode;
+use crate::tokenizer::{KeepSide, Limit, Tokenizer};
+use crate::{Error, Result};
+use serde_json::Map;
+use std::path::Path;
+
+/// A step after the pooling.
+#[derive(Debug, Clone, PartialEq)]
+enum Step {
+    /// Scales an embedding to length one.
+    Normalize,
+    /// A linear map with an activation.
+    Dense(Dense),
+}
+
+/// From a text to an embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SentenceEncoder {
+    /// Elements of an embedding, where the directory states it.
+    pub size: Option<usize>,
+    /// Tokens of an input, special tokens included, beyond which texts are truncated; `None` where the directory states
+    /// nothing.
+    pub max_length: Option<usize>,
+    /// Whether longer texts are truncated, as directories with `modules.json` have it.
+    truncates: bool,
+    /// Which side of a longer text stays.
+    keep: KeepSide,
+    is_lower_case: bool,
+    prompts: Map<String, serde_json::Value>,
+    default_prompt: Option<String>,
+    /// What is pooled, one after the other.
+    modes: Vec<PoolingMode>,
+    steps: Vec<Step>,
+}
+
+impl SentenceEncoder {
+    /// The encoder of a directory; without `modules.json` the mean, scaled to length one, of texts of any length.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for files that cannot be read, and for modules and settings that are not supported.
+    pub fn from_directory(directory: &Path) -> Result<Self> {
+        settings::read(directory)
+    }
+
+    /// The same for a model with this number of positions.
+    #[must_use]
+    pub fn within(self, positions: usize) -> Self {
+        match self.truncates {
+            true => SentenceEncoder { max_length: Some(self.max_length.unwrap_or(positions).min(positions)), ..self },
+            false => self,
+        }
+    }
+
+    /// The names of prompts that texts can have before them.
+    pub fn prompts(&self) -> impl Iterator<Item = &str> {
+        self.prompts.keys().map(String::as_str)
+    }
+
+    /// The token ids of a text with a prompt before it, the directory's default one where `prompt` is `None`; of a text
+    /// longer than [`SentenceEncoder::max_length`] those that it has room for.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a prompt that the directory does not name; what the tokenizer refuses.
+    pub fn encode(&self, tokenizer: &dyn Tokenizer, text: &str, prompt: Option<&str>) -> Result<Vec<u32>> {
+        let name = prompt.or(self.default_prompt.as_deref());
+        let before = match name.map(|name| (name, self.prompts.get(name))) {
+            None => "",
+            Some((_, Some(prompt))) => prompt.as_str().unwrap_or_default(),
+            Some((name, None)) => {
+                let known = self.prompts().collect::<Vec<_>>().join(", ");
+                let reason = format!("the model has no prompt {name:?}; prompts: {known}");
+                return Err(Error::argument("prompt_name", reason, "name one of these, or none"));
+            }
+        };
+        let mut text = format!("{before}{text}");
+        if self.is_lower_case {
+            // As the normalizer does: one character after the other.
+            text = text.chars().flat_map(char::to_lowercase).collect();
+        }
+        let limit = self.max_length.map(|max_tokens| Limit { max_tokens, keep: self.keep });
+        Ok(tokenizer.encode(&text, None, limit)?.input_ids)
+    }
+
+    /// The embedding of hidden states, rows of `width` elements.
+    ///
+    /// Numerics: sums in `f64`.
+    pub fn embed(&self, hidden: &[f32], width: usize) -> Vec<f32> {
+        let pooled = self.modes.iter().flat_map(|mode| mode.pool(hidden, width));
+        let embedding = self.steps.iter().fold(pooled.collect::<Vec<f64>>(), |embedding, step| match step {
+            Step::Normalize => normalized(embedding),
+            Step::Dense(dense) => dense.apply(&embedding),
+        });
+        embedding.into_iter().map(|x| x as f32).collect()
+    }
+
+    /// The one mode that is pooled, and whether the embedding is scaled after it; `None` of any other encoder.
+    pub(super) fn plain(&self) -> Option<(PoolingMode, bool)> {
+        match (&self.modes[..], &self.steps[..]) {
+            ([mode], []) => Some((*mode, false)),
+            ([mode], [Step::Normalize]) => Some((*mode, true)),
+            _ => None,
+        }
+    }
+
+    /// Whether texts are lower-cased before they are tokenized.
+    pub(super) fn is_lower_case(&self) -> bool {
+        self.is_lower_case
+    }
+}
+
+fn normalized(mut embedding: Vec<f64>) -> Vec<f64> {
+    // The smallest length of PyTorch's normalization.
+    let length = embedding.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-12);
+    embedding.iter_mut().for_each(|x| *x /= length);
+    embedding
+}
