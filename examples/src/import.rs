@@ -5,6 +5,7 @@
 use crate::terminal;
 use clap::{Args, Parser, Subcommand};
 use model_center::file::{read_text, shell_word, write_atomic};
+use model_center::formats::KnownDirectory;
 use model_center::import::{self, Commands, ImportOptions, Note, NoteKind, Sheet, Translated};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -102,11 +103,11 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
             Translated::Recipe(sheet) => sheet,
             Translated::Commands(commands) => return write_commands(&commands, options.out.as_deref()),
         },
-        System::Axolotl(yaml) => import::axolotl(&read_text(&yaml.file, TEXT_LIMIT)?, &place(yaml), &asked)?,
-        System::LlamaFactory(yaml) => import::llama_factory(&read_text(&yaml.file, TEXT_LIMIT)?, &place(yaml), &asked)?,
+        System::Axolotl(yaml) => import::axolotl(&settings(&yaml.file)?, &place(yaml), &asked)?,
+        System::LlamaFactory(yaml) => import::llama_factory(&settings(&yaml.file)?, &place(yaml), &asked)?,
         System::Deepspeed(configuration) => {
             let flags = configuration.flags.as_deref().map(script_or_text).transpose()?;
-            let json = read_text(&configuration.file, TEXT_LIMIT)?;
+            let json = settings(&configuration.file)?;
             import::deepspeed(&json, &configuration.file.display().to_string(), flags.as_deref(), &asked)?
         }
     };
@@ -169,5 +170,10 @@ fn script_or_text(given: &str) -> Result<String> {
     if is_text && !path.is_file() {
         return Ok(given.to_owned());
     }
-    read_text(path, TEXT_LIMIT)
+    settings(path)
+}
+
+/// The contents of a file, or the error for a directory that holds something else.
+fn settings(path: &Path) -> Result<String> {
+    KnownDirectory::of(path).map_or_else(|| read_text(path, TEXT_LIMIT), |known| Err(known.no_settings()))
 }

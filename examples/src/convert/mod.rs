@@ -1,5 +1,5 @@
 //! The convert program: a model directory of Hugging Face or of ModelCenter, a GGUF file, or a checkpoint of
-//! Megatron-LM or DeepSpeed in; a directory of Hugging Face or ModelCenter out.
+//! Megatron-LM, DeepSpeed or torch.distributed.checkpoint in; a directory of Hugging Face or ModelCenter out.
 //!
 //! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left
 //! out with leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by
@@ -13,32 +13,34 @@ use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::adapter::{Adapter, AdapterPlan};
+use model_center::config::{ConfigOverrides, ConfigSource};
 use model_center::file::{StagedDirectory, printable};
 use model_center::formats::directory::CONFIG_FILE;
 use model_center::formats::{
     DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory,
-    is_ranked, ranked_to_directory, shortened,
+    is_distributed, is_ranked, ranked_to_directory, shortened,
 };
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Tensors that a warning names.
 const NAMED: usize = 8;
 
 /// Bring a model into another program's files: from a directory of Hugging Face or of ModelCenter, with safetensors or
-/// PyTorch's own files (which are read without being run), from a GGUF file of a Llama or Qwen, or from a checkpoint of
-/// Megatron-LM or DeepSpeed with one file for each rank; to a directory of Hugging Face or of ModelCenter. Reports what
-/// became of every tensor.
+/// PyTorch's own files (which are read without being run), from a GGUF file of a Llama or Qwen, from a checkpoint of
+/// Megatron-LM or DeepSpeed with one file for each rank, or from one of torch.distributed.checkpoint (FSDP); to a
+/// directory of Hugging Face or of ModelCenter. Reports what became of every tensor.
 ///
 /// Example: convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
 #[derive(Debug, Clone, Parser)]
 #[command(name = "convert", version)]
 pub struct Options {
-    /// A model directory, the name of a model in the local cache, a GGUF file, or the directory of a checkpoint or run
-    /// of Megatron-LM or DeepSpeed.
+    /// A model directory, the name of a model in the local cache, a GGUF file, the directory of a checkpoint or run of
+    /// Megatron-LM or DeepSpeed, or the directory of a checkpoint of torch.distributed.checkpoint.
     #[arg(value_name = "MODEL")]
     pub from: String,
     /// The directory to write. It must be empty or not exist yet.
@@ -77,8 +79,8 @@ pub struct Options {
     /// Tokens of the vocabulary without padding, for a checkpoint of Megatron-LM or DeepSpeed.
     #[arg(long, value_name = "N")]
     pub vocab_size: Option<usize>,
-    /// Directory of config.json and tokenizer of the model that a checkpoint of DeepSpeed is of; of a checkpoint of
-    /// Megatron-LM, of the tokenizer.
+    /// Directory of config.json and tokenizer of the model that a checkpoint of DeepSpeed or of
+    /// torch.distributed.checkpoint is of; of a checkpoint of Megatron-LM, of the tokenizer.
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
     /// Write what became of every tensor to this file, which must not exist yet, or to standard output for -: one JSON
@@ -143,16 +145,24 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     if path.is_dir() && is_ranked(path) {
         return of_ranks(path, options);
     }
+    // Its parts make a model directory's weights, whose configuration may be elsewhere.
+    let is_distributed = path.is_dir() && is_distributed(path);
     let only_of_ranks = [
         ("--heads", options.heads.is_some()),
         ("--vocab-size", options.vocab_size.is_some()),
-        ("--config", options.config.is_some()),
+        ("--config", options.config.is_some() && !is_distributed),
     ];
     if let Some((option, _)) = only_of_ranks.into_iter().find(|(_, is_given)| *is_given) {
-        let reason = "it is for checkpoints of Megatron-LM and DeepSpeed";
+        let reason = match option {
+            "--config" => "it is for checkpoints of Megatron-LM, DeepSpeed and torch.distributed.checkpoint",
+            _ => "it is for checkpoints of Megatron-LM and DeepSpeed",
+        };
         return Err(Error::argument(option, reason, "leave it out"));
     }
-    let directory = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
+    let directory = match &options.config {
+        Some(_) if options.revision.is_none() => path.to_owned(),
+        _ => Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?,
+    };
     directory_to_directory(&directory, options, registry)?;
     Ok(ExitStatus::Done)
 }
@@ -216,10 +226,14 @@ fn say(text: &str, options: &Options) -> Result<()> {
 fn directory_to_directory(directory: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
     let adapter = Adapter::of_directories(&options.merge, &options.merge_weight, "--merge-weight")?;
+    // Where the configuration and the tokenizer are.
+    let companions = options.config.as_deref().unwrap_or(directory);
+    let config = |from: &PathBuf| ConfigSource::open(from, ConfigOverrides::default()).map(Arc::new);
     let asked = OpenOptions {
         only_check: true,
         family: options.family.clone(),
-        head: opened::head(options.head, (directory, adapter.as_ref()), false)?,
+        config: options.config.as_ref().map(config).transpose()?,
+        head: opened::head(options.head, (companions, adapter.as_ref()), false)?,
         leave: options.leave.clone(),
         adapter,
         ..OpenOptions::new(&device)
@@ -240,7 +254,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     let layout = options.layout.directory_layout();
     let weights = Weights::open(directory)?;
     let dtype = options.dtype.map(Stored::dtype).or(weights.dtype()).unwrap_or(DType::F32);
-    let save = SaveOptions { dtype, companions: Some(directory), layout };
+    let save = SaveOptions { dtype, companions: Some(companions), layout };
     opened.model.check_save(&save)?;
     opened.plan.check_twins(&weights)?;
     let staged = StagedDirectory::for_result_anywhere(&options.to, CONFIG_FILE)?;
@@ -260,7 +274,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         Some(plan) => opened.model.write(staged.path(), &save, &mut plan.merged(&mut fill))?,
     }
     staged.commit()?;
-    opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
+    opened::remarks_of(&opened).iter().chain(weights.notes()).for_each(|line| terminal::note(line));
     account(&opened, &weights, &save, options)?;
     warn_of(&not_finite);
     Ok(())

@@ -200,6 +200,25 @@ fn a_gguf_file_becomes_a_directory_that_opens() {
 }
 
 #[test]
+fn a_checkpoint_of_torch_distributed_becomes_the_model_that_was_divided() {
+    let fixture = Fixture::new();
+    let (from, model) = (golden("distributed", "llama"), golden("llama_a", "lm"));
+    let (from, shown) = (from.to_str().unwrap(), model.to_str().unwrap());
+    let outcome = fixture.convert(&[from, "new", "--config", shown]).succeeded();
+    assert!(weights(&model) == weights(&fixture.path("new")), "other bits");
+    assert_eq!(loss(&model).to_bits(), loss(&fixture.path("new")).to_bits());
+    let noted = "left out of the checkpoint: 6 tensors under app.optim";
+    assert!(outcome.stderr.contains(noted), "{}", outcome.stderr);
+    let error = fixture.convert(&[from, "other"]).refused();
+    assert!(
+        error.contains("a checkpoint of torch.distributed.checkpoint") && error.contains("--config DIR"),
+        "{error}"
+    );
+    let error = fixture.convert(&[shown, "other", "--config", shown]).refused();
+    assert!(error.contains("--config") && error.contains("leave it out"), "{error}");
+}
+
+#[test]
 fn what_would_be_lost_or_overwritten_is_refused() {
     let fixture = Fixture::new();
     let model = golden("gpt2_a", "lm");

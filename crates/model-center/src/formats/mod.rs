@@ -7,16 +7,20 @@
 //! - [`names`]: the table that maps our parameters to checkpoint tensors, the plan of a load and its report.
 //! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`directory`]: `config.json`, tokenizer files and weights written together.
+//! - [`known_directory`]: what a directory is that another program wrote.
 //! - [`gguf`]: llama.cpp's format, quantised or not, and its conversion to a directory.
 //! - [`parameters`]: all parameters of any model in one safetensors file, saved and loaded by one call each.
 //! - [`ranked`]: checkpoints of Megatron-LM and DeepSpeed, one file for each rank, and their conversion.
+//! - [`distributed`]: checkpoints of `torch.distributed.checkpoint`, tensors in parts.
 //! - [`pretrained`]: the local directory of a model's name, such as its snapshot in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod directory;
+pub mod distributed;
 mod entries;
 pub mod gguf;
+pub mod known_directory;
 pub mod model_center;
 pub mod names;
 pub mod parameters;
@@ -30,7 +34,9 @@ mod stored;
 pub mod weights;
 
 pub use directory::{COMPANION_FILES, DirectoryLayout, ModelDirectory};
+pub use distributed::{DistributedWeights, is_distributed};
 pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_directory};
+pub use known_directory::{DirectoryKind, KnownDirectory};
 pub use names::{
     Alias, Allow, BlockPlan, Difference, Interleaved, LoadPlan, NameTable, NotFinite, ParamShape, Rule, TensorPart,
     export, shortened,

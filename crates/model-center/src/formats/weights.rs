@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use bmtrain_core::dtype::DType;
 use bmtrain_core::quantised::BlockFormat;
 
+use super::distributed::{DistributedWeights, is_distributed};
 use super::gguf::{GgufAsHuggingFace, GgufFile, is_gguf};
+use super::known_directory::KnownDirectory;
 use super::model_center::WEIGHTS_FILE;
 use super::pickle::PickleFile;
 use super::safetensors::{SafetensorsFile, StoredDtype, TensorEntry, TensorSource};
@@ -129,6 +131,8 @@ pub(crate) fn weights_files(directory: &Path) -> Result<Vec<String>> {
 /// All tensors of a model, wherever its directory keeps them.
 pub struct Weights {
     place: String,
+    /// What of the files is not among the tensors, for users.
+    notes: Vec<String>,
     files: Vec<Box<dyn TensorSource + Send + Sync>>,
     /// Sorted by name, each with its file.
     tensors: Vec<(TensorEntry, usize)>,
@@ -139,8 +143,9 @@ impl Weights {
     /// and `.ckpt` are read as PyTorch's own files, without running them (see [`crate::formats::pickle`]), others as
     /// safetensors. A `.gguf` file is read under Hugging Face's names, see [`GgufAsHuggingFace`].
     ///
-    /// In a directory the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads
-    /// and checks every header; data are read on request, see [`TensorSource`].
+    /// In a directory the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone; one
+    /// without any of them may be a checkpoint of `torch.distributed.checkpoint`, see [`DistributedWeights`]. Reads and
+    /// checks every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
     /// [`Error::Model`] if there are none, the index and the shards disagree, or a name leads out of the directory.
@@ -153,7 +158,9 @@ impl Weights {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             return Self::from_files(path, vec![Kind::of(path, name)?.open(path)?]);
         }
-        let found = WeightsName::of(path)?.ok_or_else(|| no_weights(path))?;
+        let Some(found) = WeightsName::of(path)? else {
+            return if is_distributed(path) { Self::open_distributed(path) } else { Err(no_weights(path)) };
+        };
         if found.is_index {
             return Self::open_shards(path, found);
         }
@@ -172,7 +179,21 @@ impl Weights {
             let fix = "the directory is damaged: download it again";
             return Err(Error::model(format!("{}, tensor {}", path.display(), pair[0].0.name), reason, fix));
         }
-        Ok(Self { place: path.display().to_string(), files, tensors })
+        Ok(Self { place: path.display().to_string(), notes: Vec::new(), files, tensors })
+    }
+
+    fn open_distributed(directory: &Path) -> Result<Self> {
+        let weights = DistributedWeights::open(directory)?;
+        let left: Vec<String> =
+            weights.left().iter().map(|(keys, count)| format!("{count} tensors under {keys}")).collect();
+        let notes = (!left.is_empty()).then(|| format!("left out of the checkpoint: {}", left.join(", ")));
+        let opened = Self::from_files(directory, vec![Box::new(weights)])?;
+        Ok(Self { notes: notes.into_iter().collect(), ..opened })
+    }
+
+    /// What of the files is not among the tensors, such as the state of an optimizer, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn open_shards(directory: &Path, list: WeightsName) -> Result<Self> {
@@ -301,6 +322,9 @@ fn no_weights(directory: &Path) -> Error {
         Err(e) => return unreadable(directory, e),
     };
     names.sort();
+    if let Some(known) = KnownDirectory::of(directory) {
+        return known.no_model();
+    }
     if let Some(refused) = names.iter().find_map(|name| Kind::of(&directory.join(name), name).err()) {
         return refused;
     }

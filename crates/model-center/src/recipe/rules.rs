@@ -22,8 +22,8 @@ use super::schedule;
 use super::settings::{EvalMetric, Interval, Settings};
 use crate::Error;
 use crate::corpus::{index_path, token_path};
-use crate::data::io::record::refuse_saved_dataset;
 use crate::data::{Format, LabelColumns, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
+use crate::formats::KnownDirectory;
 use crate::formats::pretrained::ModelCaches;
 use crate::metrics::{LabelSetCounts, MetricKind};
 use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
@@ -249,13 +249,18 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
     let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
     let files: Vec<_> = files.filter(|(_, path)| !path.as_os_str().is_empty()).collect();
     for (key, path) in &files {
-        if let Err(Error::Data { reason, fix, .. }) = refuse_saved_dataset(path) {
-            r.contradiction(&[key], format!("`{key}`: {reason}"), fix);
-        } else if format.is_none() && Format::of(path).is_err() {
-            let reason = format!("the name of `{key}` does not determine the file's format");
-            let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"parquet\" or, for plain text or a directory \
-                       of it, \"text\"";
-            r.contradiction(&[key, "data.format"], reason, fix);
+        let Err(error) = format.map_or_else(|| Format::of(path), Ok) else { continue };
+        match error {
+            // A directory that is known, and is not one file's worth of records.
+            Error::Data { reason, fix, .. } if KnownDirectory::of(path).is_some() => {
+                r.contradiction(&[key], reason, fix)
+            }
+            _ => {
+                let reason = format!("the name of `{key}` does not determine the file's format");
+                let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"arrow\", \"parquet\" or, for plain text \
+                           or a directory of it, \"text\"";
+                r.contradiction(&[key, "data.format"], reason, fix);
+            }
         }
     }
     let formats = files.iter().map(|(key, path)| (*key, format.or_else(|| Format::of(path).ok()))).collect::<Vec<_>>();

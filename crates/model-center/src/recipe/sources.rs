@@ -324,6 +324,7 @@ fn read_format(r: &mut Reader) -> Option<Format> {
         ("jsonl", Some(Format::Jsonl)),
         ("csv", Some(Format::Csv)),
         ("tsv", Some(Format::Tsv)),
+        ("arrow", Some(Format::Arrow)),
         ("parquet", Some(Format::Parquet)),
         ("text", Some(Format::Text)),
     ];

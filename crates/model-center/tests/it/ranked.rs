@@ -183,3 +183,26 @@ fn arguments_and_versions_are_data() {
     assert_eq!(file.scalar("args.save"), Some(&Scalar::Text("checkpoints".into())));
     assert!(file.tensors().is_empty() && file.others().contains(&"model".to_owned()));
 }
+
+#[test]
+fn checkpoints_that_deepspeed_wrote_have_the_weights_that_it_gathers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/deepspeed");
+    let config = tempfile::tempdir().unwrap();
+    fs::write(config.path().join("config.json"), "{}").unwrap();
+    for name in ["zero1", "zero2_frozen", "zero3", "zero3_frozen", "universal2", "universal3"] {
+        let out = tempfile::tempdir().unwrap();
+        let asked = RankedOptions {
+            config: Some(config.path().to_owned()),
+            dtype: Some(bmtrain_core::dtype::DType::F32),
+            ..RankedOptions::default()
+        };
+        ranked_to_directory(&root.join(name), out.path(), &asked).unwrap();
+        let expected = SafetensorsFile::open(&root.join(name).join("expected.safetensors")).unwrap();
+        let read = |entry: &TensorEntry| {
+            let mut values = vec![0.0; entry.elements().unwrap()];
+            expected.read_f32(&entry.name, &mut values).unwrap();
+            (entry.name.clone(), (entry.shape.clone(), values.into_iter().map(f32::to_bits).collect()))
+        };
+        assert_eq!(tensors(out.path()), expected.tensors().iter().map(read).collect::<BTreeMap<_, _>>(), "{name}");
+    }
+}

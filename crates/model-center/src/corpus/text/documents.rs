@@ -227,6 +227,7 @@ fn open(
         TextFormat::Lines => OpenFile::Lines(lines(input()?)),
         TextFormat::Paragraphs => OpenFile::Paragraphs(lines(input()?)),
         TextFormat::Wiki => OpenFile::Wiki(WikiReader::new(lines(input()?))),
+        TextFormat::Arrow => OpenFile::Records(RecordReader::batches(path, most, read)?),
         TextFormat::Parquet => {
             let wanted = Wanted { text: Some(&source.key), others: with_fields };
             OpenFile::Rows(ParquetRows::open(path, wanted, (most, source.encoding), read)?)

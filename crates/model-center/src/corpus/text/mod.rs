@@ -14,6 +14,7 @@ pub use documents::{DocumentCounts, Documents, TextRecord};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::data::io::arrow::{SavedKind, saved_kind};
 pub use crate::data::io::input::TextEncoding;
 use crate::file::printable;
 use crate::{Error, Result};
@@ -42,13 +43,15 @@ pub enum TextFormat {
     Paragraphs,
     /// What WikiExtractor writes: documents between `<doc …>` and `</doc>`.
     Wiki,
-    /// Rows of a column of text, in builds with the feature `parquet`.
+    /// Rows of a column of text.
+    Arrow,
+    /// The same, in builds with the feature `parquet`.
     Parquet,
 }
 
 impl TextFormat {
     /// Every format with its name.
-    pub const ALL: [(TextFormat, &'static str); 8] = [
+    pub const ALL: [(TextFormat, &'static str); 9] = [
         (TextFormat::Json, "json"),
         (TextFormat::Csv, "csv"),
         (TextFormat::Tsv, "tsv"),
@@ -56,11 +59,13 @@ impl TextFormat {
         (TextFormat::Lines, "lines"),
         (TextFormat::Paragraphs, "paragraphs"),
         (TextFormat::Wiki, "wiki"),
+        (TextFormat::Arrow, "arrow"),
         (TextFormat::Parquet, "parquet"),
     ];
 
     /// The format that a file name stands for: `.json`, `.jsonl`, `.ndjson`, `.csv`, `.tsv`, `.tab`, `.txt`, each also
-    /// with `.gz`, `.zst` or `.zstd`, WikiExtractor's `wiki_00`, and `.parquet`.
+    /// with `.gz`, `.zst` or `.zstd`, WikiExtractor's `wiki_00`, `.arrow`, `.feather`, `.parquet`, and a directory that
+    /// `datasets` saved.
     pub fn of(path: &Path) -> Option<TextFormat> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let compressed = [".gz", ".zst", ".zstd"].iter().find_map(|ending| name.strip_suffix(ending));
@@ -71,9 +76,11 @@ impl TextFormat {
             Some("csv") => Some(TextFormat::Csv),
             Some("tsv" | "tab") => Some(TextFormat::Tsv),
             Some("txt") => Some(TextFormat::Text),
-            // It compresses itself.
+            // These compress themselves.
+            Some("arrow" | "feather") if compressed.is_none() => Some(TextFormat::Arrow),
             Some("parquet") if compressed.is_none() => Some(TextFormat::Parquet),
-            _ => is_wiki.then_some(TextFormat::Wiki),
+            _ if is_wiki => Some(TextFormat::Wiki),
+            _ => (saved_kind(path) == Some(SavedKind::Set)).then_some(TextFormat::Arrow),
         }
     }
 }
@@ -144,7 +151,7 @@ fn names() -> String {
 /// Adds the files of a path.
 fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     let failed = |error| crate::data::io::input::of_data(crate::file::unreadable(path, error));
-    if !fs::metadata(path).map_err(failed)?.is_dir() {
+    if !fs::metadata(path).map_err(failed)?.is_dir() || saved_kind(path) == Some(SavedKind::Set) {
         files.push(path.to_owned());
         return Ok(());
     }
@@ -155,6 +162,9 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(path).map_err(failed)?;
     let mut entries = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
     entries.retain(|entry| !entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")));
+    if saved_kind(path) == Some(SavedKind::Dictionary) {
+        entries.retain(|entry| entry.is_dir());
+    }
     entries.sort();
     entries.iter().try_for_each(|entry| collect(entry, depth - 1, files))
 }

@@ -1,5 +1,6 @@
-//! Data files: lines, records of JSONL, CSV, TSV and Parquet, and plain text in chunks, read with bounded memory.
+//! Data files: lines, records of JSONL, CSV, TSV, Arrow and Parquet, and plain text in chunks, with bounded memory.
 
+pub(crate) mod arrow;
 pub(crate) mod chunks;
 pub(crate) mod delimited;
 pub(crate) mod flaws;

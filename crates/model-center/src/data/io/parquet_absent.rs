@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::input::TextEncoding;
 use super::lines::Flaw;
+use super::record::Unread;
 use crate::{Error, Result};
 
 /// What is read of each row.
@@ -33,11 +34,15 @@ impl ParquetRows {
         _: &Arc<AtomicU64>,
     ) -> Result<ParquetRows> {
         let reason = "this program was built without the feature parquet, and reads no Parquet files";
-        let fix = "build it with --features parquet, or write the file as JSON lines";
+        let fix = "build it with --features parquet, or write the rows as JSON lines or with save_to_disk of datasets";
         Err(Error::data(path.display().to_string(), reason, fix))
     }
 
     pub(crate) fn path(&self) -> &Path {
+        match self.0 {}
+    }
+
+    pub(crate) fn unread(&self) -> &[Unread] {
         match self.0 {}
     }
 

@@ -1,4 +1,4 @@
-//! One view of the records of JSONL, CSV, TSV and Parquet files.
+//! One view of the records of JSONL, CSV, TSV, Arrow and Parquet files.
 //!
 //! Defines [`Format`] and [`Record`]: fields by name, errors with `file:line:column`. Tasks see nothing else, so they
 //! are independent of the file format. [`super::record_reader`] yields records.
@@ -10,8 +10,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::arrow::{self, SavedKind};
 use super::delimited::Field;
 use crate::file::printable;
+use crate::formats::KnownDirectory;
 use crate::{Error, Result};
 
 /// How a data file is written.
@@ -26,46 +28,39 @@ pub enum Format {
     Separated(char),
     /// Tab-separated with a header row, no quoting.
     Tsv,
-    /// Rows of Parquet, in builds with the feature `parquet`: their columns of texts, numbers and truth values.
+    /// Rows of Arrow, in streams, in files with a list of their batches (Feather), and in directories that `datasets`
+    /// saved: texts, numbers, truth values, and lists and structures of them.
+    Arrow,
+    /// Rows of Parquet, in builds with the feature `parquet`, with the same values.
     Parquet,
     /// Plain text without records, one document a file; or a directory of such files.
     Text,
 }
 
 impl Format {
-    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.parquet`,
-    /// `.txt`.
-    ///
-    /// Errors: a name of no such ending; what the library datasets saved, which is neither.
+    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.arrow`, `.feather`,
+    /// `.parquet`, `.txt`; and a directory that `datasets` saved.
     pub fn of(path: &Path) -> Result<Format> {
-        refuse_saved_dataset(path)?;
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
         match ending.as_deref() {
             Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
             Some("csv") => Ok(Format::Csv),
             Some("tsv" | "tab") => Ok(Format::Tsv),
             Some("parquet") => Ok(Format::Parquet),
+            Some("arrow" | "feather") => Ok(Format::Arrow),
             Some("txt") => Ok(Format::Text),
-            _ => Err(Error::data(
-                path.display().to_string(),
-                "the file name does not determine the format",
-                "set data.format to \"jsonl\", \"csv\", \"tsv\", \"parquet\" or \"text\"",
-            )),
+            _ => match arrow::saved_kind(path) {
+                Some(SavedKind::Set) => Ok(Format::Arrow),
+                Some(SavedKind::Dictionary) => Err(arrow::not_one(path)),
+                None => Err(KnownDirectory::of(path).map_or_else(|| no_format(path), |known| known.no_data())),
+            },
         }
     }
 }
 
-/// Refuses a directory that `save_to_disk` of the library datasets wrote, and its files of Arrow batches.
-pub(crate) fn refuse_saved_dataset(path: &Path) -> Result<()> {
-    let is_saved = ["state.json", "dataset_dict.json"].iter().any(|name| path.join(name).is_file());
-    let is_arrow = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("arrow"));
-    if !is_saved && !is_arrow {
-        return Ok(());
-    }
-    let reason = "it is what `save_to_disk` of the library datasets writes, Arrow batches, which are not read";
-    let fix =
-        "write JSON lines in Python: datasets.load_from_disk(\"DIRECTORY\").to_json(\"train.jsonl\"), of each split";
-    Err(Error::data(path.display().to_string(), reason, fix))
+fn no_format(path: &Path) -> Error {
+    let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"arrow\", \"parquet\" or \"text\"";
+    Error::data(path.display().to_string(), "the file name does not determine the format", fix)
 }
 
 /// A single value of a record.
@@ -98,15 +93,23 @@ pub struct Record<'a> {
     pub(crate) fields: Fields<'a>,
 }
 
+/// A column of a file whose values are not read, and what it holds, such as `is of type binary`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) name: String,
+    pub(crate) reason: String,
+}
+
 /// What a record was read from.
 #[derive(Debug)]
 pub(crate) enum Fields<'a> {
     /// A line of JSON and its object.
     Json { text: &'a str, object: Map<String, Value> },
-    /// An object in a list of such a line: the column of that list in the line, and the object.
-    Item { text: &'a str, list: &'a str, object: &'a Map<String, Value> },
-    /// The values of a row of Parquet.
-    Columns { object: Map<String, Value> },
+    /// An object in a list of such a line: the column of that list in the line, and the object. Of a row there is no
+    /// line.
+    Item { text: Option<&'a str>, list: &'a str, object: &'a Map<String, Value> },
+    /// The values of a row of Arrow or Parquet, and the columns that it does not have here.
+    Columns { object: Map<String, Value>, unread: &'a [Unread] },
     /// A row and the names of its columns, equally many.
     Row { header: &'a [String], fields: &'a [Field] },
 }
@@ -121,7 +124,7 @@ pub(crate) fn unknown_label<S: AsRef<str>>(value: &str, known: &[S]) -> String {
 }
 
 impl Record<'_> {
-    /// The line of the file it begins in, or the number of the row of Parquet, from 1.
+    /// The line of the file it begins in, or the number of the row of Arrow or Parquet, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
@@ -134,7 +137,7 @@ impl Record<'_> {
     /// All fields as one object; fields of CSV and TSV are texts.
     pub(crate) fn object(&self) -> Map<String, Value> {
         match &self.fields {
-            Fields::Json { object, .. } | Fields::Columns { object } => object.clone(),
+            Fields::Json { object, .. } | Fields::Columns { object, .. } => object.clone(),
             Fields::Item { object, .. } => (*object).clone(),
             Fields::Row { header, fields } => {
                 header.iter().zip(*fields).map(|(name, field)| (name.clone(), field.text.as_str().into())).collect()
@@ -192,12 +195,14 @@ impl Record<'_> {
     /// Where it is, as errors about it state.
     pub(crate) fn place(&self) -> String {
         match self.fields {
-            Fields::Columns { .. } => format!("{}, row {}", self.path.display(), self.line),
+            Fields::Columns { .. } | Fields::Item { text: None, .. } => {
+                format!("{}, row {}", self.path.display(), self.line)
+            }
             _ => format!("{}:{}:1", self.path.display(), self.line),
         }
     }
 
-    /// The value of a column of JSON or Parquet; `None` where there is none, and for other files.
+    /// The value of a column of JSON, Arrow or Parquet; `None` where there is none, and for other files.
     pub(crate) fn json(&self, column: &str) -> Option<&Value> {
         self.value(column).ok()
     }
@@ -243,10 +248,9 @@ impl Record<'_> {
             Err(self.error(column, format!("{column:?} {what}"), "write a list of JSON objects, [{…}, …]"))
         };
         let (text, list) = match &self.fields {
-            Fields::Row { .. } | Fields::Columns { .. } => {
-                return wrong("is asked for as a list, which this kind of file cannot hold");
-            }
-            Fields::Json { text, .. } => (*text, column),
+            Fields::Row { .. } => return wrong("is asked for as a list, which this kind of file cannot hold"),
+            Fields::Columns { .. } => (None, column),
+            Fields::Json { text, .. } => (Some(*text), column),
             // Of a list in a list the outer one can be found in the line.
             Fields::Item { text, list, .. } => (*text, *list),
         };
@@ -281,7 +285,7 @@ impl Record<'_> {
     /// The value of a column of JSON.
     fn value(&self, column: &str) -> Result<&Value> {
         let found = match &self.fields {
-            Fields::Json { object, .. } | Fields::Columns { object } => lookup(object, column),
+            Fields::Json { object, .. } | Fields::Columns { object, .. } => lookup(object, column),
             Fields::Item { object, .. } => lookup(object, column),
             Fields::Row { header, .. } => return Err(self.missing(column, header)),
         };
@@ -316,10 +320,8 @@ impl Record<'_> {
                 .and_then(|at| fields.get(at))
                 .map_or((self.line, 1), |field| (field.line, field.column)),
             Fields::Json { text, .. } => (self.line, value_column(text, column)),
-            Fields::Item { text, list, .. } => (self.line, value_column(text, list)),
-            Fields::Columns { .. } => {
-                return Error::data(format!("{}, row {}", self.path.display(), self.line), reason, fix);
-            }
+            Fields::Item { text: Some(text), list, .. } => (self.line, value_column(text, list)),
+            Fields::Columns { .. } | Fields::Item { text: None, .. } => return Error::data(self.place(), reason, fix),
         };
         Error::data(format!("{}:{line}:{at}", self.path.display()), reason, fix)
     }
@@ -336,14 +338,22 @@ impl Record<'_> {
     }
 
     fn missing(&self, column: &str, columns: &[String]) -> Error {
-        if let Fields::Json { object, .. } = &self.fields
+        if let Fields::Columns { unread, .. } = &self.fields
+            && let Some(found) = unread.iter().find(|one| one.name == column || is_inside(column, &one.name))
+        {
+            let reason = format!("the column {:?} {}, which is not read", shorten(&found.name), found.reason);
+            return self.error(column, reason, "write it as texts, numbers, truth values, or lists of them");
+        }
+        if let Fields::Json { object, .. } | Fields::Columns { object, .. } = &self.fields
             && let Some((name, _)) = object.iter().find(|(_, value)| is_conversation(value))
         {
             return self.conversation(name);
         }
         let (parent, name) = match self.fields {
-            Fields::Json { .. } | Fields::Item { .. } => column.rsplit_once('.').unwrap_or(("", column)),
-            Fields::Row { .. } | Fields::Columns { .. } => ("", column),
+            Fields::Json { .. } | Fields::Item { .. } | Fields::Columns { .. } if column.contains('.') => {
+                column.rsplit_once('.').unwrap_or(("", column))
+            }
+            _ => ("", column),
         };
         let inside = if parent.is_empty() { String::new() } else { format!(" in {parent:?}") };
         let fix = match (&self.fields, columns) {
@@ -361,6 +371,9 @@ impl Record<'_> {
 pub(crate) fn other_delimiter(header: &str) -> Option<char> {
     let count = |delimiter: &char| header.matches(*delimiter).count();
     [';', '\t', '|'].into_iter().filter(|delimiter| count(delimiter) > 0).max_by_key(count)
+/// Whether a dotted path begins with a column.
+fn is_inside(path: &str, column: &str) -> bool {
+    path.strip_prefix(column).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Whether a value is a list of messages, each with who wrote it and what.

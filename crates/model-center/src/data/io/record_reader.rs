@@ -6,9 +6,11 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use serde_json::{Map, Value};
 
+use super::arrow::ArrowRows;
 use super::delimited::{Fed, RowParser};
 use super::input::TextEncoding;
 use super::lines::{Flaw, LineReader};
@@ -27,14 +29,15 @@ enum Kind {
     Json(LineReader),
     Rows { lines: LineReader, parser: RowParser, header: Vec<String> },
     Columns(ParquetRows),
+    Batches(ArrowRows),
     Given { name: PathBuf, rows: std::vec::IntoIter<Map<String, Value>>, number: u64 },
 }
 
 impl RecordReader {
-    /// Opens a file and, for CSV and TSV, reads its header row; of Parquet, lines stand for texts.
+    /// Opens a file and, for CSV and TSV, reads its header row; of Arrow and Parquet, lines stand for values.
     ///
-    /// Errors: as [`LineReader::open`] or [`ParquetRows::open`], and a header that is missing, broken or names a column
-    /// twice.
+    /// Errors: as [`LineReader::open`], [`ArrowRows::open`] or [`ParquetRows::open`], and a header that is missing, broken
+    /// or names a column twice.
     pub(crate) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
         let lines = || LineReader::open(path, max_line_bytes);
         match format {
@@ -47,6 +50,7 @@ impl RecordReader {
                 let rows = ParquetRows::open(path, wanted, limits, &Arc::default())?;
                 Ok(RecordReader { kind: Kind::Columns(rows) })
             }
+            Format::Arrow => RecordReader::batches(path, max_line_bytes, &Arc::default()),
             Format::Text => {
                 let fix =
                     "write JSON lines, CSV or TSV, or train on plain text: data.task = \"language\" without a prompt";
@@ -58,6 +62,11 @@ impl RecordReader {
     /// Reads one JSON object a line.
     pub(crate) fn objects(lines: LineReader) -> RecordReader {
         RecordReader { kind: Kind::Json(lines) }
+    }
+
+    /// Reads rows of Arrow; the bytes of their files are added to `read`.
+    pub(crate) fn batches(path: &Path, max_bytes: usize, read: &Arc<AtomicU64>) -> Result<RecordReader> {
+        Ok(RecordReader { kind: Kind::Batches(ArrowRows::open(path, max_bytes, read)?) })
     }
 
     /// Records that a program made; `name` stands for a file in messages.
@@ -92,14 +101,18 @@ impl RecordReader {
             Kind::Json(lines) => next_object(lines),
             Kind::Columns(rows) => {
                 let Some(row) = rows.advance()? else { return Ok(None) };
-                let record =
-                    |object| Record { path: rows.path(), line: rows.row(), fields: Fields::Columns { object } };
-                Ok(Some(row.map(record)))
+                let fields = |object| Fields::Columns { object, unread: rows.unread() };
+                Ok(Some(row.map(|object| Record { path: rows.path(), line: rows.row(), fields: fields(object) })))
+            }
+            Kind::Batches(rows) => {
+                let Some(row) = rows.advance()? else { return Ok(None) };
+                let fields = |object| Fields::Columns { object, unread: rows.unread() };
+                Ok(Some(row.map(|object| Record { path: rows.path(), line: rows.row(), fields: fields(object) })))
             }
             Kind::Given { name, rows, number } => {
                 let Some(object) = rows.next() else { return Ok(None) };
                 *number += 1;
-                Ok(Some(Ok(Record { path: name, line: *number, fields: Fields::Columns { object } })))
+                Ok(Some(Ok(Record { path: name, line: *number, fields: Fields::Columns { object, unread: &[] } })))
             }
             Kind::Rows { lines, parser, header } => {
                 let line = match next_row(lines, parser)? {

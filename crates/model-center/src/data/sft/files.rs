@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::DataSet;
-use crate::data::io::record::refuse_saved_dataset;
+use crate::data::io::arrow::{NOTES, SavedKind, not_one, saved_kind};
 use crate::data::{Format, Split};
+use crate::formats::KnownDirectory;
 use crate::{Error, Result};
 
 /// What a class reads of a split: the file, or the data set's directory; `None` where the set has no such split.
@@ -26,26 +27,34 @@ pub(super) fn has_directory(path: &Path, split: Split) -> bool {
     path.join(split.file_stem()).is_dir()
 }
 
-/// The files of records that a path stands for: itself, or those in the directory of the split, or in the directory
-/// itself if it has none, in the order of their names.
+/// The files of records that a path stands for: itself, also where it is a directory that `datasets` saved; or those in
+/// the directory of the split, or in the directory itself if it has none, in the order of their names.
 pub(super) fn record_files(path: &Path, split: Split) -> Result<Vec<PathBuf>> {
-    if !path.is_dir() {
+    if !path.is_dir() || saved_kind(path) == Some(SavedKind::Set) {
         return Ok(vec![path.to_owned()]);
     }
     let inner = path.join(split.file_stem());
-    [path, &inner].into_iter().try_for_each(refuse_saved_dataset)?;
     let directory = if inner.is_dir() { inner } else { path.to_owned() };
+    match saved_kind(&directory) {
+        Some(SavedKind::Set) => return Ok(vec![directory]),
+        Some(SavedKind::Dictionary) => return Err(not_one(&directory)),
+        None => {}
+    }
     let failed = |error| Error::file("read", &directory, error, "check the directory");
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&directory).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
+        let is_note = NOTES.iter().any(|name| file.file_name() == Some(name.as_ref()));
         let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let has_records = Format::of(&file).is_ok_and(|format| format != Format::Text);
-        if file.is_file() && has_records && !is_hidden {
+        if file.is_file() && has_records && !is_hidden && !is_note {
             files.push(file);
         }
     }
     if files.is_empty() {
+        if let Some(known) = KnownDirectory::of(&directory) {
+            return Err(known.no_data());
+        }
         let reason = "the directory has no file of records";
         let fix = format!("put .jsonl files into {}", path.join(split.file_stem()).display());
         return Err(Error::data(directory.display().to_string(), reason, fix));

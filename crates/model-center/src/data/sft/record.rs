@@ -213,7 +213,7 @@ fn each_of_list(path: &Path, take: &mut dyn FnMut(Result<Record<'_>>) -> Result<
             Error::data(place, reason, "write a list of objects, [{…}, …], or one object per line")
         })?;
     for (at, object) in objects.into_iter().enumerate() {
-        if !take(Ok(Record { path, line: at as u64 + 1, fields: Fields::Columns { object } }))? {
+        if !take(Ok(Record { path, line: at as u64 + 1, fields: Fields::Columns { object, unread: &[] } }))? {
             return Ok(false);
         }
     }

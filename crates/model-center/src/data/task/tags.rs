@@ -65,17 +65,13 @@ impl TagTask {
             }
         };
         match format {
-            Some(Format::Jsonl) => {
-                let mut records = RecordReader::open(path, Format::Jsonl, options.max_line_bytes)?;
+            Some(format @ (Format::Jsonl | Format::Arrow | Format::Parquet)) => {
+                let mut records = RecordReader::open(path, format, options.max_line_bytes)?;
                 while builder.wants_more()? {
                     let Some(record) = records.next()? else { break };
                     let sentence = record.and_then(|record| self.of_record(&record, &mut labels));
                     add(sentence, &mut builder)?;
                 }
-            }
-            Some(Format::Parquet) => {
-                let fix = "write JSON lines, or text of CoNLL";
-                return Err(Error::data(path.display().to_string(), "lists in Parquet files are not read", fix));
             }
             _ => {
                 let mut lines = LineReader::open(path, options.max_line_bytes)?;

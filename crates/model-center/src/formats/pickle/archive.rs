@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 use super::super::stored::{damaged, read_at};
@@ -54,10 +55,11 @@ struct ZipEntry {
 }
 
 impl Archive {
-    /// Read the list of entries of a file of `length` bytes, and its pickle.
-    pub(super) fn open(path: &Path, file: &File, length: u64) -> Result<(Self, Object)> {
-        let (start, end, count) = directory(path, file, length)?;
-        let entries = list(&mut Input::new(path, file, "list of entries", start, end), count)?;
+    /// Read the list of entries of the archive that is in the bytes `within` of a file, which has them, and its pickle.
+    pub(super) fn open(path: &Path, file: &File, within: Range<u64>) -> Result<(Self, Object)> {
+        let base = within.start;
+        let (start, end, count) = directory(path, file, within)?;
+        let entries = list(&mut Input::new(path, file, "list of entries", start, end), count, base)?;
         let mut roots =
             entries.keys().filter_map(|name| name.strip_suffix("data.pkl")).filter(|root| is_directory(root));
         let root = match (roots.next(), roots.next()) {
@@ -156,10 +158,11 @@ fn is_directory(name: &str) -> bool {
     name.find('/').is_some_and(|slash| slash > 0 && slash + 1 == name.len())
 }
 
-/// Start, end and number of the entries in the list, from the records at the end of the file.
-fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
-    let mut tail = vec![0; length.min(END_BYTES + COMMENT_LIMIT) as usize];
-    let tail_start = length - tail.len() as u64;
+/// Start and end of the list of entries in the file, and their number, from the records at the end of the archive. What
+/// an archive states of places counts from its own start.
+fn directory(path: &Path, file: &File, within: Range<u64>) -> Result<(u64, u64, u64)> {
+    let mut tail = vec![0; within.end.saturating_sub(within.start).min(END_BYTES + COMMENT_LIMIT) as usize];
+    let tail_start = within.end - tail.len() as u64;
     read_at(path, file, tail_start, &mut tail, None)?;
     let is_end = |at: &usize| {
         let at = *at;
@@ -177,9 +180,9 @@ fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
     if count == 0xffff || bytes == 0xffff_ffff || start == 0xffff_ffff {
         let bad = || damaged(path.display(), "the zip file's records for large archives are missing or wrong");
         let mut locator = [0; LOCATOR_BYTES as usize];
-        let locator_at = record.checked_sub(LOCATOR_BYTES).ok_or_else(bad)?;
+        let locator_at = record.checked_sub(LOCATOR_BYTES).filter(|at| *at >= within.start).ok_or_else(bad)?;
         read_at(path, file, locator_at, &mut locator, None)?;
-        limit = u64_at(&locator, 8);
+        limit = within.start.checked_add(u64_at(&locator, 8)).ok_or_else(bad)?;
         if locator[..4] != *b"PK\x06\x07" || limit.checked_add(END64_BYTES).is_none_or(|end| end > locator_at) {
             return Err(bad());
         }
@@ -190,16 +193,18 @@ fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
         }
         (count, bytes, start) = (u64_at(&end64, 32), u64_at(&end64, 40), u64_at(&end64, 48));
     }
-    match start.checked_add(bytes) {
-        Some(end) if end <= limit && count <= ENTRY_LIMIT => Ok((start, end, count)),
-        Some(end) if end <= limit => Err(refused(path, format!("{count} entries, the limit is {ENTRY_LIMIT}"))),
+    let at = within.start.checked_add(start);
+    match at.and_then(|at| Some((at, at.checked_add(bytes)?))) {
+        Some((at, end)) if end <= limit && count <= ENTRY_LIMIT => Ok((at, end, count)),
+        Some((_, end)) if end <= limit => Err(refused(path, format!("{count} entries, the limit is {ENTRY_LIMIT}"))),
         _ => {
             Err(damaged(path.display(), format!("the list of entries, {bytes} bytes from {start} on, leaves the file")))
         }
     }
 }
 
-fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, ZipEntry>> {
+/// The entries; their places count from byte `base` of the file.
+fn list(input: &mut Input<'_>, count: u64, base: u64) -> Result<HashMap<String, ZipEntry>> {
     let mut entries = HashMap::new();
     for _ in 0..count {
         let at = input.offset();
@@ -214,6 +219,7 @@ fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, ZipEntry>> 
         let mut fields = [u32_at(&fixed, 24), u32_at(&fixed, 20), u32_at(&fixed, 42)].map(u64::from);
         widen(&mut fields, &extra).ok_or_else(|| input.damaged(at, "the entry's large sizes are missing"))?;
         let [bytes, packed, header] = fields;
+        let header = header.checked_add(base).ok_or_else(|| input.damaged(at, "an entry is outside of the file"))?;
         let plain = u16_at(&fixed, 10) == 0 && u16_at(&fixed, 8) & 1 == 0 && packed == bytes;
         if entries.contains_key(&name) {
             return Err(input.damaged(at, format!("the entry {} appears twice", printable(&name, 120))));

@@ -164,7 +164,7 @@ mod tests {
     /// Opens the written file and returns the offsets of its tensors.
     fn starts(path: &std::path::Path) -> Vec<u64> {
         let (file, length) = open_regular(path).unwrap();
-        let (archive, object) = Archive::open(path, &file, length).unwrap();
+        let (archive, object) = Archive::open(path, &file, 0..length).unwrap();
         let state = tensors(path, &object, &mut |storage| archive.locate(path, &file, storage)).unwrap();
         state.tensors.into_iter().map(|(_, view)| view.start).collect()
     }

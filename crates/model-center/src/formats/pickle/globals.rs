@@ -27,6 +27,8 @@ pub(super) enum Meaning {
     Tensor,
     /// The tensor that is its first argument.
     Parameter,
+    /// What another call gives, as an object of a class and with attributes: `(function, class, arguments, state)`.
+    OfClass,
     /// The arguments of a command line.
     Namespace,
     /// The tuple that is its first argument.
@@ -43,6 +45,7 @@ impl Global {
             ("collections", "OrderedDict" | "defaultdict" | "Counter") => Meaning::Dictionary,
             ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Meaning::Tensor,
             ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Meaning::Parameter,
+            ("torch._tensor", "_rebuild_from_type" | "_rebuild_from_type_v2") => Meaning::OfClass,
             ("argparse", "Namespace") => Meaning::Namespace,
             ("torch", "Size") => Meaning::Shape,
             ("torch", "device")
@@ -57,6 +60,24 @@ impl Global {
             (module, name) if is_builtin(module) && PLAIN_BUILTINS.contains(&name) => Meaning::Plain,
             _ => return None,
         })
+    }
+
+    /// Whether it is a class of whole tensors without data beside them: with it, attributes are all that a tensor has
+    /// more.
+    pub(super) fn is_tensor_class(&self) -> bool {
+        let known = [("torch", "Tensor"), ("torch._tensor", "Tensor"), ("torch.nn.parameter", "Parameter")];
+        known.contains(&(self.module.as_str(), self.name.as_str()))
+    }
+
+    /// What to do instead with an object that is one rank's part of a tensor; `None` for other names.
+    pub(super) fn sharded(&self) -> Option<&'static str> {
+        let is_known = self.module.starts_with("torch.distributed") || self.module.starts_with("torch.testing");
+        let is_dtensor = is_known && ["DTensor", "ShardedTensor", "Shard"].contains(&self.name.as_str());
+        is_dtensor.then_some(
+            "gather the tensors before saving: get_model_state_dict of \
+             torch.distributed.checkpoint.state_dict with StateDictOptions(full_state_dict=True); or save with \
+             torch.distributed.checkpoint and give its directory",
+        )
     }
 
     /// Whether the name itself gives a file away: weights have no use for what runs programs, opens files or loads

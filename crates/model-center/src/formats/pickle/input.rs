@@ -70,6 +70,12 @@ impl<'a> Input<'a> {
         refused(self.path, format!("{}, byte {offset}: {}", self.what, reason.as_ref()))
     }
 
+    /// The same with a fix of its own.
+    pub(super) fn refused_for(&self, offset: u64, reason: impl AsRef<str>, fix: &str) -> Error {
+        let reason = format!("{}, byte {offset}: {}", self.what, reason.as_ref());
+        Error::model(self.path.display().to_string(), reason, fix)
+    }
+
     /// The error for contents that no file of weights has by accident.
     pub(super) fn hostile(&self, offset: u64, reason: impl AsRef<str>) -> Error {
         Error::model(

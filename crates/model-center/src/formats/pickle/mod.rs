@@ -7,6 +7,7 @@
 //! - `tree`: tensors and other values anywhere in a file, by path.
 //! - `writer` over `archive_writer`: [`write_pickle`], the archive that `torch.load` opens.
 //! - `input`: a stretch of a file, with bounds.
+//! - `single`: one tensor that was saved by itself, in a stretch of a file.
 //! - `plain`: [`PlainPickle`], values other than tensors, for datasets.
 //!
 //! A pickle is a program: the usual reader looks names up in the running process and calls them, so the author of the
@@ -25,6 +26,7 @@ mod machine;
 pub(crate) mod opcode;
 mod plain;
 mod reader;
+mod single;
 mod state;
 mod strided;
 mod tree;
@@ -33,6 +35,7 @@ mod writer;
 
 pub(crate) use plain::PlainPickle;
 pub use reader::PickleFile;
+pub(in crate::formats) use single::{read_elements, saved_tensor};
 pub use tree::Scalar;
 pub(crate) use value::{Id, Value};
 pub use writer::write_pickle;

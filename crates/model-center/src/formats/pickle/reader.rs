@@ -56,7 +56,7 @@ impl PickleFile {
         let mut magic = vec![0; length.min(16) as usize];
         read_at(path, &file, 0, &mut magic, None)?;
         let mut state = if magic.starts_with(&archive::MAGIC) {
-            let (archive, object) = Archive::open(path, &file, length)?;
+            let (archive, object) = Archive::open(path, &file, 0..length)?;
             tensors_of(path, &object, &mut |storage| archive.locate(path, &file, storage))?
         } else if magic.first() == Some(&0x80) {
             let (legacy, object) = Legacy::open(path, &file, length)?;

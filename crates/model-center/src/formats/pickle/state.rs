@@ -169,7 +169,7 @@ pub(super) fn storage<'a>(path: &Path, object: &'a Object, id: Id) -> Result<Sto
 }
 
 /// Check a tensor's arguments, `(storage, offset, size, stride, …)`, against its storage.
-fn resolve(
+pub(super) fn resolve(
     path: &Path,
     object: &Object,
     name: &str,

@@ -31,7 +31,8 @@ pub enum Scalar {
     Shape(Vec<usize>),
 }
 
-/// Tensors and scalars by path. `is_read` chooses among the keys at the top.
+/// Tensors and scalars by path. `is_read` chooses among the keys at the top. A tensor that is saved by itself is called
+/// `tensor`.
 pub(super) fn tensors(
     path: &Path,
     object: &Object,
@@ -39,6 +40,9 @@ pub(super) fn tensors(
     locate: &mut dyn FnMut(&Storage<'_>) -> Result<u64>,
 ) -> Result<State> {
     let mut walk = Walk { path, object, locate, state: State::new(), visited: 0 };
+    if let Some(Value::Tensor(_)) = object.value(object.root) {
+        walk.visit("tensor", object.root, DEPTH)?;
+    }
     for (key, value) in object.dict(object.root).unwrap_or_default() {
         match object.text(*key) {
             Some(name) if is_read(name) => walk.visit(name, *value, DEPTH)?,

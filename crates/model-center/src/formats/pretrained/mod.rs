@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file::{is_inside, printable, unreadable};
 use crate::formats::gguf::has_gguf_name;
+use crate::formats::known_directory::refuse_other_than_model;
 use crate::formats::shard_index::shard_names;
 use crate::formats::weights::WeightsName;
 use crate::{Error, Result};
@@ -58,7 +59,7 @@ impl Pretrained {
         match fs::metadata(path) {
             Ok(kind) if kind.is_dir() => {
                 return match revision {
-                    None => Ok(path.to_owned()),
+                    None => refuse_other_than_model(path).map(|()| path.to_owned()),
                     Some(revision) => Err(fault(
                         name,
                         format!(

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::known_directory::{DirectoryKind, KnownDirectory};
 use crate::file::{printable, read_text, resolve_inside, unreadable};
 use crate::{Error, Result};
 
@@ -11,6 +12,8 @@ use crate::{Error, Result};
 const FILE_LIMIT: usize = 1 << 16;
 const TRACKER: &str = "latest_checkpointed_iteration.txt";
 const LATEST: &str = "latest";
+/// Where a universal checkpoint has a directory for each parameter.
+const UNIVERSAL: &str = "zero";
 
 /// Whose layout a checkpoint has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +35,19 @@ pub(super) struct RankFiles {
     pub(super) layers: BTreeMap<(usize, usize), PathBuf>,
     /// ZeRO's optimizer states, by tensor-parallel rank and data rank.
     pub(super) zero: BTreeMap<(usize, usize), PathBuf>,
+    /// Of stage 3, what each data rank has of the model, in the same way.
+    pub(super) divided: BTreeMap<(usize, usize), PathBuf>,
+    /// The directory of whole master weights of a universal checkpoint.
+    pub(super) universal: Option<PathBuf>,
 }
 
 impl RankFiles {
     pub(super) fn tensor_ranks(&self) -> usize {
         let of = |map: &BTreeMap<(usize, usize), PathBuf>| map.keys().map(|(rank, _)| rank + 1).max().unwrap_or(0);
+        // Its parameters are whole.
+        if self.universal.is_some() {
+            return 1;
+        }
         let of_layers = self.layers.keys().map(|(_, rank)| rank + 1).max().unwrap_or(0);
         if of_layers > 0 { of_layers } else { of(&self.model).max(1) }
     }
@@ -94,9 +105,10 @@ pub(super) fn find(directory: &Path) -> Result<RankFiles> {
                 files.is_deepspeed = true;
                 files.zero.insert((tensor, data), root.join(&name));
             }
-            // With ZeRO-3 each data rank has one: the first has all that is needed.
+            // With ZeRO-3 each data rank has one: the first has all but the parts of frozen parameters.
             Some(Named::ZeroModel { tensor, data }) => {
                 files.is_deepspeed = true;
+                files.divided.insert((tensor, data), root.join(&name));
                 if data == 0 {
                     files.model.entry((tensor, 0)).or_insert_with(|| root.join(&name));
                 }
@@ -104,6 +116,7 @@ pub(super) fn find(directory: &Path) -> Result<RankFiles> {
             None => {}
         }
     }
+    files.universal = Some(root.join(UNIVERSAL)).filter(|directory| files.is_deepspeed && directory.is_dir());
     require_all(&files)?;
     Ok(files)
 }
@@ -150,6 +163,10 @@ fn require_all(files: &RankFiles) -> Result<()> {
         Err(Error::model(files.root.display().to_string(), format!("the file of {what} is missing"), fix))
     };
     if files.model.is_empty() && files.layers.is_empty() {
+        // A run's directory names its newest checkpoint whatever it is.
+        if let Some(known) = KnownDirectory::of(&files.root).filter(|known| known.kind != DirectoryKind::Ranked) {
+            return Err(known.no_model());
+        }
         let reason = "there are no files such as mp_rank_00/model_optim_rng.pt or mp_rank_00_model_states.pt";
         let fix = "name the directory of a checkpoint of Megatron-LM or DeepSpeed";
         return Err(Error::model(files.root.display().to_string(), reason, fix));

@@ -12,6 +12,7 @@
 mod bert;
 mod directory;
 mod found;
+mod fragments;
 mod joined;
 mod names;
 mod pieces;

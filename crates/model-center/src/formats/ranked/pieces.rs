@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::super::pickle::{PickleFile, Scalar};
 use super::super::safetensors::{StoredDtype, TensorSource};
 use super::found::RankFiles;
+use super::fragments::{FrozenShards, UniversalStates};
 use super::zero::ZeroShards;
 use crate::file::printable;
 use crate::{Error, Result};
@@ -19,6 +20,10 @@ pub(super) enum Held {
     File(usize, String),
     /// In ZeRO's shards.
     Zero(String),
+    /// In the data ranks' files, frozen.
+    Frozen(String),
+    /// In the directory of a universal checkpoint.
+    Universal(String),
 }
 
 /// A tensor of a rank.
@@ -30,10 +35,12 @@ pub(super) struct Piece {
 }
 
 /// The tensors of one tensor-parallel rank.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RankPieces {
     files: Vec<PickleFile>,
     zero: Option<ZeroShards>,
+    frozen: Option<FrozenShards>,
+    universal: Option<UniversalStates>,
     pub(super) pieces: BTreeMap<String, Piece>,
 }
 
@@ -61,10 +68,11 @@ impl RankPieces {
         let mut values = Vec::new();
         bmtrain_core::limits::make_room(&mut values, count, format_args!("tensor {name}"))?;
         values.resize(count, 0.0);
-        match (&piece.held, &self.zero) {
-            (Held::File(file, own), _) => self.files[*file].read_f32(own, &mut values)?,
-            (Held::Zero(own), Some(zero)) => zero.read(own, &mut values)?,
-            (Held::Zero(_), None) => {}
+        match &piece.held {
+            Held::File(file, own) => self.files[*file].read_f32(own, &mut values)?,
+            Held::Zero(own) => self.zero.as_ref().map_or(Ok(()), |zero| zero.read(own, &mut values))?,
+            Held::Frozen(own) => self.frozen.as_ref().map_or(Ok(()), |frozen| frozen.read(own, &mut values))?,
+            Held::Universal(own) => self.universal.as_ref().map_or(Ok(()), |states| states.read(own, &mut values))?,
         }
         Ok(values)
     }
@@ -83,7 +91,7 @@ impl Pieces {
         let mut settings = BTreeMap::new();
         let mut ranks = Vec::new();
         for tensor in 0..found.tensor_ranks() {
-            let mut rank = RankPieces { files: Vec::new(), zero: None, pieces: BTreeMap::new() };
+            let mut rank = RankPieces::default();
             let mut names: Vec<(usize, String, String)> = Vec::new();
             for stage in 0..found.stages().max(1) {
                 let Some(path) = found.model.get(&(tensor, stage)) else { continue };
@@ -110,7 +118,14 @@ impl Pieces {
             if let (false, Some(model)) = (shards.is_empty() || !found.layers.is_empty(), rank.files.first()) {
                 rank.zero = Some(ZeroShards::open(&shards, model)?);
             }
+            if let (Some(directory), Some(model)) = (&found.universal, rank.files.first()) {
+                rank.universal = Some(UniversalStates::open(directory, model)?);
+            }
+            let divided: Vec<PathBuf> =
+                found.divided.iter().filter(|((rank, _), _)| *rank == tensor).map(|(_, path)| path.clone()).collect();
+            rank.frozen = FrozenShards::open(&divided)?;
             rank.collect(names);
+            rank.refuse_placeholders(found)?;
             ranks.push(rank);
         }
         let is_megatron = ranks.iter().any(|rank| {
@@ -236,11 +251,38 @@ impl RankPieces {
                 }
             }
         }
-        let Some(zero) = &self.zero else { return };
-        for (name, shape) in zero.parameters() {
-            let piece = Piece { shape: shape.to_vec(), dtype: StoredDtype::F32, held: Held::Zero(name.to_owned()) };
-            self.pieces.insert(format!("0:{name}"), piece);
+        let of_zero = self.zero.iter().flat_map(ZeroShards::parameters);
+        let of_zero = of_zero.map(|(name, shape)| (name, shape, StoredDtype::F32, Held::Zero(name.to_owned())));
+        let frozen = self.frozen.iter().flat_map(FrozenShards::parameters);
+        let frozen = frozen.map(|(name, shape, dtype)| (name.as_str(), &shape[..], *dtype, Held::Frozen(name.clone())));
+        let universal = self.universal.iter().flat_map(|states| &states.parameters);
+        let universal =
+            universal.map(|(name, shape)| (name.as_str(), &shape[..], StoredDtype::F32, Held::Universal(name.clone())));
+        let found: Vec<(String, Piece)> = of_zero
+            .chain(frozen)
+            .chain(universal)
+            .map(|(name, shape, dtype, held)| (format!("0:{name}"), Piece { shape: shape.to_vec(), dtype, held }))
+            .collect();
+        self.pieces.extend(found);
+    }
+
+    /// What stands for a parameter that ranks share has no values of its own, or a part of them.
+    fn refuse_placeholders(&self, found: &RankFiles) -> Result<()> {
+        let is_shared = self.universal.is_some() && found.model.keys().any(|(tensor, _)| *tensor > 0);
+        let part = self.pieces.iter().find(|(_, piece)| is_shared && matches!(piece.held, Held::File(..)));
+        if let Some((name, _)) = part {
+            let name = name.split_once(':').map_or(name.as_str(), |(_, bare)| bare);
+            let reason = format!("{} is not among the whole master weights, and ranks divide it", printable(name, 120));
+            let fix = "convert the checkpoint that the universal one was made of";
+            return Err(Error::model(found.root.display().to_string(), reason, fix));
         }
+        let is_divided = !found.divided.is_empty();
+        let empty = self.pieces.iter().find(|(_, piece)| is_divided && piece.shape.contains(&0));
+        let Some((name, _)) = empty else { return Ok(()) };
+        let name = name.split_once(':').map_or(name.as_str(), |(_, bare)| bare);
+        let reason = format!("no file has the values of {}, which the data ranks share", printable(name, 120));
+        let fix = "save the checkpoint with its frozen parameters (exclude_frozen_parameters=False)";
+        Err(Error::model(found.root.display().to_string(), reason, fix))
     }
 }
 

@@ -134,7 +134,7 @@ impl ZeroShards {
 }
 
 /// Names and shapes of parameters with their groups: `param_shapes` is a list of dictionaries, in old versions one.
-fn shapes(model: &PickleFile) -> impl Iterator<Item = (usize, &str, &[usize])> {
+pub(super) fn shapes(model: &PickleFile) -> impl Iterator<Item = (usize, &str, &[usize])> {
     model.scalars().iter().filter_map(|(path, scalar)| {
         let Scalar::Shape(shape) = scalar else { return None };
         let rest = path.strip_prefix("param_shapes.")?;

@@ -50,6 +50,11 @@ impl SafetensorsFile {
         &self.tensors
     }
 
+    /// The bytes of the file that each of them has, in the same order.
+    pub(in crate::formats) fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
     /// The entry of one tensor.
     pub fn entry(&self, name: &str) -> Option<&TensorEntry> {
         self.position(name).map(|i| &self.tensors[i])

@@ -306,18 +306,3 @@ fn control_tokens_of_rendered_texts_are_parsed_on_request() {
     let error = try_read(&own, &options, model).unwrap_err().to_string();
     assert!(error.contains("data.parse_special is for texts that are rendered already"), "{error}");
 }
-
-#[test]
-fn what_datasets_saves_is_named_with_the_way_to_write_lines() {
-    let directory = TempDir::new().unwrap();
-    write(&directory, "saved/state.json", "{}");
-    write(&directory, "saved/dataset_info.json", "{}");
-    let (tokenizer, template) = chat();
-    let model = SftModel { chat: Some(&template), generates_targets: false };
-    let options =
-        ReadOptions { on_bad_record: OnBadRecord::Skip { max_share: 1.0 }, ..ReadOptions::new(&tokenizer, 9) };
-    for name in ["saved", "a.arrow"] {
-        let error = try_read(&task(vec![set(directory.path().join(name))]), &options, model).unwrap_err().to_string();
-        assert!(error.contains("save_to_disk") && error.contains("to_json"), "{error}");
-    }
-}

@@ -10,6 +10,7 @@ mod preference;
 mod prompts;
 mod prose;
 mod published;
+mod records;
 mod sft;
 mod squad;
 mod superglue;

@@ -1,72 +1,111 @@
-//! The columns of a Parquet file whose values are single texts, numbers and truth values.
+//! The columns of a Parquet file whose values are texts, numbers and truth values, and lists and structures of them.
 //!
-//! Defines [`choose`] and [`Column`], which reads one value after the other.
+//! Defines [`choose`] and [`Column`], which reads one row's value after the other.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parquet::basic::{ConvertedType, LogicalType, Repetition, Type};
+use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::Result as ParquetResult;
-use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
+use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor, Type};
 use serde_json::Value;
 
 use super::Wanted;
-use super::pages::Pages;
-use crate::data::io::record::list;
+use super::nested::{Builder, Entries, Node};
+use super::pages::{MAX_ROW_VALUES, Pages};
+use crate::data::io::record::{Unread, list};
 use crate::{Error, Result};
 
-/// What is in a column.
+/// What is in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Text,
+    /// Text that is JSON, whose value counts.
+    Json,
     Signed,
     Unsigned,
     Float,
     Flag,
 }
 
-/// A column, and the values of it that are left in the row group being read.
+/// A column, and what of it is left in the row group being read.
 pub(super) struct Column {
     name: String,
-    leaf: usize,
+    pub(super) node: Node,
+    leaves: Vec<Leaf>,
+}
+
+/// A column of values in the file.
+pub(super) struct Leaf {
+    /// Its number among all of the file.
+    pub(super) number: usize,
     descriptor: ColumnDescPtr,
     kind: Kind,
     reader: Option<ColumnReader>,
+    /// How many values the pages of the present row may still have.
+    left: Arc<AtomicU64>,
 }
 
-/// A value of a column.
+/// A value of a leaf.
 #[derive(Debug, PartialEq)]
 pub(super) enum Cell {
-    /// A number, a truth value or nothing.
+    /// A number or a truth value.
     Value(Value),
     /// The bytes of a text.
     Text(ByteArray),
+    /// The bytes of a text that is JSON.
+    Json(ByteArray),
 }
 
-/// The columns that are wanted.
+/// The columns that are wanted, and those that have no plain value.
 ///
 /// Errors: a text is wanted from a column that is missing, or that has another type.
-pub(super) fn choose(path: &Path, schema: &SchemaDescriptor, wanted: Wanted<'_>) -> Result<Vec<Column>> {
-    let columns = schema.columns().iter().enumerate().filter_map(|(leaf, descriptor)| {
-        let [name] = descriptor.path().parts() else { return None };
-        let kind = kind(descriptor)?;
-        Some(Column { name: name.clone(), leaf, descriptor: Arc::clone(descriptor), kind, reader: None })
-    });
-    let mut columns: Vec<Column> = columns.collect();
+pub(super) fn choose(path: &Path, schema: &SchemaDescriptor, wanted: Wanted<'_>) -> Result<(Vec<Column>, Vec<Unread>)> {
+    let (mut columns, mut unread, mut first) = (Vec::new(), Vec::new(), 0);
+    for field in schema.root_schema().get_fields() {
+        let count = leaves(field);
+        let numbers = first..first + count;
+        first += count;
+        let mut builder = Builder { kinds: Vec::new() };
+        match builder.node(field, 0, 0) {
+            Ok(node) => {
+                let leaves = numbers.zip(builder.kinds).map(|(number, kind)| Leaf {
+                    number,
+                    descriptor: schema.column(number),
+                    kind,
+                    reader: None,
+                    left: Arc::default(),
+                });
+                columns.push(Column { name: field.name().to_owned(), node, leaves: leaves.collect() });
+            }
+            Err((place, kind)) if place == field.name() => {
+                unread.push(Unread { name: place, reason: format!("is of type {kind}") });
+            }
+            Err((place, kind)) => {
+                unread.push(Unread { name: field.name().to_owned(), reason: format!("has {kind} in {place}") });
+            }
+        }
+    }
     if let Some(text) = wanted.text {
-        if !columns.iter().any(|column| column.name == text && column.kind == Kind::Text) {
+        if !columns.iter().any(|column| column.name == text && column.is_text()) {
             return Err(no_text(path, schema, &columns, text));
         }
         columns.retain(|column| wanted.others || column.name == text);
     }
-    Ok(columns)
+    Ok((columns, unread))
+}
+
+/// Columns of values under a field.
+fn leaves(field: &Type) -> usize {
+    if field.is_primitive() { 1 } else { field.get_fields().iter().map(|inner| leaves(inner)).sum() }
 }
 
 fn no_text(path: &Path, schema: &SchemaDescriptor, columns: &[Column], text: &str) -> Error {
     let fields = schema.root_schema().get_fields();
-    let texts: Vec<&str> = columns.iter().filter(|c| c.kind == Kind::Text).map(Column::name).collect();
+    let texts: Vec<&str> = columns.iter().filter(|c| c.is_text()).map(Column::name).collect();
     let texts = format!("name a column of text; there are: {}", list(&texts));
     let (place, shown) = (path.display().to_string(), list(&[text]));
     let field = fields.iter().find(|field| field.name() == text);
@@ -88,33 +127,41 @@ fn no_text(path: &Path, schema: &SchemaDescriptor, columns: &[Column], text: &st
     Error::data(place, format!("no column \"{shown}\"; columns: {}", list(&names)), texts)
 }
 
-/// What is in a column of single values; `None` for what has no plain value in JSON.
-fn kind(descriptor: &ColumnDescPtr) -> Option<Kind> {
-    if descriptor.max_rep_level() > 0 {
-        return None;
+/// What is in a leaf, or the name of a type that has no plain value in JSON.
+pub(super) fn kind(field: &Type) -> Result<Kind, String> {
+    let info = field.get_basic_info();
+    let (logical, converted) = (info.logical_type_ref(), info.converted_type());
+    match logical {
+        Some(LogicalType::Decimal { .. }) => return Err("decimal".into()),
+        Some(LogicalType::Date) => return Err("date".into()),
+        Some(LogicalType::Time { .. }) => return Err("time".into()),
+        Some(LogicalType::Timestamp { .. }) => return Err("timestamp".into()),
+        _ => {}
     }
-    let logical = descriptor.logical_type_ref();
-    let converted = descriptor.converted_type();
-    if converted == ConvertedType::DECIMAL || matches!(logical, Some(LogicalType::Decimal { .. })) {
-        return None;
+    match converted {
+        ConvertedType::DECIMAL => return Err("decimal".into()),
+        ConvertedType::DATE => return Err("date".into()),
+        ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS => return Err("time".into()),
+        ConvertedType::TIMESTAMP_MILLIS | ConvertedType::TIMESTAMP_MICROS => return Err("timestamp".into()),
+        _ => {}
     }
-    match descriptor.physical_type() {
-        Type::BYTE_ARRAY => {
-            let is_text = matches!(
-                converted,
-                ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON
-            );
-            is_text.then_some(Kind::Text)
-        }
-        Type::INT32 | Type::INT64 => Some(match converted {
+    match field.get_physical_type() {
+        Physical::BYTE_ARRAY => match converted {
+            ConvertedType::JSON => Ok(Kind::Json),
+            // Old writers of texts state no type.
+            ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::ENUM => Ok(Kind::Text),
+            _ => Err("binary".into()),
+        },
+        Physical::INT32 | Physical::INT64 => Ok(match converted {
             ConvertedType::UINT_8 | ConvertedType::UINT_16 | ConvertedType::UINT_32 | ConvertedType::UINT_64 => {
                 Kind::Unsigned
             }
             _ => Kind::Signed,
         }),
-        Type::FLOAT | Type::DOUBLE => Some(Kind::Float),
-        Type::BOOLEAN => Some(Kind::Flag),
-        Type::INT96 | Type::FIXED_LEN_BYTE_ARRAY => None,
+        Physical::FLOAT | Physical::DOUBLE => Ok(Kind::Float),
+        Physical::BOOLEAN => Ok(Kind::Flag),
+        Physical::INT96 => Err("timestamp (INT96)".into()),
+        Physical::FIXED_LEN_BYTE_ARRAY => Err("fixed-size binary".into()),
     }
 }
 
@@ -123,70 +170,79 @@ impl Column {
         &self.name
     }
 
-    /// Its number among all columns that have values.
-    pub(super) fn leaf(&self) -> usize {
-        self.leaf
+    /// Whether it is one of single texts.
+    fn is_text(&self) -> bool {
+        matches!((&self.node, self.leaves.as_slice()), (Node::Leaf { .. }, [Leaf { kind: Kind::Text, .. }]))
     }
 
-    /// Whether a row may have no value.
-    pub(super) fn is_optional(&self) -> bool {
-        self.descriptor.max_def_level() > 0
-    }
-
-    /// Begins with the pages of a row group.
-    pub(super) fn open(&mut self, pages: Pages) {
-        self.reader = Some(get_column_reader(Arc::clone(&self.descriptor), Box::new(pages)));
+    pub(super) fn leaves(&mut self) -> &mut [Leaf] {
+        &mut self.leaves
     }
 
     /// Whether values are left that no row was read for; there are none afterwards.
     pub(super) fn close(&mut self) -> ParquetResult<bool> {
-        let is_left = self.reader.is_some() && self.read()?.is_some();
-        self.reader = None;
+        let mut is_left = false;
+        for leaf in &mut self.leaves {
+            is_left |= leaf.reader.is_some() && leaf.read()?.is_some();
+            leaf.reader = None;
+        }
         Ok(is_left)
     }
 
-    /// The next value; `None` after the last of the row group. One at a time: texts that are stored as differences can
-    /// be as long as a page each.
-    pub(super) fn read(&mut self) -> ParquetResult<Option<Cell>> {
-        let is_unsigned = self.kind == Kind::Unsigned;
-        let Some(reader) = &mut self.reader else { return Ok(None) };
-        Ok(match reader {
-            ColumnReader::ByteArrayColumnReader(reader) => one(reader)?.map(|text| text.map(Cell::Text)),
-            ColumnReader::Int32ColumnReader(reader) => {
-                value(
-                    one(reader)?,
-                    |number: i32| {
-                        if is_unsigned { number.cast_unsigned().into() } else { number.into() }
-                    },
-                )
-            }
-            ColumnReader::Int64ColumnReader(reader) => {
-                value(
-                    one(reader)?,
-                    |number: i64| {
-                        if is_unsigned { number.cast_unsigned().into() } else { number.into() }
-                    },
-                )
-            }
-            // As 0.1 is meant by a float that is next to 0.1.
-            ColumnReader::FloatColumnReader(reader) => {
-                value(one(reader)?, |number: f32| number.to_string().parse::<f64>().map_or(Value::Null, Value::from))
-            }
-            ColumnReader::DoubleColumnReader(reader) => value(one(reader)?, |number: f64| number.into()),
-            ColumnReader::BoolColumnReader(reader) => value(one(reader)?, |flag: bool| flag.into()),
-            ColumnReader::Int96ColumnReader(_) | ColumnReader::FixedLenByteArrayColumnReader(_) => None,
-        }
-        .map(|cell| cell.unwrap_or(Cell::Value(Value::Null))))
+    /// The entries of the next row, of each leaf; `None` after the last of the row group. One row at a time: texts that
+    /// are stored as differences can be as long as a page each.
+    pub(super) fn read(&mut self) -> ParquetResult<Option<Vec<Entries>>> {
+        self.leaves.iter_mut().map(Leaf::read).collect()
     }
 }
 
-fn value<T>(read: Option<Option<T>>, value: impl FnOnce(T) -> Value) -> Option<Option<Cell>> {
-    read.map(|read| read.map(|read| Cell::Value(value(read))))
+impl Leaf {
+    /// Whether a row may have no value, and whether it may have several.
+    pub(super) fn levels(&self) -> (bool, bool) {
+        (self.descriptor.max_def_level() > 0, self.descriptor.max_rep_level() > 0)
+    }
+
+    /// Begins with the pages of a row group.
+    pub(super) fn open(&mut self, pages: Pages) {
+        let pages = pages.counting(Arc::clone(&self.left));
+        self.reader = Some(get_column_reader(Arc::clone(&self.descriptor), Box::new(pages)));
+    }
+
+    fn read(&mut self) -> ParquetResult<Option<Entries>> {
+        self.left.store(MAX_ROW_VALUES, Ordering::Relaxed);
+        let (is_unsigned, is_json) = (self.kind == Kind::Unsigned, self.kind == Kind::Json);
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        let text = |text| if is_json { Cell::Json(text) } else { Cell::Text(text) };
+        match reader {
+            ColumnReader::ByteArrayColumnReader(reader) => row(reader, text),
+            ColumnReader::Int32ColumnReader(reader) => row(reader, |number: i32| {
+                Cell::Value(if is_unsigned { number.cast_unsigned().into() } else { number.into() })
+            }),
+            ColumnReader::Int64ColumnReader(reader) => row(reader, |number: i64| {
+                Cell::Value(if is_unsigned { number.cast_unsigned().into() } else { number.into() })
+            }),
+            // As 0.1 is meant by a float that is next to 0.1.
+            ColumnReader::FloatColumnReader(reader) => row(reader, |number: f32| {
+                Cell::Value(number.to_string().parse::<f64>().map_or(Value::Null, Value::from))
+            }),
+            ColumnReader::DoubleColumnReader(reader) => row(reader, |number: f64| Cell::Value(number.into())),
+            ColumnReader::BoolColumnReader(reader) => row(reader, |flag: bool| Cell::Value(flag.into())),
+            ColumnReader::Int96ColumnReader(_) | ColumnReader::FixedLenByteArrayColumnReader(_) => Ok(None),
+        }
+    }
 }
 
-/// The next value, or that there is none in this row; `None` at the end.
-fn one<T: DataType>(reader: &mut ColumnReaderImpl<T>) -> ParquetResult<Option<Option<T::T>>> {
-    let (mut levels, mut values) = (Vec::with_capacity(1), Vec::with_capacity(1));
-    let (rows, _, _) = reader.read_records(1, Some(&mut levels), None, &mut values)?;
-    Ok((rows > 0).then(|| values.pop()))
+/// The entries of the next row; `None` at the end.
+fn row<T: DataType>(reader: &mut ColumnReaderImpl<T>, cell: impl Fn(T::T) -> Cell) -> ParquetResult<Option<Entries>> {
+    let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    let (rows, _, levels) = reader.read_records(1, Some(&mut defined), Some(&mut repeated), &mut values)?;
+    if rows == 0 {
+        return Ok(None);
+    }
+    // Without optional fields on the way there are no levels.
+    if defined.is_empty() {
+        defined = vec![0; levels.max(values.len())];
+    }
+    let cells = values.into_iter().map(cell).collect::<Vec<_>>().into_iter();
+    Ok(Some(Entries { defined, repeated, cells, next: 0 }))
 }

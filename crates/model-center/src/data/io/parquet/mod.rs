@@ -1,12 +1,13 @@
 //! Rows of Parquet files, one in memory at a time, and the pages that they are in.
 //!
-//! Defines [`ParquetRows`]. `compact` checks footers and reads the headers of pages, `pages` reads and decompresses
-//! pages, `delta` bounds the lengths of texts in them; the library parses footers and decodes values. A panic of it is
-//! an error of the file. Called by [`super::record_reader`] and by [`crate::corpus::text`].
+//! Defines [`ParquetRows`]. `columns` has the columns, `nested` their lists and structures; `compact` checks footers and
+//! reads the headers of pages, `pages` reads and decompresses pages, `delta` bounds the lengths of texts in them; the
+//! library parses footers and decodes values. A panic of it is an error of the file. Called by [`super::record_reader`] and by [`crate::corpus::text`].
 
 mod columns;
 mod compact;
 mod delta;
+mod nested;
 mod pages;
 
 use std::fs::File;
@@ -24,9 +25,11 @@ use serde_json::{Map, Value};
 
 use self::columns::{Cell, Column};
 use self::compact::check_footer;
+use self::nested::{Entries, Fault};
 use self::pages::{PageTooLong, Pages};
 use super::input::{TextEncoding, file_error, of_data};
 use super::lines::Flaw;
+use super::record::Unread;
 use crate::file::open_regular;
 use crate::{Error, Result};
 
@@ -44,7 +47,7 @@ const MIN_PAGE_LIMIT: usize = 1 << 26;
 pub(crate) struct Wanted<'a> {
     /// A column that must be there, of text.
     pub(crate) text: Option<&'a str>,
-    /// Whether the other columns of texts, numbers and truth values are read too.
+    /// Whether the other columns are read too.
     pub(crate) others: bool,
 }
 
@@ -55,6 +58,7 @@ pub(crate) struct ParquetRows {
     length: u64,
     metadata: ParquetMetaData,
     columns: Vec<Column>,
+    unread: Vec<Unread>,
     encoding: TextEncoding,
     /// Bytes of a text.
     most: usize,
@@ -94,13 +98,14 @@ impl ParquetRows {
         let Some(rows) = rows else {
             return Err(damaged(path, "the rows of its groups do not add up to the rows of the file"));
         };
-        let columns = columns::choose(path, metadata.file_metadata().schema_descr(), wanted)?;
+        let (columns, unread) = columns::choose(path, metadata.file_metadata().schema_descr(), wanted)?;
         Ok(ParquetRows {
             path: path.to_owned(),
             file: Arc::new(file),
             length,
             metadata,
             columns,
+            unread,
             encoding,
             most,
             read: Arc::clone(read),
@@ -115,6 +120,11 @@ impl ParquetRows {
     /// The file being read.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Columns of the file that are left out of rows.
+    pub(crate) fn unread(&self) -> &[Unread] {
+        &self.unread
     }
 
     /// The number of the row that was read last, from 1.
@@ -138,16 +148,20 @@ impl ParquetRows {
             let Some(column) = self.columns.get_mut(at) else { break };
             let name = column.name().to_owned();
             let read = catch(|| column.read());
-            let cell = self.outcome(read)?.ok_or_else(|| {
+            let entries = self.outcome(read)?.ok_or_else(|| {
                 let reason = format!(
                     "the column {name:?} has fewer rows than the footer states: it ends before row {}",
                     self.row
                 );
                 damaged(&self.path, reason)
             })?;
-            match self.value(cell) {
+            match self.value(at, entries) {
                 Ok(value) => drop(fields.insert(name, value)),
-                Err(reason) => {
+                Err(Fault::Broken) => {
+                    let reason = format!("the values of column {name:?} contradict each other in row {}", self.row);
+                    return Err(damaged(&self.path, reason));
+                }
+                Err(Fault::Unusable(reason)) => {
                     let place = format!("{}, row {}", self.path.display(), self.row);
                     let fix = "correct the text, or leave the row out";
                     flaw.get_or_insert(Error::data(place, format!("the text in column {name:?} {reason}"), fix));
@@ -173,28 +187,27 @@ impl ParquetRows {
             return Ok(true);
         }
         for column in &mut self.columns {
-            let chunk = group.columns().get(column.leaf());
-            let range = chunk.and_then(|chunk| {
-                let dictionary = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
-                let start = u64::try_from(dictionary.unwrap_or(chunk.data_page_offset())).ok()?;
-                let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
-                (end <= self.length).then_some((start, end))
-            });
-            let (Some(chunk), Some(range)) = (chunk, range) else {
-                let reason = format!("the footer places column {:?} outside of the file", column.name());
-                return Err(damaged(&self.path, reason));
-            };
-            if chunk.file_path().is_some() {
-                let reason = format!("column {:?} is in another file", column.name());
-                return Err(Error::data(
-                    self.path.display().to_string(),
-                    reason,
-                    "write a file with all of its columns",
-                ));
+            let name = column.name().to_owned();
+            for leaf in column.leaves() {
+                let chunk = group.columns().get(leaf.number);
+                let range = chunk.and_then(|chunk| {
+                    let dictionary = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
+                    let start = u64::try_from(dictionary.unwrap_or(chunk.data_page_offset())).ok()?;
+                    let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
+                    (end <= self.length).then_some((start, end))
+                });
+                let (Some(chunk), Some(range)) = (chunk, range) else {
+                    let reason = format!("the footer places column {name:?} outside of the file");
+                    return Err(damaged(&self.path, reason));
+                };
+                if chunk.file_path().is_some() {
+                    let (place, reason) =
+                        (self.path.display().to_string(), format!("column {name:?} is in another file"));
+                    return Err(Error::data(place, reason, "write a file with all of its columns"));
+                }
+                let most = self.most.max(MIN_PAGE_LIMIT);
+                leaf.open(Pages::new(Arc::clone(&self.file), range, chunk.compression(), most, leaf.levels()));
             }
-            let most = self.most.max(MIN_PAGE_LIMIT);
-            let pages = Pages::new(Arc::clone(&self.file), range, chunk.compression(), most, column.is_optional());
-            column.open(pages);
         }
         Ok(true)
     }
@@ -212,17 +225,36 @@ impl ParquetRows {
         Ok(())
     }
 
-    fn value(&self, cell: Cell) -> std::result::Result<Value, String> {
-        let bytes = match cell {
-            Cell::Value(value) => return Ok(value),
-            Cell::Text(bytes) => bytes,
+    /// The value of a column in a row. Bytes of its texts, and its values, are counted against the limit.
+    fn value(&self, at: usize, mut entries: Vec<Entries>) -> std::result::Result<Value, Fault> {
+        let column = self.columns.get(at).ok_or(Fault::Broken)?;
+        let mut left = self.most;
+        let mut count = |bytes: usize| match left.checked_sub(bytes) {
+            Some(rest) => {
+                left = rest;
+                Ok(())
+            }
+            None => Err(Fault::Unusable(format!("is longer than {} bytes", self.most))),
         };
-        let bytes = bytes.data();
-        if bytes.len() > self.most {
-            return Err(format!("is longer than {} bytes", self.most));
-        }
+        let value = column.node.value(&mut entries, &mut |cell| match cell {
+            None => count(1).map(|()| Value::Null),
+            Some(Cell::Value(value)) => count(1).map(|()| value),
+            Some(Cell::Text(bytes)) => {
+                count(bytes.data().len())?;
+                self.text(bytes.data()).map(Value::from).map_err(Fault::Unusable)
+            }
+            Some(Cell::Json(bytes)) => {
+                count(bytes.data().len())?;
+                let text = self.text(bytes.data()).map_err(Fault::Unusable)?;
+                serde_json::from_str(&text).map_err(|error| Fault::Unusable(format!("is not JSON: {error}")))
+            }
+        })?;
+        if entries.iter().all(Entries::is_used) { Ok(value) } else { Err(Fault::Broken) }
+    }
+
+    fn text(&self, bytes: &[u8]) -> std::result::Result<String, String> {
         match (self.encoding, std::str::from_utf8(bytes)) {
-            (TextEncoding::Latin1, _) => Ok(bytes.iter().map(|byte| char::from(*byte)).collect::<String>().into()),
+            (TextEncoding::Latin1, _) => Ok(bytes.iter().map(|byte| char::from(*byte)).collect()),
             (TextEncoding::Utf8, Ok(text)) => Ok(text.into()),
             (TextEncoding::Utf8, Err(error)) => {
                 let byte = bytes.get(error.valid_up_to()).copied().unwrap_or_default();

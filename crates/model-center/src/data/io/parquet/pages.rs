@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parquet::basic::{Compression, Encoding};
 use parquet::column::page::{Page, PageMetadata, PageReader};
@@ -21,6 +22,9 @@ const MAX_HEADER_BYTES: usize = 1 << 24;
 const FIRST_HEADER_BYTES: usize = 1 << 12;
 /// Lengths of texts that are stored as differences take next to no room, and 4 bytes each in memory.
 const MAX_DELTAS: u32 = 1 << 24;
+
+/// Values of the pages that a row is in. Writers have about a million of them in a page.
+pub(super) const MAX_ROW_VALUES: u64 = 1 << 25;
 
 /// A page that is larger than allowed.
 #[derive(Debug, thiserror::Error)]
@@ -39,14 +43,28 @@ pub(super) struct Pages {
     codec: Compression,
     /// Bytes of a page.
     most: usize,
-    /// Whether definition levels precede the values.
+    /// Whether definition and repetition levels precede the values.
     is_optional: bool,
+    is_repeated: bool,
+    /// How many values the pages of the present row may still have.
+    left: Arc<AtomicU64>,
 }
 
 impl Pages {
     /// The pages between two positions within the file.
-    pub(super) fn new(file: Arc<File>, (at, end): (u64, u64), codec: Compression, most: usize, optional: bool) -> Self {
-        Pages { file, at, end, codec, most, is_optional: optional }
+    pub(super) fn new(
+        file: Arc<File>,
+        (at, end): (u64, u64),
+        codec: Compression,
+        most: usize,
+        (is_optional, is_repeated): (bool, bool),
+    ) -> Self {
+        Pages { file, at, end, codec, most, is_optional, is_repeated, left: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
+
+    /// Counts the values of its pages down, to an end.
+    pub(super) fn counting(self, left: Arc<AtomicU64>) -> Self {
+        Pages { left, ..self }
     }
 
     fn header(&self) -> Result<PageHeader, ParquetError> {
@@ -68,31 +86,46 @@ impl Pages {
         Ok(bytes)
     }
 
-    fn next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+    /// The header of the next page with values and where it begins; those without are passed.
+    fn next_header(&mut self) -> Result<Option<(PageHeader, u64)>, ParquetError> {
         while self.at < self.end {
             let header = self.header()?;
             let start = self.at + header.length as u64;
             let end = start.checked_add(header.stored_bytes as u64).filter(|end| *end <= self.end);
-            self.at = end.ok_or_else(|| damaged("a page is longer than its column"))?;
+            let end = end.ok_or_else(|| damaged("a page is longer than its column"))?;
             let has_values = match header.content {
                 PageContent::Data { values, .. } | PageContent::DataV2 { values, .. } => values > 0,
                 PageContent::Dictionary { .. } => true,
                 PageContent::Other => false,
             };
-            if !has_values {
-                continue;
+            if has_values {
+                return Ok(Some((header, start)));
             }
-            let bytes = header.plain_bytes.max(header.stored_bytes);
-            if bytes > self.most {
-                return Err(external(PageTooLong { bytes, most: self.most }));
-            }
-            let stored = self.read(start, header.stored_bytes)?;
-            if header.checksum.is_some_and(|checksum| checksum != crc32fast::hash(&stored)) {
-                return Err(damaged("a page does not have the contents of its checksum"));
-            }
-            return self.page(header, stored).map(Some);
+            self.at = end;
         }
         Ok(None)
+    }
+
+    fn next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let Some((header, start)) = self.next_header()? else { return Ok(None) };
+        self.at = start + header.stored_bytes as u64;
+        let bytes = header.plain_bytes.max(header.stored_bytes);
+        if bytes > self.most {
+            return Err(external(PageTooLong { bytes, most: self.most }));
+        }
+        // Levels of lists take next to no room in a page, and some bytes each in memory.
+        if let (true, PageContent::Data { values, .. } | PageContent::DataV2 { values, .. }) =
+            (self.is_repeated, header.content)
+        {
+            let left = self.left.load(Ordering::Relaxed).checked_sub(u64::from(values));
+            let left = left.ok_or_else(|| ParquetError::NYI("the pages of a row have too many values".into()))?;
+            self.left.store(left, Ordering::Relaxed);
+        }
+        let stored = self.read(start, header.stored_bytes)?;
+        if header.checksum.is_some_and(|checksum| checksum != crc32fast::hash(&stored)) {
+            return Err(damaged("a page does not have the contents of its checksum"));
+        }
+        self.page(header, stored).map(Some)
     }
 
     fn page(&self, header: PageHeader, stored: Vec<u8>) -> Result<Page, ParquetError> {
@@ -113,15 +146,21 @@ impl Pages {
             }
             PageContent::Data { values, encoding, level_encoding } => {
                 let buf = unpack(self.codec, &stored, header.plain_bytes)?;
-                let levels = match (self.is_optional, known(level_encoding)?) {
-                    (false, _) => 0,
-                    (true, Encoding::RLE) => {
-                        let length = buf.first_chunk().ok_or_else(contradiction)?;
-                        4 + u32::from_le_bytes(*length) as usize
-                    }
-                    (true, _) => (values as usize).div_ceil(8),
-                };
-                let encoded = buf.get(levels..).ok_or_else(contradiction)?;
+                // Repetition levels come first, in their present encoding.
+                let mut encoded = buf.as_slice();
+                for (has_levels, encoding) in
+                    [(self.is_repeated, Encoding::RLE), (self.is_optional, known(level_encoding)?)]
+                {
+                    let levels = match (has_levels, encoding) {
+                        (false, _) => 0,
+                        (true, Encoding::RLE) => {
+                            let length = encoded.first_chunk().ok_or_else(contradiction)?;
+                            4 + u32::from_le_bytes(*length) as usize
+                        }
+                        (true, _) => (values as usize).div_ceil(8),
+                    };
+                    encoded = encoded.get(levels..).ok_or_else(contradiction)?;
+                }
                 let encoding = known(encoding)?;
                 check_deltas(encoding, encoded, values)?;
                 Page::DataPage {
@@ -254,7 +293,13 @@ impl PageReader for Pages {
         self.next_page()
     }
 
-    // The library asks for these where it skips rows, or reads lists.
+    // A row that is a list may go on in the next page, unless that page is of the newer form.
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        let next = self.next_header()?;
+        Ok(next.is_none_or(|(header, _)| matches!(header.content, PageContent::DataV2 { .. })))
+    }
+
+    // The library asks for these where it skips rows.
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
         Err(ParquetError::NYI("pages are read in order".into()))
     }

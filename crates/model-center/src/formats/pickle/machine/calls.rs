@@ -55,27 +55,76 @@ impl Machine<'_, '_> {
         if self.keeps {
             return self.make(Value::Call(Box::new(Call { callee, arguments, state: None })));
         }
+        match self.meaning(callee)? {
+            Meaning::OfClass => self.of_class(arguments),
+            meaning => self.call(meaning, callee, arguments),
+        }
+    }
+
+    /// What calling a value gives, if that is known.
+    fn meaning(&self, callee: Id) -> Result<Meaning> {
         let Some(Value::Global(global)) = value(&self.values, callee) else {
             return self.damaged(format!("REDUCE calls {}, which cannot be called", describe(&self.values, callee)));
         };
-        let Some(Value::Tuple(given)) = value(&self.values, arguments) else {
-            return self.damaged("REDUCE without a tuple of arguments");
-        };
-        let first = given.first().copied();
         match global.meaning() {
+            Some(meaning) => Ok(meaning),
             None => self.refused(format!("REDUCE calls the global {global}, which is not read")),
-            Some(Meaning::Tensor) => self.make(Value::Tensor(arguments)),
-            Some(Meaning::Parameter) => match first.map(|id| (id, value(&self.values, id))) {
+        }
+    }
+
+    fn arguments(&self, arguments: Id) -> Result<&[Id]> {
+        match value(&self.values, arguments) {
+            Some(Value::Tuple(given)) => Ok(given),
+            _ => self.damaged("REDUCE without a tuple of arguments"),
+        }
+    }
+
+    /// `_rebuild_from_type_v2(function, class, arguments, state)`: a tensor with attributes of Python, which have no
+    /// effect. Other classes may mean anything, such as one rank's part of a tensor.
+    fn of_class(&mut self, arguments: Id) -> Result<()> {
+        let &[function, class, inner, ..] = self.arguments(arguments)? else {
+            return self.damaged("REDUCE makes an object of a class without a function, a class and arguments");
+        };
+        match value(&self.values, class) {
+            Some(Value::Global(class)) if class.is_tensor_class() => {}
+            Some(Value::Global(class)) => return self.other_class(class),
+            _ => return self.damaged(format!("REDUCE makes an object of {}, no class", describe(&self.values, class))),
+        }
+        match self.meaning(function)? {
+            meaning @ (Meaning::Tensor | Meaning::Parameter) => self.call(meaning, function, inner),
+            _ => self.damaged(format!("REDUCE makes a tensor by calling {}", describe(&self.values, function))),
+        }
+    }
+
+    fn other_class<T>(&self, class: &Global) -> Result<T> {
+        let what = match class.sharded() {
+            Some(fix) => {
+                let reason = format!("it holds a {class}, one rank's part of a tensor that several ranks share");
+                return Err(self.input.refused_for(self.at, reason, fix));
+            }
+            None => format!("REDUCE makes a tensor of the class {class}, which is not read"),
+        };
+        self.refused(what)
+    }
+
+    fn call(&mut self, meaning: Meaning, callee: Id, arguments: Id) -> Result<()> {
+        let first = self.arguments(arguments)?.first().copied();
+        match meaning {
+            Meaning::Tensor => self.make(Value::Tensor(arguments)),
+            Meaning::Parameter => match first.map(|id| (id, value(&self.values, id))) {
                 Some((id, Some(Value::Tensor(_)))) => self.push(id),
-                _ => self.damaged(format!("REDUCE calls the global {global} on something that is not a tensor")),
+                _ => {
+                    let callee = describe(&self.values, callee);
+                    self.damaged(format!("REDUCE calls {callee} on something that is not a tensor"))
+                }
             },
-            Some(Meaning::Plain) => self.make(Value::Foreign(callee)),
-            Some(Meaning::Namespace) => self.make(Value::Namespace(Id::of_index(NOTHING))),
-            Some(Meaning::Shape) => match first.map(|id| (id, value(&self.values, id))) {
+            Meaning::Plain | Meaning::OfClass => self.make(Value::Foreign(callee)),
+            Meaning::Namespace => self.make(Value::Namespace(Id::of_index(NOTHING))),
+            Meaning::Shape => match first.map(|id| (id, value(&self.values, id))) {
                 Some((id, Some(Value::Tuple(_)))) => self.push(id),
                 _ => self.make(Value::Foreign(callee)),
             },
-            Some(Meaning::Dictionary) => {
+            Meaning::Dictionary => {
                 let pairs = first.map_or_else(|| Ok(Vec::new()), |list| self.pairs(list))?;
                 self.count(2 * pairs.len())?;
                 self.make(Value::Dict(pairs))
@@ -113,7 +162,7 @@ impl Machine<'_, '_> {
         };
         match global.meaning() {
             Some(Meaning::Dictionary) => self.make(Value::Dict(Vec::new())),
-            Some(Meaning::Tensor | Meaning::Parameter) => {
+            Some(Meaning::Tensor | Meaning::Parameter | Meaning::OfClass) => {
                 self.damaged(format!("{} of the global {global}, which is not a class", opcode::name(code)))
             }
             Some(Meaning::Namespace) => self.make(Value::Namespace(Id::of_index(NOTHING))),

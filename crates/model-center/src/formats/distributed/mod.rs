@@ -1,0 +1,31 @@
+//! PyTorch's distributed checkpoints: tensors in parts, in files of several ranks.
+//!
+//! - `metadata`: the file `.metadata`, which tells where each part of each tensor is.
+//! - `sharded`: the files of `HuggingFaceStorageWriter`, safetensors whose headers tell it.
+//! - `names`: which tensors are the model's, and what they are called without what is around it.
+//! - `parts`: whether parts make a tensor, and the values of a range of it.
+//! - `weights`: [`DistributedWeights`], the tensors of a directory.
+//!
+//! FSDP, `accelerate`, torchtitan and others save with `torch.distributed.checkpoint`: each rank writes its parts into
+//! files `__RANK_NUMBER.distcp`, one file of `torch.save` after the other, and rank 0 writes the pickle `.metadata`.
+//! Parts are along any axes, from any number of ranks; a tensor that every rank has is written once. Nothing in the
+//! files is run, see [`super::pickle`]. Called by [`super::weights`].
+
+mod metadata;
+mod names;
+mod parts;
+mod sharded;
+mod weights;
+
+use std::path::Path;
+
+pub(super) use names::MEGATRON_CORE_FIX;
+pub use weights::DistributedWeights;
+
+/// The file that lists tensors and their parts.
+pub(super) const METADATA_FILE: &str = ".metadata";
+
+/// Whether a directory is such a checkpoint.
+pub fn is_distributed(directory: &Path) -> bool {
+    directory.join(METADATA_FILE).is_file() || sharded::has_files(directory)
+}
