@@ -95,6 +95,7 @@ def clients(check, server):
 
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     check("the client lists the model", [model.id for model in client.models.list()] == [NAME])
+    check("and finds it by its name", client.models.retrieve(NAME).id == NAME)
     messages = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
     settings = dict(model=NAME, messages=messages, max_tokens=40, temperature=0)
     whole = client.chat.completions.create(**settings)
@@ -119,7 +120,7 @@ def clients(check, server):
     check("streamed completions are the whole", texts == [choice.text for choice in whole.choices])
     check("two samples differ", texts[0] != texts[1])
     for error, settings in [(NotFoundError, dict(model="other", prompt="a")),
-                            (BadRequestError, dict(model=NAME, prompt="a", logit_bias={"5": 1}))]:
+                            (BadRequestError, dict(model=NAME, prompt="a", suffix="b"))]:
         try:
             client.completions.create(**settings)
             check(f"{error.__name__} is raised", False)

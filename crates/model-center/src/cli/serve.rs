@@ -8,7 +8,7 @@ use crate::file::printable;
 use crate::generate::{GenerationConfig, GenerationSetup};
 use crate::model::{OpenOptions, OpenedModel, Registry, SentenceEncoder, TextHead};
 use crate::run::{ExitStatus, StopFlag, listen};
-use crate::serve::{ModelServer, ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
+use crate::serve::{ModelServer, ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions, ToolForm};
 use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
 use bmtrain_core::wrap::Counting;
@@ -48,6 +48,9 @@ pub struct Options {
     /// The name of the model in requests and responses; by default the name of its directory.
     #[arg(long, value_name = "NAME")]
     pub served_name: Option<String>,
+    /// The form of the model's tool calls; by default the one of its chat template.
+    #[arg(long, value_enum, value_name = "FORM", conflicts_with = "embeddings")]
+    pub tool_form: Option<ToolForm>,
     /// The address to listen on. Any but a loopback address requires a token.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: IpAddr,
@@ -219,6 +222,7 @@ fn prepare(
         // A hub's cache has the name in the argument; its directories are named by commits.
         Path::new(&options.model).file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into())
     });
+    let created = ServedModel::time_of(directory);
     let generates = match options.embeddings {
         true => None,
         false => match check(TextHead::CausalLm) {
@@ -245,8 +249,8 @@ fn prepare(
         setup.open_tokenizer(false)?;
         setup.open_chat_template(options.chat_template.as_deref())?;
         let config = GenerationConfig::from_directory(directory, info.vocab_size)?;
-        let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config }));
-        return Ok((ServedModel { name, kind }, TextHead::CausalLm));
+        let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config, tool_form: options.tool_form }));
+        return Ok((ServedModel { name, created, kind }, TextHead::CausalLm));
     }
     let opened = check(TextHead::None)?;
     note(&opened)?;
@@ -255,5 +259,5 @@ fn prepare(
     tokenizer.require_rows(vocab_size)?;
     let sentences = SentenceEncoder::from_directory(directory)?.within(opened.model.info().max_length);
     let kind = ServedKind::Encoder(ServedEncoder { tokenizer, sentences, vocab_size });
-    Ok((ServedModel { name, kind }, TextHead::None))
+    Ok((ServedModel { name, created, kind }, TextHead::None))
 }

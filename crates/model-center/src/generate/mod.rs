@@ -5,10 +5,12 @@
 //! the processing of logits ([`RepetitionPenalty`], [`suppress`]) and what ends a sequence; [`TextStream`] decodes
 //! tokens as they are generated. [`GenerationSetup`] is the part of opening that needs no weights: tokenizer, chat
 //! template, encoding of prompts, and [`GenerationSettings`], the options of a caller over the
-//! directory's [`GenerationConfig`].
+//! directory's [`GenerationConfig`]. A [`Constraint`] makes texts be of a form: a regular expression, or JSON of a
+//! schema.
 
 mod beam;
 mod config;
+mod constraint;
 mod generator;
 mod logits;
 mod options;
@@ -34,6 +36,7 @@ pub(crate) use {
 
 pub use beam::{BeamOptions, Beams, Hypothesis, Patience};
 pub use config::{GenerationConfig, Setting};
+pub use constraint::{Constraint, Grammar, TokenTexts};
 pub use generator::Generator;
 pub use logits::{RepetitionPenalty, argmax, force_token, log_softmax, repeated_ngrams, suppress};
 pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, TextChunk};

@@ -1,11 +1,13 @@
 //! Options of generation and generated sequences.
 
 use super::beam::BeamOptions;
+use super::constraint::Constraint;
 use super::logits::RepetitionPenalty;
 use super::sampling::Sampling;
 use super::stream::check_stop_strings;
 use crate::model::ModelInfo;
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// The most sequences of a prompt; a larger number is most likely a mistake, and exhausts the memory.
 pub(super) const MAX_SEQUENCES: usize = 1024;
@@ -59,6 +61,14 @@ pub struct GenerateOptions {
     pub prefix: Vec<u32>,
     /// Whether attention is bidirectional over the prompt, for a model that supports it.
     pub is_context: bool,
+    /// Subtracted from the logits of tokens that were generated, whatever the number of times.
+    pub presence_penalty: f32,
+    /// Subtracted from the logits of tokens for each time that they were generated.
+    pub frequency_penalty: f32,
+    /// Added to the logits of tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The form of every text.
+    pub constraint: Option<Arc<Constraint>>,
 }
 
 impl Default for GenerateOptions {
@@ -79,6 +89,10 @@ impl Default for GenerateOptions {
             decoder_start_token: None,
             prefix: Vec::new(),
             is_context: false,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            constraint: None,
         }
     }
 }
@@ -115,6 +129,15 @@ impl GenerateOptions {
             return Err(Error::argument("no_repeat", "n-grams of no token", "leave it out, or give 1 or more"));
         }
         self.penalty.validate()?;
+        let numbers = [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)];
+        let biases = self.logit_bias.iter().map(|(_, bias)| ("logit_bias", *bias));
+        if let Some((name, number)) = numbers.into_iter().chain(biases).find(|(_, number)| !number.is_finite()) {
+            return Err(Error::argument(name, format!("{number} is not a finite number"), "give one, or 0 for none"));
+        }
+        if self.constraint.is_some() && !self.stop_strings.is_empty() {
+            let reason = "a text of a form ends where the form does, and a stop string would cut it";
+            return Err(Error::argument("stop", reason, "leave it out"));
+        }
         check_stop_strings(&self.stop_strings)
     }
 
@@ -143,6 +166,7 @@ impl GenerateOptions {
             ("prefix", self.prefix.clone()),
             ("forced_bos", single(&self.forced_bos)),
             ("forced_eos", single(&self.forced_eos)),
+            ("logit_bias", self.logit_bias.iter().map(|(token, _)| *token).collect()),
             ("decoder_start_token", single(&self.decoder_start_token)),
         ];
         for (name, tokens) in tokens {
@@ -164,15 +188,18 @@ pub enum FinishReason {
     StopString,
     /// The most tokens, or the model's longest sequence.
     Length,
+    /// The form of texts: nothing may follow.
+    Complete,
 }
 
 impl FinishReason {
-    /// `token`, `stop` or `length`.
+    /// `token`, `stop`, `length` or `complete`.
     pub fn name(self) -> &'static str {
         match self {
             FinishReason::EndToken => "token",
             FinishReason::StopString => "stop",
             FinishReason::Length => "length",
+            FinishReason::Complete => "complete",
         }
     }
 }

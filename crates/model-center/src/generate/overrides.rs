@@ -1,7 +1,8 @@
 //! [`GenerationOverrides`], the settings of a caller and of the command line.
 
-use super::{GenerationConfig, Patience};
+use super::{Constraint, GenerationConfig, Patience};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// The origin of a setting that neither the caller nor the directory states.
 pub(super) const DEFAULT: &str = "default";
@@ -80,6 +81,9 @@ pub struct GenerationOverrides {
     /// Forbidden tokens besides the directory's.
     #[cfg_attr(feature = "cli", arg(skip))]
     pub forbidden: Vec<u32>,
+    /// The form of every text; stop strings of the directory do not cut it.
+    #[cfg_attr(feature = "cli", arg(skip))]
+    pub constraint: Option<Arc<Constraint>>,
     /// See [`GenerateOptions::prefix`](super::GenerateOptions::prefix).
     #[cfg_attr(feature = "cli", arg(skip))]
     pub prefix: Option<Vec<u32>>,

@@ -20,10 +20,10 @@ pub(super) struct DecodeRequest<'a> {
 }
 
 impl DecodeRequest<'_> {
-    /// Process the logits `[V]` of the next token of a row: penalty, n-grams, forbidden and forced tokens.
-    pub(super) fn process_logits(&self, prompt: usize, tokens: &[u32], logits: &mut [f32]) {
+    /// Process the logits `[V]` of the next token of a row, see [`GenerateOptions::process_logits`].
+    pub(super) fn process_logits(&self, prompt: usize, tokens: &[u32], logits: &mut [f32]) -> Result<()> {
         let before = self.decoder_prompt.as_ref().unwrap_or(&self.prompts[prompt]);
-        self.options.process_logits((before, tokens), self.limits[prompt], logits);
+        self.options.process_logits((before, tokens), self.limits[prompt], logits)
     }
 }
 
@@ -59,7 +59,7 @@ impl<'a> Rows<'a> {
         let mut rows = Vec::new();
         for prompt in 0..request.prompts.len() {
             for sequence in 0..texts {
-                let generated = Sequence::new(request.tokenizer, &request.options.stop_strings)?;
+                let generated = Sequence::new(request.tokenizer, &request.options.stop_strings, Vec::new())?;
                 rows.push(Row { prompt, sequence, generated, text: String::new() });
             }
         }
@@ -69,7 +69,7 @@ impl<'a> Rows<'a> {
     /// The next token of a row.
     fn next(&self, row: &Row<'_>, logits: &mut [f32]) -> Result<u32> {
         let (prompt, position) = (self.request.first + row.prompt as u64, row.generated.tokens.len());
-        self.request.process_logits(row.prompt, &row.generated.tokens, logits);
+        self.request.process_logits(row.prompt, &row.generated.tokens, logits)?;
         let index = prompt * self.texts as u64 + row.sequence as u64;
         let token = self.sampler.choose(logits, index, position);
         token.ok_or_else(|| no_possible_token(format!("prompt {prompt}, token {position}")))
@@ -78,8 +78,8 @@ impl<'a> Rows<'a> {
 
 impl Row<'_> {
     /// Append a token.
-    fn push(&mut self, token: u32, limit: usize, end_tokens: &[u32], on_text: OnText<'_>) -> Result<()> {
-        let text = self.generated.push(token, limit, end_tokens)?;
+    fn push(&mut self, token: u32, limit: usize, options: &GenerateOptions, on_text: OnText<'_>) -> Result<()> {
+        let text = self.generated.push(token, limit, options)?;
         self.emit(&text, on_text)
     }
 
@@ -105,7 +105,7 @@ impl TokenChooser for Rows<'_> {
             };
             let token = self.next(&self.rows[index], &mut row_logits)?;
             let limit = self.request.limits[self.rows[index].prompt];
-            self.rows[index].push(token, limit, &self.request.options.end_tokens, on_text)?;
+            self.rows[index].push(token, limit, self.request.options, on_text)?;
             if self.rows[index].generated.finish_reason.is_none() {
                 active.push(index);
                 next.push((from, token));

@@ -42,8 +42,13 @@ impl TokenChooser for BeamSearches<'_> {
         let reach = 8 + 2 * request.options.stop_strings.iter().map(String::len).max().unwrap_or(0);
         for (prompt, beams) in beams.iter_mut().enumerate() {
             let rows = beams.rows();
-            let mut failure = None;
+            let (mut failure, mut unprocessed) = (None, None);
             let mut stops = |tokens: &[u32]| {
+                match request.options.is_final(tokens) {
+                    Ok(false) => {}
+                    Ok(true) => return true,
+                    Err(error) => failure = Some(error),
+                }
                 if request.options.stop_strings.is_empty() {
                     return false;
                 }
@@ -58,10 +63,14 @@ impl TokenChooser for BeamSearches<'_> {
                     },
                 )
             };
-            let process = |tokens: &[u32], logits: &mut [f32]| request.process_logits(prompt, tokens, logits);
+            let process = |tokens: &[u32], logits: &mut [f32]| {
+                if let Err(error) = request.process_logits(prompt, tokens, logits) {
+                    unprocessed = Some(error);
+                }
+            };
             let own_logits = logits.get_mut(first..first + rows).unwrap_or_default();
             let from = beams.step(own_logits, process, &mut stops);
-            if let Some(failure) = failure {
+            if let Some(failure) = failure.or(unprocessed) {
                 return Err(failure);
             }
             let tokens = (0..from.len()).map(|row| beams.tokens(row).last().copied().unwrap_or(0));
@@ -85,10 +94,11 @@ impl TokenChooser for BeamSearches<'_> {
             for (sequence, found) in found.into_iter().enumerate() {
                 let (text, is_stopped) = Self::text(&request, &found.tokens)?;
                 let ends_text = found.tokens.last().is_some_and(|token| request.options.end_tokens.contains(token));
-                let finish_reason = match (is_stopped, ends_text) {
-                    (true, _) => FinishReason::StopString,
-                    (false, true) => FinishReason::EndToken,
-                    (false, false) => FinishReason::Length,
+                let finish_reason = match () {
+                    () if is_stopped => FinishReason::StopString,
+                    () if ends_text => FinishReason::EndToken,
+                    () if request.options.is_final(&found.tokens)? => FinishReason::Complete,
+                    () => FinishReason::Length,
                 };
                 on_text(TextChunk { prompt, sequence, text: &text })?;
                 texts.push(Generated { tokens: found.tokens, text, score: Some(found.score), finish_reason });

@@ -3,6 +3,7 @@
 //! Defines [`TokenSampler`], [`Sequence`] and the processing of logits by [`GenerateOptions`]. Used by the batches of
 //! [`super::rows`] and by the server, whose sequences join and leave.
 
+use super::constraint::Progress;
 use super::logits::{argmax, force_token, repeated_ngrams, suppress};
 use super::options::{FinishReason, GenerateOptions, Method};
 use super::sampling::{RandomAddress, Sampling};
@@ -14,8 +15,23 @@ use std::borrow::Cow;
 
 impl GenerateOptions {
     /// Processes the logits `[V]` of the token after `before` and the generated `tokens`, at most `limit`: penalty,
-    /// n-grams, forbidden and forced tokens.
-    pub(crate) fn process_logits(&self, (before, tokens): (&[u32], &[u32]), limit: usize, logits: &mut [f32]) {
+    /// n-grams, forbidden and forced tokens, and the form of the text.
+    ///
+    /// # Errors
+    /// No token of the vocabulary goes on with a text of the form.
+    pub(crate) fn process_logits(
+        &self,
+        (before, tokens): (&[u32], &[u32]),
+        limit: usize,
+        logits: &mut [f32],
+    ) -> Result<()> {
+        let penalties = (self.presence_penalty, self.frequency_penalty);
+        if penalties != (0.0, 0.0) {
+            subtract_penalties(penalties, tokens, logits);
+        }
+        for (token, bias) in &self.logit_bias {
+            logits.get_mut(*token as usize).into_iter().for_each(|logit| *logit += bias);
+        }
         if self.penalty.factor != 1.0 {
             let before = if self.penalizes_prompt { before } else { &[] };
             let row: Vec<u32> = before.iter().chain(tokens).copied().collect();
@@ -26,15 +42,42 @@ impl GenerateOptions {
             suppress(&repeated_ngrams(&row, size), logits);
         }
         suppress(&self.forbidden, logits);
+        if let Some(constraint) = &self.constraint {
+            constraint.mask(tokens, &self.end_tokens, logits)?;
+        }
         if tokens.len() < self.min_new_tokens {
             suppress(&self.end_tokens, logits);
         }
         if let Some(token) = self.forced_bos.filter(|_| tokens.is_empty() && self.prefix.is_empty()) {
             force_token(token, logits);
         }
-        if let Some(token) = self.forced_eos.filter(|_| tokens.len() + 1 == limit) {
+        // A text of a form ends where the form does.
+        let forced_eos = self.forced_eos.filter(|_| self.constraint.is_none());
+        if let Some(token) = forced_eos.filter(|_| tokens.len() + 1 == limit) {
             force_token(token, logits);
         }
+        Ok(())
+    }
+
+    /// Whether nothing may follow tokens in the form of texts.
+    ///
+    /// # Errors
+    /// As [`GenerateOptions::process_logits`].
+    pub(crate) fn is_final(&self, tokens: &[u32]) -> Result<bool> {
+        match &self.constraint {
+            None => Ok(false),
+            Some(constraint) => Ok(constraint.progress(tokens)? == Progress::Final),
+        }
+    }
+}
+
+/// The penalties of OpenAI's API: for each token that was generated `presence`, and `frequency` for each time.
+fn subtract_penalties((presence, frequency): (f32, f32), tokens: &[u32], logits: &mut [f32]) {
+    let mut tokens = tokens.to_vec();
+    tokens.sort_unstable();
+    for same in tokens.chunk_by(|one, other| one == other) {
+        let logit = same.first().and_then(|token| logits.get_mut(*token as usize));
+        logit.into_iter().for_each(|logit| *logit -= presence + frequency * same.len() as f32);
     }
 }
 
@@ -72,18 +115,20 @@ pub(crate) struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    /// No token yet.
+    /// No token yet. Special tokens that are `kept` appear in the text.
     pub(crate) fn new(
         tokenizer: Option<&'a dyn Tokenizer>,
         stop_strings: impl Into<Cow<'a, [String]>>,
+        kept: Vec<(u32, String)>,
     ) -> Result<Self> {
         let stream = tokenizer.map(|tokenizer| TextStream::new(tokenizer, stop_strings)).transpose()?;
+        let stream = stream.map(|stream| stream.keeping(kept));
         Ok(Sequence { tokens: Vec::new(), stream, finish_reason: None })
     }
 
-    /// Appends a token; returns the text that is certain now. The sequence ends with an end token, a stop string, or
-    /// `limit` tokens.
-    pub(crate) fn push(&mut self, token: u32, limit: usize, end_tokens: &[u32]) -> Result<String> {
+    /// Appends a token; returns the text that is certain now. The sequence ends with an end token, a stop string, where
+    /// its form does, or with `limit` tokens.
+    pub(crate) fn push(&mut self, token: u32, limit: usize, options: &GenerateOptions) -> Result<String> {
         self.tokens.push(token);
         let mut text = String::new();
         if let Some(stream) = &mut self.stream {
@@ -92,8 +137,11 @@ impl<'a> Sequence<'a> {
                 self.finish_reason = Some(FinishReason::StopString);
             }
         }
-        if self.finish_reason.is_none() && end_tokens.contains(&token) {
+        if self.finish_reason.is_none() && options.end_tokens.contains(&token) {
             self.finish_reason = Some(FinishReason::EndToken);
+        }
+        if self.finish_reason.is_none() && options.is_final(&self.tokens)? {
+            self.finish_reason = Some(FinishReason::Complete);
         }
         if self.finish_reason.is_none() && self.tokens.len() >= limit {
             self.finish_reason = Some(FinishReason::Length);

@@ -1,10 +1,14 @@
 //! [`GenerationSettings`]: a caller's options over the model directory's, each with its origin.
 
 use super::overrides::{DEFAULT, GenerationOverrides, Kind, first_given};
-use super::{BeamOptions, GenerateOptions, GenerationConfig, Method, Patience, RepetitionPenalty, Sampling, Setting};
+use super::{
+    BeamOptions, Constraint, GenerateOptions, GenerationConfig, Method, Patience, RepetitionPenalty, Sampling, Setting,
+};
+use crate::file::printable;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::fmt;
+use std::sync::Arc;
 
 /// The most new tokens if neither the caller nor the directory states them.
 const MAX_NEW_TOKENS: usize = 128;
@@ -57,11 +61,25 @@ impl GenerationSettings {
         settings.resolve_repetition(overrides, config)?;
         settings.resolve_tokens(overrides, config, tokenizer, generates_targets);
         settings.resolve_lengths(overrides, config, generates_targets)?;
+        if let Some(constraint) = &overrides.constraint {
+            settings.constrain(constraint, overrides);
+        }
         settings.options.is_context = overrides.is_context;
         if overrides.is_context {
             settings.note("context", "true".into(), overrides.origin);
         }
         Ok(settings)
+    }
+
+    /// Takes the form of texts, which no stop string or least length of the directory may cut or extend.
+    fn constrain(&mut self, constraint: &Arc<Constraint>, overrides: &GenerationOverrides) {
+        self.options.constraint = Some(Arc::clone(constraint));
+        let shown = printable(&format!("{:?}", constraint.grammar()), 100);
+        self.note("constraint", shown, overrides.origin);
+        if overrides.stop_strings.is_empty() && !self.options.stop_strings.is_empty() {
+            self.options.stop_strings.clear();
+            self.not_followed.push("stop_strings, as texts end where their form does".to_owned());
+        }
     }
 
     /// Name the file and field of an invalid option that the directory states.

@@ -215,29 +215,37 @@ impl GenerationSetup {
     }
 
     /// The tokens of a prompt of any length.
-    pub(crate) fn tokens(&self, prompt: &Prompt, place: &str) -> Result<Vec<u32>> {
+    fn tokens(&self, prompt: &Prompt, place: &str) -> Result<Vec<u32>> {
+        Ok(self.tokens_up_to(prompt, place, usize::MAX)?.unwrap_or_default())
+    }
+
+    /// The tokens of a prompt; `None` of one with more than `most`, which is tokenized little further.
+    pub(crate) fn tokens_up_to(&self, prompt: &Prompt, place: &str, most: usize) -> Result<Option<Vec<u32>>> {
         let at_row = |error| match error {
             Error::Data { place: within, reason, fix } => Error::data(format!("{place}, {within}"), reason, fix),
             other => other,
         };
         let ids = match prompt {
-            Prompt::Tokens(ids) => self.cut(ids.clone(), [0, 0]),
-            Prompt::Messages(messages) => self.encode_chat(messages).map_err(at_row)?,
+            Prompt::Tokens(ids) => Some(self.cut(ids.clone(), [0, 0])).filter(|ids| ids.len() <= most),
+            Prompt::Messages(messages) => self.chat_up_to(&ChatRequest::new(messages), most).map_err(at_row)?,
             Prompt::Text(text) => {
                 let text = self.template.as_ref().map_or(text.clone(), |template| template.replacen(PROMPT, text, 1));
                 match self.is_chat {
-                    true => self.encode_chat(&[ChatMessage::new("user", text)]).map_err(at_row)?,
-                    false => self.encode_text(&text)?,
+                    true => {
+                        let messages = [ChatMessage::new("user", text)];
+                        self.chat_up_to(&ChatRequest::new(&messages), most).map_err(at_row)?
+                    }
+                    false => self.encode_text(&text, most)?,
                 }
             }
         };
-        self.check_ids(&ids, place)?;
+        ids.iter().try_for_each(|ids| self.check_ids(ids, place))?;
         Ok(ids)
     }
 
     /// The tokens of a text with the special tokens of the tokenizer's template; for a decoder, without those after the
-    /// text.
-    fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
+    /// text. `None` if they are more than `most`.
+    fn encode_text(&self, text: &str, most: usize) -> Result<Option<Vec<u32>>> {
         let tokenizer =
             self.special_tokenizer.as_ref().or(self.tokenizer.as_ref()).ok_or_else(|| self.no_tokenizer())?;
         let pieces = &tokenizer.template(false).pieces;
@@ -250,16 +258,26 @@ impl GenerationSetup {
         if self.info.generates_targets {
             let specials = pieces.iter().filter(|piece| matches!(piece, TemplateSlot::Special { .. })).count();
             let around = [before.len(), specials.saturating_sub(before.len())];
-            return Ok(self.cut(tokenizer.encode(text, None, None)?.input_ids, around));
+            let ids = self.cut(tokenizer.encode(text, None, None)?.input_ids, around);
+            return Ok(Some(ids).filter(|ids| ids.len() <= most));
         }
         let count = before.len();
-        let mut ids: Vec<u32> = before.into_iter().chain(tokenizer.tokenize(&[text])?.concat()).collect();
+        // A text that is cut is tokenized whole.
+        let is_cut = most == usize::MAX || self.limit.cut.is_some();
+        let of_text = match is_cut {
+            true => tokenizer.tokenize(&[text])?.concat(),
+            false => match tokenizer.tokenize_up_to(text, most.saturating_sub(count))? {
+                Some(ids) => ids,
+                None => return Ok(None),
+            },
+        };
+        let mut ids: Vec<u32> = before.into_iter().chain(of_text).collect();
         if ids.is_empty() {
             // An unconditional sample.
             let special = tokenizer.special_ids();
             ids.extend(special.bos.or(special.eos));
         }
-        Ok(self.cut(ids, [count, 0]))
+        Ok(Some(self.cut(ids, [count, 0])).filter(|ids| ids.len() <= most))
     }
 
     /// At most as many tokens as the limit has, if they may be cut, without those `around` the text.
@@ -283,12 +301,18 @@ impl GenerationSetup {
     /// # Errors
     /// [`Error::Model`] without a tokenizer or chat template; [`Error::Data`] for two system messages.
     pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>> {
+        Ok(self.chat_up_to(&ChatRequest::new(messages), usize::MAX)?.unwrap_or_default())
+    }
+
+    /// The tokens of a conversation with the generation prompt; `None` of one with more than `most`, which is
+    /// tokenized little further.
+    pub(crate) fn chat_up_to(&self, request: &ChatRequest<'_>, most: usize) -> Result<Option<Vec<u32>>> {
         let tokenizer = self.tokenizer.as_deref().ok_or_else(|| self.no_tokenizer())?;
         let chat = self.chat.as_ref().ok_or_else(|| {
             let fix = "use a model that was trained on conversations, or give plain prompts, perhaps with `template`";
             Error::model(self.directory.display().to_string(), "the model has no chat template", fix)
         })?;
-        let mut messages = messages.to_vec();
+        let mut messages = request.messages.to_vec();
         if let Some(system) = &self.system {
             if messages.first().is_some_and(|first| first.role == "system") {
                 let reason = "it is a system message, and `system` is given, too";
@@ -296,7 +320,8 @@ impl GenerationSetup {
             }
             messages.insert(0, ChatMessage::new("system", system.clone()));
         }
-        chat.encode(tokenizer, &ChatRequest { add_generation_prompt: true, ..ChatRequest::new(&messages) })
+        let request = ChatRequest { messages: &messages, add_generation_prompt: true, ..request.clone() };
+        chat.encode_up_to(tokenizer, &request, most)
     }
 
     fn no_tokenizer(&self) -> Error {

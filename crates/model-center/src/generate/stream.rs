@@ -22,6 +22,8 @@ pub struct TextStream<'a> {
     /// Withheld text: it may be the start of a stop string.
     held: String,
     is_stopped: bool,
+    /// Special tokens that appear in the text, with their texts.
+    kept: Vec<(u32, String)>,
 }
 
 /// Check that no stop string is empty.
@@ -38,7 +40,14 @@ impl<'a> TextStream<'a> {
         let stop_strings = stop_strings.into();
         check_stop_strings(&stop_strings)?;
         let (ids, held) = (Vec::new(), String::new());
-        Ok(TextStream { tokenizer, stop_strings, ids, context: 0, returned: 0, held, is_stopped: false })
+        let kept = Vec::new();
+        Ok(TextStream { tokenizer, stop_strings, ids, context: 0, returned: 0, held, is_stopped: false, kept })
+    }
+
+    /// The same with special tokens that appear in the text, each as its own text.
+    #[must_use]
+    pub fn keeping(self, kept: Vec<(u32, String)>) -> Self {
+        TextStream { kept, ..self }
     }
 
     /// Whether the text has a stop string.
@@ -51,9 +60,21 @@ impl<'a> TextStream<'a> {
         if self.is_stopped {
             return Ok(String::new());
         }
-        self.ids.push(id);
-        let is_last = self.ids.len() - self.returned > LONGEST_CHARACTER;
-        let chunk = self.next_chunk(is_last)?;
+        let kept = self.kept.iter().find(|(kept, _)| *kept == id).map(|(_, text)| text.clone());
+        let chunk = match kept {
+            // The text before it ends, and another one begins after it.
+            Some(text) => {
+                let before = self.next_chunk(true)?;
+                (self.context, self.returned) = (0, 0);
+                self.ids.clear();
+                before + &text
+            }
+            None => {
+                self.ids.push(id);
+                let is_last = self.ids.len() - self.returned > LONGEST_CHARACTER;
+                self.next_chunk(is_last)?
+            }
+        };
         self.held.push_str(&chunk);
         if let Some(place) = self.stop_strings.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
             self.is_stopped = true;

@@ -19,7 +19,8 @@ pub(crate) fn foreign(request: &Request, names: &[String]) -> Option<&'static st
         return Some("this host is not served here; --name NAME allows it");
     }
     match request.header("origin") {
-        Some(origin) if origin.strip_prefix("http://") != host => {
+        // A proxy with TLS before this server has the same name.
+        Some(origin) if !["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == host) => {
             Some("requests of pages of other origins are refused")
         }
         _ if request.has_several("origin") => Some("requests of pages of other origins are refused"),
@@ -29,10 +30,14 @@ pub(crate) fn foreign(request: &Request, names: &[String]) -> Option<&'static st
 
 /// Whether a `Host` header, with or without a port, names this server.
 fn is_own(host: &str, names: &[String]) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').unwrap_or(("", "")),
+        None => host.split_at(host.rfind(':').unwrap_or(host.len())),
     };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    if !(port.is_empty() || port.strip_prefix(':').is_some_and(is_port)) {
+        return false;
+    }
     let is_given = names.iter().any(|given| given.eq_ignore_ascii_case(name));
     is_given || name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
@@ -52,4 +57,45 @@ pub(crate) fn random_token() -> Result<String> {
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut random));
     read.map_err(|e| Error::file("read", path, e, "run on a system that has it"))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::foreign;
+    use crate::http::Request;
+
+    #[test]
+    fn hosts_and_origins_are_this_servers_with_and_without_tls() {
+        let names = ["ai.example".to_owned()];
+        let is_accepted = |host: &str, origin: &str| {
+            let origin = if origin.is_empty() { String::new() } else { format!("Origin: {origin}\r\n") };
+            let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{origin}\r\n");
+            foreign(&Request::of_text(&text).unwrap().unwrap(), &names).is_none()
+        };
+        for (host, origin) in [
+            ("ai.example", ""),
+            ("ai.example", "http://ai.example"),
+            ("ai.example", "https://ai.example"),
+            ("AI.example:8443", "https://AI.example:8443"),
+            ("[::1]:80", "http://[::1]:80"),
+            ("[::1]", ""),
+            ("127.0.0.1:8000", ""),
+        ] {
+            assert!(is_accepted(host, origin), "{host} {origin}");
+        }
+        for (host, origin) in [
+            ("[::1]evil.example", ""),
+            ("[::1]:8a", ""),
+            ("[::1", ""),
+            ("localhost:80.evil.example", ""),
+            ("evil.example", "https://evil.example"),
+            ("ai.example", "https://evil.example"),
+            ("ai.example", "https://ai.example:8443"),
+            ("ai.example", "ftp://ai.example"),
+            ("ai.example", "ai.example"),
+            ("ai.example", "null"),
+        ] {
+            assert!(!is_accepted(host, origin), "{host} {origin}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a client may go on sending after its response.
@@ -84,17 +85,27 @@ impl Listener {
     }
 }
 
+/// How often a connection that waits for a client looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// A connection with a moment after which reading and writing fail.
 #[derive(Debug)]
 pub(crate) struct TimedStream<'s> {
     stream: &'s TcpStream,
     deadline: Instant,
+    /// Reading fails soon after this is set.
+    ended: Option<&'s AtomicBool>,
 }
 
 impl<'s> TimedStream<'s> {
     /// A connection with time until `deadline`.
     pub(crate) fn new(stream: &'s TcpStream, deadline: Instant) -> Self {
-        TimedStream { stream, deadline }
+        TimedStream { stream, deadline, ended: None }
+    }
+
+    /// The same, and soon after `ended` is set reading fails.
+    pub(crate) fn unless(self, ended: &'s AtomicBool) -> Self {
+        TimedStream { ended: Some(ended), ..self }
     }
 
     fn left(&self) -> io::Result<Option<Duration>> {
@@ -107,8 +118,21 @@ impl<'s> TimedStream<'s> {
 
 impl Read for TimedStream<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(to)
+        loop {
+            let left = self.left()?;
+            let Some(ended) = self.ended else {
+                self.stream.set_read_timeout(left)?;
+                return self.stream.read(to);
+            };
+            if ended.load(Ordering::Acquire) {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            self.stream.set_read_timeout(left.map(|left| left.min(LOOK)))?;
+            match self.stream.read(to) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                read => return read,
+            }
+        }
     }
 }
 
@@ -217,5 +241,27 @@ mod tests {
         client.read_to_string(&mut response).unwrap();
         assert_eq!(response, "refused");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn reading_ends_when_the_server_does() {
+        let listener = Listener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
+        let mut client = TcpStream::connect(listener.address()).unwrap();
+        let (stream, _) = listener.listener.accept().unwrap();
+        let ended = AtomicBool::new(false);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        client.write_all(b"a").unwrap();
+        let (read, was_read) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let mut timed = TimedStream::new(&stream, deadline).unless(&ended);
+                read.send(timed.read(&mut [0; 8]).unwrap()).unwrap();
+                timed.read(&mut [0; 8]).unwrap_err().kind()
+            });
+            assert_eq!(was_read.recv().unwrap(), 1);
+            ended.store(true, Ordering::Release);
+            assert_eq!(reading.join().unwrap(), std::io::ErrorKind::ConnectionAborted);
+        });
+        assert!(Instant::now() < deadline);
     }
 }

@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `request.rs` | [`Request`]: reading one, within limits |
+//! | `chunks.rs` | bodies in chunks |
 //! | `response.rs` | [`Response`]: a whole one, and the head of a stream |
 //! | `listener.rs` | [`Listener`]: connections, one thread each |
 //! | `access.rs` | hosts, origins and tokens that are accepted |
@@ -11,6 +12,7 @@
 //! Used by the page of runs and by the server of models.
 
 mod access;
+mod chunks;
 mod listener;
 mod request;
 mod response;

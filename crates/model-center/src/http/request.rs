@@ -1,5 +1,6 @@
 //! Requests, read within limits.
 
+use super::chunks;
 use std::io::{self, Read, Write};
 
 const MAX_HEADERS: usize = 64;
@@ -58,13 +59,18 @@ impl Request {
             };
             let length = request.body_length(limits)?;
             request.body = bytes.get(head..).unwrap_or_default().to_vec();
-            request.body.truncate(length);
-            let missing = length - request.body.len();
-            if missing > 0 && request.header("expect").is_some_and(|expect| expect.eq_ignore_ascii_case("100-continue"))
+            let is_missing = length.is_none_or(|length| length > request.body.len());
+            if is_missing && request.header("expect").is_some_and(|expect| expect.eq_ignore_ascii_case("100-continue"))
             {
                 let go_on = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").and_then(|()| stream.flush());
                 go_on.map_err(|error| cut_off(&error))?;
             }
+            let Some(length) = length else {
+                request.body = chunks::read(stream, std::mem::take(&mut request.body), limits.body)?;
+                return Ok(Some(request));
+            };
+            request.body.truncate(length);
+            let missing = length - request.body.len();
             let read = stream.take(missing as u64).read_to_end(&mut request.body);
             return match read {
                 Ok(read) if read == missing => Ok(Some(request)),
@@ -74,22 +80,29 @@ impl Request {
         }
     }
 
-    /// The length of the body that the head states.
-    fn body_length(&self, limits: RequestLimits) -> Result<usize, (u16, &'static str)> {
+    /// The length of the body that the head states; `None` for a body in chunks.
+    fn body_length(&self, limits: RequestLimits) -> Result<Option<usize>, (u16, &'static str)> {
         if self.headers.iter().any(|(name, _)| name == "transfer-encoding") {
-            return Err((411, "bodies in chunks are not read: send Content-Length"));
+            // With both, a proxy and this server could see different requests.
+            if self.headers.iter().any(|(name, _)| name == "content-length") {
+                return Err((400, "the body has a length and comes in chunks"));
+            }
+            return match self.header("transfer-encoding") {
+                Some(coding) if coding.eq_ignore_ascii_case("chunked") => Ok(None),
+                _ => Err((501, "of the transfer codings only chunked is read")),
+            };
         }
         if self.has_several("content-length") {
             return Err((400, "there are several lengths of the body"));
         }
-        let Some(text) = self.header("content-length") else { return Ok(0) };
+        let Some(text) = self.header("content-length") else { return Ok(Some(0)) };
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_number {
             return Err((400, "the length of the body is not a number"));
         }
         // A number that does not fit is too large.
         match text.parse().unwrap_or(usize::MAX) {
-            length if length <= limits.body => Ok(length),
+            length if length <= limits.body => Ok(Some(length)),
             _ => Err((413, "the body of the request is too long")),
         }
     }
@@ -134,6 +147,12 @@ impl Request {
         self.headers.iter().filter(|(own, _)| own == name).count() > 1
     }
 
+    /// What follows `prefix` in the path, decoded.
+    pub(crate) fn path_after(&self, prefix: &str) -> Option<String> {
+        // A plus sign stands for itself in a path.
+        self.path.strip_prefix(prefix).map(|rest| decoded(&rest.replace('+', "%2B")))
+    }
+
     /// A value of the query.
     pub(crate) fn asked(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
@@ -141,7 +160,7 @@ impl Request {
 }
 
 /// The response to a request that cannot be read to its end.
-fn cut_off(error: &io::Error) -> (u16, &'static str) {
+pub(super) fn cut_off(error: &io::Error) -> (u16, &'static str) {
     match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (408, "the request was not sent in time"),
         _ => (400, "the request is cut off"),
@@ -207,6 +226,10 @@ mod tests {
         assert_eq!((request.asked("id"), request.asked("n"), request.asked("m")), (Some("x/y z"), Some(""), None));
         assert_eq!((request.header("host"), request.body.as_slice()), (Some("h"), &b"{}"[..]));
         assert_eq!(decoded("%zz%2"), "%zz%2");
+        let text = "POST /a/x%2Fy+z HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+        let request = Request::of_text(text).unwrap().unwrap();
+        assert_eq!((request.path_after("/a/").as_deref(), request.path_after("/b/")), (Some("x/y+z"), None));
+        assert_eq!(request.body, b"{}");
     }
 
     #[test]
@@ -222,7 +245,11 @@ mod tests {
             (post("Content-Length: 99999999999999999999999999", ""), 413),
             (post("Content-Length: +1", "a"), 400),
             (post("Content-Length: 1\r\nContent-Length: 2", "ab"), 400),
-            (post("Transfer-Encoding: chunked", ""), 411),
+            (post("Transfer-Encoding: chunked", ""), 400),
+            (post("Transfer-Encoding: chunked", "2\r\n{}\r\n0\r\n"), 400),
+            (post("Transfer-Encoding: chunked\r\nContent-Length: 12", "2\r\n{}\r\n0\r\n\r\n"), 400),
+            (post("Transfer-Encoding: gzip, chunked", ""), 501),
+            (post("Transfer-Encoding: chunked", "fffff\r\n"), 413),
             (post("Content-Length: 5", "ab"), 400),
         ] {
             assert_eq!(Request::of_text(&text).unwrap_err(), status, "{text}");

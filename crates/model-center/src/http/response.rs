@@ -45,6 +45,14 @@ impl Response {
         [self.head(Some(self.body.len())).as_bytes(), &self.body].concat()
     }
 
+    /// The response to a request of `method`: HEAD has no body.
+    pub(crate) fn bytes_for(&self, method: &str) -> Vec<u8> {
+        match method {
+            "HEAD" => self.head(Some(self.body.len())).into_bytes(),
+            _ => self.to_bytes(),
+        }
+    }
+
     /// The head of a response whose body follows in pieces, to the end of the connection.
     pub(crate) fn stream_head(&self) -> Vec<u8> {
         self.head(None).into_bytes()
@@ -84,10 +92,10 @@ impl Response {
             405 => "Method Not Allowed",
             408 => "Request Timeout",
             409 => "Conflict",
-            411 => "Length Required",
             413 => "Content Too Large",
             429 => "Too Many Requests",
             431 => "Request Header Fields Too Large",
+            501 => "Not Implemented",
             503 => "Service Unavailable",
             504 => "Gateway Timeout",
             _ => "Internal Server Error",
@@ -119,6 +127,8 @@ mod tests {
             "{whole}"
         );
         assert!(whole.starts_with("HTTP/1.1 200 OK\r\n") && whole.ends_with("\r\n\r\nabc"), "{whole}");
+        let head = String::from_utf8(response.bytes_for("HEAD")).unwrap();
+        assert_eq!(whole.strip_prefix(&head), Some("abc"));
         let head = String::from_utf8(response.status(503).stream_head()).unwrap();
         assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n") && !head.contains("Content-Length"), "{head}");
     }

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `/` | a page to chat with the model |
 //! | `GET /health` | whether requests are answered |
-//! | `GET /v1/models` | the model's name |
+//! | `GET /v1/models`, `/v1/models/NAME` | the model's name |
 //! | `GET /metrics` | counters |
+//! | `HEAD` of these | the head of the response |
 //! | `POST /v1/completions`, `/v1/chat/completions`, `/v1/embeddings` | the model |
 
 use super::Shared;
@@ -19,17 +20,20 @@ use std::time::Instant;
 
 const PAGE: &str = include_str!("page.html");
 
-/// Counts a connection while it is open.
-struct Open<'m>(&'m AtomicUsize);
+/// The list of models; below it each has its own address.
+const MODELS: &str = "/v1/models";
 
-impl<'m> Open<'m> {
+/// Counts a connection while it is open, or while it has a request.
+struct Counted<'m>(&'m AtomicUsize);
+
+impl<'m> Counted<'m> {
     fn new(connections: &'m AtomicUsize) -> Self {
         connections.fetch_add(1, Ordering::AcqRel);
-        Open(connections)
+        Counted(connections)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -44,16 +48,23 @@ pub(super) fn refuse(mut stream: TcpStream) {
 
 /// Reads a request, writes its response, and closes the connection.
 pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
-    let _open = Open::new(&shared.metrics.connections);
+    let _open = Counted::new(&shared.metrics.connections);
     // Events are small, and each is to arrive at once.
     let _ = stream.set_nodelay(true);
     let options = &shared.options;
     let limits = RequestLimits { body: options.body_bytes, ..RequestLimits::default() };
     let arrived = Instant::now();
-    let request = Request::read(&mut TimedStream::new(&stream, arrived + options.read_timeout), limits);
-    let mut reply = Reply::new(&stream, arrived + options.timeout);
+    let mut reading = TimedStream::new(&stream, arrived + options.read_timeout).unless(&shared.ended);
+    let request = Request::read(&mut reading, limits);
+    // The client opened a connection in advance and closed it, or the server has ended.
+    if matches!(request, Ok(None)) {
+        return;
+    }
+    let _answering = Counted::new(&shared.metrics.answering);
+    let method =
+        request.as_ref().ok().and_then(Option::as_ref).map_or_else(String::new, |request| request.method.clone());
+    let mut reply = Reply::new(&stream, arrived + options.timeout, &method);
     let (endpoint, answered) = match request {
-        // The client opened a connection in advance and closed it.
         Ok(None) => return,
         Err((status, reason)) => ("unreadable", Err(ApiError::unreadable(status, reason).into())),
         Ok(Some(request)) => route(shared, &request, &mut reply),
@@ -70,23 +81,27 @@ pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
         }
     };
     drop(reply);
-    let takes_time = endpoint.starts_with("/v1/") && endpoint != "/v1/models";
+    let takes_time = endpoint.starts_with("/v1/") && !endpoint.starts_with(MODELS);
     shared.metrics.ended(endpoint, outcome, takes_time.then(|| arrived.elapsed()));
     finish(&mut stream);
 }
 
 /// The endpoint of a request by name, and the status of its response.
 fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static str, Result<u16, Ended>) {
+    const GET: &[&str] = &["GET", "HEAD"];
+    const POST: &[&str] = &["POST"];
     let known: [(&str, &[&str]); 7] = [
-        ("/", &["GET"]),
-        ("/health", &["GET"]),
-        ("/metrics", &["GET"]),
-        ("/v1/models", &["GET"]),
-        ("/v1/completions", &["POST"]),
-        ("/v1/chat/completions", &["POST"]),
-        ("/v1/embeddings", &["POST"]),
+        ("/", GET),
+        ("/health", GET),
+        ("/metrics", GET),
+        (MODELS, GET),
+        ("/v1/completions", POST),
+        ("/v1/chat/completions", POST),
+        ("/v1/embeddings", POST),
     ];
-    let Some((endpoint, methods)) = known.into_iter().find(|(path, _)| *path == request.path) else {
+    let is_model = request.path.strip_prefix(MODELS).is_some_and(|rest| rest.starts_with('/'));
+    let path = if is_model { MODELS } else { request.path.as_str() };
+    let Some((endpoint, methods)) = known.into_iter().find(|(known, _)| *known == path) else {
         return ("unknown", Err(ApiError::not_found("there is nothing at this address").into()));
     };
     if let Err(error) = is_allowed(shared, request, endpoint) {
@@ -102,7 +117,7 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
         "/v1/completions" => completions(shared, body, reply).map(|()| 200),
         "/v1/chat/completions" => chat(shared, body, reply).map(|()| 200),
         "/v1/embeddings" => embeddings(shared, body, reply).map(|()| 200),
-        _ => page(shared, endpoint).map_err(Ended::from).and_then(|response| {
+        _ => page(shared, endpoint, request).map_err(Ended::from).and_then(|response| {
             reply.send(&response)?;
             Ok(response.code())
         }),
@@ -126,14 +141,18 @@ fn is_allowed(shared: &Shared, request: &Request, endpoint: &str) -> Result<(), 
 }
 
 /// Everything but the model.
-fn page(shared: &Shared, endpoint: &str) -> Result<Response, ApiError> {
+fn page(shared: &Shared, endpoint: &str, request: &Request) -> Result<Response, ApiError> {
+    let model =
+        || json!({"id": shared.model.name, "object": "model", "created": shared.model.created, "owned_by": "local"});
     let object = |value: serde_json::Value| Response::new("application/json", value.to_string());
     Ok(match endpoint {
         "/health" if shared.is_stopping() => return Err(ApiError::stopping()),
         "/health" => object(json!({"status": "ok"})),
-        "/v1/models" => object(json!({"object": "list", "data": [
-            {"id": shared.model.name, "object": "model", "created": 0, "owned_by": "local"},
-        ]})),
+        MODELS => match request.path_after("/v1/models/") {
+            None => object(json!({"object": "list", "data": [model()]})),
+            Some(name) if name == shared.model.name => object(model()),
+            Some(name) => return Err(ApiError::unknown_model(&name, &shared.model.name)),
+        },
         "/metrics" => Response::new(
             "text/plain; version=0.0.4; charset=utf-8",
             shared.metrics.text(shared.queue.length(), shared.cached_tokens),

@@ -336,7 +336,7 @@ impl<'e, 'd> Engine<'e, 'd> {
     ) -> Result<Option<Running<'e>>> {
         let (shared, job) = (self.shared, Rc::clone(&prefill.job));
         let tokenizer = shared.decoder().and_then(|decoder| decoder.setup.tokenizer.as_deref());
-        let generated = Sequence::new(tokenizer, job.job.options.stop_strings.clone())?;
+        let generated = Sequence::new(tokenizer, job.job.options.stop_strings.clone(), job.job.kept.clone())?;
         let mut running = Running { job, prompt: prefill.prompt, index, sequence: prefill.sequence, generated };
         if !self.advance(&mut running, logits.to_vec()) {
             return Ok(None);
@@ -355,12 +355,14 @@ impl<'e, 'd> Engine<'e, 'd> {
         let limit = job.limits.get(running.prompt).copied().unwrap_or(0);
         let generated = &mut running.generated;
         let position = generated.tokens.len();
-        job.options.process_logits((prompt, &generated.tokens), limit, &mut logits);
+        let processed = job.options.process_logits((prompt, &generated.tokens), limit, &mut logits);
         let chosen = sampler.choose(&logits, running.index as u64, position);
+        let is_unprocessed = processed.is_err();
         let taken = || {
+            processed?;
             let token = chosen.ok_or_else(|| no_possible_token(format!("token {position}")))?;
             let score = unprocessed.map(|(top, logits)| score(&logits, token, top)).transpose()?;
-            let text = generated.push(token, limit, &job.options.end_tokens)?;
+            let text = generated.push(token, limit, &job.options)?;
             Ok::<_, Error>((ScoredToken { token, score }, text))
         };
         match taken() {
@@ -371,9 +373,17 @@ impl<'e, 'd> Engine<'e, 'd> {
                 finish_reason.is_none()
             }
             Err(error) => {
-                running.job.fail(ApiError::internal(error.to_string()));
+                running.job.fail(failure(&error, is_unprocessed));
                 true
             }
         }
+    }
+}
+
+/// Why a sequence has no further token. That no token goes on with a text of its form is a matter of the form.
+fn failure(error: &Error, is_unprocessed: bool) -> ApiError {
+    match error {
+        Error::Data { .. } if is_unprocessed => ApiError::of_input(error, "response_format"),
+        error => ApiError::internal(error.to_string()),
     }
 }

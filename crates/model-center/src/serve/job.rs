@@ -24,6 +24,8 @@ pub(super) struct GenerateJob {
     /// Sequences of each prompt.
     pub(super) choices: usize,
     pub(super) options: GenerateOptions,
+    /// Special tokens that appear in texts.
+    pub(super) kept: Vec<(u32, String)>,
     /// Whether tokens have scores, and the number of most probable tokens with each.
     pub(super) scores: Option<usize>,
     /// Whether tokens of prompts have scores too.

@@ -17,6 +17,8 @@ pub(super) struct Metrics {
     /// Of the requests for the model: those up to each bound, the last for all above, and their sum.
     seconds: Mutex<([u64; BOUNDS.len() + 1], f64)>,
     pub(super) connections: AtomicUsize,
+    /// Connections whose request was read and whose response is not sent.
+    pub(super) answering: AtomicUsize,
     pub(super) running: AtomicUsize,
     pub(super) reserved_tokens: AtomicUsize,
     pub(super) prompt_tokens: AtomicU64,

@@ -10,6 +10,8 @@
 //! | `engine.rs` | the model's thread for texts: sequences that join and leave passes |
 //! | `prefill.rs` | prompts that are read in pieces between passes |
 //! | `embedder.rs` | the model's thread for embeddings |
+//! | `constraints.rs` | the forms that requests ask texts to have |
+//! | `tools/` | tool calls in models' messages |
 //! | `metrics.rs` | counters in Prometheus' text format |
 //!
 //! The model is on the thread that calls [`ModelServer::run`]. Each connection has a thread, which tokenizes, gives a
@@ -17,6 +19,7 @@
 
 mod api;
 mod connection;
+mod constraints;
 mod embedder;
 mod engine;
 mod job;
@@ -24,8 +27,10 @@ mod metrics;
 mod options;
 mod prefill;
 mod queue;
+mod tools;
 
 pub use options::{ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
+pub use tools::ToolForm;
 
 use crate::http::{Listener, random_token};
 use crate::model::{PackedDecoding, TextModel};
@@ -35,6 +40,7 @@ use crate::{Error, Result};
 use api::ApiError;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::inspect::process::available_bytes;
+use constraints::Constraints;
 use embedder::Embedder;
 use engine::Engine;
 use job::Job;
@@ -67,6 +73,7 @@ struct Shared {
     options: ServerOptions,
     queue: Queue,
     metrics: Metrics,
+    constraints: Constraints,
     jobs: Sender<Job>,
     /// Tokens of the longest sequence, or input.
     longest: usize,
@@ -197,6 +204,7 @@ impl ModelServer {
             options: self.options.clone(),
             queue: Queue::new(self.options.queue),
             metrics: Metrics::default(),
+            constraints: Constraints::default(),
             jobs,
             longest,
             cached_tokens,
@@ -247,7 +255,8 @@ fn end(shared: &Shared, received: Receiver<Job>) {
     shared.stopping.store(true, Ordering::Release);
     drop(received);
     let until = Instant::now() + LAST_RESPONSES;
-    while shared.metrics.connections.load(Ordering::Acquire) > 0 && Instant::now() < until {
+    // Connections without a request are closed.
+    while shared.metrics.answering.load(Ordering::Acquire) > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,12 +1,14 @@
 //! What a server is told.
 
+use super::tools::ToolForm;
 use crate::generate::{GenerationConfig, GenerationSetup};
 use crate::model::SentenceEncoder;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest of the times: a year, which any clock can add.
 const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -116,8 +118,19 @@ impl ServerOptions {
 pub struct ServedModel {
     /// The name in requests and responses.
     pub name: String,
+    /// When it was made, in seconds since 1970: the time of its directory ([`ServedModel::time_of`]).
+    pub created: u64,
     /// What it does.
     pub kind: ServedKind,
+}
+
+impl ServedModel {
+    /// The time of a directory or file in seconds since 1970; of one without a time that can be read, now.
+    pub fn time_of(path: &Path) -> u64 {
+        let modified = path.metadata().and_then(|metadata| metadata.modified());
+        let time = modified.unwrap_or_else(|_| SystemTime::now());
+        time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
 }
 
 /// What a served model does.
@@ -136,6 +149,8 @@ pub struct ServedDecoder {
     pub setup: GenerationSetup,
     /// The generation settings of its directory, for what requests do not state.
     pub config: GenerationConfig,
+    /// The form of tool calls; `None` for the one of the chat template, if it is known.
+    pub tool_form: Option<ToolForm>,
 }
 
 /// A model that embeds texts.

@@ -17,7 +17,7 @@ use super::files::Settings;
 use super::limits;
 use super::overrides;
 use super::pieces::is_charsmap;
-use super::{ControlToken, SPAN_BYTES, SpecialIds, Template, TemplateSlot, TokenSpan, Tokenizer};
+use super::{ControlToken, SPAN_BYTES, SpecialIds, Template, TemplateSlot, TokenBytes, TokenSpan, Tokenizer};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -142,6 +142,10 @@ impl Tokenizer for HfTokenizer {
         self.engine.tokenize(texts)
     }
 
+    fn tokenize_up_to(&self, text: &str, most: usize) -> Result<Option<Vec<u32>>> {
+        self.engine.tokenize_up_to(text, most)
+    }
+
     fn tokenize_with_spans(&self, text: &str) -> Result<Vec<TokenSpan>> {
         if text.len() > SPAN_BYTES {
             let reason = format!("a text of {} bytes, and the places of tokens are found in {SPAN_BYTES}", text.len());
@@ -164,6 +168,16 @@ impl Tokenizer for HfTokenizer {
 
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         catch_errors(&self.place, "decode ids", || self.engine.inner.decode(ids, skip_special))
+    }
+
+    fn token_bytes(&self) -> Option<TokenBytes> {
+        let inner = &self.engine.inner;
+        let decoder = serde_json::to_value(inner.get_decoder()?).ok()?;
+        let added = inner.get_added_tokens_decoder();
+        let is_text = |id: &u32| !added.get(id).is_some_and(|token| token.special);
+        let unknown = self.engine.unknown;
+        let ids = 0..u32::try_from(self.vocab_size).ok()?;
+        TokenBytes::of(&decoder, ids.map(|id| inner.id_to_token(id).filter(|_| is_text(&id) && Some(id) != unknown)))
     }
 
     fn place(&self) -> &str {

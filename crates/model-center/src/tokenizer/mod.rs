@@ -27,6 +27,7 @@ mod protobuf;
 mod sentencepiece;
 mod template;
 mod threads;
+mod token_bytes;
 mod train;
 pub(crate) mod vocab;
 
@@ -120,6 +121,15 @@ pub struct SpecialIds {
     pub eos: Option<u32>,
 }
 
+/// The bytes of tokens, for a vocabulary in which a text is the bytes of its tokens joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenBytes {
+    /// By token; empty for special tokens, which are not text.
+    pub bytes: Vec<Box<[u8]>>,
+    /// Whether a text loses the space with which its first token begins.
+    pub loses_space: bool,
+}
+
 /// A token that templates write and texts do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlToken {
@@ -137,6 +147,12 @@ pub struct ControlToken {
 pub trait Tokenizer: Debug + Send + Sync {
     /// Token ids of each text alone: no special tokens, no truncation.
     fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>>;
+
+    /// The tokens of one text alone, as [`Tokenizer::tokenize`] has them; `None` of a text with more than `most`
+    /// tokens, after which a tokenizer may stop.
+    fn tokenize_up_to(&self, text: &str, most: usize) -> Result<Option<Vec<u32>>> {
+        Ok(Some(self.tokenize(&[text])?.concat()).filter(|ids| ids.len() <= most))
+    }
 
     /// The tokens of one text alone with their places in it, the ids as [`Tokenizer::tokenize`] has them.
     ///
@@ -159,6 +175,11 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     /// Text of `ids`; ids outside the vocabulary are left out, special tokens too if `skip_special`.
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String>;
+
+    /// The bytes of all tokens; `None` by default, and where a text is not the bytes of its tokens joined.
+    fn token_bytes(&self) -> Option<TokenBytes> {
+        None
+    }
 
     /// The token spelled by `id`.
     fn token(&self, id: u32) -> Option<String>;

@@ -1,6 +1,8 @@
 //! Output directories: what they accept, what they refuse, and their contents after a run.
 
-use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, StopReason, layout_error, render_error};
+use model_center::run::{
+    Earlier, FileHashes, IfThere, MARKER, OutputDirectory, StopReason, layout_error, render_error,
+};
 use std::path::{Path, PathBuf};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -315,7 +317,7 @@ fn a_model_is_recorded_checked_and_forgotten() {
     let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     let staged = directory.stage("model").unwrap();
     std::fs::write(staged.path().join("config.json"), "{}").unwrap();
-    let hashes = staged.hashes().unwrap();
+    let hashes = FileHashes::of(staged.path()).unwrap();
     staged.commit().unwrap();
     directory.record_model("model", hashes.clone(), Some(7)).unwrap();
     drop(directory);

@@ -27,7 +27,10 @@ fn kinds() -> Vec<Kind> {
         let fixture = Fixture::decoder();
         let line = |at: usize| match kto {
             true => {
-                format!("{{\"prompt\": \"the film\", \"completion\": \" is {at} good\", \"label\": {}}}\n", at % 2 == 0)
+                format!(
+                    "{{\"prompt\": \"the film\", \"completion\": \" is {at} good\", \"label\": {}}}\n",
+                    at.is_multiple_of(2)
+                )
             }
             false => {
                 format!("{{\"prompt\": \"the film {at}\", \"chosen\": \" is good\", \"rejected\": \" is bad\"}}\n")

@@ -5,10 +5,14 @@ mod embeddings;
 mod limits;
 mod results;
 mod stop;
+mod structured;
+mod tool_calls;
+mod vocabulary;
 
 use crate::fixture::Fixture;
 use client::Server;
 use serde_json::{Value, json};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A tiny BLOOM that writes long texts: no token ends them.
 fn bloom() -> Fixture {
@@ -32,6 +36,21 @@ fn every_address_answers() {
     assert_eq!(server.get("/health"), (200, r#"{"status":"ok"}"#.to_owned()));
     let models: Value = serde_json::from_str(&server.get("/v1/models").1).unwrap();
     assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("model")));
+    let one: Value = serde_json::from_str(&server.get("/v1/models/model").1).unwrap();
+    assert_eq!(one, models["data"][0]);
+    // The time of the directory, which is not older than a day.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!((now - 86_400..=now).contains(&one["created"].as_u64().unwrap()), "{one}");
+    let other = server.ask("GET", "/v1/models/a%2Fb", &[], b"");
+    assert!(
+        other.status == 404 && other.body.contains("a/b") && other.body.contains("model_not_found"),
+        "{}",
+        other.body
+    );
+    for path in ["/health", "/v1/models", "/v1/models/model"] {
+        let (whole, head) = (server.ask("GET", path, &[], b""), server.ask("HEAD", path, &[], b""));
+        assert_eq!((head.head, head.body.as_str()), (whole.head, ""), "{path}");
+    }
     let page = server.ask("GET", "/", &[], b"");
     assert!(page.head.contains("Content-Security-Policy: default-src 'none'; script-src 'nonce-"), "{}", page.head);
     assert!(!page.body.contains("http") && page.body.contains("textContent"), "nothing is asked of other hosts");
@@ -65,7 +84,8 @@ fn every_address_answers() {
     for (method, path, status, text) in [
         ("GET", "/v1", 404, "nothing at this address"),
         ("GET", "/v1/completions", 405, "only POST"),
-        ("DELETE", "/health", 405, "only GET"),
+        ("DELETE", "/health", 405, "only GET, HEAD"),
+        ("GET", "/v1/modelsx", 404, "nothing at this address"),
         ("POST", "/v1/embeddings", 404, "embeds none"),
     ] {
         let answer = server.ask(method, path, &[], b"{\"input\": \"a\"}");
@@ -92,18 +112,27 @@ fn fields_that_are_wrong_or_unsupported_are_refused_by_name() {
     };
     let path = "/v1/completions";
     for (field, value) in [
-        ("logit_bias", json!({"5": 1})),
-        ("presence_penalty", json!(0.5)),
-        ("frequency_penalty", json!(-1)),
+        ("logit_bias", json!({"5": 101})),
+        ("logit_bias", json!({"9999": 1})),
+        ("logit_bias", json!({"x": 1})),
+        ("logit_bias", json!([1])),
+        ("presence_penalty", json!(2.5)),
+        ("frequency_penalty", json!(-3)),
+        ("frequency_penalty", json!("x")),
+        ("min_tokens", json!(51)),
+        ("ignore_eos", json!(1)),
+        ("top_k", json!(-2)),
+        ("stream_options", json!({"include_usage": true})),
+        ("stop_token_ids", json!([3])),
         ("suffix", json!("end")),
         ("best_of", json!(3)),
-        ("guided_json", json!({})),
+        ("guided_grammar", json!("a")),
+        ("guided_json", json!(3)),
         ("max_tokens", json!(51)),
         ("max_tokens", json!(-1)),
         ("max_tokens", json!(0)),
         ("temperature", json!("hot")),
         ("temperature", json!(-1)),
-        ("top_p", json!(0)),
         ("top_p", json!(2)),
         ("n", json!(0)),
         ("n", json!(1000)),
@@ -125,7 +154,8 @@ fn fields_that_are_wrong_or_unsupported_are_refused_by_name() {
     // Without an effect they are ignored.
     let harmless = json!({
         "prompt": "good film", "user": "me", "metadata": {"a": "b"}, "presence_penalty": 0, "frequency_penalty": 0.0,
-        "logit_bias": {}, "suffix": null, "best_of": 1, "store": false, "max_tokens": 1, "unknown": null,
+        "logit_bias": {}, "min_tokens": 0, "ignore_eos": false, "top_k": -1, "response_format": {"type": "text"},
+        "suffix": null, "best_of": 1, "store": false, "max_tokens": 1, "unknown": null,
     });
     assert_eq!(server.post(path, &harmless)["usage"]["total_tokens"], 4);
 
@@ -140,9 +170,12 @@ fn fields_that_are_wrong_or_unsupported_are_refused_by_name() {
         let error: Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!((answer.status, error["error"]["param"].as_str()), (400, Some(param)), "{body}: {error}");
     };
-    refused(json!({"messages": user, "tools": [{"type": "function"}]}), "tools");
     refused(json!({"messages": user, "tool_choice": "required"}), "tool_choice");
-    refused(json!({"messages": user, "response_format": {"type": "json_object"}}), "response_format");
+    refused(json!({"messages": user, "functions": [{"name": "a"}]}), "functions");
+    refused(
+        json!({"messages": user, "stream": true, "stream_options": {"continuous_usage_stats": true}}),
+        "stream_options.continuous_usage_stats",
+    );
     refused(json!({"messages": user, "top_logprobs": 3}), "top_logprobs");
     for wrong in [
         json!([]),

@@ -262,3 +262,46 @@ fn texts_end_at_stop_strings_and_end_tokens() {
     assert!(ended["usage"]["completion_tokens"].as_u64().unwrap() <= 7);
     assert!(whole.starts_with(ended["choices"][0]["text"].as_str().unwrap().trim_end()));
 }
+
+#[test]
+fn penalties_biases_and_least_lengths_are_those_of_the_apis() {
+    let fixture = bloom();
+    fixture.write("model/generation_config.json", &json!({"eos_token_id": 2}).to_string());
+    let server = Server::of(&fixture, &[]);
+    let ids = |more: Value| -> Vec<String> {
+        let mut body = json!({"prompt": "the film was", "max_tokens": 24, "temperature": 0, "logprobs": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let result = server.post(COMPLETIONS, &body);
+        let tokens = result["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+        tokens.iter().map(|token| token.as_str().unwrap().to_owned()).collect()
+    };
+    let repeated = |tokens: &[String]| {
+        let mut seen: Vec<&String> = tokens.iter().collect();
+        seen.sort_unstable();
+        seen.dedup();
+        tokens.len() - seen.len()
+    };
+    let plain = ids(json!({}));
+    let (present, frequent) = (ids(json!({"presence_penalty": 2})), ids(json!({"frequency_penalty": 2})));
+    assert!(repeated(&frequent) <= repeated(&plain) && present != plain, "{plain:?} {present:?} {frequent:?}");
+    let mut with_zero = ids(json!({"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {"7": 0}}));
+    assert_eq!(with_zero, plain);
+    // A token with the largest bias is chosen, and the others' order is the same.
+    with_zero = ids(json!({"logit_bias": {"9": 100}, "max_tokens": 4}));
+    assert_eq!(repeated(&with_zero), 3, "{with_zero:?}");
+    // With the end token as the most probable one texts have the least length, or the most.
+    let ends = json!({"logit_bias": {"2": 100}});
+    let with = |name: &str, value: Value| {
+        let mut more = ends.clone();
+        more[name] = value;
+        ids(more).len()
+    };
+    assert_eq!((with("n", json!(1)), with("min_tokens", json!(6)), with("ignore_eos", json!(true))), (1, 7, 24));
+    // As clients send what has no effect, or decodes greedily.
+    let greedy = ids(json!({"temperature": 1, "top_p": 0}));
+    assert_eq!((&greedy, ids(json!({"top_k": -1}))), (&plain, plain.clone()));
+    let all = json!({"prompt": "good", "max_tokens": 9, "seed": 1, "temperature": 1, "top_k": -1});
+    let mut none = all.clone();
+    none.as_object_mut().unwrap().remove("top_k");
+    assert_eq!(server.post(COMPLETIONS, &all)["choices"], server.post(COMPLETIONS, &none)["choices"]);
+}

@@ -8,7 +8,8 @@ use model_center::model::Registry;
 use model_center::run::StopFlag;
 use model_center::serve::{ModelServer, ServedDecoder, ServedKind, ServedModel, ServerOptions};
 use serde_json::json;
-use std::time::Instant;
+use std::io::Write;
+use std::time::{Duration, Instant};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -60,8 +61,15 @@ fn what_runs_after_the_grace_is_told_so() {
 fn an_idle_server_ends_at_once() {
     let mut server = Server::of(&bloom(), &[]);
     assert_eq!(server.get("/health").0, 200);
+    // Connections without a request, and with half of one, are not waited for.
+    let _idle = server.connect();
+    let mut half = server.connect();
+    half.write_all(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\n\r\n").unwrap();
+    server.wait_for("serve_connections", 3.0);
+    let began = Instant::now();
     server.signal("TERM");
     assert_eq!(server.ended(), 0);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -78,8 +86,8 @@ fn another_program_serves_with_the_library() {
             let mut setup = GenerationSetup::new(&directory, model.info());
             setup.open_tokenizer(true).unwrap();
             let config = GenerationConfig::from_directory(&directory, model.info().vocab_size).unwrap();
-            let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config }));
-            let served = ServedModel { name: "own".into(), kind };
+            let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config, tool_form: None }));
+            let served = ServedModel { name: "own".into(), created: 1, kind };
             let mut tokens = 0;
             let mut ready = |cached: usize| {
                 tokens = cached;

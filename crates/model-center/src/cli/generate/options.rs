@@ -3,11 +3,13 @@
 use crate::cli::flags::with_flags;
 use crate::file::printable;
 use crate::generate::{
-    CutSide, GenerationOverrides, GenerationSetup, PROMPT, Prompt, PromptRow, read_prompts, read_split, token_id,
+    Constraint, CutSide, GenerationOverrides, GenerationSetup, Grammar, PROMPT, Prompt, PromptRow, TokenTexts,
+    read_prompts, read_split, token_id,
 };
 use crate::{Error, Result};
 use clap::Args;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const DEFAULT_SPLIT: &str = "test";
 
@@ -118,12 +120,44 @@ pub struct MethodOptions {
     /// A token that is never generated, by its name or as id:N; may be repeated.
     #[arg(long, value_name = "TOKEN")]
     pub forbid: Vec<String>,
+    /// File of a JSON schema that every text is a value of; docs/serve.md lists what schemas may have.
+    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
+    pub json_schema: Option<PathBuf>,
+    /// Regular expression that every text matches as a whole.
+    #[arg(long, value_name = "PATTERN")]
+    pub regex: Option<String>,
     /// Start of the decoder's text of an encoder-decoder, such as <extra_id_0>.
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
 }
 
 impl MethodOptions {
+    /// The form of texts, if one is given.
+    fn constraint(&self, setup: &GenerationSetup) -> Result<Option<Arc<Constraint>>> {
+        let grammar = match (&self.json_schema, &self.regex) {
+            (Some(path), _) => {
+                let place = || path.display().to_string();
+                let text = std::fs::read_to_string(path);
+                let text = text.map_err(|error| Error::file("read", path, error, "check the name"))?;
+                let schema = serde_json::from_str(&text);
+                let refused = |error| Error::data(place(), format!("it is not JSON: {error}"), "correct the file");
+                Grammar::JsonSchema(schema.map_err(refused)?)
+            }
+            (None, Some(pattern)) => Grammar::Regex(pattern.clone()),
+            (None, None) => return Ok(None),
+        };
+        let Some(tokenizer) = setup.tokenizer.as_deref() else {
+            let reason = "there is no tokenizer, and so texts have no form";
+            return Err(Error::model(
+                setup.directory.display().to_string(),
+                reason,
+                "copy the tokenizer's files into it",
+            ));
+        };
+        let texts = Arc::new(TokenTexts::new(tokenizer, &[])?);
+        Constraint::new(grammar, texts).map(|constraint| Some(Arc::new(constraint))).map_err(with_flags)
+    }
+
     /// The options for the library, with the ids of tokens.
     ///
     /// # Errors
@@ -135,6 +169,7 @@ impl MethodOptions {
         let prefix = self.prefix.as_deref().map(|text| setup.encode_prefix(text).map_err(with_flags));
         Ok(GenerationOverrides {
             prefix: prefix.transpose()?,
+            constraint: self.constraint(setup)?,
             end_tokens: ids("--end-token", &self.end_token)?,
             forbidden: ids("--forbid", &self.forbid)?,
             ..self.settings.clone()

@@ -89,7 +89,9 @@ fn setup(
     let mut setup = GenerationSetup::new(&directory, opened.model.info());
     setup.adapter = adapter;
     let has_text = rows.iter().any(|row| !matches!(row.prompt, Prompt::Tokens(_)));
-    let names_tokens = prompts.special_tokens || options.method.prefix.is_some();
+    let method = &options.method;
+    let has_form = method.json_schema.is_some() || method.regex.is_some();
+    let names_tokens = prompts.special_tokens || method.prefix.is_some() || has_form;
     setup.open_tokenizer(options.reads_lines() || has_text || names_tokens)?;
     if prompts.special_tokens {
         setup.special_tokenizer = Some(setup.open_special_tokenizer()?);

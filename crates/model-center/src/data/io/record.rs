@@ -131,7 +131,7 @@ impl Record<'_> {
 
     /// The record of an object that a program holds; `number` is its number in `path`, from 1.
     pub(crate) fn of_object<'r>(path: &'r Path, number: u64, object: &'r Map<String, Value>) -> Record<'r> {
-        Record { path, line: number, fields: Fields::Item { text: "", list: "", object } }
+        Record { path, line: number, fields: Fields::Item { text: None, list: "", object } }
     }
 
     /// All fields as one object; fields of CSV and TSV are texts.
@@ -148,7 +148,7 @@ impl Record<'_> {
     /// The names of its columns.
     pub(crate) fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match &self.fields {
-            Fields::Json { object, .. } | Fields::Columns { object } => Box::new(object.keys().map(String::as_str)),
+            Fields::Json { object, .. } | Fields::Columns { object, .. } => Box::new(object.keys().map(String::as_str)),
             Fields::Item { object, .. } => Box::new(object.keys().map(String::as_str)),
             Fields::Row { header, .. } => Box::new(header.iter().map(String::as_str)),
         }
@@ -371,6 +371,8 @@ impl Record<'_> {
 pub(crate) fn other_delimiter(header: &str) -> Option<char> {
     let count = |delimiter: &char| header.matches(*delimiter).count();
     [';', '\t', '|'].into_iter().filter(|delimiter| count(delimiter) > 0).max_by_key(count)
+}
+
 /// Whether a dotted path begins with a column.
 fn is_inside(path: &str, column: &str) -> bool {
     path.strip_prefix(column).is_some_and(|rest| rest.starts_with('.'))

@@ -66,9 +66,12 @@ pub(super) fn choose(directory: &Path, tensors: Vec<SavedTensor>) -> Result<Chos
     let models: Vec<Vec<String>> = groups.keys().filter(|around| !is_other(around)).cloned().collect();
     let shown = |around: &[String]| if around.is_empty() { "the top".into() } else { around.join(".") };
     // Keys of a model come first, then what is under no key, then keys that may mean anything.
-    let is_model = |around: &Vec<String>| around.last().is_some_and(|key| MODELS.contains(&key.as_str()));
-    let tiers: [&dyn Fn(&Vec<String>) -> bool; 3] = [&is_model, &|around| around.is_empty(), &|_| true];
-    let mut tiers = tiers.iter().map(|is_in| models.iter().filter(|around| is_in(around)).collect::<Vec<_>>());
+    let tier = |around: &[String]| match around.last() {
+        Some(key) if MODELS.contains(&key.as_str()) => 0,
+        None => 1,
+        Some(_) => 2,
+    };
+    let mut tiers = (0..3).map(|wanted| models.iter().filter(|around| tier(around) == wanted).collect::<Vec<_>>());
     let held = |groups: Vec<&Vec<String>>| list(&groups.into_iter().map(|around| shown(around)).collect::<Vec<_>>());
     let chosen = match tiers.find(|tier| !tier.is_empty()) {
         None => {

@@ -73,6 +73,33 @@ impl SentenceEncoder {
     /// # Errors
     /// [`Error::Argument`] for a prompt that the directory does not name; what the tokenizer refuses.
     pub fn encode(&self, tokenizer: &dyn Tokenizer, text: &str, prompt: Option<&str>) -> Result<Vec<u32>> {
+        Ok(self.encode_up_to(tokenizer, text, prompt, usize::MAX)?.unwrap_or_default())
+    }
+
+    /// The same; `None` of more than `most` tokens, for which a text that is not truncated is not tokenized to its end.
+    ///
+    /// # Errors
+    /// As [`SentenceEncoder::encode`].
+    pub fn encode_up_to(
+        &self,
+        tokenizer: &dyn Tokenizer,
+        text: &str,
+        prompt: Option<&str>,
+        most: usize,
+    ) -> Result<Option<Vec<u32>>> {
+        let text = self.prompted(text, prompt)?;
+        let ids = match self.max_length {
+            Some(max_tokens) => tokenizer.encode(&text, None, Some(Limit { max_tokens, keep: self.keep }))?.input_ids,
+            None => match tokenizer.tokenize_up_to(&text, most)? {
+                Some(ids) => tokenizer.template(false).assemble(&ids, &[], None)?.input_ids,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(ids).filter(|ids| ids.len() <= most))
+    }
+
+    /// The text that is tokenized.
+    fn prompted(&self, text: &str, prompt: Option<&str>) -> Result<String> {
         let name = prompt.or(self.default_prompt.as_deref());
         let before = match name.map(|name| (name, self.prompts.get(name))) {
             None => "",
@@ -83,13 +110,12 @@ impl SentenceEncoder {
                 return Err(Error::argument("prompt_name", reason, "name one of these, or none"));
             }
         };
-        let mut text = format!("{before}{text}");
-        if self.is_lower_case {
+        let text = format!("{before}{text}");
+        Ok(match self.is_lower_case {
             // As the normalizer does: one character after the other.
-            text = text.chars().flat_map(char::to_lowercase).collect();
-        }
-        let limit = self.max_length.map(|max_tokens| Limit { max_tokens, keep: self.keep });
-        Ok(tokenizer.encode(&text, None, limit)?.input_ids)
+            true => text.chars().flat_map(char::to_lowercase).collect(),
+            false => text,
+        })
     }
 
     /// The embedding of hidden states, rows of `width` elements.

@@ -28,11 +28,11 @@ impl Guard {
             return Some(Response::text(403, reason));
         }
         match request.method.as_str() {
-            "GET" => None,
+            "GET" | "HEAD" => None,
             "POST" if !self.allow_delete => Some(Response::text(403, "this page is read-only")),
             "POST" if request.header(TOKEN_HEADER).is_some_and(|token| is_same_secret(token, &self.token)) => None,
             "POST" => Some(Response::text(403, "the token of the page is missing or an old one: load the page again")),
-            _ => Some(Response::text(405, "only GET and POST are answered").with("Allow", "GET, POST")),
+            _ => Some(Response::text(405, "only GET, HEAD and POST are answered").with("Allow", "GET, HEAD, POST")),
         }
     }
 }

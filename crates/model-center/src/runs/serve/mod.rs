@@ -116,17 +116,21 @@ impl Shared {
 /// Reads a request, writes its response, and closes the connection.
 fn answer(shared: &Shared, mut stream: TcpStream) {
     let mut timed = TimedStream::new(&stream, Instant::now() + PATIENCE);
+    let mut method = String::new();
     let response = match Request::read(&mut timed, RequestLimits::default()) {
-        Ok(Some(request)) => match shared.guard.refuses(&request) {
-            Some(refusal) => refusal,
-            None => routes::answer(shared, &request),
-        },
+        Ok(Some(request)) => {
+            method.clone_from(&request.method);
+            match shared.guard.refuses(&request) {
+                Some(refusal) => refusal,
+                None => routes::answer(shared, &request),
+            }
+        }
         // The browser opened a connection in advance and closed it.
         Ok(None) => return,
         Err((status, reason)) => Response::text(status, reason),
     };
     let mut timed = TimedStream::new(&stream, Instant::now() + PATIENCE);
-    let written = timed.write_all(&response.to_bytes()).and_then(|()| timed.flush());
+    let written = timed.write_all(&response.bytes_for(&method)).and_then(|()| timed.flush());
     if written.is_ok() {
         finish(&mut stream);
     }

@@ -26,7 +26,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(super) fn answer(shared: &Shared, request: &Request) -> Response {
-    let response = match (request.method.as_str(), request.path.as_str()) {
+    let method = if request.method == "HEAD" { "GET" } else { request.method.as_str() };
+    let response = match (method, request.path.as_str()) {
         ("GET", "/") => Ok(page(shared)),
         ("GET", "/app.js") => Ok(Response::new("text/javascript; charset=utf-8", SCRIPT)),
         ("GET", "/chart.js") => Ok(Response::new("text/javascript; charset=utf-8", CHART_SCRIPT)),
@@ -40,7 +41,7 @@ pub(super) fn answer(shared: &Shared, request: &Request) -> Response {
         _ => Ok(Response::text(404, "there is nothing at this address")),
     };
     match response {
-        Ok(response) if request.method == "GET" => response.unless_known(request),
+        Ok(response) if method == "GET" => response.unless_known(request),
         Ok(response) => response,
         Err(error) => Response::text(500, &render_error(&error)),
     }

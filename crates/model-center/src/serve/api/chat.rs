@@ -3,12 +3,15 @@
 use super::ApiError;
 use super::fields::{Fields, is_empty};
 use super::generation::{Collected, Generation, MOST_TOP, Scores, decoder, object, reason_name};
+use super::messages::messages;
 use super::reply::{Ended, Reply};
 use super::tokens::chat_scores;
+use super::tools::Tools;
 use crate::http::Response;
 use crate::serve::Shared;
 use crate::serve::job::{Event, ScoredToken};
-use crate::tokenizer::{ChatMessage, Tokenizer};
+use crate::serve::tools::{MessagePart, ToolCallParser};
+use crate::tokenizer::{ChatRequest, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::mpsc::Receiver;
 
@@ -21,6 +24,7 @@ struct Chat<'s> {
     length: usize,
     scores: Scores,
     id: String,
+    tools: Option<Tools>,
 }
 
 /// Answers a request.
@@ -40,7 +44,7 @@ impl<'s> Chat<'s> {
         let mut fields = Fields::parse(body)?;
         let decoder = decoder(&mut fields, shared)?;
         let names = ["max_completion_tokens", "max_tokens"];
-        let generation = Generation::read(&mut fields, &names, (shared, decoder))?;
+        let mut generation = Generation::read(&mut fields, &names, (shared, decoder))?;
         if generation.asked_tokens() == Some(0) {
             return Err(ApiError::field("max_tokens", "\"max_tokens\" is 0: the response would be empty"));
         }
@@ -51,21 +55,34 @@ impl<'s> Chat<'s> {
         }
         let scores = Scores { top: has_scores.then(|| top.unwrap_or(0)), of_prompts: false };
         let messages = messages(fields.required("messages")?)?;
-        fields.neutral("tools", is_empty)?;
+        let tools = Tools::read(&mut fields, decoder)?;
         fields.neutral("functions", is_empty)?;
-        fields.neutral("tool_choice", |choice| choice == "none" || choice == "auto")?;
-        fields.neutral("response_format", |format| format.get("type").is_some_and(|kind| kind == "text"))?;
+        fields.neutral("function_call", |choice| choice == "none" || choice == "auto")?;
         fields.neutral("modalities", |modes| *modes == json!(["text"]))?;
-        // Without effect where there are no tools.
-        fields.take("parallel_tool_calls");
         fields.finish()?;
-        let prompt = decoder.setup.encode_chat(&messages).map_err(|error| ApiError::of_input(&error, "messages"))?;
+        let format = generation.take_format();
+        let kept = tools.as_ref().map_or(&[][..], |tools| &tools.kept);
+        let demanded = match (&tools, format) {
+            (Some(tools), format) => {
+                let name = format.as_ref().map_or("tools", |(name, _)| name);
+                tools.grammar(format.map(|(_, grammar)| grammar)).map(|grammar| (name, grammar))
+            }
+            (None, format) => format,
+        };
+        if let Some(demanded) = demanded {
+            generation.constrain(demanded, kept, (shared, decoder))?;
+        }
+        generation.kept = kept.to_vec();
+        let request = ChatRequest { tools: tools.as_ref().map(|tools| &tools.list), ..ChatRequest::new(&messages) };
+        let prompt = decoder.setup.chat_up_to(&request, shared.longest);
+        let prompt = prompt.map_err(|error| ApiError::of_input(&error, "messages"))?;
+        let prompt = prompt.ok_or_else(|| ApiError::beyond("messages", shared.longest))?;
         if prompt.is_empty() {
             return Err(ApiError::field("messages", "the conversation has no token"));
         }
         let tokenizer = decoder.setup.tokenizer.as_deref();
         let (length, id) = (prompt.len(), shared.next_id("chatcmpl"));
-        Ok((Chat { shared, tokenizer, generation, length, scores, id }, prompt))
+        Ok((Chat { shared, tokenizer, generation, length, scores, id, tools }, prompt))
     }
 
     fn scores(&self, tokens: &[ScoredToken]) -> Value {
@@ -80,17 +97,51 @@ impl<'s> Chat<'s> {
         let mut collected = Collected::new(&[self.length], self.generation.choices);
         collected.wait(reply, events)?;
         let choices = collected.choices.iter().enumerate().map(|(index, choice)| {
+            let (message, has_calls) = self.message(&choice.text);
+            let reason = choice.finish_reason.unwrap_or("length");
             json!({
-                "index": index, "message": {"role": "assistant", "content": choice.text, "refusal": null},
-                "logprobs": self.scores(&choice.tokens), "finish_reason": choice.finish_reason.unwrap_or("length"),
+                "index": index, "message": message, "logprobs": self.scores(&choice.tokens),
+                "finish_reason": reason_with(reason, has_calls),
             })
         });
         let object = self.object("chat.completion", choices.collect(), Some(collected.usage()));
         reply.send(&Response::new("application/json", object))
     }
 
+    /// The message of a text, and whether it has tool calls.
+    fn message(&self, text: &str) -> (Value, bool) {
+        let Some(tools) = &self.tools else {
+            return (json!({"role": "assistant", "content": text, "refusal": null}), false);
+        };
+        let mut parser = tools.parser();
+        let mut parts = parser.push(text);
+        parts.extend(parser.finish());
+        let (mut content, mut calls) = (String::new(), Vec::<(String, String)>::new());
+        for part in parts {
+            match part {
+                MessagePart::Text(text) => content.push_str(&text),
+                MessagePart::Call { name, .. } => calls.push((name, String::new())),
+                MessagePart::Arguments { text, .. } => {
+                    calls.last_mut().into_iter().for_each(|(_, arguments)| arguments.push_str(&text));
+                }
+            }
+        }
+        if calls.is_empty() {
+            return (json!({"role": "assistant", "content": content, "refusal": null}), false);
+        }
+        let call = |(name, arguments): (String, String)| {
+            let function = json!({"name": name, "arguments": arguments});
+            json!({"id": self.shared.next_id("call"), "type": "function", "function": function})
+        };
+        let calls: Vec<Value> = calls.into_iter().map(call).collect();
+        let content = if content.is_empty() { Value::Null } else { content.into() };
+        (json!({"role": "assistant", "content": content, "refusal": null, "tool_calls": calls}), true)
+    }
+
     fn stream(&self, events: &Receiver<Event>, reply: &mut Reply<'_>) -> Result<(), Ended> {
         let mut collected = Collected::new(&[self.length], self.generation.choices);
+        let mut parsers: Vec<ToolCallParser> =
+            self.tools.iter().flat_map(|tools| (0..self.generation.choices).map(|_| tools.parser())).collect();
         for index in 0..self.generation.choices {
             self.piece(index, json!({"role": "assistant", "content": ""}), Value::Null, None, reply)?;
         }
@@ -98,11 +149,14 @@ impl<'s> Chat<'s> {
             match reply.wait(events)? {
                 Event::Token { sequence, token, text, finish_reason } => {
                     collected.new_tokens += 1;
-                    if self.scores.top.is_some() || !text.is_empty() || finish_reason.is_some() {
-                        let delta = if text.is_empty() { json!({}) } else { json!({"content": text}) };
-                        let scores = self.scores(std::slice::from_ref(&token));
-                        self.piece(sequence, delta, scores, finish_reason.map(reason_name), reply)?;
-                    }
+                    let (deltas, has_calls) = match parsers.get_mut(sequence) {
+                        Some(parser) => (self.deltas(parser, &text, finish_reason.is_some()), parser.calls > 0),
+                        None if text.is_empty() => (Vec::new(), false),
+                        None => (vec![json!({"content": text})], false),
+                    };
+                    let reason = finish_reason.map(|reason| reason_with(reason_name(reason), has_calls));
+                    let scores = self.scores(std::slice::from_ref(&token));
+                    self.pieces(sequence, deltas, (scores, reason), reply)?;
                 }
                 Event::Prompt { .. } => {}
                 Event::Done => break,
@@ -113,6 +167,44 @@ impl<'s> Chat<'s> {
             reply.event(&self.object("chat.completion.chunk", Vec::new(), Some(collected.usage())))?;
         }
         reply.event("[DONE]")
+    }
+
+    /// What further text adds to a message with tools.
+    fn deltas(&self, parser: &mut ToolCallParser, text: &str, is_last: bool) -> Vec<Value> {
+        let mut parts = parser.push(text);
+        if is_last {
+            parts.extend(parser.finish());
+        }
+        let delta = |part: MessagePart| match part {
+            MessagePart::Text(text) => json!({"content": text}),
+            MessagePart::Call { index, name } => {
+                let function = json!({"name": name, "arguments": ""});
+                let id = self.shared.next_id("call");
+                json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
+            }
+            MessagePart::Arguments { index, text } => {
+                json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+            }
+        };
+        parts.into_iter().map(delta).collect()
+    }
+
+    /// Events of what a token adds: the first has its scores, the last the reason of the end.
+    fn pieces(
+        &self,
+        index: usize,
+        mut deltas: Vec<Value>,
+        (mut scores, reason): (Value, Option<&str>),
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Ended> {
+        if deltas.is_empty() && (self.scores.top.is_some() || reason.is_some()) {
+            deltas.push(json!({}));
+        }
+        let last = deltas.len().saturating_sub(1);
+        for (at, delta) in deltas.into_iter().enumerate() {
+            self.piece(index, delta, std::mem::take(&mut scores), reason.filter(|_| at == last), reply)?;
+        }
+        Ok(())
     }
 
     fn piece(
@@ -128,27 +220,7 @@ impl<'s> Chat<'s> {
     }
 }
 
-/// Messages with a role and a text; parts of a text are joined.
-fn messages(value: Value) -> Result<Vec<ChatMessage>, ApiError> {
-    let wrong = |reason: &str| ApiError::field("messages", reason);
-    let Value::Array(items) = value else { return Err(wrong("\"messages\" is not a list")) };
-    if items.is_empty() {
-        return Err(wrong("\"messages\" is empty"));
-    }
-    let message = |item: Value| {
-        let mut message: ChatMessage = serde_json::from_value(item)
-            .map_err(|_| wrong("a message is not an object with \"role\" and \"content\""))?;
-        if let Value::Array(parts) = &message.content {
-            let text = |part: &Value| match (part.get("type").and_then(Value::as_str), part.get("text")) {
-                (Some("text"), Some(Value::String(text))) => Ok(text.clone()),
-                _ => Err(wrong("the content of a message has a part that is not a text")),
-            };
-            message.content = parts.iter().map(text).collect::<Result<String, _>>()?.into();
-        }
-        match message.content {
-            Value::String(_) => Ok(message),
-            _ => Err(wrong("the content of a message is not a text")),
-        }
-    };
-    items.into_iter().map(message).collect()
+/// The reason of an end: of a message with calls, the calls.
+fn reason_with(reason: &'static str, has_calls: bool) -> &'static str {
+    if has_calls && reason == "stop" { "tool_calls" } else { reason }
 }

@@ -45,7 +45,8 @@ impl<'s> Completion<'s> {
     fn read(shared: &'s Shared, body: &[u8]) -> Result<(Self, Vec<Vec<u32>>), ApiError> {
         let mut fields = Fields::parse(body)?;
         let decoder = decoder(&mut fields, shared)?;
-        let generation = Generation::read(&mut fields, &["max_tokens"], (shared, decoder))?;
+        let names = ["max_tokens", "max_completion_tokens"];
+        let mut generation = Generation::read(&mut fields, &names, (shared, decoder))?;
         let inputs = Inputs::of("prompt", fields.required("prompt")?, MOST_INPUTS)?;
         let echoes = fields.flag("echo")?;
         let top = fields.count("logprobs", MOST_TOP)?;
@@ -56,8 +57,11 @@ impl<'s> Completion<'s> {
             let message = "\"max_tokens\" is 0 without \"echo\": the response would be empty";
             return Err(ApiError::field("max_tokens", message));
         }
+        if let Some(format) = generation.take_format() {
+            generation.constrain(format, &[], (shared, decoder))?;
+        }
         let setup = &decoder.setup;
-        let prompts = encoded(setup, &inputs)?;
+        let prompts = encoded(setup, &inputs, shared.longest)?;
         let tokenizer = setup.tokenizer.as_deref();
         let echoes = if echoes { echoed(tokenizer, &inputs)? } else { Vec::new() };
         let scores = Scores { top, of_prompts: top.is_some() && !echoes.is_empty() };
@@ -152,13 +156,15 @@ impl<'s> Completion<'s> {
 }
 
 /// The tokens of the prompts. Whether they fit beside new ones is for [`Generation::submit`] to see.
-fn encoded(setup: &GenerationSetup, inputs: &Inputs) -> Result<Vec<Vec<u32>>, ApiError> {
-    let tokens = |prompt: Prompt| setup.tokens(&prompt, "prompt");
-    let prompts: crate::Result<Vec<Vec<u32>>> = match inputs {
+fn encoded(setup: &GenerationSetup, inputs: &Inputs, longest: usize) -> Result<Vec<Vec<u32>>, ApiError> {
+    let tokens = |prompt: Prompt| {
+        let tokens = setup.tokens_up_to(&prompt, "prompt", longest);
+        tokens.map_err(|error| ApiError::of_input(&error, "prompt"))?.ok_or_else(|| ApiError::beyond("prompt", longest))
+    };
+    match inputs {
         Inputs::Texts(texts) => texts.iter().cloned().map(|text| tokens(Prompt::Text(text))).collect(),
         Inputs::Tokens(rows) => rows.iter().cloned().map(|ids| tokens(Prompt::Tokens(ids))).collect(),
-    };
-    prompts.map_err(|error| ApiError::of_input(&error, "prompt"))
+    }
 }
 
 /// The texts of the prompts, without special tokens, as texts of completions are.

@@ -36,13 +36,10 @@ pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Rep
     let size = encoder.sentences.size;
     fields.neutral("dimensions", |dimensions| size.is_some() && dimensions.as_u64() == size.map(|size| size as u64))?;
     let prompt = fields.text("prompt_name")?;
-    let inputs = encoded(encoder, Inputs::of("input", fields.required("input")?, MOST_INPUTS)?, prompt.as_deref())?;
+    let inputs = Inputs::of("input", fields.required("input")?, MOST_INPUTS)?;
+    let inputs = encoded(encoder, inputs, prompt.as_deref(), shared.longest)?;
     fields.finish()?;
     let tokens: usize = inputs.iter().map(Vec::len).sum();
-    if let Some(long) = inputs.iter().map(Vec::len).find(|length| *length > shared.longest) {
-        let message = format!("an input has {long} tokens, the model takes {} at most", shared.longest);
-        return Err(ApiError::too_long("input", message).into());
-    }
     let (result, received) = channel();
     let ticket = Some(shared.enter()?);
     shared.submit(Job::Embed(EmbedJob { inputs, result, cancelled: reply.cancelled(), ticket }))?;
@@ -61,19 +58,31 @@ pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Rep
     reply.send(&Response::new("application/json", object.to_string()))
 }
 
-/// The tokens of the inputs; texts have a prompt before them and special tokens around them, token ids neither.
-fn encoded(encoder: &ServedEncoder, inputs: Inputs, prompt: Option<&str>) -> Result<Vec<Vec<u32>>, ApiError> {
+/// The tokens of the inputs, `longest` at most each; texts have a prompt before them and special tokens around them,
+/// token ids neither.
+fn encoded(
+    encoder: &ServedEncoder,
+    inputs: Inputs,
+    prompt: Option<&str>,
+    longest: usize,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let beyond = || ApiError::beyond("input", longest);
     let rows = match inputs {
         Inputs::Tokens(_) if prompt.is_some() => {
             return Err(ApiError::field("prompt_name", "a prompt precedes texts, and the input is token ids"));
         }
         Inputs::Tokens(rows) => rows,
         Inputs::Texts(texts) => {
-            let encode = |text: &String| encoder.sentences.encode(&*encoder.tokenizer, text, prompt);
-            let rows = texts.iter().map(encode).collect::<crate::Result<_>>();
-            rows.map_err(|error| ApiError::of_input(&error, "input"))?
+            let encode = |text: &String| {
+                let encoded = encoder.sentences.encode_up_to(&*encoder.tokenizer, text, prompt, longest);
+                encoded.map_err(|error| ApiError::of_input(&error, "input"))?.ok_or_else(beyond)
+            };
+            texts.iter().map(encode).collect::<Result<_, _>>()?
         }
     };
+    if rows.iter().any(|row| row.len() > longest) {
+        return Err(beyond());
+    }
     if rows.iter().any(Vec::is_empty) {
         return Err(ApiError::field("input", "an input has no token"));
     }

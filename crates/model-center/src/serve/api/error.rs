@@ -48,6 +48,11 @@ impl ApiError {
         ApiError::field(name, message).code("context_length_exceeded")
     }
 
+    /// An input with more tokens than the model takes.
+    pub(in crate::serve) fn beyond(name: &str, longest: usize) -> Self {
+        ApiError::too_long(name, format!("it has more than the {longest} tokens that the model takes"))
+    }
+
     pub(in crate::serve) fn not_found(message: impl Into<String>) -> Self {
         ApiError::new(404, "invalid_request_error", message).code("not_found")
     }

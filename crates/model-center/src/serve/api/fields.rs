@@ -39,8 +39,12 @@ impl Fields {
     }
 
     pub(super) fn flag(&mut self, name: &str) -> Result<bool, ApiError> {
+        self.flag_or(name, false)
+    }
+
+    pub(super) fn flag_or(&mut self, name: &str, default: bool) -> Result<bool, ApiError> {
         match self.take(name) {
-            None => Ok(false),
+            None => Ok(default),
             Some(Value::Bool(flag)) => Ok(flag),
             Some(_) => Err(ApiError::field(name, format!("{name:?} is not true or false"))),
         }
@@ -62,6 +66,16 @@ impl Fields {
         number.map(Some).ok_or_else(|| ApiError::field(name, format!("{name:?} is not a number")))
     }
 
+    /// A number from `least` to `most`.
+    pub(super) fn number_within(&mut self, name: &str, (least, most): (f32, f32)) -> Result<Option<f32>, ApiError> {
+        match self.number(name)? {
+            Some(number) if !(least..=most).contains(&number) => {
+                Err(ApiError::field(name, format!("{name:?} is not a number from {least} to {most}")))
+            }
+            number => Ok(number),
+        }
+    }
+
     /// A field that is not supported, except for values without an effect.
     pub(super) fn neutral(&mut self, name: &str, is_neutral: impl Fn(&Value) -> bool) -> Result<(), ApiError> {
         match self.take(name) {
@@ -75,11 +89,6 @@ impl Fields {
         let unknown = self.0.keys().find(|name| !HARMLESS.contains(&name.as_str()));
         unknown.map_or(Ok(()), |name| Err(ApiError::unsupported(name)))
     }
-}
-
-/// Whether a value is the number 0.
-pub(super) fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
 }
 
 /// Whether a value has nothing in it.
@@ -145,7 +154,7 @@ fn ids(items: &[Value]) -> Option<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fields, Inputs, is_empty, is_zero};
+    use super::{Fields, Inputs, is_empty};
     use serde_json::json;
 
     #[test]
@@ -156,7 +165,7 @@ mod tests {
             (fields.count("a", 3), fields.count("b", 3), fields.number("t")),
             (Ok(Some(3)), Ok(None), Ok(Some(0.5)))
         );
-        assert!(fields.neutral("penalty", is_zero).is_ok() && fields.neutral("tools", is_empty).is_ok());
+        assert!(fields.neutral("penalty", |value| *value == 0.0).is_ok() && fields.neutral("tools", is_empty).is_ok());
         let error = fields.finish().unwrap_err();
         assert!(error.status == 400 && error.json().contains(r#""param":"c""#), "{error:?}");
         let parse = |text: &str| Fields::parse(text.as_bytes());
@@ -169,8 +178,11 @@ mod tests {
         assert!(read(r#"{"a": 4}"#).count("a", 3).is_err() && read(r#"{"a": -1}"#).count("a", 3).is_err());
         assert!(read(r#"{"a": 1.5}"#).count("a", 3).is_err() && read(r#"{"a": "1"}"#).number("a").is_err());
         assert!(read(r#"{"a": 1e300}"#).number("a").is_err() && read(r#"{"a": 1}"#).text("a").is_err());
+        assert_eq!(read(r#"{"a": 2.0}"#).number_within("a", (-2.0, 2.0)), Ok(Some(2.0)));
+        assert!(read(r#"{"a": 2.1}"#).number_within("a", (-2.0, 2.0)).is_err());
+        assert_eq!((read("{}").flag_or("a", true), read(r#"{"a": false}"#).flag_or("a", true)), (Ok(true), Ok(false)));
         assert!(read(r#"{"a": 1}"#).flag("a").is_err() && read("{}").required("a").is_err());
-        assert!(read(r#"{"a": 0.1}"#).neutral("a", is_zero).is_err());
+        assert!(read(r#"{"a": 0.1}"#).neutral("a", is_empty).is_err());
     }
 
     #[test]

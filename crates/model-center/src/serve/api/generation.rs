@@ -1,9 +1,11 @@
 //! What completions and chats have in common: the settings of a request, its limits, and its job.
 
-use super::ApiError;
-use super::fields::{Fields, is_empty, is_zero, texts};
+use super::fields::Fields;
 use super::reply::{Ended, Reply};
-use crate::generate::{FinishReason, GenerateOptions, GenerationOverrides, GenerationSettings, Method};
+use super::settings::{has_usage, settings};
+use super::{ApiError, format};
+use crate::Error;
+use crate::generate::{FinishReason, GenerateOptions, Grammar};
 use crate::serve::Shared;
 use crate::serve::job::{Event, GenerateJob, Job, ScoredToken};
 use crate::serve::options::ServedDecoder;
@@ -11,8 +13,6 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 
-/// The most stop strings.
-const MOST_STOPS: usize = 16;
 /// The most tokens beside each that have a log probability.
 pub(super) const MOST_TOP: usize = 20;
 /// The most log probabilities of a response: with each a token's text is held, some 100 bytes.
@@ -32,6 +32,12 @@ pub(super) struct Generation {
     pub(super) has_usage: bool,
     /// The most new tokens, where the request states it.
     asked_tokens: Option<usize>,
+    /// Whether the request states stop strings.
+    has_stops: bool,
+    /// The form that texts have to have, with the field that states it.
+    format: Option<(&'static str, Grammar)>,
+    /// Special tokens that appear in texts.
+    pub(super) kept: Vec<(u32, String)>,
 }
 
 /// Scores that a request asks for.
@@ -79,17 +85,42 @@ impl Generation {
         if choices == 0 {
             return Err(ApiError::field("n", "\"n\" is 0, and no text would be generated"));
         }
-        for name in ["presence_penalty", "frequency_penalty"] {
-            fields.neutral(name, is_zero)?;
-        }
-        fields.neutral("logit_bias", is_empty)?;
         let streams = fields.flag("stream")?;
-        let has_usage = match fields.take("stream_options") {
-            None => false,
-            Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or(false),
+        let has_usage = has_usage(fields, streams)?;
+        let (options, has_stops) = settings(fields, asked_tokens, (shared, decoder))?;
+        let format = format::read(fields)?;
+        Ok(Generation { options, choices, streams, has_usage, asked_tokens, has_stops, format, kept: Vec::new() })
+    }
+
+    /// The form that texts have to have, if the request states one.
+    pub(super) fn take_format(&mut self) -> Option<(&'static str, Grammar)> {
+        self.format.take()
+    }
+
+    /// Makes texts be of a form. Special tokens that are `kept` appear in them. `name` is the field that demands it.
+    pub(super) fn constrain(
+        &mut self,
+        (name, grammar): (&str, Grammar),
+        kept: &[(u32, String)],
+        (shared, decoder): (&Shared, &ServedDecoder),
+    ) -> Result<(), ApiError> {
+        let Some(tokenizer) = decoder.setup.tokenizer.as_deref() else {
+            return Err(ApiError::field(name, "the model has no tokenizer, and so texts have no form"));
         };
-        let options = settings(fields, asked_tokens, (shared, decoder))?;
-        Ok(Generation { options, choices, streams, has_usage, asked_tokens })
+        if self.has_stops {
+            let message =
+                "a text of a form ends where the form does, and a stop string would cut it: leave \"stop\" out";
+            return Err(ApiError::field("stop", message));
+        }
+        let constraint = shared.constraints.get(grammar, (tokenizer, kept));
+        let named = |error: &Error| match error {
+            Error::Argument { reason, fix, .. } => ApiError::field(name, format!("{reason} ({fix})")),
+            error => ApiError::of_input(error, name),
+        };
+        self.options.constraint = Some(constraint.map_err(|error| named(&error))?);
+        // Of the directory; a text ends where its form does.
+        self.options.stop_strings.clear();
+        Ok(())
     }
 
     /// The most new tokens that the request states.
@@ -150,6 +181,7 @@ impl Generation {
             limits,
             choices: self.choices,
             options: self.options.clone(),
+            kept: self.kept.clone(),
             scores: scores.top,
             scores_prompts: scores.of_prompts,
             events,
@@ -158,51 +190,6 @@ impl Generation {
         })))?;
         Ok(received)
     }
-}
-
-/// The options of generation: the request's over the directory's.
-fn settings(
-    fields: &mut Fields,
-    tokens: Option<usize>,
-    (shared, decoder): (&Shared, &ServedDecoder),
-) -> Result<GenerateOptions, ApiError> {
-    let (temperature, top_p, min_p) = (fields.number("temperature")?, fields.number("top_p")?, fields.number("min_p")?);
-    let (top_k, seed) = (fields.count("top_k", u32::MAX as usize)?, fields.take("seed"));
-    let stop_strings = match fields.take("stop") {
-        Some(value) if !is_empty(&value) => texts("stop", value, MOST_STOPS)?,
-        _ => Vec::new(),
-    };
-    // Greedy decoding is the limit of low temperatures, and filters have no effect on it.
-    let is_greedy = temperature == Some(0.0);
-    let overrides = GenerationOverrides {
-        origin: "the request",
-        max_new_tokens: tokens.map(|tokens| tokens.max(1)),
-        greedy: is_greedy,
-        temperature: temperature.filter(|_| !is_greedy),
-        top_p: top_p.filter(|_| !is_greedy),
-        top_k: top_k.filter(|_| !is_greedy),
-        min_p: min_p.filter(|_| !is_greedy),
-        stop_strings,
-        ..GenerationOverrides::default()
-    };
-    let tokenizer = decoder.setup.tokenizer.as_deref();
-    let resolved = GenerationSettings::resolve(&overrides, &decoder.config, tokenizer, false);
-    let mut options = resolved.map_err(|error| ApiError::of_input(&error, "temperature"))?.options;
-    let checked = options.validate_for(&decoder.setup.info, tokenizer.is_some());
-    checked.map_err(|error| ApiError::of_input(&error, "temperature"))?;
-    let seed = match seed {
-        None => shared.next_seed(),
-        // Negative seeds are numbers too.
-        Some(seed) => match (seed.as_u64(), seed.as_i64()) {
-            (Some(seed), _) => seed,
-            (None, Some(seed)) => seed as u64,
-            (None, None) => return Err(ApiError::field("seed", "\"seed\" is not an integer")),
-        },
-    };
-    if let Method::Sampling { seed: own, .. } = &mut options.method {
-        *own = seed;
-    }
-    Ok(options)
 }
 
 /// A response, or a part of one that is streamed.
@@ -219,7 +206,7 @@ pub(super) fn object((shared, id): (&Shared, &str), kind: &str, choices: Vec<Val
 /// The name in the API of what ended a sequence.
 pub(super) fn reason_name(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::EndToken | FinishReason::StopString => "stop",
+        FinishReason::EndToken | FinishReason::StopString | FinishReason::Complete => "stop",
         FinishReason::Length => "length",
     }
 }

@@ -5,6 +5,9 @@
 //! | `error.rs` | [`ApiError`]: the object of an error, with its status |
 //! | `fields.rs` | the fields of a request |
 //! | `generation.rs` | what completions and chats have in common: settings, limits, the job of the engine |
+//! | `format.rs` | the form that texts have to have |
+//! | `messages.rs`, `tools.rs` | conversations, and the tools of a request |
+//! | `settings.rs` | the settings of generation |
 //! | `completions.rs` | `/v1/completions` |
 //! | `chat.rs` | `/v1/chat/completions` |
 //! | `embeddings.rs` | `/v1/embeddings` |
@@ -16,9 +19,13 @@ mod completions;
 mod embeddings;
 mod error;
 mod fields;
+mod format;
 mod generation;
+mod messages;
 mod reply;
+mod settings;
 mod tokens;
+mod tools;
 
 pub(super) use chat::chat;
 pub(super) use completions::completions;

@@ -35,6 +35,8 @@ impl From<ApiError> for Ended {
 pub(in crate::serve) struct Reply<'s> {
     stream: &'s TcpStream,
     deadline: Instant,
+    /// The method of the request.
+    method: &'s str,
     looked: Instant,
     /// Whether events were written.
     pub(in crate::serve) is_streaming: bool,
@@ -49,8 +51,8 @@ impl Drop for Reply<'_> {
 }
 
 impl<'s> Reply<'s> {
-    pub(in crate::serve) fn new(stream: &'s TcpStream, deadline: Instant) -> Self {
-        Reply { stream, deadline, looked: Instant::now(), is_streaming: false, cancelled: Cancelled::default() }
+    pub(in crate::serve) fn new(stream: &'s TcpStream, deadline: Instant, method: &'s str) -> Self {
+        Reply { stream, deadline, method, looked: Instant::now(), is_streaming: false, cancelled: Cancelled::default() }
     }
 
     /// Set when the response is no longer wanted.
@@ -87,7 +89,7 @@ impl<'s> Reply<'s> {
 
     /// Writes a whole response.
     pub(in crate::serve) fn send(&mut self, response: &Response) -> Result<(), Ended> {
-        self.write(&response.to_bytes())
+        self.write(&response.bytes_for(self.method))
     }
 
     /// Writes an event; the first begins the response.

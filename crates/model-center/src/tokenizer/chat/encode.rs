@@ -34,12 +34,25 @@ impl ChatTemplate {
     /// errors). For trusted conversations, [`ChatTemplate::render_request`] with a tokenizer that has
     /// [`TextSpecials::AsTokens`](crate::tokenizer::TextSpecials::AsTokens) returns exactly `transformers`' ids.
     pub fn encode(&self, tokenizer: &dyn Tokenizer, request: &ChatRequest<'_>) -> Result<Vec<u32>> {
+        Ok(self.encode_up_to(tokenizer, request, usize::MAX)?.unwrap_or_default())
+    }
+
+    /// As [`ChatTemplate::encode`]; `None` of a conversation with more than `most` tokens, which is tokenized little
+    /// further.
+    pub fn encode_up_to(
+        &self,
+        tokenizer: &dyn Tokenizer,
+        request: &ChatRequest<'_>,
+        most: usize,
+    ) -> Result<Option<Vec<u32>>> {
         let request = &at_one_time(request);
         let control = tokenizer.control_tokens();
         let (_, pieces) = self.rendered_pieces(request, &control)?;
-        let mut writer = IdWriter::new(tokenizer, &control, false);
+        let mut writer =
+            IdWriter { most: (most != usize::MAX).then_some(most), ..IdWriter::new(tokenizer, &control, false) };
         pieces.iter().try_for_each(|piece| writer.push(piece))?;
-        Ok(writer.finish()?.ids)
+        writer.flush(false)?;
+        Ok(Some(writer.written.ids).filter(|ids| ids.len() <= most && !writer.is_beyond))
     }
 
     /// The text of a conversation, and the same in pieces: one piece of the template where texts cannot be separated.
@@ -153,6 +166,9 @@ pub(super) struct IdWriter<'a> {
     written: WrittenIds,
     /// Whether the bytes of tokens are collected.
     with_bytes: bool,
+    /// Beyond this number of tokens no text is tokenized, and then this is known.
+    most: Option<usize>,
+    is_beyond: bool,
     run: String,
     /// Bytes of all pieces before and in the run.
     end: usize,
@@ -171,7 +187,8 @@ pub(super) struct WrittenIds {
 impl<'a> IdWriter<'a> {
     pub(super) fn new(tokenizer: &'a dyn Tokenizer, control: &'a [ControlToken], with_bytes: bool) -> Self {
         let written = WrittenIds::default();
-        IdWriter { tokenizer, control, written, with_bytes, run: String::new(), end: 0, trim: false }
+        let run = String::new();
+        IdWriter { tokenizer, control, written, with_bytes, most: None, is_beyond: false, run, end: 0, trim: false }
     }
 
     pub(super) fn push(&mut self, piece: &ChatPiece) -> Result<()> {
@@ -218,15 +235,23 @@ impl<'a> IdWriter<'a> {
         let start = self.end - trimmed.len();
         let text = if trim_end { trimmed.trim_end() } else { trimmed };
         self.trim = false;
-        if text.is_empty() {
+        if text.is_empty() || self.is_beyond {
             return Ok(());
         }
         let unknown = self.tokenizer.special_ids().unk;
         let tokens: Vec<TokenSpan> = match self.with_bytes {
             true => self.tokenizer.tokenize_with_spans(text)?,
             false => {
-                let ids = self.tokenizer.tokenize(&[text])?.into_iter().flatten();
-                ids.map(|id| TokenSpan { id, bytes: 0..0 }).collect()
+                let left = self.most.map(|most| most.saturating_sub(self.written.ids.len()));
+                let ids = match left {
+                    None => Some(self.tokenizer.tokenize(&[text])?.concat()),
+                    Some(left) => self.tokenizer.tokenize_up_to(text, left)?,
+                };
+                let Some(ids) = ids else {
+                    self.is_beyond = true;
+                    return Ok(());
+                };
+                ids.into_iter().map(|id| TokenSpan { id, bytes: 0..0 }).collect()
             }
         };
         for TokenSpan { id, bytes } in tokens {

@@ -55,6 +55,8 @@ pub struct ChatTemplate {
     marked: Vec<String>,
     /// `bos_token` and its like, which templates see by these names.
     special_tokens: Map<String, Value>,
+    /// Name and source of each.
+    sources: Vec<(String, String)>,
     /// The one that is taken where a request names none.
     chosen: Option<String>,
 }
@@ -98,10 +100,11 @@ impl ChatTemplate {
 
     fn compile(templates: Vec<Source>, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
         let mut environment = environment::new();
-        let (mut names, mut marked) = (Vec::new(), Vec::new());
+        let (mut names, mut marked, mut sources) = (Vec::new(), Vec::new(), Vec::new());
         for Source { name, place, text } in templates {
             source::check_size(&place, &text)?;
             let text = translate::with_plain_lines(&text);
+            sources.push((name.clone(), text.clone()));
             nesting::check(&place, &text)?;
             let is_marked = stack::on_own_stack(&place, || {
                 let translate::Translated { text, is_marked } = translate::translate(&place, &text)?;
@@ -115,12 +118,20 @@ impl ChatTemplate {
             marked.extend(is_marked.then(|| name.clone()));
             names.push((name, place));
         }
-        Ok(ChatTemplate { environment, names, marked, special_tokens, chosen: None })
+        Ok(ChatTemplate { environment, names, marked, special_tokens, sources, chosen: None })
     }
 
     /// The names of the templates; one without a name is called `default`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The source of the template that is taken where none is named, with tools or without.
+    pub(crate) fn source(&self, has_tools: bool) -> Option<&str> {
+        let tools = Value::Null;
+        let request = ChatRequest { tools: has_tools.then_some(&tools), ..ChatRequest::new(&[]) };
+        let (name, _) = self.choose(&request).ok()?;
+        self.sources.iter().find(|(own, _)| own == name).map(|(_, source)| source.as_str())
     }
 
     /// The text of a conversation, with what asks for an answer at its end if `add_generation_prompt`.

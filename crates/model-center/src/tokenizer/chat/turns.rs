@@ -107,7 +107,8 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::encode_turns`].
     pub fn learned_ends(&self, tokenizer: &dyn Tokenizer) -> Result<LearnedEnds> {
-        let message = |number: usize| ChatMessage::new(if number % 2 == 0 { "user" } else { ASSISTANT }, "a b c");
+        let message =
+            |number: usize| ChatMessage::new(if number.is_multiple_of(2) { "user" } else { ASSISTANT }, "a b c");
         let messages: Vec<ChatMessage> = (0..4).map(message).collect();
         let control = tokenizer.control_tokens();
         let tokens = self.encode_turns(tokenizer, &ChatRequest::new(&messages), AssistantTurns::All)?;

@@ -20,7 +20,7 @@ use crate::tokenizer::catch::catch_errors;
 /// Tokens on each side of a boundary that are compared first, and the maximum on its left side, which may be all of the
 /// text.
 const FEW: usize = 16;
-const MANY: usize = 4096;
+pub(super) const MANY: usize = 4096;
 /// Characters on each side of a boundary that are first searched for the ends of a word; few words are longer.
 const WORD: usize = 320;
 

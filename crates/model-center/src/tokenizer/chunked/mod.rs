@@ -27,6 +27,8 @@ use sections::{Runs, SECTION, Sides, Whole, continued, counts_characters, letter
 
 /// Sections that are tokenized at a time.
 const BATCH: usize = 16;
+/// Tokens by which the tokens of a text so far may still become fewer, by joining at a boundary.
+const JOINED: usize = boundaries::MANY;
 
 /// The crate's tokenizer with what long texts need.
 pub(super) struct Engine {
@@ -186,12 +188,17 @@ impl Engine {
     pub(super) fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
         match texts {
             // Work for a pool of threads costs more than one or two texts do.
-            [] | [_] | [_, _] => texts.iter().map(|text| self.ids(text)).collect(),
+            [] | [_] | [_, _] => texts.iter().map(|text| self.ids(text, usize::MAX)).collect(),
             _ => {
                 start_threads();
-                texts.maybe_par_iter().map(|text| self.ids(text)).collect()
+                texts.maybe_par_iter().map(|text| self.ids(text, usize::MAX)).collect()
             }
         }
+    }
+
+    /// The tokens of a text; `None` of one with more than `most`, which is tokenized little further.
+    pub(super) fn tokenize_up_to(&self, text: &str, most: usize) -> Result<Option<Vec<u32>>> {
+        Ok(Some(self.ids(text, most)?).filter(|ids| ids.len() <= most))
     }
 
     pub(super) fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
@@ -208,14 +215,15 @@ impl Engine {
         Ok(tokens.map(|(id, (from, to))| TokenSpan { id: *id, bytes: *from..*to }).collect())
     }
 
-    fn ids(&self, text: &str) -> Result<Vec<u32>> {
+    /// All tokens of a text, or more than `most` of its first ones.
+    fn ids(&self, text: &str, most: usize) -> Result<Vec<u32>> {
         match self.words {
-            Some(identity) => self.by_words(text, identity),
-            None => self.ids_of_sections(text),
+            Some(identity) => self.by_words(text, identity, most),
+            None => self.ids_of_sections(text, most),
         }
     }
 
-    fn ids_of_sections(&self, text: &str) -> Result<Vec<u32>> {
+    fn ids_of_sections(&self, text: &str, most: usize) -> Result<Vec<u32>> {
         if text.len() <= SECTION + SECTION / 2 || self.whole_only {
             return Ok(self.tokens(text, ALONE)?.ids);
         }
@@ -224,9 +232,11 @@ impl Engine {
         // What is taken away at the end of a text may be more than a section.
         let last = text.trim_end().len();
         let (mut start, mut batch) = (0, Vec::with_capacity(BATCH));
+        let mut batches = batch_sizes(most);
         start_threads();
-        while start < text.len() {
-            while start < text.len() && batch.len() < BATCH {
+        while start < text.len() && out.ids.len() <= most.saturating_add(JOINED) {
+            let size = batches.next().unwrap_or(BATCH);
+            while start < text.len() && batch.len() < size {
                 let end = next_cut(text, start, &self.whole);
                 batch.push((start, end));
                 start = end;
@@ -308,6 +318,12 @@ impl Engine {
         cut.tokenize(|piece| tokenize(piece.get()))?;
         Ok(cut)
     }
+}
+
+/// Parts of a text to take at a time: all threads' share, or, where there is a limit, few at first.
+pub(super) fn batch_sizes(most: usize) -> impl Iterator<Item = usize> {
+    let first = if most == usize::MAX { BATCH } else { 1 };
+    std::iter::successors(Some(first), |size| Some((2 * size).min(BATCH)))
 }
 
 /// Normalizes the stretches between added tokens. The library treats each stretch as a text with two ends; the first

@@ -14,7 +14,7 @@ use tokenizers::PreTokenizerWrapper;
 use tokenizers::models::ModelWrapper;
 use tokenizers::parallelism::MaybeParallelRefIterator;
 
-use super::{ALONE, Engine};
+use super::{ALONE, Engine, batch_sizes};
 use crate::Result;
 use crate::tokenizer::threads::start_threads;
 
@@ -56,8 +56,8 @@ impl Engine {
         plain && fixed && self.inner.get_normalizer().is_none() && self.whole.is_empty()
     }
 
-    /// The ids of a text, by the words of tokenizer `identity`.
-    pub(super) fn by_words(&self, text: &str, identity: u64) -> Result<Vec<u32>> {
+    /// The ids of a text, by the words of tokenizer `identity`; more than `most` of the first ones of a longer text.
+    pub(super) fn by_words(&self, text: &str, identity: u64, most: usize) -> Result<Vec<u32>> {
         if text.len() <= 2 * PART {
             return self.remembered(text, identity);
         }
@@ -68,8 +68,16 @@ impl Engine {
             parts.push(&text[start..end]);
             start = end;
         }
-        let parts = parts.maybe_par_iter().map(|part| self.remembered(part, identity));
-        Ok(parts.collect::<Result<Vec<_>>>()?.concat())
+        let (mut ids, mut left) = (Vec::new(), parts.as_slice());
+        let mut batches = if most == usize::MAX { None } else { Some(batch_sizes(most)) };
+        while !left.is_empty() && ids.len() <= most {
+            let size = batches.as_mut().and_then(Iterator::next).unwrap_or(left.len()).min(left.len());
+            let (batch, rest) = left.split_at(size);
+            let batch = batch.maybe_par_iter().map(|part| self.remembered(part, identity));
+            ids.extend(batch.collect::<Result<Vec<_>>>()?.concat());
+            left = rest;
+        }
+        Ok(ids)
     }
 
     fn remembered(&self, text: &str, identity: u64) -> Result<Vec<u32>> {
@@ -97,7 +105,7 @@ impl Memory {
                 continue;
             }
             if word.len() > WORD {
-                ids.append(&mut engine.ids_of_sections(word)?);
+                ids.append(&mut engine.ids_of_sections(word, usize::MAX)?);
                 continue;
             }
             let tokens = engine.tokens(word, ALONE)?.ids;

@@ -135,7 +135,7 @@ fn lengths_that_the_file_has_no_ids_for_are_named_before_maps_are_made_by_them()
         Samples::open(file.into(), &documents, &options).unwrap_err().to_string()
     };
     let tokens = TokenFile::open(&prefix).unwrap().tokens();
-    assert!(error(&[(1, 3 + (1 << 24))]).contains(&format!("sequence 1 has 16777219 ids, and ")));
+    assert!(error(&[(1, 3 + (1 << 24))]).contains("sequence 1 has 16777219 ids, and "));
     assert!(error(&[(1, i32::MAX)]).contains(&format!("c.bin has {tokens}")));
     // None of them alone is too long.
     let found = error(&[(0, 15), (1, 15)]);

@@ -1,7 +1,7 @@
 //! Conversations of records: which turns are learned, nulls, keys, prompts as turns, texts that are rendered already.
 
 use model_center::Result;
-use model_center::data::{Dataset, LossOn, OnBadRecord, PairLabels, ReadOptions, RecordForm, SftModel, SftTask};
+use model_center::data::{Dataset, LossOn, PairLabels, ReadOptions, RecordForm, SftModel, SftTask};
 use model_center::tokenizer::{ChatMessage, ChatRequest, HfTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -15,11 +15,11 @@ pub(in super::super) fn lines(text: &str, keeps_ends: bool) -> Vec<String> {
             continue;
         }
         let mut end = at + letter.len_utf8();
-        if letter == '\r' {
-            if let Some((_, '\n')) = letters.peek() {
-                letters.next();
-                end += 1;
-            }
+        if letter == '\r'
+            && let Some((_, '\n')) = letters.peek()
+        {
+            letters.next();
+            end += 1;
         }
         lines.push(text[start..if keeps_ends { end } else { at }].to_owned());
         start = end;

@@ -344,11 +344,12 @@ impl Parser<'_> {
     fn subscript(&mut self, value: Code) -> Parsed {
         self.expect_sign("[")?;
         // Most are a name in quotes.
-        if let (Some(Token::Text(key)), Some(Token::Sign("]"))) = (self.current(), self.tokens.get(self.at + 1)) {
-            if value.binding == Binding::Atom && !is_python_attribute(key) {
-                self.at += 2;
-                return Ok(Code::atom(format!("{}[{}]", value.text, quoted(key))));
-            }
+        if let (Some(Token::Text(key)), Some(Token::Sign("]"))) = (self.current(), self.tokens.get(self.at + 1))
+            && value.binding == Binding::Atom
+            && !is_python_attribute(key)
+        {
+            self.at += 2;
+            return Ok(Code::atom(format!("{}[{}]", value.text, quoted(key))));
         }
         let mut items = Vec::new();
         let mut slice = None;

@@ -88,12 +88,12 @@ impl Writer {
         }
         let sign = inside.get(..1).filter(|sign| matches!(*sign, "-" | "+")).unwrap_or_default();
         let body = &inside[sign.len()..];
-        if open == "{%" {
-            if let Some(length) = raw(body) {
-                let length = 2 + sign.len() + length;
-                self.out += &source[..length];
-                return Ok(length);
-            }
+        if open == "{%"
+            && let Some(length) = raw(body)
+        {
+            let length = 2 + sign.len() + length;
+            self.out += &source[..length];
+            return Ok(length);
         }
         let Tag { tokens, trim, bytes } = tag(body, if open == "{%" { "%}" } else { "}}" })?;
         let lines = "\n".repeat(body[..bytes].matches('\n').count());
