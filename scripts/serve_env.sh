@@ -12,7 +12,7 @@ takes_nothing "$@"
 python="$("$root/scripts/python_env.sh")"
 
 # A change of this line makes a new directory.
-packages=(openai==3.57.0 "lm-eval[api]==0.4.13" jsonschema==4.26.0)
+packages=(openai==3.57.0 "lm-eval[api]==0.4.13" jsonschema==4.26.0 rfc3339-validator==0.1.4)
 key="$(key_of "$python" "${packages[@]}")"
 # What python_env.sh has is pinned there: PYTHONPATH comes before it, and has the same versions.
 install_packages() {

@@ -2,7 +2,7 @@
 
     python structured.py SERVE_PROGRAM DIR TEXTS
 
-DIR gets the model directory `tiny`; TEXTS is the number for each schema. Prints texts of their schema/all, texts that
+DIR gets the model directories; TEXTS is the number for each schema. Prints texts of their schema/all, texts that
 match/all, checks that hold/all, and the median time of a token with a schema in units of one without. Needs the
 packages of serve_env.sh on PYTHONPATH; runs in the environment of python_env.sh.
 """
@@ -31,6 +31,21 @@ TEMPLATE = """{%- if tools %}<|im_start|>system
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+
+# Of the form of Llama 3: a call is the message.
+LLAMA3 = """{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Write a call as {"name": ..., "parameters": ...}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.tool_calls %}{% set call = message.tool_calls[0].function %}<|python_tag|>{"name": "{{ call.name }}", {#-
+#} "parameters": {{ call.arguments | tojson }}}{% else %}{{ message.content }}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+# The templates, and the tokens of their marks.
+FORMS = {
+    "hermes": (TEMPLATE, [("<tool_call>", False), ("</tool_call>", False)]),
+    "llama3": (LLAMA3, [("<|python_tag|>", True)]),
+}
 
 TEXT = {"type": "string", "maxLength": 12}
 SCHEMAS = [
@@ -71,8 +86,8 @@ TOOLS = [
 ]
 
 
-def make_model(directory):
-    """A Llama with random weights, a byte-level vocabulary and a chat template with tools."""
+def make_model(directory, form):
+    """A Llama with random weights, a byte-level vocabulary and a chat template with tools of a form."""
     import torch
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -84,9 +99,10 @@ def make_model(directory):
     trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=special,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator([json.dumps(SCHEMAS, indent=1), json.dumps(TOOLS), TEMPLATE], trainer)
-    tokenizer.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("</tool_call>", special=False)])
+    template, marks = FORMS[form]
+    tokenizer.add_tokens([AddedToken(mark, special=special) for mark, special in marks])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    fast.chat_template = TEMPLATE
+    fast.chat_template = template
     torch.manual_seed(11)
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=len(fast), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -99,6 +115,9 @@ def schemas(server, texts):
     """Texts that are of their schema, and all; a text that its number of tokens ended is not."""
     from jsonschema import Draft202012Validator, FormatChecker
 
+    # The package checks this format with another one, and else not at all.
+    if "date-time" not in FormatChecker.checkers:
+        sys.exit("jsonschema does not check date-time: install rfc3339-validator")
     held = 0
     for schema in SCHEMAS:
         validator = Draft202012Validator(schema, format_checker=FormatChecker())
@@ -173,7 +192,8 @@ def clients(check, server):
             check(f"calls are made: {calls}", whole.finish_reason == "tool_calls" and calls and named)
             with client.chat.completions.stream(**settings, tool_choice=choice, seed=seed) as stream:
                 final = stream.get_final_completion().choices[0]
-            check("the stream has the same", called(final.message) == calls and final.finish_reason == "tool_calls")
+            same = called(final.message) == calls and final.message.content == whole.message.content
+            check("the stream has the same", same and final.finish_reason == "tool_calls")
     whole = client.chat.completions.create(**settings, tool_choice="required", seed=1, parallel_tool_calls=False)
     check("one call, if only one is allowed", len(called(whole.choices[0].message)) == 1)
     message = whole.choices[0].message
@@ -224,10 +244,13 @@ def time_of_token(server, form, tokens=300):
 def main():
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    program, directory, texts = sys.argv[1], Path(sys.argv[2]) / NAME, int(sys.argv[3])
-    make_model(directory)
+    program, texts = sys.argv[1], int(sys.argv[3])
     check = Checks()
-    with Server(program, directory) as server:
+    for form in FORMS:
+        make_model(Path(sys.argv[2]) / form / NAME, form)
+    with Server(program, Path(sys.argv[2]) / "llama3" / NAME) as server:
+        clients(check, server)
+    with Server(program, Path(sys.argv[2]) / "hermes" / NAME) as server:
         of_schemas, of_patterns = schemas(server, texts), patterns(server)
         clients(check, server)
         form = {"guided_json": {"type": "array", "minItems": 400, "items": {"type": "string", "maxLength": 20}}}

@@ -982,6 +982,13 @@ TEMPLATES = [
     "{% macro m(x=missing) %}{{ x is defined }}{% endmacro %}{{ m() }}{{ m(1) }}",
     "{% macro m(a, b=a) %}{{ b }}{% endmacro %}{{ m(3) }}",
     "{{ messages[0].content }}{{ messages[0]['content']|length }}{{ messages[0].get('name', 'critic') }}",
+    # Scopes of blocks, and what precedes and follows them.
+    "{% set x = 1 %}{% set c %}{% set x = 2 %}{{ x }}{% endset %}{{ x }}{{ c }}",
+    "{% set x = 1 %}{% filter upper %}{% set x = 2 %}a{{ x }}{% endfilter %}{{ x }}",
+    "{% set x = 1 %}{% for m in [] %}{% else %}{% set x = 2 %}{{ x }}{% endfor %}{{ x }}",
+    "{% for a in numbers %}{% if a > 2 %}x{% else %}{% set y = a %}{{ y }}{% endif %}{% else %}none{% endfor %}",
+    "{% raw %}\nx{% endraw %}\ny", "{% raw -%}\nx{%- endraw %}\ny", "{%- raw %}\n {{ x }}\n{% endraw -%}\ny",
+    "{% for g in messages|groupby('role') %}{{ g.grouper }}:{{ g.list|length }};{{ g[0] }}{% endfor %}",
 ]
 
 # What Python and Jinja have, and the program refuses by name: what changes with each run, what needs tables or
@@ -995,9 +1002,10 @@ NOT_SUPPORTED = {
     "range", "lipsum()", "'Straße'.casefold()", "s is sameas s", "[1, 2].__len__",
     "{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m() }}",
     "{% autoescape true %}{{ html }}{% endautoescape %}",
-    "{% set loop = 1 %}{{ loop }}", "self is defined", "s.upper", "numbers|reverse", "dict.fromkeys""
-    ", "rows|map('upper')",
+    "{% set loop = 1 %}{{ loop }}", "self is defined", "s.upper", "numbers|reverse", "dict.fromkeys",
+    "rows|map('upper')",
     "'{[0]}'.format(numbers)", "{% macro m(a=1) %}{{ a }}{% endmacro %}{{ m(missing) }}",
+    "{% macro n(x) %}{{ m(x, missing) }}{% endmacro %}{% macro m(a, b=1) %}{{ b }}{% endmacro %}[{{ n(1) }}]",
     "{% macro m() %}x{% endmacro %}{{ m }}", "{% for x in numbers %}{{ loop }}{% endfor %}",
 }
 

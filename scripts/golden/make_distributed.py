@@ -109,7 +109,7 @@ def main():
                 mp.spawn(run, args=(ranks, Path(directory), 29540 + ranks), nprocs=ranks)
             shutil.copytree(directory, arguments.out, dirs_exist_ok=True)
         save_file({n: t.contiguous() for n, t in mixed().items()}, arguments.out / "mixed.safetensors")
-        # One rank's parts as torch.save writes them, as nobody should save a model.
+        # One rank's parts as torch.save writes them, which is not a way to save a model.
         mp.spawn(save_dtensor, args=(arguments.out / "dtensor.pt",), nprocs=1)
     out = arguments.out
     expected = load_file(out / "mixed.safetensors")

@@ -20,6 +20,9 @@ import seq2seq
 from goldens import DEFAULT_OUT, in_64_bits, run
 
 STEPS, LR, DECAY = 20, 2e-3, 0.1
+# Updates of one size whatever the weights': at the learning rate above transformers' own losses of T5 in 32 bits are
+# 1e-4 away from those in 64 bits after 16 steps.
+UNSCALED_LR = 3e-4
 # Gradients that are zero in exact arithmetic, as key biases' are, are not blown up by these.
 ADAM_EPS, ADAFACTOR_EPS = 1e-4, (1e-8, 1e-3)
 
@@ -51,8 +54,8 @@ def muon(model, blocks, tables, adjust):
 
 
 def adafactor(model, scaled):
-    return [transformers.Adafactor(by_decay(model.parameters()), lr=LR, eps=ADAFACTOR_EPS, scale_parameter=scaled,
-                                   relative_step=False)]
+    return [transformers.Adafactor(by_decay(model.parameters()), lr=LR if scaled else UNSCALED_LR, eps=ADAFACTOR_EPS,
+                                   scale_parameter=scaled, relative_step=False)]
 
 
 OPTIMIZERS = {
@@ -64,7 +67,7 @@ OPTIMIZERS = {
 
 
 def is_compared(name):
-    """The first block of each stack and what is outside of blocks but for tables."""
+    """The first block of each stack, without tables of embeddings."""
     numbers = [part for part in name.split(".") if part.isdigit()]
     return numbers[:1] == ["0"] and "embed" not in name
 

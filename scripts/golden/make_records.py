@@ -55,7 +55,8 @@ def table():
         "nothing": pa.nulls(ROWS),
         "tags": pa.array([["a"], [], None, ["b", None], [], [], ["c", "d", "e"]], pa.list_(pa.string())),
         "deep": pa.array(DEEP, pa.list_(pa.list_(pa.int32()))),
-        "meta": pa.array([{"url": f"u{at}", "size": {"w": at, "ok": at % 2 == 0}} if at != 4 else None for at in range(7)]),
+        "meta": pa.array([{"url": f"u{at}", "size": {"w": at, "ok": at % 2 == 0}} if at != 4 else None
+                          for at in range(7)]),
     }
     return pa.table(columns)
 

@@ -82,7 +82,9 @@ fn records_without_a_text_or_a_label_are_counted_and_other_delimiters_are_found(
     let fixture = Fixture::new();
     let row = |at: usize| format!("the film number {at} was good;{}\n", ["yes", "no", "yes "][at % 3]);
     let rows: String = (0..30).map(row).collect();
-    fixture.write("answers.csv", &format!("text;label\n{rows};no\n;yes\nthe film;\nbad; \nfine;Yes\nwas;Yes\n"));
+    // Some tools quote the header, and texts have commas.
+    let others = ";no\n;yes\nthe film;\nbad; \n\"fine, very\";Yes\nwas, too;Yes\n";
+    fixture.write("answers.csv", &format!("\"text\";\"label\"\n{rows}{others}"));
     let ask = |name: &'static str, data: &'static str| {
         ["--preset", "classify", "--model", "model", "--data", data, "--out", name]
     };
@@ -111,7 +113,8 @@ const WITH_SYSTEM: &str = "{% for m in messages %}{% if loop.first and m.role !=
 
 #[test]
 fn lengths_are_counted_with_the_turns_of_the_template_and_short_data_pass_their_own_dry_run() {
-    let fixture = Fixture::decoder();
+    // A model that reads rows of any length.
+    let fixture = Fixture::bloom();
     fixture.write("model/chat_template.jinja", WITH_SYSTEM);
     let pair = |at: usize| format!("{{\"prompt\": \"good {at} ?\", \"completion\": \"bad {at}\"}}\n");
     let chosen = |at: usize| format!("{{\"prompt\": \"is {at} ?\", \"chosen\": \"good\", \"rejected\": \"bad\"}}\n");
@@ -302,7 +305,7 @@ fn the_help_has_a_line_for_each_preset() {
 
 #[test]
 fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
-    let fixture = Fixture::decoder();
+    let fixture = Fixture::bloom();
     let record =
         |at: usize| format!("{{\"instruction\": \"is film {at} good ?\", \"input\": \"\", \"output\": \"yes {at}\"}}");
     let list = |from: usize| format!("[{}]", (from..from + 12).map(record).collect::<Vec<_>>().join(",\n"));
@@ -318,6 +321,11 @@ fn texts_of_a_decoder_and_given_evaluation_data_are_found() {
         "batch_size = 8",
     ];
     has_lines(&recipe, &lines);
+    // The text around an instruction is longer than the rows of another model.
+    let short = Fixture::decoder();
+    short.write("train.json", &list(0));
+    let refused = init(&short, &ask[..8]).refused();
+    assert!(refused.contains("no record has a token to learn: a prompt has more than"), "{refused}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Embedding {
 
     fn split(builder: &Builder, options: EmbeddingOptions, split: Split) -> Result<Self> {
         let EmbeddingOptions { entries, size, init, padding_index } = options;
-        let weight = builder.param("weight", [entries, size], init, split, true)?;
+        let weight = builder.tables().param("weight", [entries, size], init, split, true)?;
         let tied = weight.tied();
         Ok(Embedding { weight, tied, padding_index, shard: None })
     }

@@ -151,6 +151,7 @@ pub struct Builder {
     frozen: bool,
     /// Whether parameters are an adapter's, which is trained where the model is frozen.
     is_adapter: bool,
+    is_table: bool,
     /// Whether parameters are used on sharded tokens.
     on_tokens: bool,
     /// Whether parameters are f32, whatever the options' dtype is.
@@ -185,6 +186,7 @@ impl Builder {
             path: String::new(),
             frozen: false,
             is_adapter: false,
+            is_table: false,
             on_tokens: false,
             in_f32: false,
             part,
@@ -239,6 +241,12 @@ impl Builder {
     /// The same place, below which parameters are an adapter's: they are trained whatever is frozen.
     pub fn adapter(&self) -> Builder {
         Builder { is_adapter: true, ..self.clone() }
+    }
+
+    /// The same for tables whose rows are looked up by number.
+    #[must_use]
+    pub fn tables(&self) -> Self {
+        Builder { is_table: true, ..self.clone() }
     }
 
     /// Note a layer for [`Parameters::linear_layers`].
@@ -343,8 +351,8 @@ impl Builder {
         let trainable = format.is_none() && self.trains(&name);
         let dtype = if self.in_f32 { DType::F32 } else { dtype };
         let fusion = self.state.options.fusion.of(&name, &shape)?;
-        let is_adapter = self.is_adapter;
-        let spec = ParamSpec { name, shape, dtype, init, split, fusion, trainable, decay, is_adapter };
+        let (is_adapter, is_table) = (self.is_adapter, self.is_table);
+        let spec = ParamSpec { name, shape, dtype, init, split, fusion, trainable, decay, is_adapter, is_table };
         if stage.is_some() {
             let param = Param::new(spec, (local, part, stage), None, &self.state.asked);
             self.state.declared.borrow_mut().push(param.clone());

@@ -87,4 +87,6 @@ pub struct ParamSpec {
     pub decay: bool,
     /// Whether it is an adapter's: no parameter of the model itself.
     pub is_adapter: bool,
+    /// Whether its rows are looked up by number, where other matrices are multiplied with.
+    pub is_table: bool,
 }

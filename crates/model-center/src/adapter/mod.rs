@@ -44,6 +44,7 @@ pub use config::{
     AdapterConfig, BottleneckConfig, BottleneckPlacement, Ia3Config, LoraConfig, PrefixConfig, PromptConfig,
 };
 pub use lora::LoraUpdate;
+pub(crate) use peft::PICKLED_WEIGHTS;
 pub(crate) use peft::needs::{BaseNeeds, trained_head};
 pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues, fields};
 pub use plan::AdapterPlan;

@@ -66,7 +66,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// An output that exists; a model or data that cannot be read or that the preset is not for; a recipe that `--set`
 /// contradicts.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let Starter { sheet, files, remarks } = starter(&asked(options)?, &registry)?;
+    let Starter { sheet, files, remarks, .. } = starter(&asked(options)?, &registry)?;
     let recipe = sheet.to_toml();
     // What `--set` contradicts is found here rather than by the run.
     let draft = Recipe::draft_text(&options.out.display().to_string(), &recipe, &[], registry.own_data());

@@ -23,6 +23,8 @@ pub struct StagedDirectory {
     /// For a target that is there, is empty, and is filled: the file that comes last.
     last: Option<&'static str>,
     is_committed: bool,
+    /// Whether nothing may be under the name.
+    is_new: bool,
     /// Locked as long as it is open.
     _lock: File,
 }
@@ -48,7 +50,9 @@ impl StagedDirectory {
         if target.is_dir() {
             return Self::prepare(temporary_name(&target.join(INSIDE)), target.to_owned(), Some(last));
         }
-        Self::create(target.to_owned())
+        let mut staged = Self::create(target.to_owned())?;
+        staged.is_new = true;
+        Ok(staged)
     }
 
     /// The same where the directory around a new one is made, too.
@@ -97,7 +101,7 @@ impl StagedDirectory {
         if !claim(&lock, &temporary) {
             return Err(failed(std::io::Error::other("another process removed it")));
         }
-        Ok(StagedDirectory { temporary, target, last, is_committed: false, _lock: lock })
+        Ok(StagedDirectory { temporary, target, last, is_committed: false, is_new: false, _lock: lock })
     }
 
     /// Where to write the files.
@@ -133,7 +137,8 @@ impl StagedDirectory {
     fn replace(&self) -> Result<()> {
         let failed = |e: std::io::Error| Error::file("replace", &self.target, e, FIX);
         let parent = OpenDirectory::of(&self.target)?;
-        if self.target.symlink_metadata().is_err() {
+        // Renaming fails where another process has put something there since.
+        if self.is_new || self.target.symlink_metadata().is_err() {
             fs::rename(&self.temporary, &self.target).map_err(failed)?;
             return parent.sync();
         }
@@ -166,7 +171,8 @@ impl StagedDirectory {
                 return Err(failed(error));
             }
         }
-        remove(&self.temporary)?;
+        // The result is whole, whatever becomes of the empty directory.
+        let _ = remove(&self.temporary);
         target.sync()
     }
 }
@@ -225,6 +231,14 @@ mod tests {
             let again = StagedDirectory::for_result(target, "config.json").unwrap_err().to_string();
             assert!(again.contains("not empty"), "{again}");
         }
+        // What has come under the name meanwhile stays.
+        let staged = StagedDirectory::for_result(&temp.path().join("late"), "config.json").unwrap();
+        fs::write(staged.path().join("config.json"), "").unwrap();
+        fs::create_dir(temp.path().join("late")).unwrap();
+        fs::write(temp.path().join("late/mine"), "").unwrap();
+        staged.commit().unwrap_err();
+        assert_eq!(names(&temp.path().join("late")), ["mine"]);
+        fs::remove_dir_all(temp.path().join("late")).unwrap();
         fs::write(temp.path().join("file"), "").unwrap();
         assert!(StagedDirectory::require_free(&temp.path().join("file")).is_err());
         assert!(StagedDirectory::require_free(Path::new("/")).is_err());

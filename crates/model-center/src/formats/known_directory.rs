@@ -1,12 +1,13 @@
 //! What a directory is that some other program wrote, by the names of its files.
 //!
 //! Defines [`DirectoryKind`] and [`KnownDirectory`]: the one place that tells a checkpoint of a framework from a data
-//! set and from a model, and what to do with each. Called where a model, a checkpoint or data are opened and are not there.
+//! set and from a model, and what to do with each. Called where a model, a checkpoint or data are opened and are not
+//! there.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::distributed::is_distributed;
+use super::distributed::{is_distributed, is_megatron_core};
 use super::ranked::is_ranked;
 use crate::data::io::arrow::{SavedKind, saved_kind};
 use crate::file::printable;
@@ -76,7 +77,7 @@ impl KnownDirectory {
         let begins = |start: &str| names.iter().any(|name| name.starts_with(start));
         let saved = saved_kind(path);
         let rules = [
-            (MegatronCore, has(".metadata") && (has("metadata.json") || has("common.pt"))),
+            (MegatronCore, has(".metadata") && is_megatron_core(path)),
             (Distributed, has(".metadata")),
             (WithoutList, ends(".distcp")),
             (Sharded, is_distributed(path)),

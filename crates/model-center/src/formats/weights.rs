@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bmtrain_core::dtype::DType;
 use bmtrain_core::quantised::BlockFormat;
 
-use super::distributed::{DistributedWeights, is_distributed};
+use super::distributed::{DistributedWeights, distributed_files, is_distributed};
 use super::gguf::{GgufAsHuggingFace, GgufFile, is_gguf};
 use super::known_directory::KnownDirectory;
 use super::model_center::WEIGHTS_FILE;
@@ -123,7 +123,9 @@ impl Kind {
 /// # Errors
 /// As [`Weights::open`], as far as it is about names.
 pub(crate) fn weights_files(directory: &Path) -> Result<Vec<String>> {
-    let found = WeightsName::of(directory)?.ok_or_else(|| no_weights(directory))?;
+    let Some(found) = WeightsName::of(directory)? else {
+        return if is_distributed(directory) { distributed_files(directory) } else { Err(no_weights(directory)) };
+    };
     let shards = if found.is_index { Index::read(directory, found.name)?.shards } else { Vec::new() };
     Ok(std::iter::once(found.name.to_owned()).chain(shards).collect())
 }

@@ -67,12 +67,12 @@ pub use labels::Targets;
 pub use opening::Fill;
 pub(crate) use opening::{TENSOR_RANKS, from_parameters};
 pub use packed::{LogitsRead, PackedDecoding, SequenceTokens};
-pub(crate) use pooling::POOLING_FILES;
 pub use pooling::{Pooling, PoolingMode};
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };
 pub use sentence_encoder::SentenceEncoder;
+pub(crate) use sentence_encoder::sentence_files;
 pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextHead, TextModel};
 pub use timed_partition::partition_by_time;
 pub use transformer::Transformer;

@@ -18,9 +18,6 @@ pub(super) const MODULES_FILE: &str = "modules.json";
 const POOLING_DIRECTORY: &str = "1_Pooling";
 /// The settings of the transformer before it.
 pub(super) const TRANSFORMER_FILE: &str = "sentence_bert_config.json";
-/// The files that state a pooling and what texts it is of.
-pub(crate) const POOLING_FILES: [&str; 4] =
-    [MODULES_FILE, "1_Pooling/config.json", TRANSFORMER_FILE, "config_sentence_transformers.json"];
 
 /// What an embedding is of the hidden states of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +144,10 @@ impl Pooling {
         if encoder.is_lower_case() {
             let reason = "its texts are lower-cased (do_lower_case), which training does not do";
             return Err(Error::model(place(), reason, "lower-case the texts, and remove do_lower_case"));
+        }
+        if encoder.keeps_end() {
+            let reason = "longer texts lose their beginning (truncation_side), and training keeps it";
+            return Err(Error::model(place(), reason, "set truncation_side to \"right\" in tokenizer_config.json"));
         }
         match encoder.plain() {
             Some((mode @ (PoolingMode::Mean | PoolingMode::First), normalizes)) => {

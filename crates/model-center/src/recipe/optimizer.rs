@@ -91,11 +91,13 @@ impl OptimizerSettings {
     }
 }
 
-/// The weight matrices of blocks, and what is left of a group: embeddings, heads, norms and biases.
+/// The weight matrices of blocks, and what is left of a group: embeddings, tables of relative positions, heads, norms
+/// and biases.
 fn divided(ParamGroup { params, weight_decay, lr_factor }: ParamGroup) -> (ParamGroup, ParamGroup) {
     let is_matrix = |param: &Param| {
         let spec = param.spec();
-        spec.decay && spec.shape.dims().len() == 2 && matches!(param.part(), ModelPart::Block(_))
+        let is_of_block = matches!(param.part(), ModelPart::Block(_));
+        spec.decay && !spec.is_table && spec.shape.dims().len() == 2 && is_of_block
     };
     let (matrices, others) = params.into_iter().partition(is_matrix);
     let group = |params| ParamGroup { params, weight_decay, lr_factor };

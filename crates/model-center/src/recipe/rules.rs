@@ -249,6 +249,12 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
     let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
     let files: Vec<_> = files.filter(|(_, path)| !path.as_os_str().is_empty()).collect();
     for (key, path) in &files {
+        let own = Format::of(path).ok().filter(|_| matches!(format, Some(Format::Separated(_))));
+        if own.is_some_and(|own| own != Format::Csv) {
+            let reason = format!("a delimiter is between the columns of CSV, and `{key}` is named as another format");
+            r.contradiction(&[key, "data.delimiter"], reason, "remove data.delimiter, or name the file .csv");
+            continue;
+        }
         let Err(error) = format.map_or_else(|| Format::of(path), Ok) else { continue };
         match error {
             // A directory that is known, and is not one file's worth of records.

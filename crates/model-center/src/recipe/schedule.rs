@@ -131,6 +131,12 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
         let reason = "the weights of a range test are of no use: it ends at a rate that is too high";
         r.contradiction(&["train.schedule", "save.which"], reason, "set save.which = \"none\"");
     }
+    if matches!(t.schedule, ScheduleKind::LinearWithMin | ScheduleKind::CosineWithMin)
+        && !r.is_explicit("train.final_lr_ratio")
+    {
+        let reason = "the schedule ends at a smallest rate, which is not given";
+        r.contradiction(&["train.schedule", "train.final_lr_ratio"], reason, "set train.final_lr_ratio, such as 0.1");
+    }
     if !matches!(t.schedule, ScheduleKind::Linear | ScheduleKind::Cosine) {
         let why = "it is for train.schedule = \"linear\" and \"cosine\"";
         r.without_effect("train.decay_endpoint", "train.schedule", why, "remove it");

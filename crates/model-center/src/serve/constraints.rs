@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Constraints that are kept for further requests of the same form.
 const MAX_RECENT: usize = 8;
 
+/// Whether special tokens are kept, and the form, as a text that has the order of properties.
+type Key = (bool, String);
+
 /// What requests with a form share.
 #[derive(Debug, Default)]
 pub(super) struct Constraints {
     /// The texts of tokens without special tokens, and with the ones of tool calls.
     texts: Mutex<[Option<Arc<TokenTexts>>; 2]>,
     /// The latest first.
-    recent: Mutex<VecDeque<(bool, Arc<Constraint>)>>,
+    recent: Mutex<VecDeque<(Key, Arc<Constraint>)>>,
 }
 
 impl Constraints {
@@ -28,9 +31,9 @@ impl Constraints {
         grammar: Grammar,
         (tokenizer, kept): (&dyn Tokenizer, &[(u32, String)]),
     ) -> Result<Arc<Constraint>> {
-        let has_kept = !kept.is_empty();
+        let key: Key = (!kept.is_empty(), format!("{grammar:?}"));
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = recent.iter().position(|(own, constraint)| *own == has_kept && *constraint.grammar() == grammar);
+        let known = recent.iter().position(|(own, _)| *own == key);
         if let Some(known) = known.and_then(|at| recent.remove(at)) {
             let constraint = Arc::clone(&known.1);
             recent.push_front(known);
@@ -40,7 +43,7 @@ impl Constraints {
         drop(recent);
         let constraint = Arc::new(Constraint::new(grammar, self.texts((tokenizer, kept))?)?);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.push_front((has_kept, Arc::clone(&constraint)));
+        recent.push_front((key, Arc::clone(&constraint)));
         recent.truncate(MAX_RECENT);
         Ok(constraint)
     }

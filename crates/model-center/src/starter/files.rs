@@ -231,7 +231,10 @@ impl SftLengths {
 
     /// A limit with room for 99 of 100 samples, with which every counted one has a token to learn, as far as the
     /// model's positions allow; and why it is that.
-    pub(super) fn limit(&self, model: &FoundModel) -> (usize, String) {
+    ///
+    /// # Errors
+    /// [`Error::Data`] where no sample has a token to learn within the positions.
+    pub(super) fn limit(&self, table: &Table, model: &FoundModel) -> Result<(usize, String)> {
         let mut lengths: Vec<usize> = self.found.iter().map(|(_, length)| length.tokens).collect();
         let (usual, longest) = limit(&mut lengths, model.positions);
         let needed = self.found.iter().map(|(_, length)| length.needed).max().unwrap_or(0);
@@ -243,7 +246,15 @@ impl SftLengths {
         };
         let positions =
             model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
-        (length, format!("{why}; the longest has {longest}{positions}"))
+        if self.without(length).count() == self.found.len() + self.refused.len() {
+            let reason = format!("no record has a token to learn: {}", self.reason(length));
+            return Err(Error::data(
+                table.place.clone(),
+                reason,
+                "take a model with more positions, or shorter prompts",
+            ));
+        }
+        Ok((length, format!("{why}; the longest has {longest}{positions}")))
     }
 
     /// Writes the limit, and that records are skipped where some may have nothing to learn.
@@ -274,14 +285,16 @@ impl SftLengths {
     }
 }
 
-/// Writes that records are skipped, with a limit above their share.
-fn skip(share: f64, why: String, made: &mut Starter) {
-    if made.sheet.get(keys::ON_BAD_RECORD).is_none() {
-        made.sheet.text(keys::ON_BAD_RECORD, "skip", format!("{why}; data.bad_record_limit bounds them"));
-    }
+/// Writes that records are skipped, with a limit above the share of all that are.
+pub(super) fn skip(share: f64, why: String, made: &mut Starter) {
+    made.left_out.0 += share;
+    made.left_out.1.push(why);
+    let why = made.left_out.1.join("; ");
+    [keys::ON_BAD_RECORD, keys::BAD_RECORD_LIMIT].iter().for_each(|key| made.sheet.remove(key));
+    made.sheet.text(keys::ON_BAD_RECORD, "skip", format!("{why}; data.bad_record_limit bounds them"));
     // A sample is never exact.
-    let limit = (200.0 * share).ceil().min(100.0) / 100.0;
-    if limit > OnBadRecord::SKIP_SHARE && made.sheet.get(keys::BAD_RECORD_LIMIT).is_none() {
+    let limit = (200.0 * made.left_out.0).ceil().min(100.0) / 100.0;
+    if limit > OnBadRecord::SKIP_SHARE {
         made.sheet.number(keys::BAD_RECORD_LIMIT, limit, "about twice the share of such records");
     }
 }

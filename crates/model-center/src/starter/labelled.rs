@@ -135,6 +135,11 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
             sheet.text(keys::TRAIN, &train, format!("more than {count} records"));
             made.remark("data.eval", TOO_LARGE.into());
             files::write_delimiter(&table, made);
+            if left_out > 0 {
+                let why = without.join(", ");
+                made.remark(&train, format!("{why}: they are left out"));
+                files::skip(left_out as f64 / rows.len().max(1) as f64, why, made);
+            }
         }
     }
     let has_eval = made.sheet.get(keys::EVAL).is_some();

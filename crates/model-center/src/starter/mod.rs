@@ -78,6 +78,8 @@ pub struct Starter {
     pub files: Vec<(PathBuf, String)>,
     /// What the user should know beside the recipe.
     pub remarks: Vec<String>,
+    /// The share of records that a run leaves out, and why.
+    left_out: (f64, Vec<String>),
 }
 
 impl Starter {
@@ -104,7 +106,7 @@ pub fn starter(options: &StarterOptions, registry: &Registry<'_>) -> Result<Star
     let source = format!("--preset {}, {} and {}", preset.name, names.join(", "), model.name);
     let mut sheet = Sheet::made_by("init", source);
     sheet.file = Some(options.out.display().to_string());
-    let mut made = Starter { sheet, files: Vec::new(), remarks: Vec::new() };
+    let mut made = Starter { sheet, files: Vec::new(), remarks: Vec::new(), left_out: (0.0, Vec::new()) };
     model.write(&mut made);
     let samples = match preset.data {
         DataKind::Labelled => labelled::write(options, &model, &mut made)?,

@@ -46,7 +46,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let task = found.task(are_chats, model);
     let mut usable = Usable::of(&table, |record| task.check(record))?;
     let lengths = SftLengths::of(&table, &usable, &task, model)?;
-    let lengths = lengths.map(|lengths| (lengths.limit(model), lengths));
+    let lengths = lengths.map(|lengths| Ok::<_, Error>((lengths.limit(&table, model)?, lengths))).transpose()?;
     if let Some(((limit, _), lengths)) = &lengths {
         usable.leave_out(lengths, *limit);
     }

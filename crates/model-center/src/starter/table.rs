@@ -1,12 +1,14 @@
 //! The columns of data files: how many values each has, how long, how many different ones.
 
 use super::StarterOptions;
+use crate::data::io::input::{file_error, open_text};
 use crate::data::io::record::other_delimiter;
 use crate::data::{Format, OnBadRecord, Record, each_record};
 use crate::file::printable;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Records that are read of all files together; a split needs all of them in memory.
@@ -17,6 +19,8 @@ const MOST_BYTES: usize = 512 << 20;
 const MOST_VALUES: usize = 10_001;
 /// The longest line.
 const LINE_BYTES: usize = 1 << 20;
+/// The longest header that is looked at for its delimiter.
+const HEADER_BYTES: u64 = 1 << 16;
 
 /// The records of some files.
 pub(super) struct Table {
@@ -58,24 +62,25 @@ impl Column {
     }
 }
 
+/// What separates the columns of CSV whose header has no comma.
+fn delimiter_of(paths: &[PathBuf]) -> Result<Option<char>> {
+    let is_csv = |path: &PathBuf| Format::of(path).is_ok_and(|format| format == Format::Csv);
+    let Some(path) = paths.first().filter(|_| paths.iter().all(is_csv)) else { return Ok(None) };
+    let mut start = Vec::new();
+    let read = open_text(path)?.take(HEADER_BYTES).read_to_end(&mut start);
+    read.map_err(|error| file_error(path, error))?;
+    let start = String::from_utf8_lossy(&start);
+    let header = start.lines().next().unwrap_or_default();
+    Ok(if header.contains(',') { None } else { other_delimiter(header) })
+}
+
 impl Table {
     /// Reads files.
     ///
     /// # Errors
     /// Files that cannot be read, and files without a record.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Table> {
-        let table = Table::read_as(paths, None)?;
-        // A header of one column that has other separators in it is one of several.
-        let delimiter = match table.columns.as_slice() {
-            [column] if paths.iter().all(|path| Format::of(path).is_ok_and(|format| format == Format::Csv)) => {
-                other_delimiter(&column.name)
-            }
-            _ => None,
-        };
-        match delimiter {
-            None => Ok(table),
-            Some(delimiter) => Table::read_as(paths, Some(delimiter)),
-        }
+        Table::read_as(paths, delimiter_of(paths)?)
     }
 
     fn read_as(paths: &[PathBuf], delimiter: Option<char>) -> Result<Table> {

@@ -67,7 +67,7 @@ impl Settings {
         let mut names: HashSet<&str> = HashSet::new();
         for (key, value) in self.config.iter().chain(&self.names) {
             match key.as_str() {
-                "additional_special_tokens" | "extra_special_tokens" => {
+                "additional_special_tokens" | "extra_special_tokens" | "model_specific_special_tokens" => {
                     let items = value.as_array().into_iter().flatten();
                     // Newer directories give each additional token, such as an image token, its own name.
                     let named = value.as_object().into_iter().flat_map(Map::values);

@@ -42,12 +42,46 @@ const PIECES: [&str; 12] = [
     "xlnet",
 ];
 
+/// Model types with a class of another name in transformers 5.23, by that class.
+const OF_FAMILIES: [(&[&str], &str); 8] = [
+    (&["yoso"], "albert"),
+    (&["cohere2", "ayavision"], "cohere"),
+    (
+        &["blip2", "codegen", "dbrx", "emu3", "gptj", "gptneo", "instructblip", "jais2", "opt", "phi", "starcoder2"],
+        "gpt2",
+    ),
+    (&["falconmamba", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv", "xlstm"], "gptneox"),
+    (&["idefics", "idefics2"], "llama"),
+    (
+        &[
+            "internvl",
+            "ovis2",
+            "qwen25omni",
+            "qwen25vl",
+            "qwen2audio",
+            "qwen2moe",
+            "qwen2vl",
+            "qwen3",
+            "qwen3moe",
+            "qwen3next",
+            "qwen3omnimoe",
+            "qwen3vl",
+            "qwen3vlmoe",
+        ],
+        "qwen2",
+    ),
+    (&["qwen35moe", "qwen35moetext", "qwen35text"], "qwen35"),
+    (&["data2vectext", "ibert", "lilt", "longformer", "mega", "mra", "robertaprelayernorm"], "roberta"),
+];
+
 /// Applies what the class of the tokenizer applies.
 ///
 /// # Errors
-/// [`Error::Model`] for `add_prefix_space` that contradicts how a `tokenizer.json` of pieces treats the first word.
+/// [`Error::Model`] for `add_prefix_space` that contradicts how a `tokenizer.json` of pieces treats the first word, and
+/// for `do_lower_case` and `keep_accents` that contradict its normalizer.
 pub(super) fn apply(place: &str, document: &mut Value, settings: &Settings) -> Result<()> {
     apply_to_bert(document, &settings.config);
+    check_case(place, document, settings)?;
     let Some(wanted) = settings.flag("add_prefix_space") else { return Ok(()) };
     let class = class_of(settings);
     if BYTE_LEVEL.contains(&class.as_str()) {
@@ -82,6 +116,29 @@ pub(super) fn apply(place: &str, document: &mut Value, settings: &Settings) -> R
     Ok(())
 }
 
+/// Refuses settings with which a class would build another normalizer than `tokenizer.json` has.
+fn check_case(place: &str, document: &mut Value, settings: &Settings) -> Result<()> {
+    let class = class_of(settings);
+    let lowers = ["albert", "debertav2", "rembert", "xlnet"].contains(&class.as_str());
+    let strips = ["albert", "rembert"].contains(&class.as_str());
+    let steps = steps_of(document.get_mut("normalizer"), "normalizers");
+    let has = |name: &str| steps.iter().any(|step| is_type(step, name));
+    for (applies, setting, step, is_negated) in
+        [(lowers, "do_lower_case", "Lowercase", false), (strips, "keep_accents", "StripAccents", true)]
+    {
+        let Some(wanted) = settings.flag(setting).filter(|_| applies) else { continue };
+        if (wanted != is_negated) != has(step) {
+            let does = if has(step) { "has" } else { "has no" };
+            let reason = format!(
+                "tokenizer_config.json has {setting} = {wanted}, and the normalizer of tokenizer.json {does} {step}"
+            );
+            let fix = format!("remove {setting}, or save the tokenizer again with it, so that both agree");
+            return Err(Error::model(place, reason, fix));
+        }
+    }
+    Ok(())
+}
+
 /// The family of the class, such as `gpt2` of `GPT2TokenizerFast`; without a class the model's family. Empty for the
 /// class that takes any `tokenizer.json`.
 fn class_of(settings: &Settings) -> String {
@@ -89,7 +146,11 @@ fn class_of(settings: &Settings) -> String {
     let name = class.map_or(settings.family.as_str(), |class| {
         class.trim_end_matches("Fast").strip_suffix("Tokenizer").unwrap_or_default()
     });
-    name.to_ascii_lowercase().replace(['-', '_'], "")
+    let name = name.to_ascii_lowercase().replace(['-', '_'], "");
+    match OF_FAMILIES.iter().find(|(families, _)| class.is_none() && families.contains(&name.as_str())) {
+        Some((_, class)) => (*class).to_owned(),
+        None => name,
+    }
 }
 
 fn is_type(step: &Map<String, Value>, name: &str) -> bool {

@@ -34,8 +34,10 @@ pub(crate) struct Decision {
 /// Metrics of a step over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepMetrics {
-    /// Mean loss of the whole batch.
+    /// Mean loss of the whole batch; not a number of one without a target.
     pub(crate) loss: f32,
+    /// Whether the batch has a target.
+    pub(crate) has_targets: bool,
     /// A hash of the sample indices in their order.
     pub(crate) batch: u64,
     pub(crate) samples: u64,
@@ -139,6 +141,11 @@ impl StepMetrics {
         // Of ranks with the same samples one counts; each of them votes.
         let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
         let (mut loss, mut divergence, mut batch, mut sums) = (0.0, 0.0, 0u64, [0u64; 3]);
+        // The mean of nothing is not a number.
+        let has_targets = weights.iter().any(|weight| *weight != 0.0);
+        if !has_targets {
+            (loss, divergence) = (f32::NAN, f32::NAN);
+        }
         let mut weights = weights.iter();
         for micro_batch in 0..losses {
             for numbers in &of_samples {
@@ -167,7 +174,7 @@ impl StepMetrics {
         let value = |at: usize| PairStatistics::METRICS.get(at).and_then(|metric| pairs.value(*metric));
         let pairs = (of_pairs > 0).then(|| std::array::from_fn(value));
         let distillation = (divergences > 0).then_some(divergence);
-        (StepMetrics { loss, batch, samples, tokens, padded_tokens, pairs, distillation }, decision)
+        (StepMetrics { loss, has_targets, batch, samples, tokens, padded_tokens, pairs, distillation }, decision)
     }
 }
 

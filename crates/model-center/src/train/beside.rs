@@ -5,11 +5,11 @@
 
 use super::finetune::RunConfig;
 use super::run_data;
-use crate::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
+use crate::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_WEIGHTS};
 use crate::file::printable;
 use crate::formats::directory::{CONFIG_FILE, companions};
 use crate::formats::weights::weights_files;
-use crate::model::POOLING_FILES;
+use crate::model::sentence_files;
 use crate::run::{FileHash, hash_of};
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
@@ -155,7 +155,15 @@ pub(super) fn changes_of_export(
         let path = directory.join(&name);
         now.0.insert(format!("{role}/{name}"), Found { content: hash_of(&path)?, path });
     }
-    Ok(now.0.iter().filter_map(|(name, found)| found.change(then.get(name).copied())).collect())
+    let changed = now.0.iter().filter_map(|(name, found)| found.change(then.get(name).copied()));
+    // Weights are not exported from there: of the model's files only the others can be missing.
+    let is_weights = |name: &str| [".safetensors", ".bin", ".pt", ".index.json"].iter().any(|end| name.ends_with(end));
+    let gone = then.keys().filter(|name| !now.0.contains_key(*name)).filter_map(|name| {
+        let file = name.strip_prefix(MODEL)?.strip_prefix('/').filter(|file| !is_weights(file))?;
+        let place = directory.join(printable(file, 200)).display().to_string();
+        (!directory.join(file).is_file()).then(|| BesideChange { place, what: "it is not there any more".to_owned() })
+    });
+    Ok(changed.chain(gone).collect())
 }
 
 fn recorded(layout: &Map<String, Value>) -> Option<BTreeMap<String, FileHash>> {
@@ -175,7 +183,14 @@ fn files(config: &RunConfig) -> Result<Vec<(String, PathBuf)>> {
     };
     add(MODEL, &start.directory, small_files(&start.directory)?);
     if start.config.is_none() && (setup.adapter.is_some() || has_reference) {
-        add(MODEL, &start.directory, weights_files(&start.directory)?);
+        match start.directory.parent().filter(|_| start.directory.is_file()) {
+            None => add(MODEL, &start.directory, weights_files(&start.directory)?),
+            // A GGUF file has weights, configuration and tokenizer in one.
+            Some(parent) => {
+                let name = start.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                add(MODEL, parent, vec![name]);
+            }
+        }
     }
     if start.tokenizer != start.directory {
         match start.tokenizer.parent().filter(|_| start.tokenizer.is_file()) {
@@ -193,7 +208,9 @@ fn files(config: &RunConfig) -> Result<Vec<(String, PathBuf)>> {
     }
     for directory in resolved.adapter.iter().flat_map(|adapter| adapter.directories()) {
         // Some of its tensors replace parameters of the model that stay frozen.
-        let there = [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().filter(|name| directory.join(name).is_file());
+        let there = [ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_WEIGHTS]
+            .into_iter()
+            .filter(|name| directory.join(name).is_file());
         add(ADAPTER, directory, there.map(str::to_owned).collect());
     }
     found.extend(start.config_file.iter().map(|path| ("configuration".to_owned(), path.clone())));
@@ -202,8 +219,9 @@ fn files(config: &RunConfig) -> Result<Vec<(String, PathBuf)>> {
 
 /// The files beside the weights of a model or a tokenizer.
 fn small_files(directory: &Path) -> Result<Vec<String>> {
-    let further = std::iter::once(CONFIG_FILE).chain(POOLING_FILES);
-    let there = further.filter(|name| directory.join(name).is_file()).map(str::to_owned);
+    let of_sentences = sentence_files(directory)?;
+    let further = std::iter::once(CONFIG_FILE.to_owned()).chain(of_sentences);
+    let there = further.filter(|name| directory.join(name).is_file());
     Ok(there.chain(companions(directory)?).collect())
 }
 

@@ -16,6 +16,7 @@ use crate::run::{
     StopReason, console, layout_error, memory,
 };
 use crate::{Error, Result};
+use bmtrain_dist::optim::ScalePolicy;
 use std::time::SystemTime;
 
 impl Run<'_> {
@@ -152,10 +153,15 @@ impl Run<'_> {
 fn skipped_at_end(trainer: &Trainer) -> Option<String> {
     let skipped = trainer.optim.scaler().state().consecutive;
     let first = trainer.optim.broken_gradient().map(|name| format!(", {name} first")).unwrap_or_default();
+    // A dynamic scale begins too large, and is lowered where gradients overflow.
+    let advice = match trainer.optim.scaler().policy() {
+        ScalePolicy::Static { .. } => "lower train.lr, or look for bad samples",
+        _ => "the loss scale was lowered",
+    };
     (skipped > 0).then(|| {
         format!(
-            "warning: the last {skipped} of {} steps were skipped, because their gradients were not finite{first}: they \
-             changed no weight; lower train.lr, or look for bad samples",
+            "warning: the last {skipped} of {} steps were skipped, because their gradients were not finite{first}: \
+             they changed no weight; {advice}",
             trainer.steps()
         )
     })

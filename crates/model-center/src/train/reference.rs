@@ -26,6 +26,9 @@ const MAX_BYTES: u64 = 1 << 37;
 /// What the file begins with, before its hash; earlier versions wrote none.
 const HASH: &str = "blake3 ";
 
+/// What stands for a file that is not text.
+const NOT_TEXT: &str = "\0";
+
 /// What a file holds that can be used.
 #[derive(Debug, PartialEq)]
 struct Stored {
@@ -78,7 +81,7 @@ impl Run<'_> {
         let found = match choice.is_some() && is_first && path.is_file() {
             true => read_text(&path, MAX_BYTES).or_else(|error| match error {
                 // Not text, as only damage makes it.
-                Error::Model { reason, .. } => Ok(reason),
+                Error::Model { .. } => Ok(NOT_TEXT.to_owned()),
                 other => Err(other),
             })?,
             false => String::new(),
@@ -226,6 +229,9 @@ type OfSamples = (String, u64);
 
 /// What [`to_text`] wrote of these samples.
 fn parse(text: &str, train: &OfSamples, eval: Option<&OfSamples>) -> Result<Stored, Unusable> {
+    if text == NOT_TEXT {
+        return Err(Unusable::Damaged("it is not text"));
+    }
     let (body, has_hash) = match text.strip_prefix(HASH).and_then(|rest| rest.split_once('\n')) {
         Some((hash, body)) if ContentHash::parse(hash) == Some(ContentHash::of(body.as_bytes())) => (body, true),
         Some(_) => return Err(Unusable::Damaged("its hash differs")),

@@ -108,8 +108,12 @@ fn kept_schedule(config: &RunConfig, place: &str, state: &RunState) -> Result<Op
     if options.keep_schedule {
         return Ok(Some(then.checked()?));
     }
-    // The recipes are the same: an earlier resume kept a schedule that this recipe never had.
-    let reason = format!("the run follows a schedule that was kept, {then}, and the recipe has another, {now}");
+    // The recipes are the same: an earlier resume kept another schedule, or an earlier version rounded the warm-up to
+    // the nearest step.
+    let reason = format!(
+        "the run follows another schedule, {then}, than the recipe, {now}: it was kept, or an earlier version rounded \
+         the warm-up otherwise"
+    );
     let fix = "add --keep-schedule to follow it further, or --accept-change to follow the recipe's";
     Err(Error::recipe(place, reason, fix))
 }

@@ -124,7 +124,9 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer)?,
         None => {
             let model = model_side(resolved, registry, &start)?;
-            notes.extend(model.note_of_ends(&*tokenizer));
+            let are_rated =
+                matches!(&resolved.data.source, DataSource::Sft(task) if task.pairs == Some(PairLabels::Rewards));
+            notes.extend(model.note_of_ends(&*tokenizer).filter(|_| !are_rated));
             let of_texts = start.open_text_tokenizer(resolved.data.parse_special)?;
             records::read(resolved, &*of_texts, &model)?
         }
@@ -149,6 +151,12 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
     let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
+    if let Some(most) = pooling.and_then(|pooling| pooling.max_length).filter(|most| *most < resolved.data.max_length) {
+        let (asked, place) = (resolved.data.max_length, resolved.place("data.max_length"));
+        let reason = format!("texts of up to {asked} tokens, and the model's embeddings are of {most} at most");
+        let fix = format!("set data.max_length = {most}: max_seq_length in its directory truncates texts there");
+        return Err(Error::recipe(place, reason, fix));
+    }
     let (registries, student) = ((registry, places), (opened.model.info(), &*tokenizer));
     let teacher = TeacherSetup::prepare(resolved, registries, student, samples.train.labels())?;
     let steps_per_epoch = match resolved.data.source.pretraining() {

@@ -293,8 +293,8 @@ impl Trainer {
         if info.give_up {
             return Err(self.diverged(metrics.loss));
         }
-        // A step that was skipped for its scale does not count.
-        if let (Some(guard), false) = (&mut self.guard, info.skipped) {
+        // A step that was skipped for its scale does not count, nor does one without a loss.
+        if let (Some(guard), true) = (&mut self.guard, !info.skipped && metrics.has_targets) {
             guard.observe(self.progress.step, metrics.loss)?;
         }
         let elapsed = start.elapsed();

@@ -1,5 +1,5 @@
-//! Checkpoints of torch.distributed.checkpoint: the tensors that PyTorch and FSDP2 wrote, bit for bit, and what is wrong
-//! with files from outside.
+//! Checkpoints of torch.distributed.checkpoint: the tensors that PyTorch and FSDP2 wrote, bit for bit, and what is
+//! wrong with files from outside.
 
 use crate::goldens::{directory, inputs};
 use crate::mutants::{Random, replace};
@@ -101,7 +101,7 @@ fn files_that_contradict_their_list_are_refused() {
     let refused = |change: &dyn Fn(&Path), reason: &str| {
         let copied = copy("mixed");
         change(copied.path());
-        let error = DistributedWeights::open(copied.path()).unwrap_err().to_string();
+        let error = DistributedWeights::open(copied.path()).expect_err(reason).to_string();
         assert!(error.contains(reason), "{reason}: {error}");
     };
     let swap = |directory: &Path, from: &[u8], to: &[u8]| {
@@ -115,7 +115,7 @@ fn files_that_contradict_their_list_are_refused() {
     refused(
         &|at| {
             let whole = fs::read(at.join("__1_0.distcp")).unwrap();
-            replace(&at.join("__1_0.distcp"), &whole[..whole.len() - 9]);
+            replace(&at.join("__1_0.distcp"), &whole[..whole.len() / 2]);
         },
         "its part at",
     );
@@ -127,6 +127,12 @@ fn files_that_contradict_their_list_are_refused() {
     );
     refused(&|at| swap(at, b"bfloat16", b"bfloat17"), "torch.bfloat17");
     refused(&|at| fs::write(at.join("common.pt"), "").unwrap(), "Megatron core (torch_dist)");
+    let note = |text: &'static str| move |at: &Path| fs::write(at.join("metadata.json"), text).unwrap();
+    refused(&note(r#"{"sharded_backend": "torch_dist"}"#), "Megatron core (torch_dist)");
+    // A file of the same name that a user has put there.
+    let noted = copy("mixed");
+    note(r#"{"author": "me"}"#)(noted.path());
+    DistributedWeights::open(noted.path()).unwrap();
     let sharded = copy("llama_sharded");
     fs::remove_file(sharded.path().join("shard-00002-model-00001-of-00001.safetensors")).unwrap();
     // Headers have no whole sizes: what is missing at the end of a tensor shows in the model alone.

@@ -272,7 +272,9 @@ fn gradients_of_bf16_are_f32_unless_a_flag_narrows_them() {
     ] {
         assert_eq!(read(more).unwrap().get("train.gradient_dtype"), dtype, "{more}");
     }
-    let both = read("--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32").unwrap_err().to_string();
+    let both = read("--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32").unwrap();
+    assert_eq!(both.get("train.gradient_dtype"), Some("\"model\""));
+    let both = read("--fp16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32").unwrap_err().to_string();
     assert!(both.contains("--grad-reduce-in-bf16") && both.contains("give one of the two"), "{both}");
 }
 

@@ -159,7 +159,8 @@ fn a_file_of_pyarrow_has_its_rows() {
         row(0),
         serde_json::json!({
             "text": "one", "large": "large 0", "label": "yes",
-            "id": -3, "unsigned": u64::MAX, "score": 0.1, "flag": true,
+            "id": -3, "unsigned": u64::MAX, "score": f64::from(0.1_f32), "flag": true,
+            "tags": ["a"], "meta": {"url": "u0"},
         })
     );
     assert_eq!((&row(2)["score"], &row(2)["flag"], &row(1)["text"]), (&().into(), &().into(), &().into()));
@@ -173,7 +174,10 @@ fn a_column_that_is_no_text_is_named_with_those_that_are() {
         ("id", "the column \"id\" is of type INT64, not text"),
         ("tags", "the column \"tags\" is nested: a list, a map or a structure"),
         ("meta", "the column \"meta\" is nested"),
-        ("meta.url", "\"meta.url\" names a part of the column \"meta\", and nested columns are not read"),
+        (
+            "meta.url",
+            "\"meta.url\" names a part of the column \"meta\", and documents are read from a column of single texts",
+        ),
     ] {
         let error = read_source(TextSource { key: key.into(), ..source(&path) }, OnBadRecord::Error).unwrap_err();
         assert!(error.contains(found) && error.contains("texts.parquet"), "{key}: {error}");
@@ -192,7 +196,7 @@ fn texts_that_cannot_be_used_are_named_by_row() {
     let (texts, counts) = read_source(source(&path), OnBadRecord::Skip { max_share: 0.5 }).unwrap();
     assert_eq!((texts, counts.unusable), (vec!["a".to_owned(), "b".to_owned()], 2));
     let error = read_source(source(&path), OnBadRecord::Skip { max_share: 0.4 }).unwrap_err();
-    assert!(error.contains("row 3: the text in column \"text\" is longer than 10000 bytes"), "{error}");
+    assert!(error.contains("row 3: the text in column \"text\" makes the row longer than 10000 bytes"), "{error}");
     let latin = TextSource { encoding: TextEncoding::Latin1, ..source(&path) };
     let (texts, _) = read_source(latin, OnBadRecord::Skip { max_share: 0.5 }).unwrap();
     assert_eq!(texts, ["a", "caf\u{E9}", "b"]);

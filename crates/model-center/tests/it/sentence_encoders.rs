@@ -130,10 +130,10 @@ fn modules_and_settings_without_a_counterpart_are_named() {
     }
     let prompts = json!({"prompts": {"query": "q: "}, "default_prompt_name": null, "similarity_fn_name": "dot"});
     let encoder = written("config_sentence_transformers.json", &prompts).unwrap();
-    assert_eq!(encoder.prompts().collect::<Vec<_>>(), ["query"]);
+    assert_eq!(encoder.prompts().collect::<Vec<_>>(), ["query", "document"]);
     let tokenizer = AutoTokenizer::open(golden("base")).unwrap();
     let error = encoder.encode(&*tokenizer, "bad", Some("passage")).unwrap_err().to_string();
-    assert!(error.contains("no prompt \"passage\"; prompts: query"), "{error}");
+    assert!(error.contains("no prompt \"passage\"; prompts: query, document"), "{error}");
     // Prompts whose tokens are left out of embeddings.
     let directory = directory("prompt");
     let pooling = json!({"pooling_mode": "mean", "include_prompt": false}).to_string();

@@ -106,7 +106,7 @@ fn the_directory_states_the_pooling() {
     assert!(is_close(&ask(json!({"prompt_name": "none"})), &mean(&fixture, "good film")));
     let long = json!({"input": vec!["good"; 40].join(" "), "prompt_name": "none"});
     assert!(is_close(&ask(long), &mean(&fixture, "good good good good")));
-    for body in [json!({"input": "a", "prompt_name": "document"}), json!({"input": [[5]], "prompt_name": "query"})] {
+    for body in [json!({"input": "a", "prompt_name": "title"}), json!({"input": [[5]], "prompt_name": "query"})] {
         let answer = server.ask("POST", EMBEDDINGS, &[], body.to_string().as_bytes());
         let error: Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!((answer.status, error["error"]["param"].as_str()), (400, Some("prompt_name")), "{error}");

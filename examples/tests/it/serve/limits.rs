@@ -56,7 +56,7 @@ fn what_is_no_request_is_refused_and_the_server_goes_on() {
         let error: Value = serde_json::from_str(&answer.body).unwrap();
         assert!(status == 200 || error["error"]["message"].is_string(), "{error}");
     }
-    let body = "f\r\n{\"prompt\": \"goo\r\n13\r\nd\", \"max_tokens\": 2}\r\n0\r\n\r\n";
+    let body = "f\r\n{\"prompt\": \"goo\r\n14\r\nd\", \"max_tokens\": 2}\r\n0\r\n\r\n";
     let answer = raw(post("Transfer-Encoding: chunked", body).as_bytes(), true);
     assert!(answer.status == 200 && answer.body.contains("\"completion_tokens\":2"), "{}", answer.body);
     // Bytes that are no UTF-8, and none at all.

@@ -281,10 +281,14 @@ fn penalties_biases_and_least_lengths_are_those_of_the_apis() {
         seen.dedup();
         tokens.len() - seen.len()
     };
-    let plain = ids(json!({}));
-    let (present, frequent) = (ids(json!({"presence_penalty": 2})), ids(json!({"frequency_penalty": 2})));
+    let endless = |mut more: Value| {
+        more["ignore_eos"] = true.into();
+        ids(more)
+    };
+    let plain = endless(json!({}));
+    let (present, frequent) = (endless(json!({"presence_penalty": 2})), endless(json!({"frequency_penalty": 2})));
     assert!(repeated(&frequent) <= repeated(&plain) && present != plain, "{plain:?} {present:?} {frequent:?}");
-    let mut with_zero = ids(json!({"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {"7": 0}}));
+    let mut with_zero = endless(json!({"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {"7": 0}}));
     assert_eq!(with_zero, plain);
     // A token with the largest bias is chosen, and the others' order is the same.
     with_zero = ids(json!({"logit_bias": {"9": 100}, "max_tokens": 4}));
@@ -298,8 +302,8 @@ fn penalties_biases_and_least_lengths_are_those_of_the_apis() {
     };
     assert_eq!((with("n", json!(1)), with("min_tokens", json!(6)), with("ignore_eos", json!(true))), (1, 7, 24));
     // As clients send what has no effect, or decodes greedily.
-    let greedy = ids(json!({"temperature": 1, "top_p": 0}));
-    assert_eq!((&greedy, ids(json!({"top_k": -1}))), (&plain, plain.clone()));
+    let greedy = endless(json!({"temperature": 1, "top_p": 0}));
+    assert_eq!((&greedy, endless(json!({"top_k": -1}))), (&plain, plain.clone()));
     let all = json!({"prompt": "good", "max_tokens": 9, "seed": 1, "temperature": 1, "top_k": -1});
     let mut none = all.clone();
     none.as_object_mut().unwrap().remove("top_k");

@@ -191,6 +191,27 @@ fn requests_state_the_form_of_texts() {
     for (text, reason) in choices(&server.post(COMPLETIONS, &completion("guided_json", schema))) {
         assert!(text.starts_with('[') && reason == "length", "{text} {reason}");
     }
+    // A text that is whole and cannot go on ends, whatever the least number of tokens.
+    let digit = json!({"type": "integer", "minimum": 0, "maximum": 9});
+    let mut short = completion("guided_json", digit);
+    short["min_tokens"] = json!(5);
+    for (text, reason) in choices(&server.post(COMPLETIONS, &short)) {
+        assert!(
+            text.len() == 1 && text.bytes().all(|byte| byte.is_ascii_digit()) && reason == "stop",
+            "{text} {reason}"
+        );
+    }
+    // Properties are in the order of the request's schema, also after another order.
+    for [first, second] in [["b", "c"], ["c", "b"]] {
+        let nothing = json!({"type": "null"});
+        let schema = json!({
+            "type": "object", "properties": {first: nothing, second: nothing}, "required": ["b", "c"],
+            "additionalProperties": false,
+        });
+        for (text, _) in choices(&server.post(COMPLETIONS, &completion("guided_json", schema))) {
+            assert!(text.find(first) < text.find(second), "{text}");
+        }
+    }
     let chat = |format: Value| {
         json!({
             "messages": [{"role": "user", "content": "a"}], "response_format": format, "max_tokens": 300, "seed": 1,
@@ -230,6 +251,13 @@ fn requests_state_the_form_of_texts() {
         (json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}), "no finite value"),
         (json!({"$ref": "https://example.com/a"}), "$ref"),
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
+        // Keywords of objects and of strings allow all values of other types.
+        (
+            json!({"oneOf": [{"required": ["a"], "properties": {"a": {"type": "integer"}}}, {"type": "string"}]}),
+            "oneOf",
+        ),
+        (json!({"oneOf": [{"const": 3}, {"minLength": 2}]}), "oneOf"),
+        (json!({"type": "object", "properties": {"a": {"$id": "b", "type": "null"}}}), "$id"),
         (json!({"type": "integer", "minimum": 3, "maximum": 2}), "no number"),
         (json!({"type": "integer", "minLength": 2}), "no effect"),
         (json!({"enum": []}), "enum"),
@@ -239,6 +267,7 @@ fn requests_state_the_form_of_texts() {
     }
     refused(path, &chat(json!({"type": "xml"})), "response_format", "unknown type");
     refused(path, &chat(json!({"type": "json_schema"})), "response_format", "json_schema");
+    refused(path, &chat(json!({"type": "json_schema", "json_schema": {"name": "x"}})), "response_format", "schema");
     let mut both = chat(json!({"type": "json_object"}));
     both["guided_regex"] = json!("a");
     refused(path, &both, "guided_regex", "both");

@@ -94,7 +94,9 @@ fn calls_that_are_required_are_whole_and_streamed_the_same() {
         assert!(!whole.is_empty());
         assert_eq!(of_stream(&server.stream(CHAT, &required)), whole);
         let named = body(json!({"type": "function", "function": {"name": "noon"}}));
-        assert_eq!(of_whole(&server.post(CHAT, &named)), [("noon".to_owned(), "{}".to_owned())]);
+        let [(name, arguments)] = &of_whole(&server.post(CHAT, &named))[..] else { panic!("not one call") };
+        // There may be white space in an object.
+        assert_eq!((name.as_str(), serde_json::from_str(arguments).ok()), ("noon", Some(json!({}))));
         let mut single = required.clone();
         single["parallel_tool_calls"] = false.into();
         assert_eq!(of_whole(&server.post(CHAT, &single)).len(), 1);

@@ -40,7 +40,7 @@ pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// Its weights as the first versions of PEFT wrote them.
-const PICKLED_WEIGHTS: &str = "adapter_model.bin";
+pub(crate) const PICKLED_WEIGHTS: &str = "adapter_model.bin";
 
 /// What follows the path of a module in the name of its lengths of rows.
 const MAGNITUDE: &str = ".lora_magnitude_vector";

@@ -82,6 +82,7 @@ enum OpenFile {
     Lines(LineReader),
     Paragraphs(LineReader),
     Wiki(WikiReader),
+    Batches(RecordReader),
     Rows(ParquetRows),
     /// A file that is one document, until it is read.
     Whole(TextInput),
@@ -227,7 +228,10 @@ fn open(
         TextFormat::Lines => OpenFile::Lines(lines(input()?)),
         TextFormat::Paragraphs => OpenFile::Paragraphs(lines(input()?)),
         TextFormat::Wiki => OpenFile::Wiki(WikiReader::new(lines(input()?))),
-        TextFormat::Arrow => OpenFile::Records(RecordReader::batches(path, most, read)?),
+        TextFormat::Arrow => {
+            let only = Some(source.key.as_str()).filter(|_| !with_fields);
+            OpenFile::Batches(RecordReader::batches(path, (most, only), read)?)
+        }
         TextFormat::Parquet => {
             let wanted = Wanted { text: Some(&source.key), others: with_fields };
             OpenFile::Rows(ParquetRows::open(path, wanted, (most, source.encoding), read)?)
@@ -247,6 +251,10 @@ impl OpenFile {
             OpenFile::Records(records) => {
                 let Some(record) = records.next()? else { return Ok(None) };
                 return Ok(Some(record.and_then(|record| text_of(&record, &source.key, with_fields))));
+            }
+            OpenFile::Batches(records) => {
+                let Some(record) = records.next()? else { return Ok(None) };
+                return Ok(Some(record.and_then(|record| text_of_batch(&record, &source.key, with_fields))));
             }
             OpenFile::Rows(rows) => {
                 let Some(row) = rows.advance()? else { return Ok(None) };
@@ -275,6 +283,14 @@ fn text_of(record: &Record<'_>, key: &str, with_fields: bool) -> std::result::Re
         other => other,
     })?;
     Ok(TextRecord { text, fields: if with_fields { record.object() } else { Map::new() } })
+}
+
+/// The same of a batch; a row without a text is an empty document, as in Parquet.
+fn text_of_batch(record: &Record<'_>, key: &str, with_fields: bool) -> std::result::Result<TextRecord, Flaw> {
+    match record.object() {
+        fields if fields.get(key).is_some_and(Value::is_null) => Ok(text_of_row(fields, key, with_fields)),
+        _ => text_of(record, key, with_fields),
+    }
 }
 
 /// The document of a row; one without a text is empty.

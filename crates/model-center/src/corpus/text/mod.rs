@@ -14,7 +14,7 @@ pub use documents::{DocumentCounts, Documents, TextRecord};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::data::io::arrow::{SavedKind, saved_kind};
+use crate::data::io::arrow::{SavedKind, not_one, saved_kind};
 pub use crate::data::io::input::TextEncoding;
 use crate::file::printable;
 use crate::{Error, Result};
@@ -163,7 +163,8 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     let mut entries = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
     entries.retain(|entry| !entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")));
     if saved_kind(path) == Some(SavedKind::Dictionary) {
-        entries.retain(|entry| entry.is_dir());
+        // A corpus of all splits would have the test's.
+        return Err(not_one(path));
     }
     entries.sort();
     entries.iter().try_for_each(|entry| collect(entry, depth - 1, files))

@@ -357,9 +357,7 @@ impl Record<'_> {
         };
         let inside = if parent.is_empty() { String::new() } else { format!(" in {parent:?}") };
         let fix = match (&self.fields, columns) {
-            (Fields::Row { .. }, [header]) => other_delimiter(header).map(|delimiter| {
-                format!("if columns are separated by {delimiter:?}, set data.delimiter = {:?}", delimiter.to_string())
-            }),
+            (Fields::Row { .. }, [header]) => other_delimiter(header).map(delimiter_fix),
             _ => None,
         };
         let fix = fix.unwrap_or_else(|| "name one of these in data.columns, or correct the record".to_owned());
@@ -371,6 +369,11 @@ impl Record<'_> {
 pub(crate) fn other_delimiter(header: &str) -> Option<char> {
     let count = |delimiter: &char| header.matches(*delimiter).count();
     [';', '\t', '|'].into_iter().filter(|delimiter| count(delimiter) > 0).max_by_key(count)
+}
+
+/// What to do about columns with another delimiter.
+pub(crate) fn delimiter_fix(delimiter: char) -> String {
+    format!("if columns are separated by {delimiter:?}, set data.delimiter = {:?}", delimiter.to_string())
 }
 
 /// Whether a dotted path begins with a column.

@@ -15,7 +15,7 @@ use super::delimited::{Fed, RowParser};
 use super::input::TextEncoding;
 use super::lines::{Flaw, LineReader};
 use super::parquet::{ParquetRows, Wanted};
-use super::record::{Fields, Format, Record, shorten};
+use super::record::{Fields, Format, Record, delimiter_fix, other_delimiter, shorten};
 use crate::{Error, Result};
 
 /// Reads the records of one file.
@@ -36,8 +36,8 @@ enum Kind {
 impl RecordReader {
     /// Opens a file and, for CSV and TSV, reads its header row; of Arrow and Parquet, lines stand for values.
     ///
-    /// Errors: as [`LineReader::open`], [`ArrowRows::open`] or [`ParquetRows::open`], and a header that is missing, broken
-    /// or names a column twice.
+    /// Errors: as [`LineReader::open`], [`ArrowRows::open`] or [`ParquetRows::open`], and a header that is missing,
+    /// broken or names a column twice.
     pub(crate) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
         let lines = || LineReader::open(path, max_line_bytes);
         match format {
@@ -50,7 +50,7 @@ impl RecordReader {
                 let rows = ParquetRows::open(path, wanted, limits, &Arc::default())?;
                 Ok(RecordReader { kind: Kind::Columns(rows) })
             }
-            Format::Arrow => RecordReader::batches(path, max_line_bytes, &Arc::default()),
+            Format::Arrow => RecordReader::batches(path, (max_line_bytes, None), &Arc::default()),
             Format::Text => {
                 let fix =
                     "write JSON lines, CSV or TSV, or train on plain text: data.task = \"language\" without a prompt";
@@ -65,8 +65,12 @@ impl RecordReader {
     }
 
     /// Reads rows of Arrow; the bytes of their files are added to `read`.
-    pub(crate) fn batches(path: &Path, max_bytes: usize, read: &Arc<AtomicU64>) -> Result<RecordReader> {
-        Ok(RecordReader { kind: Kind::Batches(ArrowRows::open(path, max_bytes, read)?) })
+    pub(crate) fn batches(
+        path: &Path,
+        (max_bytes, only): (usize, Option<&str>),
+        read: &Arc<AtomicU64>,
+    ) -> Result<RecordReader> {
+        Ok(RecordReader { kind: Kind::Batches(ArrowRows::open(path, (max_bytes, only), read)?) })
     }
 
     /// Records that a program made; `name` stands for a file in messages.
@@ -117,22 +121,33 @@ impl RecordReader {
             Kind::Rows { lines, parser, header } => {
                 let line = match next_row(lines, parser)? {
                     None => return Ok(None),
-                    Some(Err(flaw)) => return Ok(Some(Err(flaw))),
+                    Some(Err(flaw)) => return Ok(Some(Err(with_delimiter(flaw, header)))),
                     Some(Ok(line)) => line,
                 };
                 let path = lines.path();
                 let (found, expected) = (parser.fields.len(), header.len());
                 if found != expected {
                     let column = parser.fields.get(expected).or(parser.fields.last()).map_or(1, |field| field.column);
-                    return Ok(Some(Err(Error::data(
+                    let flaw = Error::data(
                         format!("{}:{line}:{column}", path.display()),
                         format!("the row has {found} fields, the header has {expected}"),
                         "add or remove fields; in CSV, text with commas goes between quotes",
-                    ))));
+                    );
+                    return Ok(Some(Err(with_delimiter(flaw, header))));
                 }
                 Ok(Some(Ok(Record { path, line, fields: Fields::Row { header, fields: &parser.fields } })))
             }
         }
+    }
+}
+
+/// What is wrong with a row, and what to do where the header seems to have another delimiter.
+fn with_delimiter(flaw: Flaw, header: &[String]) -> Flaw {
+    match (flaw, header) {
+        (Error::Data { place, reason, fix }, [one]) => {
+            Error::Data { place, reason, fix: other_delimiter(one).map_or(fix, delimiter_fix) }
+        }
+        (flaw, _) => flaw,
     }
 }
 

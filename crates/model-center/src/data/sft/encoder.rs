@@ -258,6 +258,10 @@ impl SampleEncoder<'_> {
         if before.is_empty() {
             return Err(Error::data("", "nothing precedes the answer", "begin with a message of the user"));
         }
+        if let Some(name) = answer.iter().flat_map(|message| message.more.keys()).find(|name| *name != "name") {
+            let reason = format!("the last answer has {name:?}, which the text of a decoder has no place for");
+            return Err(Error::data("", reason, "remove the field, or write it into the content"));
+        }
         let request = ChatRequest { messages: before, add_generation_prompt: true, ..chat.request() };
         let input = self.template()?.encode(self.options.tokenizer, &request)?;
         let output = self.options.tokenizer.tokenize(&[output])?.concat();

@@ -4,6 +4,7 @@
 //! JSON columns of some writers have it.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
@@ -20,8 +21,17 @@ const LIKE: &str = "write a list of {\"role\": …, \"content\": …}, or of {\"
 pub(crate) const TURN_MARKS: [&str; 4] = ["weight", "train", "training", "loss"];
 /// Fields that learn a part of a turn, or weigh it.
 const PARTIAL: [&str; 3] = ["train_detail", "training_detail", "loss_scale"];
+/// Other names under which data state whether a turn is learned.
+const OTHER_MARKS: [&str; 7] = ["mask", "masked", "loss_mask", "trainable", "learn", "train_on_turn", "train_on_input"];
+/// Fields of messages that have a part in every form of conversations.
+const OF_EVERY_FORM: [&str; 5] = ["role", "content", "from", "value", "name"];
 /// Fields that are a message's content where it has no text.
 const CONTENT: [&str; 5] = ["tool_calls", "function_call", "reasoning_content", "thinking", "reasoning"];
+/// Roles of ShareGPT that stand for a message of another form, which no template has.
+const OTHER_ROLES: [(&str, &str); 2] = [
+    ("function_call", "write a message of the assistant with `tool_calls`"),
+    ("tool_call", "write a message of the assistant with `tool_calls`"),
+];
 /// Types of parts that no model here reads.
 const MEDIA: [&str; 7] = ["image", "image_url", "video", "audio", "audio_url", "input_audio", "file"];
 
@@ -97,8 +107,12 @@ fn turn_of(item: &Value) -> Result<Turn, Wrong> {
     if !is_text && (content.is_some() || !CONTENT.into_iter().any(has)) {
         return Err(("has no text".into(), LIKE.into()));
     }
+    refuse_marks(&fields)?;
     refuse_media(content.as_ref())?;
     let is_learned = learned(&mut fields, &role)?;
+    if let Some((_, fix)) = OTHER_ROLES.iter().find(|(name, _)| *name == role) {
+        return Err((format!("is of the role {role:?}, which stands for another form of a message"), (*fix).into()));
+    }
     let message = ChatMessage { role, content: content.unwrap_or(Value::Null), more: fields };
     Ok(Turn { message, is_learned })
 }
@@ -165,8 +179,40 @@ fn learned(fields: &mut Map<String, Value>, role: &str) -> Result<bool, Wrong> {
     Ok(found.is_none_or(|(_, flag)| flag))
 }
 
+/// Refuses other names of marks: a turn would be learned that is not to be, or the other way round.
+fn refuse_marks(fields: &Map<String, Value>) -> Result<(), Wrong> {
+    match OTHER_MARKS.iter().find(|name| fields.contains_key(**name)) {
+        None => Ok(()),
+        Some(name) => {
+            let fix = "mark the turn with \"train\": true or false, or remove the field";
+            Err((format!("has {name:?}, which seems to state whether it is learned"), fix.into()))
+        }
+    }
+}
+
+/// The names of the fields of a list of messages that a chat template may read or not.
+pub(super) fn further_fields(record: &Record<'_>, column: &str) -> BTreeSet<String> {
+    let items = list_of(record, column).unwrap_or_default();
+    let is_further = |(name, value): &(&String, &Value)| {
+        let is_known = OF_EVERY_FORM.contains(&name.as_str()) || TURN_MARKS.contains(&name.as_str());
+        !is_known && !is_nothing(value)
+    };
+    let fields = items.iter().filter_map(Value::as_object).flatten();
+    fields.filter(is_further).map(|(name, _)| name.clone()).collect()
+}
+
 fn refuse_media(content: Option<&Value>) -> Result<(), Wrong> {
     let parts = content.and_then(Value::as_array).into_iter().flatten();
+    let marks = || TURN_MARKS.iter().chain(&PARTIAL).chain(&OTHER_MARKS);
+    for part in parts.clone().filter_map(Value::as_object) {
+        if let Some(name) = marks().find(|name| part.get(**name).is_some_and(|value| !value.is_null())) {
+            let fix = "divide the turn, or mark it as a whole: \"train\": true or false";
+            return Err((
+                format!("has {name:?} in a part, and a turn is learned as a whole or not at all"),
+                fix.into(),
+            ));
+        }
+    }
     let mut kinds = parts.filter_map(|part| part.get("type").and_then(Value::as_str));
     match kinds.find(|kind| MEDIA.contains(kind)) {
         None => Ok(()),

@@ -38,7 +38,7 @@ pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, w
 use self::encoder::{EncodedSample, SampleEncoder};
 use self::judged::Mismatch;
 use self::keys::Unused;
-use self::record::RecordReading;
+use self::record::{OF_MESSAGES, RecordReading};
 use super::dataset::{Dataset, LabelSpace};
 use super::read::{Builder, ReadOptions, RowForm};
 use super::{Format, Split};
@@ -226,7 +226,10 @@ impl SftTask {
         let learned = reading.learned;
         let mut dataset = builder.finish()?;
         dataset.learned = learned;
-        dataset.report.unused_columns = unused.into_inner().into_iter().collect();
+        // A template reads the fields of messages that it names.
+        let source = model.chat.and_then(|chat| chat.source(false)).unwrap_or_default();
+        let is_unused = |name: &String| name.strip_prefix(OF_MESSAGES).is_none_or(|field| !source.contains(field));
+        dataset.report.unused_columns = unused.into_inner().into_iter().filter(is_unused).collect();
         dataset.seal();
         Ok(Some(dataset))
     }

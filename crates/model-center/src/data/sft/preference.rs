@@ -26,11 +26,18 @@ pub(super) fn sample(
             true => (messages(record, prompt)?, better, worse),
             false => without_start(better, worse),
         };
+        let is_asked = is_list(record, prompt) || before.iter().any(|turn| turn.message.role == "user");
         let before = with_system(before, record, reading.columns)?;
         let side = |column: &str, completion: Vec<Turn>| {
             chat(record, column, [before.clone(), completion].concat(), before.len())
         };
-        return Ok(Sample::preference(side(chosen, better)?, side(rejected, worse)?));
+        let sample = Sample::preference(side(chosen, better)?, side(rejected, worse)?);
+        if !is_asked && record.has_value(prompt) {
+            let reason = format!("{prompt:?} is a text, and the completions are messages that do not begin with it");
+            let fix = "write the prompt as messages, or as the first message of both completions";
+            return Err(record.error(prompt, reason, fix));
+        }
+        return Ok(sample);
     }
     let (better, worse) = (filled(record, chosen)?, filled(record, rejected)?);
     let form = RecordForm::Preference;

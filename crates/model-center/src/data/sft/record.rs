@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::class::{ClassSource, SampleSink};
 use super::files::record_files;
 use super::keys::{Unused, account, filled, tools};
-use super::messages::{ASSISTANT, Turn, is_list, messages};
+use super::messages::{ASSISTANT, Turn, further_fields, is_list, messages};
 use super::sample::Sample;
 use super::{judged, preference, texts};
 use crate::data::Format;
@@ -22,6 +22,8 @@ use crate::{Error, Result};
 
 /// A file that is one list is read whole.
 const MAX_LIST_BYTES: u64 = 1 << 30;
+/// What precedes the name of a message's field among the columns without effect.
+pub(super) const OF_MESSAGES: &str = "messages: ";
 /// Variables of the chat template, in the column that TRL reads.
 const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
@@ -91,17 +93,8 @@ impl RecordForm {
         let mut forms = named.chain(RecordForm::ALL.map(|(_, form)| form));
         forms.find(has).ok_or_else(|| {
             let columns: Vec<String> = record.names().take(20).map(|name| printable(name, 60)).collect();
-            let is_parquet = record.path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"));
-            let fix = match is_parquet {
-                true => {
-                    "columns of lists, such as messages, are not read from Parquet: write JSON lines \
-                     (datasets' to_json), or the lists as texts of JSON"
-                }
-                false => {
-                    "name the columns (data.columns.messages, or data.columns.prompt and data.columns.completion), or \
-                     the form with data.records"
-                }
-            };
+            let fix = "name the columns (data.columns.messages, or data.columns.prompt and data.columns.completion), \
+                       or the form with data.records";
             record.error("", format!("the columns {} are of no known form", columns.join(", ")), fix)
         })
     }
@@ -226,6 +219,10 @@ pub(super) fn sample(record: &Record<'_>, form: RecordForm, reading: &RecordRead
     let second = second.unwrap_or_default();
     let used = used(record, form, [&first, &second], reading);
     account(record, &used, form != RecordForm::Text, reading.unused)?;
+    for column in used.iter().filter(|column| **column != "tools") {
+        let fields = further_fields(record, column);
+        reading.unused.borrow_mut().extend(fields.into_iter().map(|name| format!("{OF_MESSAGES}{name}")));
+    }
     match form {
         RecordForm::Messages | RecordForm::ShareGpt => {
             let turns = with_system(messages(record, &first)?, record, reading.columns)?;

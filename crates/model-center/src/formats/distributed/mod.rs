@@ -19,7 +19,10 @@ mod weights;
 
 use std::path::Path;
 
-pub(super) use names::MEGATRON_CORE_FIX;
+use crate::Result;
+use crate::file::unreadable;
+
+pub(super) use names::{MEGATRON_CORE_FIX, is_megatron_core};
 pub use weights::DistributedWeights;
 
 /// The file that lists tensors and their parts.
@@ -28,4 +31,19 @@ pub(super) const METADATA_FILE: &str = ".metadata";
 /// Whether a directory is such a checkpoint.
 pub fn is_distributed(directory: &Path) -> bool {
     directory.join(METADATA_FILE).is_file() || sharded::has_files(directory)
+}
+
+/// The names of the files that such a checkpoint is in, in order.
+///
+/// # Errors
+/// A directory that cannot be read.
+pub(super) fn distributed_files(directory: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))? {
+        let name = entry.map_err(|e| unreadable(directory, e))?.file_name().to_string_lossy().into_owned();
+        let is_part = name == METADATA_FILE || name.ends_with(".distcp") || sharded::is_shard(&name);
+        names.extend(is_part.then_some(name));
+    }
+    names.sort();
+    Ok(names)
 }

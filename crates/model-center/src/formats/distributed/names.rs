@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::metadata::SavedTensor;
-use crate::file::printable;
+use crate::file::{printable, read_text};
 use crate::{Error, Result};
 
+/// The longest note of Megatron core, which has a line.
+const NOTE_LIMIT: u64 = 1 << 16;
 /// Keys under which programs keep a model; keys around those, such as `app`, may be any.
 const MODELS: &[&str] = &["model", "module", "state_dict", "model_state_dict", "model_state", "network", "net"];
 /// Keys under which they keep what else a training state has.
@@ -97,6 +99,13 @@ pub(super) fn choose(directory: &Path, tensors: Vec<SavedTensor>) -> Result<Chos
 /// The keys around a tensor, and its name in what they lead to.
 fn split(tensor: &SavedTensor) -> (Vec<String>, String) {
     let Some(path) = &tensor.path else { return flat(&tensor.key) };
+    // Composer saves everything under one more key.
+    let path = match path.as_slice() {
+        [first, inner @ ..] if first == "state" && inner.first().is_some_and(|key| MODELS.contains(&key.as_str())) => {
+            inner
+        }
+        whole => whole,
+    };
     // A tensor's own name is the last key; a model that was saved as dictionaries in each other has it in several.
     let keys = path.len().saturating_sub(1);
     let is_known = |key: &String| MODELS.contains(&key.as_str()) || OTHERS.contains(&key.as_str());
@@ -153,6 +162,14 @@ pub(in crate::formats) const MEGATRON_CORE_FIX: &str =
 
 fn list(names: &[String]) -> String {
     printable(&names.join(", "), 300)
+}
+
+/// Whether a checkpoint with a list of tensors is Megatron core's, which has a note of how it was saved, or the values
+/// that all ranks share, beside it.
+pub(in crate::formats) fn is_megatron_core(directory: &Path) -> bool {
+    let note = read_text(&directory.join("metadata.json"), NOTE_LIMIT).ok();
+    let note = note.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    directory.join("common.pt").is_file() || note.is_some_and(|note| note.get("sharded_backend").is_some())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ const OFFSETS: &str = "DCP_SHARDING_INFO";
 const FILE_LIMIT: usize = 1 << 14;
 
 /// `shard-00001-model-00001-of-00001.safetensors`.
-fn is_shard(name: &str) -> bool {
+pub(super) fn is_shard(name: &str) -> bool {
     let inner = name.strip_prefix("shard-").and_then(|rest| rest.strip_suffix(".safetensors"));
     inner
         .and_then(|inner| inner.split_once("-model-"))
@@ -39,7 +39,11 @@ pub(super) type Sharded = (TensorEntry, Vec<Part>);
 /// The files of a directory, and their tensors with the parts that each file has.
 pub(super) fn read(directory: &Path) -> Result<(Vec<PathBuf>, Vec<Sharded>)> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))?.take(FILE_LIMIT) {
+    for (number, entry) in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))?.enumerate() {
+        if number == FILE_LIMIT {
+            let reason = format!("it has more than {FILE_LIMIT} files");
+            return Err(Error::model(directory.display().to_string(), reason, "remove the files that are not shards"));
+        }
         let name = entry.map_err(|e| unreadable(directory, e))?.file_name().to_string_lossy().into_owned();
         names.extend(is_shard(&name).then_some(name));
     }

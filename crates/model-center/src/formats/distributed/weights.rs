@@ -10,7 +10,7 @@ use super::super::pickle::saved_tensor;
 use super::super::safetensors::{StoredDtype, TensorEntry, TensorSource};
 use super::super::stored::{FLOATS, absent, damaged, require_length, require_range, tensor_place, widen, wrong_type};
 use super::metadata::{self, Chunk, SavedTensor, stored_type};
-use super::names::{self, Chosen};
+use super::names::{self, Chosen, is_megatron_core};
 use super::parts::{Part, check_tiling, read_range};
 use super::{METADATA_FILE, sharded};
 use crate::file::{open_regular, printable, resolve_inside};
@@ -79,10 +79,10 @@ impl DistributedWeights {
 
     /// Elements from `first` on as they are stored.
     fn read_elements(&self, index: usize, first: usize, width: usize, out: &mut [u8]) -> Result<()> {
-        let (Some(entry), Some(parts)) = (self.tensors.get(index), self.parts.get(index)) else { return Ok(()) };
-        parts.iter().try_for_each(|part| match self.files.get(part.file) {
-            Some(path) => read_range(path, (&entry.shape, part), (first, width), out),
-            None => Ok(()),
+        let lost = || damaged(self.place(), "a part of a tensor is in no file");
+        let (entry, parts) = self.tensors.get(index).zip(self.parts.get(index)).ok_or_else(lost)?;
+        parts.iter().try_for_each(|part| {
+            read_range(self.files.get(part.file).ok_or_else(lost)?, (&entry.shape, part), (first, width), out)
         })
     }
 }
@@ -140,7 +140,7 @@ fn width_of(dtype: StoredDtype) -> usize {
 /// The same container with layers in one tensor, and names and settings of its own.
 fn refuse_megatron_core(directory: &Path) -> Result<()> {
     // Megatron core's own list, and what its ranks have in common.
-    if directory.join("metadata.json").is_file() || directory.join("common.pt").is_file() {
+    if is_megatron_core(directory) {
         let reason = "it is a checkpoint of Megatron core (torch_dist), whose layers and names are its own";
         return Err(Error::model(directory.display().to_string(), reason, names::MEGATRON_CORE_FIX));
     }

@@ -195,6 +195,14 @@ fn require_all(files: &RankFiles) -> Result<()> {
             }
         }
     }
+    // Parameters that are frozen are divided over the files of the model.
+    let data = files.divided.keys().chain(files.zero.keys()).map(|(_, data)| data + 1).max().unwrap_or(0);
+    for rank in 0..files.divided.keys().map(|(rank, _)| rank + 1).max().unwrap_or(0) {
+        if let Some(lost) = (0..data).find(|data| !files.divided.contains_key(&(rank, *data))) {
+            let file = format!("zero_pp_rank_{lost}_…_model_states.pt");
+            return missing(format!("data rank {lost}, tensor-parallel rank {rank} ({file})"));
+        }
+    }
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Parameters that are not in ZeRO's flat vectors: those that a run froze, and those of universal checkpoints.
+//! Parameters that are not in ZeRO's flat vectors: frozen ones, and the ones of universal checkpoints.
 //!
 //! Defines [`FrozenShards`], which stage 3 divides among the files of the data ranks, and [`UniversalStates`], which
 //! `ds_to_universal.py` writes into a directory for each parameter.
@@ -86,7 +86,15 @@ impl UniversalStates {
     /// Opens the headers of all parameters in the directory `zero`; `model` has the shapes of those that are flat.
     pub(super) fn open(directory: &Path, model: &PickleFile) -> Result<Self> {
         let mut parameters = Vec::new();
-        for entry in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))?.take(PARAMETER_LIMIT) {
+        for (number, entry) in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))?.enumerate() {
+            if number == PARAMETER_LIMIT {
+                let reason = format!("it has more than {PARAMETER_LIMIT} entries");
+                return Err(Error::model(
+                    directory.display().to_string(),
+                    reason,
+                    "remove the entries that are not parameters",
+                ));
+            }
             let entry = entry.map_err(|e| unreadable(directory, e))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if !entry.path().join("fp32.pt").is_file() {
@@ -116,7 +124,7 @@ impl UniversalStates {
 
     pub(super) fn read(&self, name: &str, out: &mut [f32]) -> Result<()> {
         let file = open_state(&self.directory, name)?;
-        let Some(tensor) = file.tensors().first() else { return Ok(()) };
+        let tensor = file.tensors().first().ok_or_else(|| lacks(file.path(), name))?;
         file.read_f32_at(&tensor.name, 0, out)
     }
 }

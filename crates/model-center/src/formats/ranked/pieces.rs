@@ -59,20 +59,21 @@ pub(super) struct Pieces {
 impl RankPieces {
     /// The values of a tensor.
     pub(super) fn read(&self, name: &str) -> Result<Vec<f32>> {
-        let piece = self.pieces.get(name).ok_or_else(|| {
+        let lost = || {
             let place = self.files.first().map_or_else(String::new, TensorSource::place);
             let fix = "copy the checkpoint again, with the files of all ranks";
             Error::model(place, format!("there is no tensor {} on this rank", printable(name, 120)), fix)
-        })?;
+        };
+        let piece = self.pieces.get(name).ok_or_else(lost)?;
         let count = piece.shape.iter().product();
         let mut values = Vec::new();
         bmtrain_core::limits::make_room(&mut values, count, format_args!("tensor {name}"))?;
         values.resize(count, 0.0);
         match &piece.held {
             Held::File(file, own) => self.files[*file].read_f32(own, &mut values)?,
-            Held::Zero(own) => self.zero.as_ref().map_or(Ok(()), |zero| zero.read(own, &mut values))?,
-            Held::Frozen(own) => self.frozen.as_ref().map_or(Ok(()), |frozen| frozen.read(own, &mut values))?,
-            Held::Universal(own) => self.universal.as_ref().map_or(Ok(()), |states| states.read(own, &mut values))?,
+            Held::Zero(own) => self.zero.as_ref().ok_or_else(lost)?.read(own, &mut values)?,
+            Held::Frozen(own) => self.frozen.as_ref().ok_or_else(lost)?.read(own, &mut values)?,
+            Held::Universal(own) => self.universal.as_ref().ok_or_else(lost)?.read(own, &mut values)?,
         }
         Ok(values)
     }

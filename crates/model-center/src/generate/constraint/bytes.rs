@@ -49,7 +49,7 @@ const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
 const LENGTHS: [u32; 4] = [0x7F, 0x7FF, 0xFFFF, LAST];
 
 /// A set of characters as ranges of their numbers, in order and apart from each other.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct CharSet(Vec<(u32, u32)>);
 
 impl CharSet {

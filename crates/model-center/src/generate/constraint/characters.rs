@@ -73,7 +73,7 @@ fn others(set: &CharSet, is_of_kind: impl Fn(char) -> bool) -> CharSet {
             _ => {}
         }
     }
-    // Separators that Python takes for white space.
-    let separators = of_chars(&[('\u{1C}', '\u{1F}')]);
+    // What Python takes for white space, and ECMA 262.
+    let separators = of_chars(&[('\u{1C}', '\u{1F}'), ('\u{FEFF}', '\u{FEFF}')]);
     CharSet::all().without(set).without(&CharSet::new(of_kind)).without(&separators)
 }

@@ -27,6 +27,12 @@ impl Dfa {
         self.accepting.get(state as usize).copied().unwrap_or(false)
     }
 
+    /// Whether a state accepts the empty string alone.
+    pub(super) fn is_end(&self, state: u32) -> bool {
+        let row = self.next.chunks(self.width.max(1)).nth(state as usize);
+        self.accepts(state) && row.is_some_and(|row| row.iter().all(|next| *next == NONE))
+    }
+
     pub(super) fn next(&self, state: u32, byte: u8) -> Option<u32> {
         let class = self.classes.get(usize::from(byte))?;
         let next = self.next.get(state as usize * self.width + usize::from(*class))?;

@@ -14,12 +14,26 @@ use std::sync::Arc;
 const UNKNOWN: Term = Term(u32::MAX);
 /// States with steps, of one KiB each.
 const MAX_STATES: usize = 16_384;
-/// Terms beside the grammar's.
-const MAX_TERMS: usize = 400_000;
+/// Terms beside the grammar's, each part of alternatives counted.
+const MAX_TERMS: usize = 4_000_000;
 /// Bytes of masks.
 const MAX_MASKS: usize = 32 << 20;
-/// Steps of work for a token: some tenths of a second.
+/// Steps of work that may be done at once, some tenths of a second, and that each further token adds. Masks of a large
+/// vocabulary are some hundred thousand each.
 const MAX_WORK: u64 = 20_000_000;
+const WORK_OF_TOKEN: u64 = 2_000_000;
+/// Texts whose last state is remembered.
+const MAX_TEXTS: usize = 64;
+/// Bytes beyond which a text that is gone through again leaves no states.
+const LONG: usize = 4096;
+
+/// A text and the state that it leads to.
+struct Reached {
+    tokens: Vec<u32>,
+    state: Term,
+    /// Whether its text is empty.
+    is_first: bool,
+}
 
 /// The state of an automaton between two tokens.
 pub(super) struct Machine {
@@ -31,31 +45,40 @@ pub(super) struct Machine {
     rows: Vec<u32>,
     steps: Vec<[Term; 256]>,
     masks: HashMap<(Term, bool), Arc<[u64]>>,
-    /// Work before the token.
+    /// The texts that went on last, the latest last.
+    reached: Vec<Reached>,
+    /// The size of the grammar's terms.
+    own_size: usize,
+    /// Steps of work that are left, and the work when they were counted.
+    allowed: u64,
     before: u64,
 }
 
 impl Machine {
     pub(super) fn new(terms: Terms, start: Term) -> Self {
-        let own = terms.len();
-        Machine { terms, start, own, rows: Vec::new(), steps: Vec::new(), masks: HashMap::new(), before: 0 }
+        let (own, own_size, before) = (terms.len(), terms.size(), terms.work);
+        let (rows, steps, masks, reached) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        Machine { terms, start, own, rows, steps, masks, reached, own_size, allowed: MAX_WORK, before }
     }
 
     /// Begins the work for a token.
     fn begin(&mut self) {
         let mask_bytes: usize = self.masks.values().map(|mask| mask.len() * 8).sum();
-        if self.steps.len() > MAX_STATES || self.terms.len() > self.own + MAX_TERMS || mask_bytes > MAX_MASKS {
+        if self.steps.len() > MAX_STATES || self.terms.size() > self.own_size + MAX_TERMS || mask_bytes > MAX_MASKS {
             self.terms.truncate(self.own);
             self.rows.clear();
             self.steps.clear();
             self.masks.clear();
+            self.reached.clear();
         }
+        let done = self.terms.work - self.before;
+        self.allowed = (self.allowed.saturating_sub(done) + WORK_OF_TOKEN).min(MAX_WORK);
         self.before = self.terms.work;
     }
 
     fn check_work(&self) -> Result<()> {
-        let is_large = self.steps.len() > 2 * MAX_STATES || self.terms.len() > self.own + 2 * MAX_TERMS;
-        if self.terms.work - self.before > MAX_WORK || is_large {
+        let is_large = self.steps.len() > 2 * MAX_STATES || self.terms.size() > self.own_size + 2 * MAX_TERMS;
+        if self.terms.work - self.before > self.allowed || is_large {
             let reason = "the schema or the regular expression needs too much work for a token";
             return Err(Error::data("the constraint", reason, "simplify it, as by fewer alternatives or repetitions"));
         }
@@ -88,17 +111,33 @@ impl Machine {
         Ok(next)
     }
 
-    /// The state after some tokens, and whether their text is empty.
+    /// The state after some tokens, and whether their text is empty. A text goes on from where it was last.
     fn state(&mut self, texts: &TokenTexts, tokens: &[u32]) -> Result<(Term, bool)> {
-        let (mut state, mut is_first) = (self.start, true);
-        for token in tokens {
-            let bytes = texts.bytes(*token, is_first);
+        let known = self.reached.iter().rposition(|reached| tokens.starts_with(&reached.tokens));
+        let mut reached = match known {
+            Some(known) => self.reached.remove(known),
+            None => Reached { tokens: Vec::new(), state: self.start, is_first: true },
+        };
+        let further = tokens.get(reached.tokens.len()..).unwrap_or_default();
+        let is_long = further.len() > LONG;
+        for token in further {
+            let bytes = texts.bytes(*token, reached.is_first);
             for byte in bytes {
-                state = self.step(state, *byte)?;
+                reached.state = match is_long {
+                    true => self.terms.derive(reached.state, *byte),
+                    false => self.step(reached.state, *byte)?,
+                };
             }
-            is_first &= bytes.is_empty();
+            reached.is_first &= bytes.is_empty();
         }
-        Ok((state, is_first))
+        self.check_work()?;
+        reached.tokens.extend_from_slice(further);
+        let found = (reached.state, reached.is_first);
+        if self.reached.len() >= MAX_TEXTS {
+            self.reached.remove(0);
+        }
+        self.reached.push(reached);
+        Ok(found)
     }
 
     pub(super) fn progress(&mut self, texts: &TokenTexts, tokens: &[u32]) -> Result<Progress> {
@@ -134,7 +173,7 @@ impl Machine {
         for (block, bits) in logits.chunks_mut(64).zip(mask.iter().copied().chain(std::iter::repeat(0))) {
             for (bit, logit) in block.iter_mut().enumerate() {
                 match bits >> bit & 1 {
-                    1 => is_any = true,
+                    1 => is_any |= *logit > f32::NEG_INFINITY,
                     _ => *logit = f32::NEG_INFINITY,
                 }
             }
@@ -144,13 +183,13 @@ impl Machine {
             if let Some(place) = logits.get_mut(token as usize) {
                 *place = if may_end { logit } else { f32::NEG_INFINITY };
             }
-            is_any |= may_end;
+            is_any |= may_end && logit > f32::NEG_INFINITY;
         }
         if is_any {
             return Ok(());
         }
-        let reason = "no token of the vocabulary goes on with a text of this form";
-        let fix = "allow characters that the vocabulary has, or use a model with a byte-level vocabulary";
+        let reason = "no token that other settings allow goes on with a text of this form";
+        let fix = "allow characters that the vocabulary has, or leave out settings that forbid tokens";
         Err(Error::data("the constraint", reason, fix))
     }
 

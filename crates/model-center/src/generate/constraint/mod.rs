@@ -64,11 +64,15 @@ pub enum Grammar {
 }
 
 impl Grammar {
-    /// Whether a constraint can be made of it.
-    pub fn is_supported(&self) -> bool {
+    /// Whether a constraint can be made of it, within the work that one constraint may need; `work` is what was done
+    /// before, and has the work of this call added.
+    pub fn is_supported(&self, work: &mut u64) -> bool {
         let mut terms = Terms::new();
         let json = Json::new(&mut terms);
-        self.term(&mut terms, &json).is_ok_and(|term| term != EMPTY)
+        terms.work += *work;
+        let is_supported = self.term(&mut terms, &json).is_ok_and(|term| term != EMPTY);
+        *work = terms.work;
+        is_supported
     }
 
     fn term(&self, terms: &mut Terms, json: &Json) -> Result<Term> {

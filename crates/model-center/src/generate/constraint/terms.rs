@@ -46,6 +46,16 @@ pub(super) enum Node {
     Not(Term),
 }
 
+impl Node {
+    /// Parts beyond what each term has.
+    fn parts(&self) -> usize {
+        match self {
+            Node::Either(all) => all.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// All terms.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
@@ -58,12 +68,15 @@ pub(super) struct Terms {
     pub(super) automata: Vec<Arc<Dfa>>,
     /// Steps of work so far, for limits.
     pub(super) work: u64,
+    /// Parts of all alternatives, which have any number.
+    parts: usize,
 }
 
 impl Terms {
     pub(super) fn new() -> Self {
         let (nodes, known) = (Vec::new(), HashMap::new());
-        let mut terms = Terms { nodes, nullable: Vec::new(), known, rules: Vec::new(), automata: Vec::new(), work: 0 };
+        let (nullable, rules, automata) = (Vec::new(), Vec::new(), Vec::new());
+        let mut terms = Terms { nodes, nullable, known, rules, automata, work: 0, parts: 0 };
         terms.intern(Node::Empty);
         terms.intern(Node::Epsilon);
         terms
@@ -73,9 +86,15 @@ impl Terms {
         self.nodes.len()
     }
 
+    /// The memory of all terms, in parts of terms.
+    pub(super) fn size(&self) -> usize {
+        self.nodes.len() + self.parts
+    }
+
     /// Forgets all terms from a number on; none of the others has them.
     pub(super) fn truncate(&mut self, len: usize) {
         for node in self.nodes.drain(len.min(self.nodes.len())..) {
+            self.parts -= node.parts();
             self.known.remove(&node);
         }
         self.nullable.truncate(len);
@@ -129,6 +148,7 @@ impl Terms {
             Node::Not(term) => !self.is_nullable(*term),
         };
         let term = Term(self.nodes.len() as u32);
+        self.parts += node.parts();
         self.nodes.push(node.clone());
         self.nullable.push(nullable);
         self.known.insert(node, term);
@@ -328,7 +348,13 @@ impl Terms {
             }
             Node::State(automaton, state) => {
                 let next = self.automata.get(automaton as usize).and_then(|automaton| automaton.next(state, byte));
-                next.map_or(EMPTY, |next| self.intern(Node::State(automaton, next)))
+                let is_end = |next: u32| self.automata.get(automaton as usize).is_some_and(|own| own.is_end(next));
+                match next {
+                    None => EMPTY,
+                    // Equal strings are equal terms, so that a text that cannot go on is known to be one.
+                    Some(next) if is_end(next) => EPSILON,
+                    Some(next) => self.intern(Node::State(automaton, next)),
+                }
             }
             Node::Both(first, second) => match self.derive(first, byte) {
                 EMPTY => EMPTY,
@@ -346,69 +372,4 @@ impl Terms {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Terms {
-        /// Whether a string is in a term.
-        pub(in super::super) fn accepts(&mut self, term: Term, text: &[u8]) -> bool {
-            let last = text.iter().fold(term, |term, byte| self.derive(term, *byte));
-            self.is_nullable(last)
-        }
-    }
-
-    #[test]
-    fn derivatives_are_what_may_follow() {
-        let mut terms = Terms::new();
-        let (ab, c) = (terms.text(b"ab"), terms.text(b"c"));
-        let repeated = terms.repeat(ab, 2, Some(3));
-        let term = terms.sequence(repeated, c);
-        for (text, is_in) in [("ababc", true), ("abababc", true), ("abc", false), ("ababababc", false), ("abab", false)]
-        {
-            assert_eq!(terms.accepts(term, text.as_bytes()), is_in, "{text}");
-        }
-        let either = terms.either([ab, c, ab]);
-        let many = terms.repeat(either, 0, None);
-        assert!(terms.accepts(many, b"") && terms.accepts(many, b"ccabc") && !terms.accepts(many, b"ca"));
-        // The same language again is the same state.
-        let after = terms.derive(many, b'c');
-        assert_eq!(after, many);
-    }
-
-    #[test]
-    fn a_rule_is_a_stack() {
-        let mut terms = Terms::new();
-        // Brackets that match.
-        let (number, rule) = terms.new_rule();
-        let (open, close) = (terms.text(b"("), terms.text(b")"));
-        let inner = terms.repeat(rule, 0, None);
-        terms.rules[number as usize] = terms.all(&[open, inner, close]);
-        for (text, is_in) in [("()", true), ("(()(()))", true), ("(()", false), ("())", false), ("", false)] {
-            assert_eq!(terms.accepts(rule, text.as_bytes()), is_in, "{text}");
-        }
-    }
-
-    #[test]
-    fn automata_have_no_dead_ends() {
-        let mut terms = Terms::new();
-        let letter = terms.bytes(ByteSet::range(b'a', b'z'));
-        let (letters, taken) = (terms.repeat(letter, 1, Some(3)), terms.text(b"if"));
-        let others = terms.not(taken);
-        let both = terms.both(letters, others);
-        let names = terms.automaton(both, 100).unwrap();
-        for (text, is_in) in [("a", true), ("if", false), ("i", true), ("iff", true), ("ifff", false), ("", false)] {
-            assert_eq!(terms.accepts(names, text.as_bytes()), is_in, "{text}");
-        }
-        let one = terms.both(taken, letters);
-        let one = terms.automaton(one, 100).unwrap();
-        // `a` leads nowhere, and so is not a step.
-        assert_eq!(terms.derive(one, b'a'), EMPTY);
-        let nothing = terms.both(one, names);
-        assert_eq!(terms.automaton(nothing, 100), Some(EMPTY));
-        assert_eq!(terms.automaton(letters, 2), None);
-        let len = terms.len();
-        let longer = terms.text(b"longer");
-        terms.truncate(len);
-        assert_eq!(terms.text(b"longer"), longer);
-    }
-}
+mod tests;

@@ -48,6 +48,11 @@ impl Translation<'_> {
         let wide = self.first(&["--fp32-allreduce", "--accumulate-allreduce-grads-in-fp32"]);
         let is_narrow = self.flags.is_given(NARROW);
         match (wide, sheet.get(keys::DTYPE)) {
+            // Newer versions take the second one as decisive.
+            (Some(wide), Some("\"bf16\"")) if is_narrow => {
+                sheet.note(NoteKind::Unused, wide, format!("{NARROW} decides"));
+                sheet.text(keys::GRADIENT_DTYPE, "model", NARROW);
+            }
             (Some(wide), _) if is_narrow => {
                 let reason = format!("gradients are in f32 by {wide}, and in bf16 by it");
                 return Err(Error::argument(NARROW, reason, "give one of the two"));

@@ -235,13 +235,16 @@ fn warmup(s: &Settings<'_>, trainer: &Trainer, schedule: &str, sheet: &mut Sheet
     let share = s.number("warmup_ratio")?.filter(|share| *share > 0.0);
     match (steps, share) {
         (Some(steps), _) if steps >= 1.0 => {
-            sheet.whole(keys::WARMUP, steps as u64, s.shown("warmup_steps"));
+            // axolotl makes one step two.
+            let whole = if trainer.floors_warmup && steps < 2.0 { 2 } else { steps as u64 };
+            sheet.whole(keys::WARMUP, whole, s.shown("warmup_steps"));
             s.pass_over(&["warmup_ratio"], "warmup_steps decides", sheet);
         }
         // A newer Trainer takes a share as a number of steps below 1.
         (Some(share), _) => warmup_share(trainer, (share, u64::MAX), s.shown("warmup_steps"), sheet),
         (None, Some(share)) => warmup_share(trainer, (share, u64::MAX), s.shown("warmup_ratio"), sheet),
-        (None, None) => match trainer.default_warmup {
+        // A warm-up of 0 that is written there is none.
+        (None, None) => match trainer.default_warmup.filter(|_| !s.has("warmup_steps") && !s.has("warmup_ratio")) {
             Some((from, share, most)) => warmup_share(trainer, (share, most), from.to_owned(), sheet),
             None if schedule == "one-cycle" => {
                 let reason = "one cycle rises over its warm-up, and there is none";
@@ -268,6 +271,9 @@ fn warmup_share(trainer: &Trainer, (share, most): (f64, u64), from: String, shee
         1 => 2,
         whole => whole.min(most),
     };
+    if whole >= steps {
+        sheet.note(NoteKind::Differs, from.clone(), "shortened: a warm-up ends before the run");
+    }
     sheet.whole(keys::WARMUP, whole.min(steps.saturating_sub(1)), format!("{from}, of {steps} steps"));
 }
 

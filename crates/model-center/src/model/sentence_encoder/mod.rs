@@ -15,6 +15,14 @@ use crate::{Error, Result};
 use serde_json::Map;
 use std::path::Path;
 
+/// The files of a directory that state how embeddings are made of texts, whether they are there or not.
+///
+/// # Errors
+/// A list of modules that cannot be read.
+pub(crate) fn sentence_files(directory: &Path) -> Result<Vec<String>> {
+    settings::files(directory)
+}
+
 /// A step after the pooling.
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
@@ -137,6 +145,11 @@ impl SentenceEncoder {
             ([mode], [Step::Normalize]) => Some((*mode, true)),
             _ => None,
         }
+    }
+
+    /// Whether the end of a longer text stays.
+    pub(super) fn keeps_end(&self) -> bool {
+        self.keep == KeepSide::End
     }
 
     /// Whether texts are lower-cased before they are tokenized.

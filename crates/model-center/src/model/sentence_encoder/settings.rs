@@ -56,10 +56,28 @@ pub(super) fn read(directory: &Path) -> Result<SentenceEncoder> {
     }
     encoder.steps.clear();
     encoder.truncates = true;
+    encoder.prompts = usual_prompts();
     modules(directory, &mut encoder)?;
     transformer(directory, &mut encoder)?;
     prompts(directory, &mut encoder)?;
     Ok(encoder)
+}
+
+/// The files that [`read`] reads, as far as the list of modules names them.
+pub(super) fn files(directory: &Path) -> Result<Vec<String>> {
+    // A GGUF file has none beside it.
+    if !directory.is_dir() || !is_inside(directory, MODULES_FILE)? {
+        return Ok(Vec::new());
+    }
+    let text = read_text(&directory.join(MODULES_FILE), MOST_BYTES)?;
+    let modules: Value = serde_json::from_str(&text).unwrap_or_default();
+    let paths = modules.as_array().into_iter().flatten().filter_map(|module| module.get("path")?.as_str());
+    let inside = |path: &&str| !path.is_empty() && is_inside(directory, path).unwrap_or(false);
+    let of_modules = paths.filter(inside).flat_map(|path| {
+        ["config.json", "model.safetensors", "pytorch_model.bin"].map(|file| format!("{path}/{file}"))
+    });
+    let named = [MODULES_FILE, PROMPTS_FILE].into_iter().chain(TRANSFORMER_FILES).map(str::to_owned);
+    Ok(named.chain(of_modules).collect())
 }
 
 /// The list of modules: a transformer, a pooling, and what follows.
@@ -97,7 +115,9 @@ fn modules(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
             ("Normalize", false, true) => {
                 let name = format!("{own}/config.json");
                 if !own.is_empty() && is_inside(directory, &name)? {
-                    take_names(&mut fields_of(directory, &name)?)?;
+                    let mut fields = fields_of(directory, &name)?;
+                    take_names(&mut fields)?;
+                    refuse_rest(fields)?;
                 }
                 encoder.steps.push(Step::Normalize);
             }
@@ -136,7 +156,11 @@ fn pooling(directory: &Path, path: &str, encoder: &mut SentenceEncoder) -> Resul
     let named = match fields.take("pooling_mode") {
         None => None,
         Some(Value::String(name)) => Some(vec![name]),
-        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().map(str::to_owned)).collect(),
+        Some(Value::Array(names)) => {
+            let names: Option<Vec<String>> = names.iter().map(|name| name.as_str().map(str::to_owned)).collect();
+            let names = names.filter(|names| !names.is_empty());
+            Some(names.ok_or_else(|| wrong(&fields, "pooling_mode is not a list of names".to_owned()))?)
+        }
         Some(_) => return Err(wrong(&fields, "pooling_mode is neither a name nor a list of names".to_owned())),
     };
     encoder.modes = match named {
@@ -211,6 +235,11 @@ fn transformer(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
     refuse_rest(fields)
 }
 
+/// The prompts that every encoder has, empty where the directory has no text for them.
+fn usual_prompts() -> Map<String, Value> {
+    ["query", "document"].map(|name| (name.to_owned(), Value::from(""))).into_iter().collect()
+}
+
 /// The prompts, and the one that texts have by default.
 fn prompts(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
     if !is_inside(directory, PROMPTS_FILE)? {
@@ -224,7 +253,11 @@ fn prompts(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
         Some(other) if !is_empty(&other) => return Err(unsupported(&fields, "prompts", &other)),
         _ => Map::new(),
     };
-    encoder.prompts = prompts.into_iter().filter(|(_, prompt)| !prompt.is_null()).collect();
+    encoder.prompts = usual_prompts();
+    encoder.prompts.extend(prompts.into_iter().map(|(name, prompt)| match prompt {
+        Value::Null => (name, "".into()),
+        prompt => (name, prompt),
+    }));
     if let Some((name, other)) = encoder.prompts.iter().find(|(_, prompt)| !prompt.is_string()) {
         return Err(unsupported(&fields, &format!("prompts.{name}"), other));
     }

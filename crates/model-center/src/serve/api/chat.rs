@@ -143,7 +143,9 @@ impl<'s> Chat<'s> {
         let mut parsers: Vec<ToolCallParser> =
             self.tools.iter().flat_map(|tools| (0..self.generation.choices).map(|_| tools.parser())).collect();
         for index in 0..self.generation.choices {
-            self.piece(index, json!({"role": "assistant", "content": ""}), Value::Null, None, reply)?;
+            // A message of calls alone has no content.
+            let content = if self.tools.is_some() { Value::Null } else { "".into() };
+            self.piece(index, json!({"role": "assistant", "content": content}), Value::Null, None, reply)?;
         }
         loop {
             match reply.wait(events)? {

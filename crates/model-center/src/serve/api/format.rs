@@ -42,11 +42,16 @@ fn response_format(format: Value) -> Result<Option<Grammar>, ApiError> {
         (Some("text"), None) => Ok(None),
         (Some("json_object"), None) => Ok(Some(Grammar::JsonObject)),
         (Some("json_schema"), Some(Value::Object(mut described))) => {
-            let schema = described.remove("schema");
+            let Some(schema) = described.remove("schema").filter(|schema| !schema.is_null()) else {
+                return Err(wrong("has a \"json_schema\" without a \"schema\""));
+            };
             // Every text is of the schema, strict or not.
-            ["name", "description", "strict"].iter().for_each(|name| drop(described.remove(*name)));
+            if described.remove("strict").is_some_and(|strict| !(strict.is_boolean() || strict.is_null())) {
+                return Err(wrong("has a \"strict\" that is neither true nor false"));
+            }
+            ["name", "description"].iter().for_each(|name| drop(described.remove(*name)));
             only("response_format.json_schema", &described)?;
-            Ok(Some(schema.map_or(Grammar::JsonObject, Grammar::JsonSchema)))
+            Ok(Some(Grammar::JsonSchema(schema)))
         }
         (Some("json_schema"), _) => Err(wrong("has no object \"json_schema\"")),
         (Some("text" | "json_object"), Some(_)) => Err(wrong("has a schema, and is of another type")),

@@ -144,7 +144,7 @@ impl Generation {
                 let message = format!("the prompt has {length} tokens, and the model takes {longest} with new ones");
                 return Err(ApiError::too_long(name, message));
             }
-            None => default.min(room).min(shared.options.new_tokens),
+            None => default.max(self.options.min_new_tokens).min(room).min(shared.options.new_tokens),
         };
         let needed = self.choices.saturating_mul(length.saturating_add(limit));
         if needed > cached {

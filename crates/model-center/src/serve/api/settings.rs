@@ -24,10 +24,9 @@ pub(super) fn settings(
     let (top_k, seed) = (top_k(fields)?, fields.take("seed"));
     let (min_tokens, ignores_ends) = (fields.count("min_tokens", u32::MAX as usize)?, fields.flag("ignore_eos")?);
     let repetition_penalty = fields.number("repetition_penalty")?;
-    if let (Some(min), Some(max)) = (min_tokens, tokens)
-        && min > max
-    {
-        return Err(ApiError::field("min_tokens", format!("\"min_tokens\" is {min}, and at most {max} are asked for")));
+    let max = tokens.unwrap_or(shared.options.new_tokens);
+    if let Some(min) = min_tokens.filter(|min| *min > max) {
+        return Err(ApiError::field("min_tokens", format!("\"min_tokens\" is {min}, and at most {max} are generated")));
     }
     let stop_strings = match fields.take("stop") {
         Some(value) if !is_empty(&value) => texts("stop", value, MOST_STOPS)?,

@@ -85,19 +85,30 @@ impl Tools {
     pub(super) fn grammar(&self, format: Option<Grammar>) -> Option<Grammar> {
         let calls = |functions: &[Function], is_parallel: bool| self.form.calls(functions, is_parallel);
         match (&self.choice, format) {
-            (Choice::Required, _) => Some(calls(&self.functions, self.is_parallel)),
-            (Choice::Named(name), _) => {
-                let named = self.functions.iter().filter(|function| function.name == *name).cloned();
-                Some(calls(&named.collect::<Vec<_>>(), false))
-            }
+            (Choice::Required, _) => Some(calls(&self.constrained(|_| true), self.is_parallel)),
+            (Choice::Named(name), _) => Some(calls(&self.constrained(|function| function.name == *name), false)),
             (Choice::Auto, Some(format)) => {
-                Some(Grammar::Either(vec![format, calls(&self.functions, self.is_parallel)]))
+                Some(Grammar::Either(vec![format, calls(&self.constrained(|_| true), self.is_parallel)]))
             }
             (Choice::Auto, None) => {
-                let is_strict = self.functions.iter().any(|function| function.is_strict);
-                is_strict.then(|| self.form.text_or_calls(&self.functions, self.is_parallel))
+                // Several calls are prevented by the form alone.
+                let is_needed = !self.is_parallel || self.functions.iter().any(|function| function.is_strict);
+                is_needed.then(|| self.form.text_or_calls(&self.constrained(|_| true), self.is_parallel))
             }
         }
+    }
+
+    /// Some functions with the forms of their arguments: a schema that is not strict describes them, and one that is
+    /// not supported leaves any object; a strict one has to hold.
+    fn constrained(&self, is_wanted: impl Fn(&Function) -> bool) -> Vec<Function> {
+        let mut work = 0;
+        let mut functions: Vec<Function> = self.functions.iter().filter(|one| is_wanted(one)).cloned().collect();
+        for function in functions.iter_mut().filter(|function| !function.is_strict) {
+            if !function.arguments.is_supported(&mut work) {
+                function.arguments = Grammar::JsonObject;
+            }
+        }
+        functions
     }
 }
 
@@ -152,14 +163,14 @@ fn function(tool: &Value) -> Result<Function, ApiError> {
             "the name of a tool is not 1 to {MOST_NAME} letters, digits, \"_\", \"-\" or \".\""
         )));
     }
-    let is_strict = function.get("strict").and_then(Value::as_bool).unwrap_or(false);
+    let is_strict = match function.get("strict") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(is_strict)) => *is_strict,
+        Some(_) => return Err(wrong(format!("\"strict\" of the tool {name:?} is neither true nor false"))),
+    };
     let arguments = match function.get("parameters").filter(|schema| !schema.is_null()) {
         None => Grammar::JsonSchema(serde_json::json!({"type": "object", "additionalProperties": false})),
-        Some(schema @ Value::Object(_)) => {
-            let schema = Grammar::JsonSchema(schema.clone());
-            // A schema that is not strict describes arguments; one that is has to hold.
-            if is_strict || schema.is_supported() { schema } else { Grammar::JsonObject }
-        }
+        Some(schema @ Value::Object(_)) => Grammar::JsonSchema(schema.clone()),
         Some(_) => return Err(wrong(format!("the parameters of the tool {name:?} are not a schema"))),
     };
     Ok(Function { name: name.to_owned(), arguments, is_strict })

@@ -311,6 +311,8 @@ mod tests {
             (r#"<tool_call>{"name": "get_time"}</tool_call>"#, &[("get_time", "{}")][..]),
             (r#"<tool_call>{"name": "add", "arguments": "{\"a\": 1}"}</tool_call>"#, &[("add", r#"{"a": 1}"#)]),
             (r#"<tool_call>{"id": 7, "name": "add", "arguments": null }"#, &[("add", "null")]),
+            // Broken after the name: no arguments that are not in the text.
+            (r#"<tool_call>{"name": "add" x"#, &[("add", "")]),
             // The most tokens were generated.
             (r#"<tool_call>{"name": "add", "arguments": {"a": "#, &[("add", r#"{"a": "#)]),
         ] {

@@ -57,12 +57,14 @@ pub(super) struct CallReader {
     has_arguments: bool,
     /// Bytes of the arguments that were taken.
     taken: usize,
+    /// Whether the object has ended.
+    is_ended: bool,
 }
 
 impl CallReader {
     pub(super) fn new() -> Self {
         let (text, at) = (String::new(), At::Start);
-        CallReader { text, at, name: None, arguments: None, has_arguments: false, taken: 0 }
+        CallReader { text, at, name: None, arguments: None, has_arguments: false, taken: 0, is_ended: false }
     }
 
     /// Reads a character; `is_known` tells whether a function has this name.
@@ -154,15 +156,15 @@ impl CallReader {
 
     fn end(&mut self) -> Reading {
         self.at = At::Done;
+        self.is_ended = true;
         if self.name.is_some() { Reading::Done } else { Reading::Failed }
     }
 
     /// The arguments as far as they were not taken yet; nothing before the name is known. Arguments that are a text
     /// have JSON in it, and come as a whole.
     pub(super) fn take_arguments(&mut self) -> String {
-        let is_done = self.at == At::Done;
         let Some(range) = self.arguments.clone().filter(|_| self.name.is_some()) else {
-            let missing = is_done && self.name.is_some() && self.taken == 0;
+            let missing = self.is_ended && self.name.is_some() && self.taken == 0;
             self.taken += usize::from(missing);
             return if missing { "{}".to_owned() } else { String::new() };
         };

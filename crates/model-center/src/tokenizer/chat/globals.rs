@@ -10,9 +10,8 @@ use super::environment::NOW;
 use super::python::objects::{Cycler, Joiner, Range};
 use super::python::{Args, fail, lists, required, size_argument, text};
 
-/// Replaces the library's functions by Jinja's and transformers'.
+/// Adds Jinja's and transformers' functions.
 pub(super) fn add(environment: &mut Environment<'static>) {
-    environment.remove_global("debug");
     environment.add_function("range", |values: Rest<ValueOrKwargs>| range(Args::new(values.into_values())));
     environment.add_function("dict", |values: Rest<ValueOrKwargs>| lists::dict(Args::new(values.into_values())));
     let make = Value::from_function(functions::namespace);

@@ -51,9 +51,10 @@ pub(super) fn read(directory: &Path) -> Result<Found> {
     let token = |key: &&str| Some(((*key).to_owned(), Value::String(settings.special(key)?.to_owned())));
     let mut special_tokens: Map<String, Value> = TOKENS.iter().filter_map(token).collect();
     // Templates see the tokens of one model by their names, too, such as `image_token`.
-    let own = settings.config.iter().filter(|(name, value)| name.ends_with("_token") && value.is_string());
-    let named = settings.config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
-    for (name, value) in own.chain(named) {
+    let own = settings.config.iter().filter(|(name, _)| name.ends_with("_token"));
+    let tables = ["extra_special_tokens", "model_specific_special_tokens"];
+    let named = tables.iter().filter_map(|key| settings.config.get(*key)?.as_object()).flatten();
+    for (name, value) in named.chain(own) {
         if let Some(spelled) = spelling(value) {
             special_tokens.entry(name.as_str()).or_insert_with(|| spelled.into());
         }

@@ -59,7 +59,7 @@ impl Engine {
     /// The ids of a text, by the words of tokenizer `identity`; more than `most` of the first ones of a longer text.
     pub(super) fn by_words(&self, text: &str, identity: u64, most: usize) -> Result<Vec<u32>> {
         if text.len() <= 2 * PART {
-            return self.remembered(text, identity);
+            return self.remembered(text, identity, most);
         }
         start_threads();
         let (mut parts, mut start) = (Vec::new(), 0);
@@ -73,30 +73,31 @@ impl Engine {
         while !left.is_empty() && ids.len() <= most {
             let size = batches.as_mut().and_then(Iterator::next).unwrap_or(left.len()).min(left.len());
             let (batch, rest) = left.split_at(size);
-            let batch = batch.maybe_par_iter().map(|part| self.remembered(part, identity));
+            let batch = batch.maybe_par_iter().map(|part| self.remembered(part, identity, most));
             ids.extend(batch.collect::<Result<Vec<_>>>()?.concat());
             left = rest;
         }
         Ok(ids)
     }
 
-    fn remembered(&self, text: &str, identity: u64) -> Result<Vec<u32>> {
+    fn remembered(&self, text: &str, identity: u64, most: usize) -> Result<Vec<u32>> {
         // Taken out, as a thread that waits for the sections of a long word may take up another text.
         let mut memory = MEMORY.take();
         let mut ids = Vec::with_capacity(text.len() / 4);
-        let added = memory.add(self, text, identity, &mut ids);
+        let added = memory.add(self, text, identity, (&mut ids, most));
         MEMORY.set(memory);
         added.map(|()| ids)
     }
 }
 
 impl Memory {
-    fn add(&mut self, engine: &Engine, text: &str, identity: u64, ids: &mut Vec<u32>) -> Result<()> {
+    /// Adds the ids of a text; more than `most` of the first ones of a longer text.
+    fn add(&mut self, engine: &Engine, text: &str, identity: u64, (ids, most): (&mut Vec<u32>, usize)) -> Result<()> {
         if self.identity != identity {
             *self = Memory { identity, ..Memory::default() };
         }
         let mut start = 0;
-        while start < text.len() {
+        while start < text.len() && ids.len() <= most {
             let end = word_end(text, start + 1);
             let word = &text[start..end];
             start = end;
@@ -105,7 +106,7 @@ impl Memory {
                 continue;
             }
             if word.len() > WORD {
-                ids.append(&mut engine.ids_of_sections(word, usize::MAX)?);
+                ids.append(&mut engine.ids_of_sections(word, most.saturating_sub(ids.len()))?);
                 continue;
             }
             let tokens = engine.tokens(word, ALONE)?.ids;

@@ -151,7 +151,9 @@ fn numbers_are_read_for_regression_and_must_be_finite() {
     let dataset = read(&task, "a.csv", "text,label\na,2.5\nb,-1e-3\n").unwrap();
     assert_eq!(*dataset.labels(), LabelSpace::Value);
     assert_eq!(labels(&dataset), [Label::Value(2.5), Label::Value(-1e-3)]);
-    for bad in ["nan", "inf", "1e99", "", "two"] {
+    let error = read(&task, "a.csv", "text,label\naa,\n").unwrap_err();
+    assert!(error.contains("a.csv:2:4") && error.contains("the label in \"label\" is empty"), "{error}");
+    for bad in ["nan", "inf", "1e99", "two"] {
         let error = read(&task, "a.csv", &format!("text,label\naa,{bad}\n")).unwrap_err();
         assert!(error.contains("a.csv:2:4") && error.contains("not a finite number"), "{error}");
     }

@@ -213,7 +213,7 @@ fn keys_without_a_value_are_as_if_they_were_not_there() {
     let csv = format!("messages\n\"{}\"\n", messages.to_string().replace('"', "\"\""));
     assert_eq!(shown(&read_file("a.csv", &csv, SAME).unwrap())[0].0, expected);
     // Columns of another form, which other files of a concatenated set have.
-    assert_eq!(shown(&read(r#"{"messages": null, "text": "a"}"#, SAME).unwrap())[0].0, "a");
+    assert_eq!(shown(&read(r#"{"messages": null, "text": "a"}"#, SAME).unwrap())[0].0, "a</s>");
     let pair = read(r#"{"prompt": "a", "completion": "b", "messages": null, "conversations": null}"#, AS_CHAT).unwrap();
     assert_eq!(shown(&pair)[0].0, expected);
     for message in [

@@ -139,6 +139,11 @@ fn records_that_are_no_pairs_are_named_with_their_reason() {
             "content": "c"}]}"#,
             "has no message of the assistant",
         ),
+        (
+            r#"{"prompt": "a", "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant",
+            "content": "c"}]}"#,
+            "\"prompt\" is a text, and the completions are messages that do not begin with it",
+        ),
     ] {
         let error = refused(&record.replace('\n', " "), DECODER);
         assert!(error.contains("a.jsonl:1") && error.contains(reason), "{error}");

@@ -1,5 +1,5 @@
-//! Rows of Arrow and Parquet files and of directories that datasets saved: the rows that the libraries read, and what is
-//! wrong with files from outside.
+//! Rows of Arrow and Parquet files and of directories that datasets saved: the rows that the libraries read, and what
+//! is wrong with files from outside.
 
 use super::sft::{DECODER, set, task, try_read};
 use super::words::Words;
@@ -43,8 +43,9 @@ fn rows_of_arrow_are_those_that_pyarrow_and_datasets_read() {
     ] {
         assert_eq!(rows(&golden(name)).unwrap(), expected(of), "{name}");
     }
-    // Of a dictionary of data sets a corpus takes all.
-    assert_eq!(rows(&golden("dictionary")).unwrap(), expected("saved.jsonl")[..2]);
+    // Of a dictionary of data sets one is named: all of them would have the test's.
+    assert_eq!(rows(&golden("dictionary/train_sft")).unwrap(), expected("saved.jsonl")[..2]);
+    assert!(rows(&golden("dictionary")).unwrap_err().contains("with train_sft"));
 }
 
 #[cfg(feature = "parquet")]

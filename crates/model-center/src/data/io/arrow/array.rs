@@ -197,15 +197,10 @@ impl Array {
 
 fn float(bytes: &[u8], width: usize, at: usize) -> Option<Value> {
     Some(match width {
-        // As 0.1 is meant by a float that is next to 0.1.
-        2 => short(&f16::from_le_bytes(chunk(bytes, at)?).to_string()),
-        4 => short(&f32::from_le_bytes(chunk(bytes, at)?).to_string()),
+        2 => f64::from(f16::from_le_bytes(chunk(bytes, at)?)).into(),
+        4 => f64::from(f32::from_le_bytes(chunk(bytes, at)?)).into(),
         _ => f64::from_le_bytes(chunk(bytes, at)?).into(),
     })
-}
-
-fn short(spelled: &str) -> Value {
-    spelled.parse::<f64>().map_or(Value::Null, Value::from)
 }
 
 fn text(bytes: &[u8], is_json: bool, room: &mut Room) -> Result<Value, Fault> {

@@ -239,6 +239,9 @@ impl<'a> Decoder<'a> {
             return Ok(packed.to_vec());
         }
         let length = u64::try_from(length).map_err(|_| self.broken())?;
+        if length == 0 {
+            return Ok(Vec::new());
+        }
         self.count(length)?;
         if self.codec == Codec::Lz4 {
             let plain = lz4::unpack(packed, length as usize);
@@ -254,7 +257,13 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn count(&mut self, bytes: u64) -> Result<()> {
+    /// Bytes that were read and unpacked so far.
+    pub(super) fn counted(&self) -> u64 {
+        self.read
+    }
+
+    /// Counts bytes against the limit.
+    pub(super) fn count(&mut self, bytes: u64) -> Result<()> {
         self.read = self.read.saturating_add(bytes);
         match self.read > MAX_BATCH_BYTES {
             true => Err(self.source.refused(

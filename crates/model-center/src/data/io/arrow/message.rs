@@ -4,6 +4,7 @@
 //! `datasets` writes, and the file with a list of its batches at the end, which is also what Feather is since its
 //! version 2.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -201,12 +202,13 @@ fn listed(source: Source) -> Result<(Messages, Message)> {
     let footer = source.read(start..tail)?;
     let places = || -> Result<Vec<u64>, Broken> {
         let table = Table::root(&footer)?;
-        let mut places = Vec::new();
+        // A batch that is listed twice would be read twice.
+        let (mut places, mut known) = (Vec::new(), HashSet::new());
         for field in [2, 3] {
             let blocks = table.vector(field, BLOCK_BYTES)?;
             for block in blocks.map_or(&[][..], |blocks| blocks.items).chunks_exact(BLOCK_BYTES) {
                 let place = int64s(block).next().and_then(|place| u64::try_from(place).ok());
-                places.push(place.ok_or(Broken)?);
+                places.push(place.filter(|place| known.insert(*place)).ok_or(Broken)?);
             }
         }
         Ok(places)

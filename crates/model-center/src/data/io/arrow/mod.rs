@@ -17,7 +17,7 @@ mod message;
 mod saved;
 mod schema;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use self::array::{Array, Fault, Room};
 use self::batch::{Decoder, Dictionaries};
 use self::flatbuffer::Broken;
-use self::message::{BATCH, DICTIONARY, Message, Messages};
+use self::message::{BATCH, DICTIONARY, Message, Messages, Source};
 use self::saved::SavedSet;
 use self::schema::{Field, Refused, Schema};
 use super::lines::Flaw;
@@ -45,11 +45,13 @@ pub(crate) struct ArrowRows {
     files: std::vec::IntoIter<PathBuf>,
     /// The columns that rows have; `None` for all.
     chosen: Option<Vec<String>>,
+    /// The one column that is asked for.
+    only: Option<String>,
     open: Option<OpenFile>,
     path: PathBuf,
     unread: Vec<Unread>,
     row: u64,
-    /// Bytes of a column's value in a row.
+    /// Bytes of a row.
     most: usize,
     /// Where bytes that were read are counted.
     read: Arc<AtomicU64>,
@@ -61,6 +63,8 @@ struct OpenFile {
     messages: Messages,
     schema: Schema,
     dictionaries: Dictionaries,
+    /// Bytes of each dictionary.
+    held: HashMap<i64, u64>,
     /// The columns of the present batch, its rows, and the next of them.
     columns: Vec<Option<Array>>,
     rows: usize,
@@ -69,11 +73,11 @@ struct OpenFile {
 }
 
 impl ArrowRows {
-    /// Reads the schema. Rows with more than `most` bytes in a column are refused. The bytes of the files are added to
-    /// `read` as their batches are.
+    /// Reads the schema. Rows with more than `most` bytes are refused. The bytes of the files are added to
+    /// `read` as their batches are. With `only`, rows have this column alone.
     ///
     /// Errors: the file cannot be opened or is of another kind; a directory that `save_to_disk` did not write.
-    pub(crate) fn open(path: &Path, most: usize, read: &Arc<AtomicU64>) -> Result<ArrowRows> {
+    pub(crate) fn open(path: &Path, (most, only): (usize, Option<&str>), read: &Arc<AtomicU64>) -> Result<ArrowRows> {
         let (files, chosen) = match path.is_dir() {
             true => {
                 let SavedSet { files, columns } = SavedSet::open(path)?;
@@ -84,6 +88,7 @@ impl ArrowRows {
         let mut rows = ArrowRows {
             files: files.into_iter(),
             chosen,
+            only: only.map(str::to_owned),
             open: None,
             path: path.to_owned(),
             unread: Vec::new(),
@@ -129,14 +134,14 @@ impl ArrowRows {
     fn open_next(&mut self) -> Result<()> {
         self.open = None;
         let Some(path) = self.files.next() else { return Ok(()) };
-        let (open, unread) = OpenFile::new(&path, self.chosen.as_deref())?;
+        let (open, unread) = OpenFile::new(&path, self.chosen.as_deref(), self.only.as_deref())?;
         (self.path, self.unread, self.row, self.open) = (path, unread, 0, Some(open));
         Ok(())
     }
 }
 
 impl OpenFile {
-    fn new(path: &Path, chosen: Option<&[String]>) -> Result<(OpenFile, Vec<Unread>)> {
+    fn new(path: &Path, chosen: Option<&[String]>, only: Option<&str>) -> Result<(OpenFile, Vec<Unread>)> {
         let (messages, message) = Messages::open(path)?;
         let source = &messages.source;
         let table = message.table().map_err(|error| source.broken(error))?;
@@ -144,11 +149,11 @@ impl OpenFile {
             Refused::Broken => source.broken(Broken),
             Refused::BigEndian => source.refused("its numbers are big endian, only little is read", "write it again"),
             Refused::TooDeep => source.refused("its columns are too many or nested too deep", "write fewer of them"),
+            Refused::Twice(name) => twice(source, &name),
         })?;
         let mut names = BTreeSet::new();
         if let Some(twice) = schema.fields.iter().find(|field| !names.insert(field.name.as_str())) {
-            let reason = format!("it has two columns named {:?}", super::record::shorten(&twice.name));
-            return Err(source.refused(reason, "give every column its own name"));
+            return Err(self::twice(source, &twice.name));
         }
         if let Some(missing) = chosen.iter().copied().flatten().find(|name| !names.contains(name.as_str())) {
             let reason = format!("it has no column {:?}, which state.json names", super::record::shorten(missing));
@@ -167,8 +172,11 @@ impl OpenFile {
             name: field.name.clone(),
             reason: "is not among the columns that state.json chooses (set_format)".into(),
         }));
-        let (columns, dictionaries) = (Vec::new(), Dictionaries::new());
-        Ok((OpenFile { messages, schema, dictionaries, columns, rows: 0, next: 0, counted: 0 }, unread))
+        let passed =
+            schema.fields.iter().filter(|field| is_chosen(field) && only.is_some_and(|only| field.name != only));
+        unread.extend(passed.map(|field| Unread { name: field.name.clone(), reason: "is not asked for".into() }));
+        let (columns, dictionaries, held) = (Vec::new(), Dictionaries::new(), HashMap::new());
+        Ok((OpenFile { messages, schema, dictionaries, held, columns, rows: 0, next: 0, counted: 0 }, unread))
     }
 
     /// Reads the next batch; whether there is one.
@@ -240,7 +248,14 @@ impl OpenFile {
         let values = table.table(1).map_err(broken)?.ok_or_else(|| source.broken(Broken))?;
         let body = (message.body.clone(), message.is_old);
         let values_field = Field { dictionary: None, ..field.clone() };
-        let array = Decoder::new(source, &values, body, &self.dictionaries)?.array(&values_field)?;
+        let mut decoder = Decoder::new(source, &values, body, &self.dictionaries)?;
+        // All dictionaries are in memory at once; one that is not added to takes the place of another.
+        let others = self.held.iter().filter(|(own, _)| is_more || **own != id).map(|(_, bytes)| bytes).sum();
+        decoder.count(others)?;
+        let array = decoder.array(&values_field)?;
+        let bytes = decoder.counted().saturating_sub(others);
+        let held = self.held.entry(id).or_default();
+        *held = if is_more { held.saturating_add(bytes) } else { bytes };
         match self.dictionaries.get_mut(&id).filter(|_| is_more) {
             // Nothing else holds the parts between batches but a dictionary of dictionaries.
             Some(parts) => match Arc::get_mut(parts) {
@@ -255,7 +270,7 @@ impl OpenFile {
     /// A row of the present batch. The inner error is about the row alone.
     fn row(&self, at: usize, number: u64, most: usize) -> Result<std::result::Result<Map<String, Value>, Flaw>> {
         let source = &self.messages.source;
-        let mut fields = Map::new();
+        let (mut fields, mut room) = (Map::new(), Room { left: most });
         for (field, column) in self.schema.fields.iter().zip(&self.columns) {
             let Some(column) = column else { continue };
             let flaw = |reason: String, fix: &str| {
@@ -264,11 +279,11 @@ impl OpenFile {
                 Ok(Err(Error::data(place, format!("the value in column {name:?} {reason}"), fix)))
             };
             let fix = "correct the text, or leave the row out";
-            match column.value(at, &mut Room { left: most }) {
+            match column.value(at, &mut room) {
                 Ok(value) => drop(fields.insert(field.name.clone(), value)),
                 Err(Fault::Broken) => return Err(source.damaged("values are outside of their batch")),
                 Err(Fault::TooLong) => {
-                    return flaw(format!("is longer than {most} bytes"), "split it into shorter ones");
+                    return flaw(format!("makes the row longer than {most} bytes"), "split it into shorter ones");
                 }
                 Err(Fault::NoText(byte)) => {
                     return flaw(format!("has the byte 0x{byte:02X}, which is not UTF-8 text"), fix);
@@ -278,6 +293,12 @@ impl OpenFile {
         }
         Ok(Ok(fields))
     }
+}
+
+/// The error for two columns, or two fields of a structure, with one name.
+fn twice(source: &Source, name: &str) -> Error {
+    let reason = format!("it has two columns named {:?}", super::record::shorten(name));
+    source.refused(reason, "give every column its own name")
 }
 
 /// The field whose values are numbers of a dictionary.

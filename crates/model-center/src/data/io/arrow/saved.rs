@@ -19,8 +19,8 @@ pub(crate) const NOTES: [&str; 3] = [STATE_FILE, SPLITS_FILE, "dataset_info.json
 /// The longest of these files.
 const LIMIT: u64 = 1 << 26;
 /// Of the state, what does not change the rows: an identity, a name, and in what objects Python is given values.
-const WITHOUT_EFFECT: [&str; 7] =
-    ["_fingerprint", "_split", "_format_type", "_format_kwargs", "_output_all_columns", "_inplace_history", "_indexes"];
+const WITHOUT_EFFECT: [&str; 6] =
+    ["_fingerprint", "_split", "_format_type", "_format_kwargs", "_inplace_history", "_indexes"];
 
 /// What a directory is to the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +87,11 @@ impl SavedSet {
         let names = list.iter().map(name).collect::<Option<Vec<_>>>();
         let names = names.ok_or_else(|| wrong("an entry of _data_files has no filename"))?;
         let files = names.iter().map(|name| resolve_inside(directory, name).map_err(of_data)).collect::<Result<_>>()?;
+        let has_all = state.remove("_output_all_columns") == Some(Value::Bool(true));
         let columns = match state.remove("_format_columns") {
             None | Some(Value::Null) => None,
+            // The format is of these, and rows have the others as they are.
+            Some(Value::Array(_)) if has_all => None,
             Some(Value::Array(names)) => {
                 let texts = names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<_>>();
                 Some(texts.ok_or_else(|| wrong("_format_columns is not a list of names"))?)

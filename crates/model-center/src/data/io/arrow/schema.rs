@@ -2,6 +2,8 @@
 //!
 //! Defines [`Schema`], [`Field`] and [`Kind`].
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::flatbuffer::{Broken, Table};
@@ -10,6 +12,10 @@ use super::flatbuffer::{Broken, Table};
 const MAX_DEPTH: usize = 64;
 /// Fields of all columns together; ten thousand columns are more than any file of records has.
 const MAX_FIELDS: usize = 1 << 16;
+/// Bytes of a name that count as a field more.
+const NAME_BYTES: usize = 256;
+/// Notes of all fields, and of the file.
+const MAX_NOTES: usize = 1 << 20;
 
 /// What is in a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +87,8 @@ pub(super) enum Refused {
     Broken,
     BigEndian,
     TooDeep,
+    /// Two fields of a structure have this name.
+    Twice(String),
 }
 
 impl From<Broken> for Refused {
@@ -94,18 +102,34 @@ impl Schema {
         if table.int16(0)? != 0 {
             return Err(Refused::BigEndian);
         }
-        let mut count = 0;
+        let mut counts = Counts::default();
         let mut fields =
-            table.tables(1)?.map(|field| field_of(&field?, MAX_DEPTH, &mut count)).collect::<Result<Vec<_>, _>>()?;
+            table.tables(1)?.map(|field| field_of(&field?, MAX_DEPTH, &mut counts)).collect::<Result<Vec<_>, _>>()?;
         for pair in table.tables(2)? {
             let pair = pair?;
+            counts.note()?;
             if pair.text(0)? == Some("huggingface") {
                 let noted = pair.text(1)?.and_then(|text| serde_json::from_str::<Value>(text).ok());
                 let features = noted.as_ref().and_then(|noted| noted.get("info")?.get("features"));
                 fields.iter_mut().for_each(|field| mark_json(field, features.and_then(|all| all.get(&field.name))));
+                break;
             }
         }
         Ok(Schema { fields })
+    }
+}
+
+/// Fields and notes so far.
+#[derive(Default)]
+struct Counts {
+    fields: usize,
+    notes: usize,
+}
+
+impl Counts {
+    fn note(&mut self) -> Result<(), Refused> {
+        self.notes += 1;
+        if self.notes > MAX_NOTES { Err(Refused::TooDeep) } else { Ok(()) }
     }
 }
 
@@ -135,13 +159,15 @@ fn mark_json(field: &mut Field, feature: Option<&Value>) {
     }
 }
 
-fn field_of(table: &Table<'_>, depth: usize, count: &mut usize) -> Result<Field, Refused> {
-    *count += 1;
-    if depth == 0 || *count > MAX_FIELDS {
+fn field_of(table: &Table<'_>, depth: usize, counts: &mut Counts) -> Result<Field, Refused> {
+    let name = table.text(0)?.unwrap_or_default();
+    // Many fields may have one long name, which is stored once.
+    counts.fields += 1 + name.len() / NAME_BYTES;
+    if depth == 0 || counts.fields > MAX_FIELDS {
         return Err(Refused::TooDeep);
     }
-    let name = table.text(0)?.unwrap_or_default().to_owned();
-    let children = table.tables(5)?.map(|child| field_of(&child?, depth - 1, count)).collect::<Result<Vec<_>, _>>()?;
+    let name = name.to_owned();
+    let children = table.tables(5)?.map(|child| field_of(&child?, depth - 1, counts)).collect::<Result<Vec<_>, _>>()?;
     let kind = kind_of(table.byte(2)?, table.table(3)?)?;
     let dictionary = match table.table(4)? {
         None => None,
@@ -159,9 +185,16 @@ fn field_of(table: &Table<'_>, depth: usize, count: &mut usize) -> Result<Field,
     if expected.is_some_and(|expected| expected != children.len()) {
         return Err(Refused::Broken);
     }
+    let mut names = BTreeSet::new();
+    if kind == Kind::Struct
+        && let Some(twice) = children.iter().find(|child| !names.insert(child.name.as_str()))
+    {
+        return Err(Refused::Twice(format!("{name}.{}", twice.name)));
+    }
     let mut is_json = false;
     for pair in table.tables(6)? {
         let pair = pair?;
+        counts.note()?;
         if pair.text(0)? == Some("ARROW:extension:name") {
             is_json |= pair.text(1)? == Some("arrow.json");
         }

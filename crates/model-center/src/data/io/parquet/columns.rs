@@ -2,6 +2,7 @@
 //!
 //! Defines [`choose`] and [`Column`], which reads one row's value after the other.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,8 @@ pub(super) struct Column {
     name: String,
     pub(super) node: Node,
     leaves: Vec<Leaf>,
+    /// How many values the pages of the present row may still have, of all leaves together.
+    left: Arc<AtomicU64>,
 }
 
 /// A column of values in the file.
@@ -45,7 +48,7 @@ pub(super) struct Leaf {
     descriptor: ColumnDescPtr,
     kind: Kind,
     reader: Option<ColumnReader>,
-    /// How many values the pages of the present row may still have.
+    /// The column's.
     left: Arc<AtomicU64>,
 }
 
@@ -63,13 +66,22 @@ pub(super) enum Cell {
 /// The columns that are wanted, and those that have no plain value.
 ///
 /// Errors: a text is wanted from a column that is missing, or that has another type.
-pub(super) fn choose(path: &Path, schema: &SchemaDescriptor, wanted: Wanted<'_>) -> Result<(Vec<Column>, Vec<Unread>)> {
+pub(super) fn choose(
+    path: &Path,
+    schema: &SchemaDescriptor,
+    (wanted, is_arrow): (Wanted<'_>, bool),
+) -> Result<(Vec<Column>, Vec<Unread>)> {
     let (mut columns, mut unread, mut first) = (Vec::new(), Vec::new(), 0);
+    let mut names = BTreeSet::new();
     for field in schema.root_schema().get_fields() {
+        if !names.insert(field.name()) {
+            return Err(twice(path, field.name()));
+        }
         let count = leaves(field);
         let numbers = first..first + count;
         first += count;
-        let mut builder = Builder { kinds: Vec::new() };
+        let mut builder = Builder { kinds: Vec::new(), is_arrow };
+        let left: Arc<AtomicU64> = Arc::default();
         match builder.node(field, 0, 0) {
             Ok(node) => {
                 let leaves = numbers.zip(builder.kinds).map(|(number, kind)| Leaf {
@@ -77,9 +89,10 @@ pub(super) fn choose(path: &Path, schema: &SchemaDescriptor, wanted: Wanted<'_>)
                     descriptor: schema.column(number),
                     kind,
                     reader: None,
-                    left: Arc::default(),
+                    left: Arc::clone(&left),
                 });
-                columns.push(Column { name: field.name().to_owned(), node, leaves: leaves.collect() });
+                let leaves = leaves.collect();
+                columns.push(Column { name: field.name().to_owned(), node, leaves, left: Arc::clone(&left) });
             }
             Err((place, kind)) if place == field.name() => {
                 unread.push(Unread { name: place, reason: format!("is of type {kind}") });
@@ -96,6 +109,12 @@ pub(super) fn choose(path: &Path, schema: &SchemaDescriptor, wanted: Wanted<'_>)
         columns.retain(|column| wanted.others || column.name == text);
     }
     Ok((columns, unread))
+}
+
+/// The error for two columns, or two fields of a structure, with one name.
+fn twice(path: &Path, name: &str) -> Error {
+    let reason = format!("it has two columns named {:?}", list(&[name]));
+    Error::data(path.display().to_string(), reason, "give every column its own name")
 }
 
 /// Columns of values under a field.
@@ -121,14 +140,16 @@ fn no_text(path: &Path, schema: &SchemaDescriptor, columns: &[Column], text: &st
     let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
     let outer = text.split_once('.').map(|(outer, _)| outer).filter(|outer| names.contains(outer));
     if let Some(outer) = outer {
-        let reason = format!("\"{shown}\" names a part of the column {outer:?}, and nested columns are not read");
+        let reason = format!(
+            "\"{shown}\" names a part of the column {outer:?}, and documents are read from a column of single texts"
+        );
         return Error::data(place, reason, texts);
     }
     Error::data(place, format!("no column \"{shown}\"; columns: {}", list(&names)), texts)
 }
 
-/// What is in a leaf, or the name of a type that has no plain value in JSON.
-pub(super) fn kind(field: &Type) -> Result<Kind, String> {
+/// What is in a leaf, or the name of a type that has no plain value in JSON. Writers of Arrow mark every text.
+pub(super) fn kind(field: &Type, is_arrow: bool) -> Result<Kind, String> {
     let info = field.get_basic_info();
     let (logical, converted) = (info.logical_type_ref(), info.converted_type());
     match logical {
@@ -148,6 +169,7 @@ pub(super) fn kind(field: &Type) -> Result<Kind, String> {
     match field.get_physical_type() {
         Physical::BYTE_ARRAY => match converted {
             ConvertedType::JSON => Ok(Kind::Json),
+            ConvertedType::NONE if is_arrow && logical.is_none() => Err("binary".into()),
             // Old writers of texts state no type.
             ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::ENUM => Ok(Kind::Text),
             _ => Err("binary".into()),
@@ -182,6 +204,7 @@ impl Column {
     /// Whether values are left that no row was read for; there are none afterwards.
     pub(super) fn close(&mut self) -> ParquetResult<bool> {
         let mut is_left = false;
+        self.left.store(MAX_ROW_VALUES, Ordering::Relaxed);
         for leaf in &mut self.leaves {
             is_left |= leaf.reader.is_some() && leaf.read()?.is_some();
             leaf.reader = None;
@@ -192,6 +215,7 @@ impl Column {
     /// The entries of the next row, of each leaf; `None` after the last of the row group. One row at a time: texts that
     /// are stored as differences can be as long as a page each.
     pub(super) fn read(&mut self) -> ParquetResult<Option<Vec<Entries>>> {
+        self.left.store(MAX_ROW_VALUES, Ordering::Relaxed);
         self.leaves.iter_mut().map(Leaf::read).collect()
     }
 }
@@ -209,7 +233,6 @@ impl Leaf {
     }
 
     fn read(&mut self) -> ParquetResult<Option<Entries>> {
-        self.left.store(MAX_ROW_VALUES, Ordering::Relaxed);
         let (is_unsigned, is_json) = (self.kind == Kind::Unsigned, self.kind == Kind::Json);
         let Some(reader) = &mut self.reader else { return Ok(None) };
         let text = |text| if is_json { Cell::Json(text) } else { Cell::Text(text) };
@@ -221,10 +244,7 @@ impl Leaf {
             ColumnReader::Int64ColumnReader(reader) => row(reader, |number: i64| {
                 Cell::Value(if is_unsigned { number.cast_unsigned().into() } else { number.into() })
             }),
-            // As 0.1 is meant by a float that is next to 0.1.
-            ColumnReader::FloatColumnReader(reader) => row(reader, |number: f32| {
-                Cell::Value(number.to_string().parse::<f64>().map_or(Value::Null, Value::from))
-            }),
+            ColumnReader::FloatColumnReader(reader) => row(reader, |number: f32| Cell::Value(f64::from(number).into())),
             ColumnReader::DoubleColumnReader(reader) => row(reader, |number: f64| Cell::Value(number.into())),
             ColumnReader::BoolColumnReader(reader) => row(reader, |flag: bool| Cell::Value(flag.into())),
             ColumnReader::Int96ColumnReader(_) | ColumnReader::FixedLenByteArrayColumnReader(_) => Ok(None),

@@ -1,8 +1,9 @@
 //! Rows of Parquet files, one in memory at a time, and the pages that they are in.
 //!
-//! Defines [`ParquetRows`]. `columns` has the columns, `nested` their lists and structures; `compact` checks footers and
-//! reads the headers of pages, `pages` reads and decompresses pages, `delta` bounds the lengths of texts in them; the
-//! library parses footers and decodes values. A panic of it is an error of the file. Called by [`super::record_reader`] and by [`crate::corpus::text`].
+//! Defines [`ParquetRows`]. `columns` has the columns, `nested` their lists and structures; `compact` checks footers
+//! and reads the headers of pages, `pages` reads and decompresses pages, `delta` bounds the lengths of texts in them;
+//! the library parses footers and decodes values. A panic of it is an error of the file. Called by
+//! [`super::record_reader`] and by [`crate::corpus::text`].
 
 mod columns;
 mod compact;
@@ -98,7 +99,9 @@ impl ParquetRows {
         let Some(rows) = rows else {
             return Err(damaged(path, "the rows of its groups do not add up to the rows of the file"));
         };
-        let (columns, unread) = columns::choose(path, metadata.file_metadata().schema_descr(), wanted)?;
+        let notes = metadata.file_metadata().key_value_metadata();
+        let is_arrow = notes.is_some_and(|notes| notes.iter().any(|note| note.key == "ARROW:schema"));
+        let (columns, unread) = columns::choose(path, metadata.file_metadata().schema_descr(), (wanted, is_arrow))?;
         Ok(ParquetRows {
             path: path.to_owned(),
             file: Arc::new(file),
@@ -143,7 +146,7 @@ impl ParquetRows {
         }
         self.left -= 1;
         self.row += 1;
-        let (mut fields, mut flaw) = (Map::new(), None);
+        let (mut fields, mut flaw, mut room) = (Map::new(), None, self.most);
         for at in 0..self.columns.len() {
             let Some(column) = self.columns.get_mut(at) else { break };
             let name = column.name().to_owned();
@@ -155,7 +158,7 @@ impl ParquetRows {
                 );
                 damaged(&self.path, reason)
             })?;
-            match self.value(at, entries) {
+            match self.value(at, entries, &mut room) {
                 Ok(value) => drop(fields.insert(name, value)),
                 Err(Fault::Broken) => {
                     let reason = format!("the values of column {name:?} contradict each other in row {}", self.row);
@@ -225,16 +228,16 @@ impl ParquetRows {
         Ok(())
     }
 
-    /// The value of a column in a row. Bytes of its texts, and its values, are counted against the limit.
-    fn value(&self, at: usize, mut entries: Vec<Entries>) -> std::result::Result<Value, Fault> {
+    /// The value of a column in a row. Bytes of texts, and values, are counted against the room that is left for the
+    /// row.
+    fn value(&self, at: usize, mut entries: Vec<Entries>, room: &mut usize) -> std::result::Result<Value, Fault> {
         let column = self.columns.get(at).ok_or(Fault::Broken)?;
-        let mut left = self.most;
-        let mut count = |bytes: usize| match left.checked_sub(bytes) {
+        let mut count = |bytes: usize| match room.checked_sub(bytes) {
             Some(rest) => {
-                left = rest;
+                *room = rest;
                 Ok(())
             }
-            None => Err(Fault::Unusable(format!("is longer than {} bytes", self.most))),
+            None => Err(Fault::Unusable(format!("makes the row longer than {} bytes", self.most))),
         };
         let value = column.node.value(&mut entries, &mut |cell| match cell {
             None => count(1).map(|()| Value::Null),

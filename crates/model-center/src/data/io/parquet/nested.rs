@@ -3,6 +3,8 @@
 //! Defines [`Node`] and [`Entries`]. Parquet stores the leaves of a nested column one by one, each value with two
 //! levels: how many of the optional and repeated fields on the way to it are there, and which list it continues.
 
+use std::collections::BTreeSet;
+
 use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::schema::types::Type;
 use serde_json::{Map, Value};
@@ -28,6 +30,8 @@ pub(super) type NoValue = (String, String);
 pub(super) struct Builder {
     /// The kinds of the leaves that were found.
     pub(super) kinds: Vec<Kind>,
+    /// Whether a writer of Arrow made the file.
+    pub(super) is_arrow: bool,
 }
 
 impl Builder {
@@ -49,7 +53,7 @@ impl Builder {
     fn present(&mut self, field: &Type, defined: i16, repeated: i16) -> Result<Node, NoValue> {
         let named = |(path, kind): NoValue| (format!("{}.{path}", field.name()), kind);
         if field.is_primitive() {
-            let found = kind(field).map_err(|kind| (field.name().to_owned(), kind))?;
+            let found = kind(field, self.is_arrow).map_err(|kind| (field.name().to_owned(), kind))?;
             self.kinds.push(found);
             return Ok(Node::Leaf { leaf: self.kinds.len() - 1, defined });
         }
@@ -78,7 +82,11 @@ impl Builder {
         if field.get_fields().is_empty() {
             return Err((field.name().to_owned(), "group without fields".into()));
         }
+        let mut names = BTreeSet::new();
         let fields = field.get_fields().iter().map(|inner| {
+            if !names.insert(inner.name()) {
+                return Err((format!("{}.{}", field.name(), inner.name()), "two fields of this name".into()));
+            }
             let node = self.node(inner, defined, repeated).map_err(named)?;
             Ok((inner.name().to_owned(), node))
         });

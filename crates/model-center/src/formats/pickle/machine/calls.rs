@@ -55,6 +55,9 @@ impl Machine<'_, '_> {
         if self.keeps {
             return self.make(Value::Call(Box::new(Call { callee, arguments, state: None })));
         }
+        if matches!(value(&self.values, callee), Some(Value::Global(_))) {
+            self.arguments(arguments)?;
+        }
         match self.meaning(callee)? {
             Meaning::OfClass => self.of_class(arguments),
             meaning => self.call(meaning, callee, arguments),

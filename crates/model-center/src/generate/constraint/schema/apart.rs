@@ -7,15 +7,20 @@ use serde_json::{Map, Value};
 
 /// References that are followed.
 const MAX_REFERENCES: usize = 8;
+/// Comparisons of all schemas together.
+pub(super) const MAX_COMPARISONS: usize = 4_000_000;
 
 impl Compiler<'_> {
     pub(super) fn are_apart(&self, one: &Value, other: &Value, depth: usize) -> bool {
-        if depth > MAX_REFERENCES {
+        if depth > MAX_REFERENCES || !self.may_compare(1) {
             return false;
         }
         let (Some(one), Some(other)) = (self.followed(one), self.followed(other)) else { return false };
         match (listed(one), listed(other)) {
             (Some(values), Some(others)) => {
+                if !self.may_compare(values.len().saturating_mul(others.len())) {
+                    return false;
+                }
                 !values.iter().any(|value| others.iter().any(|other| is_same(value, other)))
             }
             (Some(values), None) => !values.iter().any(|value| is_of(value, &with_integers(other))),
@@ -26,6 +31,13 @@ impl Compiler<'_> {
                 common.is_empty() || (common == [&"object"] && self.have_apart_property(one, other, depth))
             }
         }
+    }
+
+    /// Whether further comparisons are within the limit.
+    fn may_compare(&self, count: usize) -> bool {
+        let left = self.comparisons.get().checked_sub(count);
+        self.comparisons.set(left.unwrap_or(0));
+        left.is_some()
     }
 
     /// The schema that references lead to.
@@ -39,17 +51,16 @@ impl Compiler<'_> {
     }
 
     fn have_apart_property(&self, one: &Map<String, Value>, other: &Map<String, Value>, depth: usize) -> bool {
-        let property = |fields: &Map<String, Value>, name: &str| fields.get("properties")?.get(name).cloned();
-        let required = |fields: &Map<String, Value>, name: &str| {
-            let names = fields.get("required").and_then(Value::as_array);
-            names.is_some_and(|names| names.iter().any(|own| own == name))
-        };
-        let names = one.get("properties").and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name);
-        let mut shared = names.filter(|name| required(one, name) && required(other, name));
-        shared.any(|name| match (property(one, name), property(other, name)) {
-            (Some(value), Some(other)) => self.are_apart(&value, &other, depth + 1),
-            _ => false,
-        })
+        let properties = |fields| Map::get(fields, "properties").and_then(Value::as_object);
+        let required = |fields| Map::get(fields, "required").and_then(Value::as_array);
+        let (Some(values), Some(others)) = (properties(one), properties(other)) else { return false };
+        let (Some(names), Some(other_names)) = (required(one), required(other)) else { return false };
+        if !self.may_compare(names.len().saturating_mul(other_names.len())) {
+            return false;
+        }
+        let shared = names.iter().filter(|name| other_names.contains(name)).filter_map(Value::as_str);
+        let mut pairs = shared.filter_map(|name| Some((values.get(name)?, others.get(name)?)));
+        pairs.any(|(value, other)| self.are_apart(value, other, depth + 1))
     }
 }
 
@@ -70,10 +81,11 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The types of a schema, an integer being a number. All where it is not seen.
+/// The types of a schema, an integer being a number. All where it is not seen: keywords of a type allow every value of
+/// the others.
 fn with_integers(fields: &Map<String, Value>) -> Vec<&str> {
     const ALTERNATIVES: [&str; 3] = ["anyOf", "oneOf", "allOf"];
-    if ALTERNATIVES.iter().any(|name| fields.contains_key(*name)) {
+    if !fields.contains_key("type") || ALTERNATIVES.iter().any(|name| fields.contains_key(*name)) {
         return TYPES.to_vec();
     }
     let mut kinds = types(fields, "#").unwrap_or_else(|_| TYPES.to_vec());

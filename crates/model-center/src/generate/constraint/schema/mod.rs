@@ -20,6 +20,7 @@ use super::terms::{EMPTY, Node, Term, Terms};
 use crate::file::printable;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// References that lead to each other without a bracket between them.
@@ -58,7 +59,8 @@ const OF_NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclus
 /// # Errors
 /// [`Error::Argument`] with the place in the schema for what is not supported, or allows no value.
 pub(super) fn compile(terms: &mut Terms, json: &Json, schema: &Value) -> Result<Term> {
-    let mut compiler = Compiler { terms, json, root: schema, rules: HashMap::new(), open: Vec::new(), count: 0 };
+    let (rules, comparisons) = (HashMap::new(), Cell::new(apart::MAX_COMPARISONS));
+    let mut compiler = Compiler { terms, json, root: schema, rules, open: Vec::new(), count: 0, comparisons };
     let term = compiler.schema(schema, "#")?;
     while let Some((rule, pointer)) = compiler.open.pop() {
         let target = compiler.target(&pointer)?;
@@ -84,6 +86,8 @@ struct Compiler<'c> {
     /// Rules without a term yet.
     open: Vec<(u32, String)>,
     count: usize,
+    /// Comparisons of schemas that are left.
+    comparisons: Cell<usize>,
 }
 
 impl<'c> Compiler<'c> {
@@ -111,6 +115,10 @@ impl<'c> Compiler<'c> {
                     Err(refused(pointer, reason, "state it in the other schema"))
                 }
             };
+        if fields.contains_key("$id") && pointer != "#" {
+            let reason = "an \"$id\" within the schema, which changes what references mean, is not supported";
+            return Err(refused(pointer, reason, "leave it out, and refer to the place as #/$defs/Name"));
+        }
         if let Some(reference) = fields.get("$ref") {
             alone("$ref", &[])?;
             return self.reference(reference, pointer);
@@ -185,7 +193,7 @@ impl<'c> Compiler<'c> {
     fn target(&self, pointer: &str) -> Result<&'c Value> {
         let mut target = self.root;
         for part in pointer.split('/').skip(1) {
-            let name = part.replace("%25", "%").replace("~1", "/").replace("~0", "~");
+            let name = decoded(part).replace("~1", "/").replace("~0", "~");
             let found = match target {
                 Value::Object(fields) => fields.get(&name),
                 Value::Array(items) => name.parse::<usize>().ok().and_then(|at| items.get(at)),
@@ -240,10 +248,17 @@ impl<'c> Compiler<'c> {
             .collect();
         bodies.sort_unstable();
         let numbers: HashMap<u32, &str> = self.rules.iter().map(|(name, (rule, _))| (*rule, name.as_str())).collect();
+        let mut work = self.terms.work;
+        let check_work = |work: u64, name: &str| match work > MAX_WORK {
+            true => Err(refused(name, "the schema needs too much work", "give a smaller one, with fewer references")),
+            false => Ok(()),
+        };
         for (name, body) in &bodies {
             let (mut chain, mut level) = (0, self.first_rules(*body));
             while !level.is_empty() {
                 chain += 1;
+                work += level.len() as u64;
+                check_work(work, name)?;
                 if chain > MAX_CHAIN {
                     let reason = "references lead to each other without a value between them";
                     return Err(refused(name, reason, "put them into an object or an array"));
@@ -257,7 +272,7 @@ impl<'c> Compiler<'c> {
                 level = next;
             }
         }
-        let finite = self.rules_with_an_end();
+        let finite = self.rules_with_an_end(&mut work, &check_work)?;
         if let Some(rule) = finite.iter().position(|is_finite| !is_finite) {
             let name = numbers.get(&(rule as u32)).copied().unwrap_or("#");
             return Err(refused(
@@ -284,18 +299,33 @@ impl<'c> Compiler<'c> {
     }
 
     /// Which rules have a string, of finite length.
-    fn rules_with_an_end(&self) -> Vec<bool> {
+    fn rules_with_an_end(&self, work: &mut u64, check: &dyn Fn(u64, &str) -> Result<()>) -> Result<Vec<bool>> {
         let mut finite = vec![false; self.terms.rules.len()];
         loop {
+            *work += self.terms.len() as u64;
+            check(*work, "#")?;
             let has_end = self.terms.with_an_end(&finite);
             let of_rule = |term: &Term| has_end.get(term.0 as usize).copied().unwrap_or(false);
             let next: Vec<bool> = self.terms.rules.iter().map(of_rule).collect();
             if next == finite {
-                return finite;
+                return Ok(finite);
             }
             finite = next;
         }
     }
+}
+
+/// A part of a reference without percent signs before two digits, as references are URIs.
+fn decoded(part: &str) -> String {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = after.get(if byte.is_some() { 2 } else { 0 }..).unwrap_or_default();
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The types of a schema: as stated, or those that its keywords are of, or all.

@@ -16,8 +16,9 @@ const MAX_LISTED: usize = 4096;
 const MAX_STATES: usize = 8192;
 /// The largest `multipleOf`.
 const MAX_MULTIPLE: u32 = 1000;
-/// Days of months; a 29th of February is left out.
-const DATE: &str = "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|\
+/// Days of months from the year 1 on; a 29th of February is left out.
+const DATE: &str = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-\
+                    (?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|\
                     (?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))";
 const TIME: &str =
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";

@@ -107,8 +107,11 @@ const OF_NUMBER: [&str; 12] = [
 pub(in super::super) fn is_python_attribute(name: &str) -> bool {
     let lists: [&[&str]; 7] =
         [&OF_STR, &OF_MARKUP, &OF_LIST, &OF_LIST_CHANGING, &OF_DICT, &OF_DICT_CHANGING, &OF_OTHERS];
-    name == "to_bytes" || lists.iter().any(|list| list.contains(&name))
+    name == "to_bytes" || OF_GROUP.contains(&name) || lists.iter().any(|list| list.contains(&name))
 }
+
+/// What the pairs of `groupby` have besides.
+const OF_GROUP: [&str; 2] = ["grouper", "list"];
 
 /// What the type of a value has under a name.
 enum Own {
@@ -168,6 +171,9 @@ pub(in super::super) fn attribute(value: &Value, name: &str) -> Result<Value, Er
         Type::Namespace | Type::Loop | Type::Macro | Type::Function | Type::Cycler => value.get_attr(name),
         kind => match own_attribute(value, name)? {
             Some(found) => Ok(found),
+            None if kind == Type::Tuple && OF_GROUP.contains(&name) && value.len() == Some(2) => {
+                value.get_item_by_index(usize::from(name == OF_GROUP[1]))
+            }
             None if kind == Type::Dict => Ok(compare::entry(value, &Value::from(name)).unwrap_or_default()),
             None => Ok(Value::UNDEFINED),
         },

@@ -45,7 +45,16 @@ pub(super) fn with_plain_lines(template: &str) -> String {
 /// # Errors
 /// [`Error::Model`] with the line of the tag that is not Jinja.
 pub(super) fn translate(place: &str, template: &str) -> Result<Translated> {
-    let mut writer = Writer { out: String::with_capacity(template.len()), ..Writer::default() };
+    // A macro may call one that is defined after it.
+    let mut first = Writer::default();
+    write(place, template, &mut first)?;
+    let out = String::with_capacity(first.out.len());
+    let mut writer = Writer { out, defaults: first.defaults, ..Writer::default() };
+    write(place, template, &mut writer)?;
+    Ok(Translated { text: writer.out, is_marked: writer.is_marked })
+}
+
+fn write(place: &str, template: &str, writer: &mut Writer) -> Result<()> {
     let mut rest = template;
     while let Some(at) = next_tag(rest) {
         let (before, source) = rest.split_at(at);
@@ -58,7 +67,7 @@ pub(super) fn translate(place: &str, template: &str) -> Result<Translated> {
         rest = source.get(length..).unwrap_or_default();
     }
     writer.out += rest;
-    Ok(Translated { text: writer.out, is_marked: writer.is_marked })
+    Ok(())
 }
 
 /// Where a tag or a comment begins.
@@ -75,6 +84,15 @@ struct Writer {
     /// Of each macro, the names of its arguments that have a default.
     defaults: Vec<(String, Vec<Option<String>>)>,
     is_marked: bool,
+    /// The conditions and loops that are open.
+    open: Vec<Open>,
+}
+
+/// A condition or a loop that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    If,
+    For { has_else: bool },
 }
 
 impl Writer {
@@ -92,7 +110,11 @@ impl Writer {
             && let Some(length) = raw(body)
         {
             let length = 2 + sign.len() + length;
-            self.out += &source[..length];
+            // Jinja keeps the line end after this tag.
+            let close = source.find("%}").unwrap_or(length);
+            self.out += &source[..close];
+            self.out += if source[..close].ends_with(['-', '+']) { "" } else { "+" };
+            self.out += &source[close..length];
             return Ok(length);
         }
         let Tag { tokens, trim, bytes } = tag(body, if open == "{%" { "%}" } else { "}}" })?;
@@ -121,9 +143,16 @@ impl Writer {
         let two = |first: &str, between: String, last: &str| {
             Ok(Statement::Two([first.to_owned(), format!("{{{{ {between} }}}}"), last.to_owned()]))
         };
+        // In Jinja what a block assigns stays in it; the library has no scope of its own for some.
+        let scoped = |first: String| Ok(Statement::Two([first, String::new(), "with".to_owned()]));
+        let unscoped = |last: &str| Ok(Statement::Two(["endwith".to_owned(), String::new(), last.to_owned()]));
         match keyword {
-            "if" | "elif" => plain(format!("{keyword} {}", parser.tuple(false, &[])?)),
+            "if" | "elif" => {
+                self.open.extend((keyword == "if").then_some(Open::If));
+                plain(format!("{keyword} {}", parser.tuple(false, &[])?))
+            }
             "for" => {
+                self.open.push(Open::For { has_else: false });
                 let target = parser.targets(&["in"])?;
                 if !parser.skip_name("in") {
                     return Err(parser.unexpected("in"));
@@ -142,9 +171,21 @@ impl Writer {
                     return plain(format!("set {target} = {}", parser.tuple(true, &[])?));
                 }
                 let filters = if parser.skip_sign("|") { format!("|{}", filters(parser)?) } else { String::new() };
-                plain(format!("set {target}{filters}"))
+                scoped(format!("set {target}{filters}"))
             }
-            "filter" => plain(format!("filter {}", filters(parser)?)),
+            "filter" => scoped(format!("filter {}", filters(parser)?)),
+            "endset" | "endfilter" => unscoped(keyword),
+            "else" => match self.open.last_mut() {
+                Some(Open::For { has_else }) => {
+                    *has_else = true;
+                    scoped(keyword.to_owned())
+                }
+                _ => plain(keyword.to_owned()),
+            },
+            "endif" | "endfor" => match self.open.pop() {
+                Some(Open::For { has_else: true }) => unscoped(keyword),
+                _ => plain(keyword.to_owned()),
+            },
             "with" => {
                 let mut all = Vec::new();
                 for (name, value) in assignments(parser)? {
@@ -188,16 +229,21 @@ impl Writer {
             }
             "block" => {
                 let name = parser.expect_name()?;
-                while !parser.is_at_end() && (parser.skip_name("scoped") || parser.skip_name("required")) {}
+                let mut is_scoped = false;
+                while !parser.is_at_end() && (parser.skip_name("required") || parser.skip_name("scoped")) {
+                    is_scoped = true;
+                }
+                // There it does not see the variables of the loop, in the library it does.
+                if !is_scoped && self.open.iter().any(|open| matches!(open, Open::For { .. })) {
+                    return Err(format!("the block {} within a loop is not supported", quoted(name)));
+                }
                 plain(format!("block {name}"))
             }
             "endblock" => {
                 let name = if parser.is_at_end() { "" } else { parser.expect_name()? };
                 plain(format!("endblock {name}"))
             }
-            "else" | "endif" | "endfor" | "endset" | "endwith" | "endfilter" | "break" | "continue" => {
-                plain(keyword.to_owned())
-            }
+            "endwith" | "break" | "continue" => plain(keyword.to_owned()),
             other => Err(format!("there is no statement {}", quoted(other))),
         }
     }
