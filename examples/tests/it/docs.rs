@@ -183,3 +183,38 @@ fn the_page_of_settings_is_that_of_their_declarations() {
     assert!(there == page, "docs/settings.md is not as declared; write it anew with ACCEPT_SETTINGS=1: {other:?}");
     assert!(page.lines().filter(|line| line.starts_with("| `")).count() > 60, "{page}");
 }
+
+/// Every tool of the page has the version that a script installs, and everything that it was compared by is there.
+#[test]
+fn tools_have_the_versions_of_the_scripts_that_compare_them() {
+    let page = std::fs::read_to_string(root().join("docs/compatibility-tools.md")).unwrap();
+    let claims = std::fs::read_to_string(root().join("docs/claims.md")).unwrap();
+    let mut scripts = String::new();
+    for directory in ["scripts", "scripts/claims", "scripts/golden", "findings"] {
+        for entry in std::fs::read_dir(root().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|ending| ending == "sh" || ending == "py") {
+                scripts += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    let (mut tools, mut compared) = (0, 0);
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| tool |")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let (first, last) = (cells[0], cells[cells.len() - 1]);
+        let words: Vec<&str> = first.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+        for pair in words.windows(2).filter(|pair| pair[0].starts_with('`')) {
+            let (tool, version) = (pair[0].trim_matches('`'), pair[1]);
+            let pins =
+                [format!("{tool}=={version}"), format!("{tool}[api]=={version}"), format!("\"{tool}\": \"{version}\"")];
+            assert!(pins.iter().any(|pin| scripts.contains(pin)), "no script installs {tool} {version}");
+            tools += 1;
+        }
+        for name in last.split('`').skip(1).step_by(2) {
+            let is_there = root().join(name).is_file() || claims.contains(&format!("\n| `{name}` |"));
+            assert!(is_there, "{name} is neither a claim nor a file");
+            compared += 1;
+        }
+    }
+    assert!(tools >= 15 && compared >= 25, "{tools} tools, {compared} comparisons");
+}

@@ -218,6 +218,11 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// Whether a file, by its path in a directory, is one of those that are copied beside weights.
+pub(crate) fn is_companion(name: &str) -> bool {
+    COMPANION_FILES.contains(&name) || name.starts_with("additional_chat_templates/")
+}
+
 /// The companion files that a directory has, each checked to be copyable.
 pub(crate) fn companions(from: &Path) -> Result<Vec<String>> {
     let has = |name: &&&str| from.join(name).symlink_metadata().is_ok();

@@ -7,7 +7,7 @@ use super::finetune::RunConfig;
 use super::run_data;
 use crate::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_WEIGHTS};
 use crate::file::printable;
-use crate::formats::directory::{CONFIG_FILE, companions};
+use crate::formats::directory::{CONFIG_FILE, companions, is_companion};
 use crate::formats::weights::weights_files;
 use crate::model::sentence_files;
 use crate::run::{FileHash, hash_of};
@@ -156,10 +156,9 @@ pub(super) fn changes_of_export(
         now.0.insert(format!("{role}/{name}"), Found { content: hash_of(&path)?, path });
     }
     let changed = now.0.iter().filter_map(|(name, found)| found.change(then.get(name).copied()));
-    // Weights are not exported from there: of the model's files only the others can be missing.
-    let is_weights = |name: &str| [".safetensors", ".bin", ".pt", ".index.json"].iter().any(|end| name.ends_with(end));
+    // An export would lack what it copies from there.
     let gone = then.keys().filter(|name| !now.0.contains_key(*name)).filter_map(|name| {
-        let file = name.strip_prefix(MODEL)?.strip_prefix('/').filter(|file| !is_weights(file))?;
+        let file = name.strip_prefix(MODEL)?.strip_prefix('/').filter(|file| is_companion(file))?;
         let place = directory.join(printable(file, 200)).display().to_string();
         (!directory.join(file).is_file()).then(|| BesideChange { place, what: "it is not there any more".to_owned() })
     });

@@ -6,7 +6,7 @@ use super::finetune::RunConfig;
 use super::resume::{RunState, data_of};
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::Manifest;
-use bmtrain_dist::optim::Schedule;
+use bmtrain_dist::optim::{Schedule, Warmup};
 use serde_json::{Map, Value};
 
 /// The member of the manifest's layout that tells whether two recipes differ in their schedules alone.
@@ -105,15 +105,15 @@ fn check_data(config: &RunConfig, place: &str, state: &RunState) -> Result<()> {
 fn kept_schedule(config: &RunConfig, place: &str, state: &RunState) -> Result<Option<Schedule>> {
     let (options, now) = (&config.options, config.setup.schedule);
     let Some(then) = state.schedule.filter(|then| *then != now && !options.accept_change) else { return Ok(None) };
-    if options.keep_schedule {
+    // Earlier versions rounded a fraction of the steps to the nearest step, and not up.
+    let is_rounded = matches!(config.resolved.train.warmup, Warmup::Fraction(_))
+        && then.warmup + 1 == now.warmup
+        && Schedule { warmup: now.warmup, ..then } == now;
+    if options.keep_schedule || is_rounded {
         return Ok(Some(then.checked()?));
     }
-    // The recipes are the same: an earlier resume kept another schedule, or an earlier version rounded the warm-up to
-    // the nearest step.
-    let reason = format!(
-        "the run follows another schedule, {then}, than the recipe, {now}: it was kept, or an earlier version rounded \
-         the warm-up otherwise"
-    );
+    // The recipes are the same: an earlier resume kept a schedule that this recipe never had.
+    let reason = format!("the run follows a schedule that was kept, {then}, and the recipe has another, {now}");
     let fix = "add --keep-schedule to follow it further, or --accept-change to follow the recipe's";
     Err(Error::recipe(place, reason, fix))
 }

@@ -151,9 +151,13 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
     let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
-    if let Some(most) = pooling.and_then(|pooling| pooling.max_length).filter(|most| *most < resolved.data.max_length) {
-        let (asked, place) = (resolved.data.max_length, resolved.place("data.max_length"));
-        let reason = format!("texts of up to {asked} tokens, and the model's embeddings are of {most} at most");
+    let longest = match &samples.train {
+        RunData::Records(records) => (0..records.len()).map(|sample| records.length(sample)).max().unwrap_or(0),
+        RunData::Pretraining { .. } => 0,
+    };
+    if let Some(most) = pooling.and_then(|pooling| pooling.max_length).filter(|most| *most < longest) {
+        let place = resolved.place("data.max_length");
+        let reason = format!("there is a text of {longest} tokens, and the model's embeddings are of {most} at most");
         let fix = format!("set data.max_length = {most}: max_seq_length in its directory truncates texts there");
         return Err(Error::recipe(place, reason, fix));
     }

@@ -29,7 +29,7 @@ enum Kind {
     Json(LineReader),
     Rows { lines: LineReader, parser: RowParser, header: Vec<String> },
     Columns(ParquetRows),
-    Batches(ArrowRows),
+    Batches(Box<ArrowRows>),
     Given { name: PathBuf, rows: std::vec::IntoIter<Map<String, Value>>, number: u64 },
 }
 
@@ -70,7 +70,7 @@ impl RecordReader {
         (max_bytes, only): (usize, Option<&str>),
         read: &Arc<AtomicU64>,
     ) -> Result<RecordReader> {
-        Ok(RecordReader { kind: Kind::Batches(ArrowRows::open(path, (max_bytes, only), read)?) })
+        Ok(RecordReader { kind: Kind::Batches(Box::new(ArrowRows::open(path, (max_bytes, only), read)?)) })
     }
 
     /// Records that a program made; `name` stands for a file in messages.
