@@ -272,7 +272,9 @@ fn a_disk_that_fills_ends_a_build_and_the_same_command_builds_the_same_bytes() {
         let script = "ulimit -f 1 && exec \"$0\" \"$@\"";
         let outcome = fixture.run("sh", &["-c", script, program, "convert", "c", out, "--to", format]);
         assert_eq!(outcome.code, 5, "{format}: {outcome:?}");
+        assert!(!fixture.path(out).exists(), "{format}");
         assert_eq!(corpus(&fixture, &["info", out]).code, 3, "{format}");
+        corpus(&fixture, &["convert", "c", out, "--to", format]).succeeded();
     }
 }
 

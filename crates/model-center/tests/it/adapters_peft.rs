@@ -4,9 +4,10 @@
 use crate::goldens::{self, check, directory, f64s, inputs};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::param::widen;
-use model_center::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, PeftDetails};
+use model_center::adapter::{self, ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
+use model_center::tokenizer::{AutoTokenizer, ChatMessage};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -213,4 +214,66 @@ fn a_relative_base_model_is_looked_for_above_the_directory() {
     }
     let found = model_center::adapter::base_model(&adapter).unwrap().map(PathBuf::from);
     assert_eq!(found, Some(base.canonicalize().unwrap()));
+}
+
+#[test]
+fn an_embedding_that_is_trained_beside_updates_of_a_tied_model_is_written_as_peft_opens_it() {
+    let (device, out) = (Device::cpu(1).unwrap(), tempfile::tempdir().unwrap());
+    let model = ["llama_a", "lm"];
+    let new = |trained: &str| {
+        let config =
+            LoraConfig { targets: vec!["q_proj".into()], trained: vec![trained.to_owned()], ..LoraConfig::default() };
+        let adapter = Some(Adapter::New(AdapterConfig::Lora(config)));
+        Registry::default().open(&directory(model[0], model[1]), &OpenOptions { adapter, ..OpenOptions::new(&device) })
+    };
+    let opened = new("embed_tokens").unwrap();
+    let details = PeftDetails { base_model: "models/base", revision: None, dtype: DType::F32 };
+    opened.adapter.as_ref().unwrap().save(&*opened.model, out.path(), &details, None).unwrap();
+    let config: Value =
+        serde_json::from_str(&std::fs::read_to_string(out.path().join(ADAPTER_CONFIG)).unwrap()).unwrap();
+    assert_eq!((&config["modules_to_save"], &config["ensure_weight_tying"]), (&json!(["embed_tokens"]), &json!(true)));
+    // PEFT gives the output projection the tensor of its name.
+    let file = SafetensorsFile::open(&out.path().join(ADAPTER_WEIGHTS)).unwrap();
+    let values = |module: &str| {
+        let entry = file.tensors().iter().find(|entry| entry.name.ends_with(&format!("{module}.weight"))).unwrap();
+        let mut values = vec![0.0; entry.elements().unwrap()];
+        file.read_f32(&entry.name, &mut values).unwrap();
+        values
+    };
+    assert!(values("embed_tokens") == values("lm_head"));
+    let again = open(&device, model, Some(out.path())).unwrap();
+    assert!(logits(&again, model, &device) == logits(&opened, model, &device));
+    // Of the projection alone PEFT would train a copy.
+    let error = new("lm_head").err().unwrap().to_string();
+    assert!(error.contains("lm_head") && error.contains("embed_tokens"), "{error}");
+}
+
+#[test]
+fn the_tokenizer_and_the_template_of_an_adapter_come_before_the_base_models() {
+    let temp = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = temp.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let (base, own, plain) = (temp.path().join("base"), temp.path().join("own"), temp.path().join("plain"));
+    std::fs::create_dir(&plain).unwrap();
+    write("base/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\nbad\n");
+    write("own/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nbad\ngood\n");
+    write("own/chat_template.jinja", "own {{ messages[0].content }}");
+    let (own, plain) = (Adapter::Saved(own), Adapter::Saved(plain));
+    let good = |adapter: Option<&Adapter>| {
+        let directory = adapter::tokenizer_directory(adapter, &base).unwrap();
+        AutoTokenizer::open(directory).unwrap().id("good")
+    };
+    assert_eq!([Some(&own), Some(&plain), None].map(good), [Some(6), Some(5), Some(5)]);
+    let rendered = |adapter: Option<&Adapter>| {
+        let template = adapter::chat_template(adapter, &base, None).unwrap();
+        template.map(|template| template.render(&[ChatMessage::new("user", "hi")], false).unwrap())
+    };
+    // The base has none.
+    assert_eq!([Some(&own), Some(&plain), None].map(rendered), [Some("own hi".to_owned()), None, None]);
+    write("base/chat_template.jinja", "base {{ messages[0].content }}");
+    let of = |text: &str| Some(format!("{text} hi"));
+    assert_eq!([Some(&own), Some(&plain), None].map(rendered), [of("own"), of("base"), of("base")]);
 }

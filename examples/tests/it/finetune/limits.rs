@@ -59,6 +59,43 @@ fn a_model_that_is_converted_in_part_is_removed() {
 }
 
 #[test]
+fn what_is_written_in_part_has_no_name_and_the_same_command_goes_on() {
+    let fixture = Fixture::decoder();
+    let texts: String =
+        (0..400).map(|at| format!("the film number {at} was very good and {} of it bad\n", at % 7)).collect();
+    fixture.write("texts.txt", &texts);
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/model-center/tests/golden/gguf/llama.gguf");
+    let train = ["train", "texts.txt", "--out", "new", "--vocab-size", "300", "--kind", "word-piece"];
+    let split = ["split", "texts.txt", "--split", "8,1,1", "--out", "parts"];
+    let commands: [(&str, &[&str], &str); 3] = [
+        (env!("CARGO_BIN_EXE_tokenizer"), &train, "new"),
+        (env!("CARGO_BIN_EXE_corpus"), &split, "parts"),
+        (CONVERT, &[gguf, "llama", "--dtype", "f32"], "llama"),
+    ];
+    for (program, arguments, out) in commands {
+        let names = || -> Vec<String> {
+            let entries = std::fs::read_dir(fixture.path(out)).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let mut refused = 0;
+        // Some files fit, others do not.
+        for blocks in ["0", "1", "4", "16"] {
+            let limit = format!("-f {blocks}");
+            if !is_refused(&under(&fixture, &limit, program, arguments), &limit, "RLIMIT_FSIZE") {
+                break;
+            }
+            assert!(names().is_empty(), "{out}, {limit}: {:?}", names());
+            refused += 1;
+        }
+        assert!(refused > 1, "{out}: {refused} limits were reached");
+        if names().is_empty() {
+            fixture.run(program, arguments).succeeded();
+        }
+        assert!(!names().is_empty(), "{out}");
+    }
+}
+
+#[test]
 fn a_limit_on_the_address_space_is_named_wherever_it_is_reached() {
     let fixture = Fixture::new();
     // Below it the dynamic loader or Rust's runtime fails before `main`, which is not the program's.

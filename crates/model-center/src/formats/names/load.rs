@@ -159,7 +159,8 @@ fn require_equal(source: &dyn TensorSource, name: &str, alias: &str, bytes: u64)
             return Err(Error::model(
                 format!("{}, tensor {alias}", source.place()),
                 format!("it should be {name} under another name, but holds other values: the model was not tied"),
-                "use a model whose output projection is tied to its embedding",
+                "set tie_word_embeddings to false in config.json if the model has an output projection of its own, or \
+                 fetch the model again",
             ));
         }
         offset += length as u64;
