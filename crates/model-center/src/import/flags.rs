@@ -11,6 +11,9 @@ use crate::{Error, Result};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Why a flag has no line that another one takes the place of.
+pub(super) const WITHOUT_EFFECT: &str = "the other flags leave it no effect";
+
 /// How many values follow a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
@@ -150,6 +153,11 @@ impl Flags {
         self.given.contains_key(name)
     }
 
+    /// The values of a flag for a comparison that does not translate it.
+    pub(super) fn peek(&self, name: &str) -> Option<&[String]> {
+        self.given.get(name).map(Vec::as_slice)
+    }
+
     pub(super) fn values(&self, name: &'static str) -> Option<&[String]> {
         self.asked.borrow_mut().insert(name);
         self.given.get(name).map(Vec::as_slice)
@@ -198,6 +206,15 @@ impl Flags {
         printable(format!("{name} {values}").trim_end(), 120)
     }
 
+    /// Notes the flags that neither a line nor a note of the sheet names.
+    pub(super) fn note_unnamed(&self, why: &str, sheet: &mut Sheet) {
+        for name in self.given.keys() {
+            if !sheet.names_flag(name) {
+                sheet.note(NoteKind::Unused, self.shown(name), why);
+            }
+        }
+    }
+
     /// Notes what has no meaning here, and reports what is refused. Every flag that was given is then accounted for.
     ///
     /// # Errors
@@ -211,7 +228,7 @@ impl Flags {
             let shown = self.shown(flag.name);
             match flag.role {
                 Role::Read if self.asked.borrow().contains(flag.name) => {}
-                Role::Read => sheet.note(NoteKind::Unused, shown, "the other flags leave it no effect"),
+                Role::Read => sheet.note(NoteKind::Unused, shown, WITHOUT_EFFECT),
                 role => account.settle(Setting { name: flag.name, place: flag.name.to_owned(), shown }, role, sheet),
             }
         }

@@ -11,6 +11,7 @@ pub(crate) const KV_HEADS: &str = "model.kv_heads";
 pub(crate) const HEAD_SIZE: &str = "model.head_size";
 pub(crate) const FEED_FORWARD: &str = "model.feed_forward";
 pub(crate) const POSITIONS: &str = "model.positions";
+pub(crate) const VOCABULARY: &str = "model.vocabulary";
 pub(crate) const HIDDEN_BIAS: &str = "model.hidden_bias";
 pub(crate) const INIT_STD: &str = "model.init_std";
 pub(crate) const SCALE_INIT: &str = "model.scale_init_by_depth";

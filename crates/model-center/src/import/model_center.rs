@@ -20,7 +20,7 @@ pub(super) const MODEL_CENTER: &[Flag] = &[
     read("--save"),
     read("--save-name"),
     read("--save-iters"),
-    unused("--inspect-iters", "train.inspect_every prints statistics of hidden states and parameters"),
+    read("--inspect-iters"),
     read("--batch-size"),
     read("--clip-grad"),
     read("--train-iters"),
@@ -219,6 +219,13 @@ fn files(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
             found.from,
             "its fine-tuning programs do not read it; checkpoint.every does it here",
         );
+    }
+    if let Some(found) = flags.maybe_whole("--inspect-iters")? {
+        let why = format!(
+            "its fine-tuning programs do not read it; train.inspect_every = {} prints such statistics",
+            found.value.max(1)
+        );
+        sheet.note(NoteKind::Unused, found.from, why);
     }
     if let Some(load) = flags.text("--load")? {
         let why = format!("`convert` makes a directory of {load} and its config.json: model.path = that directory");

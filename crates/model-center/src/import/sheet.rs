@@ -172,6 +172,16 @@ impl Sheet {
         self.lines.iter().any(|line| has(&line.from)) || self.notes.iter().any(|note| has(&note.what))
     }
 
+    /// Whether a line or a note is made from this flag.
+    pub(super) fn names_flag(&self, name: &str) -> bool {
+        let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let has = |text: &str| {
+            let mut ends = text.match_indices(name).map(|(at, found)| &text[at + found.len()..]);
+            ends.any(|rest| !rest.starts_with(goes_on))
+        };
+        self.lines.iter().any(|line| has(&line.from)) || self.notes.iter().any(|note| has(&note.what))
+    }
+
     /// Whether there are several ranks of a kind, by the key of their number.
     pub(super) fn has_several(&self, key: &str) -> bool {
         self.count(key).is_some_and(|count| count > 1)

@@ -81,6 +81,7 @@ mod hf_ranks;
 mod hf_safetensors;
 mod host_waits;
 mod import;
+mod import_accounts;
 mod import_distributed_finetuning;
 mod import_flags;
 mod import_yaml;

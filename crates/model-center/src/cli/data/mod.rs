@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// Look at the samples that a recipe trains on.
 ///
-/// Example: data preview 3 --recipe examples/recipes/sft_smollm2.toml
+/// Example: data preview 3 --recipe examples/recipes/sft_llama.toml
 #[derive(Debug, Clone, Parser)]
 #[command(name = "data", version)]
 pub struct Options {

@@ -10,7 +10,7 @@ use super::account::{Account, Setting};
 use super::batch::BatchParts;
 use super::flags::Role;
 use super::keys as recipe;
-use super::megatron::megatron;
+use super::megatron::beside_configuration;
 use super::numbers;
 use super::sheet::{NoteKind, Sheet};
 use crate::config::json::parse_object;
@@ -32,9 +32,12 @@ pub(super) fn known_keys() -> Vec<&'static str> {
 /// that is not micro-batch x accumulation x data ranks.
 pub fn deepspeed(text: &str, place: &str, command: Option<&str>, options: &ImportOptions) -> Result<Sheet> {
     let config = parse_object(text, place)?;
-    let mut sheet = match command {
-        Some(command) => megatron(command, &ImportOptions { sets: Vec::new(), ..options.clone() })?,
-        None => Sheet::new(""),
+    let (mut sheet, flags) = match command {
+        Some(command) => {
+            let (sheet, flags) = beside_configuration(command, &ImportOptions { sets: Vec::new(), ..options.clone() })?;
+            (sheet, Some(flags))
+        }
+        None => (Sheet::new(""), None),
     };
     let source = if command.is_some() { format!("{place} and {}", sheet.source) } else { place.to_owned() };
     sheet.source = format!("DeepSpeed, {}", printable(&source, 200));
@@ -42,6 +45,9 @@ pub fn deepspeed(text: &str, place: &str, command: Option<&str>, options: &Impor
     settings::translate(&reader, command.is_some(), &mut sheet)?;
     batch(&reader, options, &mut sheet)?;
     account(&reader, options, &mut sheet)?;
+    if let Some(flags) = &flags {
+        flags.note_unnamed("the file of DeepSpeed decides it", &mut sheet);
+    }
     if command.is_none() && !options.sets.iter().any(|set| set.starts_with("model.path=")) {
         let why = "the file has neither: add --set model.path=… --set data.task=…, or --flags with the command";
         sheet.note(NoteKind::Differs, "model and data", why);
@@ -122,7 +128,34 @@ fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Res
         ranks: options.ranks.or(sheet.ranks),
         model_ranks: sheet.model_ranks(),
     };
-    parts.write(sheet)
+    let of_command = held(recipe::ACCUMULATION).filter(|(_, from)| from.starts_with("--"));
+    parts.write(sheet)?;
+    if let Some((count, from)) = of_command {
+        note_accumulation(&parts, (count, from), sheet);
+    }
+    Ok(())
+}
+
+/// Tells what becomes of the accumulation of a command, which DeepSpeed does not read.
+fn note_accumulation(parts: &BatchParts, (count, from): (u64, String), sheet: &mut Sheet) {
+    let stated = parts.accumulation.as_ref().map(|(value, from)| (*value, from.clone()));
+    let data_ranks = parts.ranks.map(|ranks| ranks / parts.model_ranks.max(1));
+    let follows = || {
+        let (batch, batch_from) = parts.batch.as_ref()?;
+        let (micro, _) = parts.micro.as_ref()?;
+        let of_pass = micro.checked_mul(data_ranks?).filter(|samples| *samples > 0)?;
+        Some((batch / of_pass, format!("{batch_from} / ({micro} x {} data ranks)", data_ranks?)))
+    };
+    match stated.or_else(follows) {
+        Some((value, by)) if value == count => sheet.note(NoteKind::Unused, from, format!("{by} is the same")),
+        Some((value, by)) => {
+            sheet.note(NoteKind::Differs, from, format!("DeepSpeed takes {value}, by its file: {by}"));
+        }
+        None => {
+            let why = "DeepSpeed takes the number that follows from its file and the ranks: --ranks N checks it";
+            sheet.note(NoteKind::Differs, from, why);
+        }
+    }
 }
 
 /// Notes every key that has no line, and refuses what cannot be kept.

@@ -7,6 +7,9 @@ use crate::import::sheet::{NoteKind, Sheet, inline_tables};
 use crate::recipe::quote;
 use crate::{Error, Result};
 
+/// `configure_data.py` hands the number to `make_dataset`, which hands it to no data set of texts.
+const MOST_PREDICTIONS: &str =
+    "Megatron-LM does not hand it to its data of texts; 15 in 100 tokens are masked, as there";
 const SENTENCE_PAIRS: &str = "`corpus build --split-lines` makes a sequence of each sentence";
 
 impl Translation<'_> {
@@ -40,11 +43,12 @@ impl Translation<'_> {
         if self.is_2019 {
             sheet.flag(keys::PERMUTE, true, "the list of 2019 splits a random order of documents");
         } else {
-            sheet.text(
-                keys::SAMPLE_ORDER,
-                if self.is_cpm { "megatron-v1" } else { "megatron" },
-                "order of Megatron-LM",
-            );
+            let (order, from) = match (self.is_cpm, self.is_version_1()) {
+                (true, _) => ("megatron-v1", "order of CPM-Pretrain"),
+                (false, true) => ("megatron-v1", "order of Megatron-LM before version 2"),
+                (false, false) => ("megatron", "order of Megatron-LM"),
+            };
+            sheet.text(keys::SAMPLE_ORDER, order, from);
         }
         self.lengths(sheet)?;
         let workers = flags.whole("--num-workers", 2)?;
@@ -56,7 +60,10 @@ impl Translation<'_> {
         self.documents(sheet);
         self.shares(sheet)?;
         if let Some(found) = flags.maybe_whole("--max-preds-per-seq")? {
-            let why = "as many tokens are masked as their share gives, 15 in 100";
+            let why = match self.program {
+                Program::Bert => MOST_PREDICTIONS,
+                _ => "it is for masked tokens",
+            };
             sheet.note(NoteKind::Unused, found.from, why);
         }
         self.eval(has_eval, sheet)
@@ -120,7 +127,10 @@ impl Translation<'_> {
             let why = "the token file of this name takes the place of the directory of arrays";
             sheet.note(NoteKind::Unused, "--use-npy-data-loader", why);
         }
-        let names = ["--data-path", "--train-data", "--train-data-path"];
+        let names = match is_npy {
+            true => ["--data-path", "--train-data-path", "--train-data"],
+            false => ["--data-path", "--train-data", "--train-data-path"],
+        };
         let Some(name) = self.first(&names) else {
             let fix = "give --data-path, or --set data.corpora=[\"data/books\"] with the token files of `corpus build`";
             sheet.note(NoteKind::Differs, "no --data-path", format!("there is nothing to learn from: {fix}"));
@@ -128,12 +138,20 @@ impl Translation<'_> {
         };
         let values = flags.values(name).unwrap_or_default();
         self.corpus_list(keys::CORPORA, name, values, sheet)?;
-        let further = [
-            (keys::VALID, ["--valid-data", "--valid-data-path", "--val-data-path"]),
-            (keys::TEST, ["--test-data", "--test-data-path", "--test-data-path"]),
+        self.note_others(name, &names, sheet);
+        let mut further = [
+            (keys::VALID, ["--valid-data", "--valid-data-path", "--val-data-path"].as_slice()),
+            (keys::TEST, ["--test-data", "--test-data-path"].as_slice()),
         ];
+        if is_npy {
+            further = [
+                (keys::VALID, ["--valid-data-path", "--val-data-path", "--valid-data"].as_slice()),
+                (keys::TEST, ["--test-data-path", "--test-data"].as_slice()),
+            ];
+        }
         for (key, names) in further {
-            if let Some(name) = self.first(&names) {
+            if let Some(name) = self.first(names) {
+                self.note_others(name, names, sheet);
                 let values = flags.values(name).unwrap_or_default();
                 // An empty text is the default of the npy loader.
                 match values.iter().any(|value| !value.is_empty()) {
@@ -148,6 +166,14 @@ impl Translation<'_> {
             sheet.note(NoteKind::Unused, name, why);
         }
         Ok(())
+    }
+
+    /// Data that is named beside the data that is read: the program reads one of its kinds.
+    fn note_others(&self, name: &str, names: &[&'static str], sheet: &mut Sheet) {
+        for other in names.iter().filter(|other| **other != name && self.flags.has(other)) {
+            self.flags.is_given(other);
+            sheet.note(NoteKind::Unused, self.flags.shown(other), format!("{name} names the data that is read"));
+        }
     }
 
     /// A list of token files, `[weight] path …`.
@@ -180,13 +206,13 @@ impl Translation<'_> {
 
     fn lengths(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
-        let encoder = self.first(&["--encoder-seq-length", "--enc-seq-length"]);
+        let reads_encoder = self.program != Program::Gpt || !flags.has("--seq-length");
+        let encoder = if reads_encoder { self.first(&["--encoder-seq-length", "--enc-seq-length"]) } else { None };
         let decoder = self.first(&["--decoder-seq-length", "--dec-seq-length"]);
         let found = match encoder {
-            Some(name) if self.program != Program::Gpt || !flags.is_given("--seq-length") => flags.whole(name, 512)?,
-            _ => flags.whole("--seq-length", if self.is_2019 { 512 } else { 1024 })?,
+            Some(name) => flags.whole(name, 512)?,
+            None => flags.whole("--seq-length", if self.is_2019 { 512 } else { 1024 })?,
         };
-        flags.is_given("--seq-length");
         if sheet.count(keys::POSITIONS).is_some_and(|positions| positions < found.value) {
             let reason = format!("{} is more than --max-position-embeddings", found.from);
             return Err(Error::argument("--seq-length", reason, "give at most the number of positions"));

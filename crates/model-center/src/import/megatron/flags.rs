@@ -5,6 +5,8 @@ use crate::import::flags::{Flag, many, read, refused, refused_switch, switch, un
 
 const LAUNCHER: &str = "the launcher's variables tell each rank its place";
 const CORPUS: &str = "`corpus build` reads text files, with options of its own";
+const TFRECORDS: &str = "records have pairs and masks that were chosen before, which recipes do not train on, and \
+                         `corpus convert` reads their tokens without sentences: build the corpus from the text";
 const FUSED: &str = "kernels are fused wherever they can be";
 const EVALUATION: &str = "it is for the evaluation program";
 const GENERATION: &str = "it is for generation: see `generate --help`";
@@ -52,7 +54,7 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     refused("--num-experts", MOE),
     refused("--rotary-percent", NO_MODEL),
     refused_switch("--add-position-embedding", NO_MODEL),
-    unused("--vocab-size", "the tokenizer has the size"),
+    read("--vocab-size"),
     unused("--make-vocab-size-divisible-by", "the vocabulary is not padded: any size is split over ranks"),
     unused_switch("--onnx-safe", "models are exported as Hugging Face directories"),
     unused_switch("--no-persist-layer-norm", FUSED),
@@ -176,7 +178,7 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     switch("--reset-position-ids"),
     switch("--reset-attention-mask"),
     switch("--eod-mask-loss"),
-    refused_switch("--use-tfrecords", "TFRecords are not read: build a corpus from the text"),
+    refused_switch("--use-tfrecords", TFRECORDS),
     unused_switch("--lazy-loader", "token files are always read by position"),
     unused_switch("--mmap-warmup", "token files are read by position, not mapped"),
     unused("--data-impl", "the header of a token file tells its format"),

@@ -2,7 +2,7 @@
 //!
 //! - `flags`: the argument list; `model`, `data`, `train`: the translation, one table of a recipe each.
 //!
-//! Defines [`megatron`] and [`cpm`].
+//! Defines [`megatron`] and [`cpm`], and [`beside_configuration`] for a command with a file of DeepSpeed.
 
 mod data;
 mod flags;
@@ -14,7 +14,7 @@ pub(super) use flags::MEGATRON;
 
 use super::ImportOptions;
 use super::batch::BatchParts;
-use super::flags::{Flags, parse};
+use super::flags::{Flags, WITHOUT_EFFECT, parse};
 use super::keys;
 use super::ranks::ranks_of;
 use super::sheet::{NoteKind, Sheet};
@@ -37,6 +37,8 @@ struct Translation<'a> {
     /// Whether the command has flags of the list of 2019, whose defaults and data differ.
     is_2019: bool,
     is_cpm: bool,
+    /// Whether the file of DeepSpeed is read too.
+    has_configuration: bool,
 }
 
 /// A recipe from a command of Megatron-LM: flags, a command line, or a script.
@@ -44,7 +46,7 @@ struct Translation<'a> {
 /// # Errors
 /// [`Error::Argument`] for a text without a command, an unknown or refused flag, and values that contradict each other.
 pub fn megatron(text: &str, options: &ImportOptions) -> Result<Sheet> {
-    translate(text, options, false)
+    translate(&Command::parse(text)?, options, (false, false)).map(|(sheet, _)| sheet)
 }
 
 /// A recipe from a command of CPM-Pretrain. Its shell variables count where the flags that they are for are not given.
@@ -52,7 +54,23 @@ pub fn megatron(text: &str, options: &ImportOptions) -> Result<Sheet> {
 /// # Errors
 /// See [`megatron`].
 pub fn cpm(text: &str, options: &ImportOptions) -> Result<Sheet> {
-    translate(text, options, true)
+    translate(&Command::parse(text)?, options, (true, false)).map(|(sheet, _)| sheet)
+}
+
+/// A recipe from the command of one of both that a configuration of DeepSpeed belongs to, and the flags: CPM-Pretrain's
+/// is told by the variables of its scripts and by the flags of its T5.
+///
+/// # Errors
+/// See [`megatron`].
+pub(super) fn beside_configuration(text: &str, options: &ImportOptions) -> Result<(Sheet, Flags)> {
+    let command = Command::parse(text)?;
+    let has_variables = ["pp_size", "mp_size"].iter().all(|name| command.variables.contains_key(*name));
+    let is_of_cpm = |word: &String| {
+        let name = word.split('=').next().unwrap_or(word).replace('_', "-");
+        OF_CPM_T5.contains(&name.as_str())
+    };
+    let is_cpm = has_variables || command.arguments.iter().any(is_of_cpm);
+    translate(&command, options, (is_cpm, true))
 }
 
 /// CPM-Pretrain's shell variables, and their flags.
@@ -65,8 +83,12 @@ const VARIABLES: [(&str, &str); 6] = [
     ("GAS", "--gas"),
 ];
 
-fn translate(text: &str, options: &ImportOptions, is_cpm: bool) -> Result<Sheet> {
-    let mut command = Command::parse(text)?;
+fn translate(
+    command: &Command,
+    options: &ImportOptions,
+    (is_cpm, has_configuration): (bool, bool),
+) -> Result<(Sheet, Flags)> {
+    let mut command = command.clone();
     if is_cpm {
         for (variable, flag) in VARIABLES {
             let is_given = command.arguments.iter().any(|word| word.split('=').next() == Some(flag));
@@ -80,20 +102,21 @@ fn translate(text: &str, options: &ImportOptions, is_cpm: bool) -> Result<Sheet>
         return Err(Error::argument("the command", "there is no flag in it", fix));
     }
     let flags = Flags::parse(&command.arguments, MEGATRON, &options.leave)?;
+    check_same(&flags)?;
     let system = if is_cpm { "CPM-Pretrain" } else { "Megatron-LM" };
     let program = command.program.as_deref().unwrap_or("pretrain_gpt2.py");
     let mut sheet = Sheet::new(format!("{system}, {program}"));
     let of_2019 = ["--train-data", "--train-data-path", "--use-npy-data-loader", "--pretrained-bert", "--deep-init"];
     let is_2019 = !is_cpm
-        && (of_2019.iter().any(|flag| flags.is_given(flag))
-            || flags.is_given("--intermediate-size")
-            || flags.is_given("--tokenizer-model-type"));
+        && (of_2019.iter().any(|flag| flags.has(flag))
+            || flags.has("--intermediate-size")
+            || flags.has("--tokenizer-model-type"));
     let program = match program {
         name if name.contains("bert") => Program::Bert,
         name if name.contains("t5") => Program::T5,
         _ => Program::Gpt,
     };
-    let translation = Translation { flags: &flags, program, is_2019, is_cpm };
+    let translation = Translation { flags: &flags, program, is_2019, is_cpm, has_configuration };
     translation.model(&mut sheet)?;
     translation.data(&mut sheet)?;
     translation.layout(&mut sheet)?;
@@ -102,8 +125,38 @@ fn translate(text: &str, options: &ImportOptions, is_cpm: bool) -> Result<Sheet>
     translation.files(&mut sheet)?;
     launcher(&command, &mut sheet);
     flags.account(MEGATRON, &options.leave, &mut sheet)?;
+    flags.note_unnamed(WITHOUT_EFFECT, &mut sheet);
     sheet.apply(&options.sets)?;
-    Ok(sheet)
+    Ok((sheet, flags))
+}
+
+/// Flags of several versions that set the same.
+const SAME: [&[&str]; 12] = [
+    &["--tensor-model-parallel-size", "--model-parallel-size"],
+    &["--pipeline-model-parallel-size", "--pipe-parallel-size"],
+    &["--micro-batch-size", "--batch-size"],
+    &["--lr-warmup-fraction", "--warmup"],
+    &["--min-loss-scale", "--min-scale"],
+    &["--kv-channels", "--kv-hidden-size"],
+    &["--ffn-hidden-size", "--ff-hidden-size", "--intermediate-size"],
+    &["--norm-epsilon", "--layernorm-epsilon"],
+    &["--vocab-file", "--vocab-path"],
+    &["--tokenizer-model", "--tokenizer-path"],
+    &["--encoder-seq-length", "--enc-seq-length"],
+    &["--decoder-seq-length", "--dec-seq-length"],
+];
+
+/// Refuses two names of one setting with two values: no version reads both.
+fn check_same(flags: &Flags) -> Result<()> {
+    for names in SAME {
+        let mut given = names.iter().filter_map(|name| Some((*name, flags.peek(name)?)));
+        let Some((first, value)) = given.next() else { continue };
+        if let Some((other, _)) = given.find(|(_, own)| *own != value) {
+            let reason = format!("{} sets the same to another value", flags.shown(first));
+            return Err(Error::argument(flags.shown(other), reason, "give one of the two"));
+        }
+    }
+    Ok(())
 }
 
 /// Flags that CPM-Pretrain's T5 has and Megatron-LM's does not.
@@ -113,13 +166,17 @@ const OF_CPM_T5: [&str; 5] =
 impl Translation<'_> {
     /// Whether it is CPM-Pretrain's T5.
     fn is_cpm_t5(&self) -> bool {
-        self.program == Program::T5 && (self.is_cpm || OF_CPM_T5.iter().any(|flag| self.flags.is_given(flag)))
+        self.program == Program::T5 && (self.is_cpm || OF_CPM_T5.iter().any(|flag| self.flags.has(flag)))
     }
 
-    /// The first of several names of a flag that is given.
+    /// Whether the command is one of version 1: the second version refuses each of these flags, as do later ones.
+    fn is_version_1(&self) -> bool {
+        ["--batch-size", "--model-parallel-size", "--warmup"].iter().any(|flag| self.flags.has(flag))
+    }
+
+    /// The first of several names of a flag that is given; others are noted as without effect.
     fn first(&self, names: &[&'static str]) -> Option<&'static str> {
-        let given: Vec<&&str> = names.iter().filter(|name| self.flags.is_given(name)).collect();
-        given.first().copied().copied()
+        names.iter().copied().find(|name| self.flags.has(name) && self.flags.is_given(name))
     }
 
     fn layout(&self, sheet: &mut Sheet) -> Result<()> {

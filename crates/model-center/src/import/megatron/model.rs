@@ -47,6 +47,14 @@ impl Translation<'_> {
         }
         let width = sheet.count(keys::HIDDEN);
         match head_size {
+            // A configuration of T5 states it.
+            Some(found) if is_relative => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
+            None if is_relative => {
+                if let (Some(hidden), Some(heads)) = (width, sheet.count(keys::HEADS).filter(|heads| *heads > 0)) {
+                    let from = "no --kv-channels: --hidden-size / --num-attention-heads";
+                    sheet.whole(keys::HEAD_SIZE, hidden / heads, from);
+                }
+            }
             Some(found) if sheet.count(keys::HEADS).and_then(|heads| heads.checked_mul(found.value)) == width => {
                 sheet.note(NoteKind::Unused, found.from, "it is the hidden size divided by the heads");
             }
@@ -105,8 +113,10 @@ impl Translation<'_> {
             (Program::T5, false, false, false) if self.is_cpm_t5() => Ok("cpm_t5"),
             (Program::T5, false, false, false) => Ok("t5"),
             _ => {
-                let reason = "rotary embeddings, RMSNorm and SwiGLU are Llama's together, and no family here has some";
-                Err(Error::argument("--position-embedding-type", reason, "give all three, or none"))
+                let reason = "rotary embeddings, RMSNorm and SwiGLU are Llama's together, and a model that has some of \
+                              them, or another program's, is not available";
+                let fix = "choose an available family: with all three flags, or with none, the model is another one";
+                Err(Error::argument("--position-embedding-type", reason, fix))
             }
         }
     }
@@ -240,8 +250,12 @@ impl Translation<'_> {
             }
         }
         if self.program != Program::Bert && flags.is_given(POST_NORM) {
-            let reason = format!("{family} has its norms before layers");
-            return Err(Error::argument(POST_NORM, reason, "remove it"));
+            let reason = format!("{family} has its norms before layers, and a model with them after is not available");
+            return Err(Error::argument(
+                POST_NORM,
+                reason,
+                "choose an available family: without the flag the model is another one",
+            ));
         }
         let is_tanh = self.program == Program::Gpt;
         if flags.is_given("--openai-gelu") {

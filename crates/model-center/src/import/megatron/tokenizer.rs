@@ -49,9 +49,17 @@ impl Translation<'_> {
                 sheet.text(keys::TOKENIZER, name, from);
             }
         }
-        if vocabulary.is_some() || model.is_some() {
+        match flags.maybe_whole("--vocab-size")? {
+            // The list of 2019 trains such tokenizers by it; the others have a size of their own.
+            Some(found) if self.is_2019 && !kind.starts_with("SentencePiece") => {
+                sheet.note(NoteKind::Unused, found.from, format!("{} has its own size", printable(kind, 60)));
+            }
+            Some(found) => sheet.whole(keys::VOCABULARY, found.value, found.from),
+            None => {}
+        }
+        if sheet.get(keys::VOCABULARY).is_none() && (vocabulary.is_some() || model.is_some()) {
             let why = "the command does not tell the number of tokens: `tokenizer info DIR` does";
-            sheet.note(NoteKind::Differs, "model.vocabulary", why);
+            sheet.note(NoteKind::Differs, keys::VOCABULARY, why);
         }
         if kind.starts_with("CharacterLevel") {
             let reason = "a vocabulary of 256 characters has no file";

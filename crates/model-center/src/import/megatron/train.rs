@@ -16,7 +16,7 @@ impl Translation<'_> {
             return Err(Error::argument(
                 "--optimizer",
                 "import reads the settings of Adam alone",
-                "give --optimizer adam",
+                "write the keys of its [train] by hand (docs/optimizers.md); --optimizer adam trains otherwise",
             ));
         }
         if flags.is_given("--optimizer") {
@@ -116,7 +116,7 @@ impl Translation<'_> {
         let (style, from) = (given.value, given.from);
         let least = flags.number("--min-lr", 0.0)?;
         // Version 2 mended the formulas, and has flags of its own for the warm-up.
-        let is_mended = flags.is_given("--micro-batch-size") || flags.is_given("--lr-warmup-samples");
+        let is_mended = flags.has("--micro-batch-size") || flags.has("--lr-warmup-samples");
         match style {
             // From there on the smallest rate is where the decay ends; before, it is a floor.
             "linear" | "cosine" if is_mended && least.value > 0.0 => {
@@ -328,9 +328,15 @@ impl Translation<'_> {
             sheet.note(NoteKind::Unused, "--finetune", why);
         }
         if flags.is_given("--deepspeed") || flags.is_given("--deepspeed-config") {
-            let what = flags.shown(self.first(&["--deepspeed-config", "--deepspeed"]).unwrap_or("--deepspeed"));
-            let why = "its file is not read here: `import deepspeed FILE --flags \"…\"` reads both";
-            sheet.note(NoteKind::Differs, what, why);
+            let given = ["--deepspeed", "--deepspeed-config"].into_iter().filter(|name| flags.is_given(name));
+            let what = given.map(|name| flags.shown(name)).collect::<Vec<_>>().join(", ");
+            match self.has_configuration {
+                true => sheet.note(NoteKind::Unused, what, "the recipe has the settings of the file that is read"),
+                false => {
+                    let why = "its file is not read here: `import deepspeed FILE --flags \"…\"` reads both";
+                    sheet.note(NoteKind::Differs, what, why);
+                }
+            }
         }
         Ok(())
     }
