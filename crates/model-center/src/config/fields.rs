@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::json::parse_object;
+use super::variants::not_available;
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -174,7 +175,7 @@ impl Fields {
             None => Err(self.wrong_type(name, &value, "a number")),
             Some(number) if number > MASKED => {
                 let reason = format!("{number} leaves something of masked positions, which are left out here");
-                Err(self.error(name, &reason, "set att_mask_value to -10000, or use a model that was made that way"))
+                Err(self.error(name, &reason, &not_available("att_mask_value = -10000 or less")))
             }
             number => Ok(number),
         }

@@ -185,6 +185,16 @@ impl ConfigOverrides {
             fields.set(types, json!(count));
         }
         let is_stated = feed_forward.hugging_face.iter().chain(feed_forward.model_center).any(|name| fields.has(name));
+        let head_size = C::DIALECT.dim_head;
+        if C::DIALECT.head_required
+            && !own_names
+            && self.hidden.is_some()
+            && !head_size.iter().chain(&["dim_head"]).any(|name| fields.has(name))
+        {
+            let reason = "`model.head_size` is missing: files of this family state it, and it has no safe default";
+            let fix = "set model.head_size, commonly model.hidden / model.heads";
+            return Err(Error::model(fields.place(), reason, fix));
+        }
         if let (Some(hidden), true, false) = (self.hidden, feed_forward.required, is_stated) {
             let size = json!(FEED_FORWARD.saturating_mul(hidden));
             replace(fields, (feed_forward, own_names), &size, "model.feed_forward")?;

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::variants::not_available;
 use super::{Fields, TextConfig};
 use crate::file::printable;
 use crate::layer::position::RotaryScaling;
@@ -10,6 +11,7 @@ use crate::{Error, Result};
 
 /// The longest text of a first training that is believed.
 const LONGEST: u64 = 1 << 28;
+const PARTS_OF_HEADS: &str = "rotary embeddings of parts of heads are not supported";
 
 /// Turns above which an angle is fast for YaRN, where a file is silent.
 const YARN_FAST: f64 = 32.0;
@@ -81,12 +83,8 @@ impl RotaryFields {
     pub fn take_whole_heads(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
         let share = fields.peek("partial_rotary_factor");
         if share.is_some_and(|share| share.as_f64() != Some(1.0)) {
-            let fix = "set partial_rotary_factor to 1, or use a model that was made that way";
-            return Err(fields.error(
-                "partial_rotary_factor",
-                "rotary embeddings of parts of heads are not supported",
-                fix,
-            ));
+            let fix = not_available("partial_rotary_factor = 1");
+            return Err(fields.error("partial_rotary_factor", PARTS_OF_HEADS, &fix));
         }
         if !text.dim_head.is_multiple_of(2) {
             let reason = format!("heads of {} elements cannot be rotated by pairs", text.dim_head);
@@ -199,9 +197,7 @@ impl Parameters<'_> {
         self.map.shift_remove("rope_theta");
         let kind = self.kind()?;
         if self.number("partial_rotary_factor")?.is_some_and(|share| share != 1.0) {
-            return Err(
-                self.error("rotary embeddings of parts of heads are not supported", "set partial_rotary_factor to 1")
-            );
+            return Err(self.error(PARTS_OF_HEADS, &not_available("partial_rotary_factor = 1")));
         }
         let original = self.number("original_max_position_embeddings")?;
         let trained = match original {
@@ -213,7 +209,8 @@ impl Parameters<'_> {
         };
         let scaling = match kind.as_str() {
             "default" if self.map.values().any(Value::is_object) => {
-                return Err(self.error("angles by kinds of layers are not supported", "give one set of parameters"));
+                let fix = not_available("one set of parameters");
+                return Err(self.error("angles by kinds of layers are not supported", &fix));
             }
             "default" => RotaryScaling::None,
             "linear" => RotaryScaling::Linear { factor: self.required("factor")? },

@@ -2,6 +2,7 @@
 
 use super::dialect::{Dialect, INNER, Names, OUTER, Spoken};
 use super::labels::ClassLabels;
+use super::variants::not_available;
 use super::{Fields, TextConfig, activations, rows};
 use crate::Result;
 use serde_json::Value;
@@ -26,7 +27,7 @@ impl Dialect {
         if let Some(between) = activations::take(fields, &names)? {
             if self.gated == Some(false) && between.gated {
                 let reason = format!("{} has no gates in its feed-forward layers", self.title);
-                return Err(fields.error("ffn_activate_fn", &reason, "give a function without a gate, such as gelu"));
+                return Err(fields.error("ffn_activate_fn", &reason, &not_available("a function without a gate")));
             }
             text.ffn_activate_fn = between.activation;
             text.ffn_gated = self.gated.unwrap_or(between.gated);

@@ -16,6 +16,12 @@ const FIXED: &[(&str, f32)] = &[
     ("norm_init_var", 1.0),
 ];
 
+/// What to do about a model whose function is not available here. Changing its file would make another function of the
+/// same weights, which no error proposes; `that` is what available models have.
+pub(super) fn not_available(that: &str) -> String {
+    format!("this model is not available here: use one that was trained with {that}")
+}
+
 impl Dialect {
     /// Errors for values of ModelCenter's fields that make it another architecture.
     pub(super) fn refuse_variants(&self, fields: &mut Fields) -> Result<()> {
@@ -96,6 +102,6 @@ impl Dialect {
     /// The error for a field that has one value in this family.
     pub fn unsupported(&self, fields: &Fields, name: &str, want: &str) -> Error {
         let reason = format!("{} is supported with {name} = {want} only", self.title);
-        fields.error(name, &reason, &format!("set {name} to {want}, or use a model that was made that way"))
+        fields.error(name, &reason, &not_available(&format!("{name} = {want}")))
     }
 }

@@ -36,7 +36,11 @@ impl RowConfig for MistralConfig {
         Self::DIALECT.refuse_raised(fields, &["attention_bias", "mlp_bias"])?;
         if fields.peek("layer_types").is_some() {
             let reason = "a Mistral has one window for all layers";
-            return Err(fields.error("layer_types", reason, "remove it, or use a model of another family"));
+            return Err(fields.error(
+                "layer_types",
+                reason,
+                "remove it if all layers have that window; else this model is not available here",
+            ));
         }
         Ok(config)
     }

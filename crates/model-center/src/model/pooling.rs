@@ -147,7 +147,8 @@ impl Pooling {
         }
         if encoder.keeps_end() {
             let reason = "longer texts lose their beginning (truncation_side), and training keeps it";
-            return Err(Error::model(place(), reason, "set truncation_side to \"right\" in tokenizer_config.json"));
+            let fix = "train a model that keeps it: with another setting longer texts have other embeddings";
+            return Err(Error::model(place(), reason, fix));
         }
         match encoder.plain() {
             Some((mode @ (PoolingMode::Mean | PoolingMode::First), normalizes)) => {

@@ -219,7 +219,8 @@ impl Sentences {
     }
 
     fn error(&self, reason: String) -> Error {
-        let fix = "build the corpus from documents of several sentences, with --split-lines";
+        let fix = "build the corpus from documents of several sentences, with --split-lines; one that was \
+                   converted from BERT's records has no sentences, and is built anew from the text";
         Error::data(self.file.prefix().display().to_string(), reason, fix)
     }
 }

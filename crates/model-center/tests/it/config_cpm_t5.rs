@@ -123,9 +123,14 @@ fn a_model_without_weights_has_the_sizes_it_is_given() {
     let encoder = attention + ffn + 2 * norm;
     let decoder = 2 * attention + ffn + 3 * norm;
     assert_eq!(model.parameters().count(), 3 * (encoder + decoder) + 2 * norm + (40 + 50) * 24);
-    let other = ConfigOverrides { positions: None, init_std: None, ..overrides };
+    let other = ConfigOverrides { positions: None, init_std: None, ..overrides.clone() };
     let error = opened(ConfigSource::of_family("t5", other)).err().unwrap();
     assert!(error.contains("model.hidden_bias") && error.contains("is not open"), "{error}");
+    // T5's files state the size of a head, whose key in a recipe is named instead of the field.
+    let silent = ConfigOverrides { positions: None, init_std: None, hidden_bias: None, head_size: None, ..overrides };
+    let error = opened(ConfigSource::of_family("t5", silent)).err().unwrap();
+    assert!(error.contains("set model.head_size, commonly model.hidden / model.heads"), "{error}");
+    assert!(!error.contains("d_kv"), "{error}");
 }
 
 #[test]

@@ -284,7 +284,10 @@ fn identifiers_of_model_center_find_the_hubs_models_and_its_own_cache() {
     assert!(text.contains("fetch -- EleutherAI/gpt-j-6b`"), "{text}");
     assert!(text.contains("models--EleutherAI--gpt-j-6B"), "the older spelling is looked for too: {text}");
     let text = caches.refused("cpm1-large", None);
-    assert!(!text.contains("fetch") && text.contains("model_center/cpm1-large"), "{text}");
+    // The hub has it not, and the program `fetch` knows the server that has.
+    assert!(text.contains("fetch -- cpm1-large`") && text.contains("model_center/cpm1-large"), "{text}");
+    let text = caches.refused("kv-plm", None);
+    assert!(!text.contains("fetch") && text.contains("put its config.json"), "{text}");
 
     caches.write("model_center/t5-v1_1-base/config.json", "{}");
     let text = caches.refused("t5-v1_1-base", None);

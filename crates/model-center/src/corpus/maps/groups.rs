@@ -23,7 +23,8 @@ const PIECE: u64 = 1 << 10;
 const LENGTHS: usize = 1 << 14;
 /// Document, first sentence, end of the sentences, target.
 const COLUMNS: u64 = 4;
-const NO_GROUPS: &str = "build the corpus with --split-lines from documents of one sentence a line";
+const NO_GROUPS: &str = "build the corpus with --split-lines from documents of one sentence a line; one that \
+     was converted from BERT's records has no sentences, and is built anew from the text";
 
 /// Which map is asked for.
 #[derive(Debug)]

@@ -60,6 +60,14 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("wenzhong-gpt2-3.5b", &["IDEA-CCNL/Wenzhong-GPT2-3.5B"]),
 ];
 
+/// Models that ModelCenter's server has and the hub has not; the program `fetch` asks that server for them.
+const ON_SERVER: [&str; 2] = ["cpm1-large", "cpm2-large"];
+
+/// Whether the program `fetch` finds the model on ModelCenter's server.
+pub(super) fn is_on_model_centers_server(name: &str) -> bool {
+    ON_SERVER.contains(&name)
+}
+
 /// The hub's names of ModelCenter's model `name`, the one to download first; `None` if it is not an identifier of
 /// ModelCenter's.
 pub fn hub_names(name: &str) -> Option<Vec<RepoId>> {

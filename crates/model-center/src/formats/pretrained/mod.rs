@@ -182,6 +182,9 @@ impl Search<'_> {
     fn way_to_get(&self, id: Option<&RepoId>, directory: &Path) -> String {
         match id {
             Some(id) => format!("{}, or give the path of the model's directory", self.way_to_fetch(id)),
+            None if aliases::is_on_model_centers_server(self.name) => {
+                advice::to_fetch(self.name, None, self.places.offline)
+            }
             None => format!("the hub has no such model: put its config.json and weights into {}", directory.display()),
         }
     }

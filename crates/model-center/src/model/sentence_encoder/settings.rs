@@ -182,7 +182,7 @@ fn pooling(directory: &Path, path: &str, encoder: &mut SentenceEncoder) -> Resul
         prompts(directory, encoder)?;
         if has_prompt(encoder) {
             let reason = "its embeddings leave out the tokens of prompts (include_prompt), which is not supported";
-            let fix = "remove the prompts from config_sentence_transformers.json, or use another model";
+            let fix = "this model is not available here: use one whose embeddings have the tokens of prompts";
             return Err(Error::model(fields.place().to_owned(), reason, fix));
         }
     }
