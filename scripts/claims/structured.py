@@ -7,6 +7,7 @@ match/all, checks that hold/all, and the median time of a token with a schema in
 packages of serve_env.sh on PYTHONPATH; runs in the environment of python_env.sh.
 """
 
+import http.client
 import json
 import os
 import re
@@ -170,7 +171,6 @@ def called(message):
 
 def clients(check, server):
     """openai's client: tools, values of models, the model by name, and a body in chunks."""
-    import httpx
     from openai import NotFoundError, OpenAI
     from pydantic import BaseModel
 
@@ -227,9 +227,11 @@ def clients(check, server):
         for at in range(0, len(body), 7):
             yield body[at:at + 7]
 
-    answer = httpx.post(f"{server.url}/v1/completions", content=chunks(), timeout=60)
-    check("a body in chunks is read", answer.request.headers["transfer-encoding"] == "chunked"
-          and answer.json()["usage"]["completion_tokens"] == 2)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+    headers = {"Transfer-Encoding": "chunked", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/completions", chunks(), headers, encode_chunked=True)
+    answer = json.load(connection.getresponse())
+    check("a body in chunks is read", answer["usage"]["completion_tokens"] == 2)
 
 
 def time_of_token(server, form, tokens=300):

@@ -46,6 +46,7 @@ fn text(template: &ChatTemplate, asked: &Value) -> Result<String, String> {
     let mut messages: Vec<ChatMessage> =
         serde_json::from_value(asked["messages"].clone()).map_err(|error| error.to_string())?;
     let goes_on = asked["continue_final_message"] == true;
+    let mut unfinished = String::new();
     if goes_on {
         let last = messages.last_mut().ok_or("there is no message")?;
         let content = match &mut last.content {
@@ -53,7 +54,10 @@ fn text(template: &ChatTemplate, asked: &Value) -> Result<String, String> {
             content => Some(content),
         };
         match content {
-            Some(Value::String(content)) => content.push_str(END),
+            Some(Value::String(content)) => {
+                unfinished = content.trim().to_owned();
+                content.push_str(END);
+            }
             _ => return Err("the last message has no text".into()),
         }
     }
@@ -67,6 +71,10 @@ fn text(template: &ChatTemplate, asked: &Value) -> Result<String, String> {
     let text = template.render_request(&request).map_err(|error| error.to_string())?;
     if !goes_on {
         return Ok(text);
+    }
+    // A template may delete parts of a message.
+    if !text.contains(&unfinished) {
+        return Err("the last message is not in the text".into());
     }
     let at = text.rfind(END.trim_end()).ok_or("the last message is not in the text")?;
     let before = &text[..at];

@@ -64,6 +64,7 @@ fn what_is_written_in_part_has_no_name_and_the_same_command_goes_on() {
     let texts: String =
         (0..400).map(|at| format!("the film number {at} was very good and {} of it bad\n", at % 7)).collect();
     fixture.write("texts.txt", &texts);
+    std::fs::create_dir(fixture.path("parts")).unwrap();
     let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/model-center/tests/golden/gguf/llama.gguf");
     let train = ["train", "texts.txt", "--out", "new", "--vocab-size", "300", "--kind", "word-piece"];
     let split = ["split", "texts.txt", "--split", "8,1,1", "--out", "parts"];
