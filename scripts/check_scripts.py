@@ -1,4 +1,4 @@
-"""Checks of unpack.py, prepare_sentences.py, words.py and the verdicts of claims/*.py.
+"""Checks of unpack.py, prepare_sentences.py, to_tracker.py, words.py and the verdicts of claims/*.py.
 
 Run by check_scripts.sh; standard library only.
 """
@@ -35,6 +35,8 @@ import speed_decode  # noqa: E402
 import speed_llama_cpp  # noqa: E402
 import speed_offload  # noqa: E402
 import speed_peers  # noqa: E402
+import to_tracker  # noqa: E402
+import trackers  # noqa: E402
 import unpack  # noqa: E402
 import words  # noqa: E402
 
@@ -572,6 +574,57 @@ class Words(InScratch):
         (self.dir / "run").unlink()
         (self.dir / "a.rs").write_text("// A directory.\n")
         self.assertEqual(call(words.main, [self.dir]), (0, "0 findings\n"))
+
+
+@unittest.skipIf(sys.version_info < (3, 11), "tomllib came with Python 3.11")
+class Trackers(InScratch):
+    START = '{"kind":"start","time":{"unix_seconds":100.0,"threads":1}}\n'
+
+    def copied(self, metrics, recipe='[run]\nname = "n"\n[train]\nlr = 0.5\n'):
+        """What a tracker is given of a run: status, and the Run."""
+        (self.dir / "metrics.jsonl").write_text(self.START + metrics)
+        (self.dir / "recipe.toml").write_text(recipe)
+        given = []
+        tracker = mock.patch.dict(to_tracker.TRACKERS, {"aim": lambda run, *_: given.append(run)})
+        with tracker:
+            status, _ = call(to_tracker.main, ["aim", self.dir, "--project", "p"])
+        return status, given
+
+    def test_a_step_is_a_row_with_contexts_and_times(self):
+        status, (run,) = self.copied(
+            '{"kind":"step","step":2,"loss":"NaN","flag":true,"list":[1],"batch":"1f","time":{"seconds":3.5}}\n'
+            '{"kind":"test","step":1,"metrics":{"f1":"-Infinity"},"time":{"seconds":5.0}}\n'
+            '{"kind":"eval","step":2,"metrics":{"f1":0.25},"best":true,"time":{"seconds":4.0}}\n{"kind":"ev')
+        self.assertEqual((status, run.name, run.tags, run.settings["train"]), (0, "n", [], {"lr": 0.5}))
+        (first, at_first, tested), (second, at_second, trained) = run.rows
+        self.assertEqual((first, at_first, second, at_second), (1, 105.0, 2, 103.5))
+        self.assertEqual(tested, {"test/f1": float("-inf"), "test/seconds": 5.0})
+        self.assertTrue(trained.pop("train/loss") != trained.get("train/loss"))
+        self.assertEqual(trained, {"train/flag": 1.0, "time/seconds": 3.5, "validation/f1": 0.25,
+                                   "validation/seconds": 4.0})
+
+    def test_what_a_resume_overtook_is_left_out(self):
+        step = '{{"kind":"step","step":{},"loss":{}}}\n'
+        _, (run,) = self.copied(step.format(1, 1) + step.format(2, 2) + step.format(3, 3) + '{"kind":"st\n'
+                                '{"kind":"resume","step":1,"time":{"unix_seconds":200.0}}\n' + step.format(2, 4))
+        self.assertEqual(run.rows, [(1, 100.0, {"train/loss": 1.0}), (2, 200.0, {"train/loss": 4.0})])
+        self.assertEqual(dict(to_tracker.flat({"a": {"b": {"c": 1}}, "d": 2})), {"a.b.c": 1, "d": 2})
+
+    def test_a_run_without_scalars_is_refused(self):
+        status, given = self.copied("")
+        self.assertIn("it has no scalars yet", status)
+        self.assertEqual(given, [])
+
+    def test_scalars_are_compared_bit_for_bit(self):
+        nan = float("nan")
+        same = lambda found, **form: trackers.same({("a", 1): 0.1, ("a", 2): nan}, found, **form)
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertTrue(same({("a", 1): [0.1], ("a", 2): [nan]}))
+            self.assertTrue(same({("a", 1): [0.10000000149011612], ("a", 2): [nan]}, f32=True))
+            for wrong in ({("a", 1): [0.10000000149011612], ("a", 2): [nan]}, {("a", 1): [0.1], ("a", 2): [1.0]},
+                          {("a", 1): [0.1, 0.1], ("a", 2): [nan]}, {("a", 1): [0.1]},
+                          {("a", 1): [0.1], ("a", 2): [nan], ("a", 3): [0.0]}):
+                self.assertFalse(same(wrong), wrong)
 
 
 class Size(unittest.TestCase):
