@@ -66,7 +66,6 @@ mod golden_marian;
 mod golden_megatron_bert;
 mod golden_mistral;
 mod golden_opt;
-mod golden_optimizers;
 mod golden_qwen2;
 mod golden_qwen3;
 mod golden_roberta;
@@ -91,6 +90,7 @@ mod memory_saving;
 mod metrics;
 mod model_center;
 mod multi_label;
+mod optimizers_of_models;
 mod packed_decoding;
 #[cfg(feature = "parquet")]
 mod parquet_files;
