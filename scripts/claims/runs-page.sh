@@ -15,9 +15,7 @@ build finetune runs
 browser="$("$root/scripts/browser_env.sh")"
 quickstart_data
 scratch
-recipe=("$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" --set "model.path=$cache/assets/minilm"
-    --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" --set data.eval_limit=200
-    --set "eval.every=20 steps" --set log.every=1 --set train.batch_size=16)
+quickstart_recipe --set data.eval_limit=200 --set "eval.every=20 steps" --set log.every=1 --set train.batch_size=16
 figure="$(NODE_PATH="$browser/node_modules" CHROMIUM="$(command -v chromium)" PICTURES="$pictures" python3 \
     "$root/scripts/claims/runs_page.py" "$scratch" "$bin/runs" "${recipe[@]}")"
 IFS=, read -r checks load _ <<<"$figure"

@@ -10,9 +10,6 @@ build finetune runs
 python="$("$root/scripts/trackers_env.sh")"
 quickstart_data
 scratch
-recipe=("$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" --set "model.path=$cache/assets/minilm"
-    --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" --set data.eval_limit=64
-    --set train.steps=40 --set "eval.every=10 steps" --set log.every=1 --set "checkpoint.every=10 steps"
-    --set "run.name=first try" --set 'run.tags=["a", "b"]' --set "output.dir=$scratch/runs/first")
+quickstart_of_steps --set "run.name=first try" --set 'run.tags=["a", "b"]' --set "output.dir=$scratch/runs/first"
 figure="$("$python" "$root/scripts/claims/trackers.py" "$scratch" "$bin/runs" "${recipe[@]}")"
 if [ "${figure%/*}" = "${figure#*/}" ]; then verdict "$figure" ok; else verdict "$figure" short; fi

@@ -150,14 +150,25 @@ quickstart_data() {
     python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
 }
 
+# quickstart_recipe ARGUMENTS...: sets `recipe` to the command that trains the quickstart's recipe on that data, changed
+# by the arguments.
+quickstart_recipe() {
+    recipe=("$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" --set "model.path=$cache/assets/minilm"
+        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" "$@")
+}
+
+# quickstart_of_steps ARGUMENTS...: the same for a short run with a record and a checkpoint of every few steps.
+quickstart_of_steps() {
+    quickstart_recipe --set data.eval_limit=64 --set train.steps=40 --set "eval.every=10 steps" --set log.every=1 \
+        --set "checkpoint.every=10 steps" "$@"
+}
+
 # quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a directory;
 # started by the command in `launcher`, if there is one.
 launcher=()
 quickstart_train() {
     local dir="$1"
     shift
-    ${launcher[@]+"${launcher[@]}"} "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
-        --set "model.path=$cache/assets/minilm" \
-        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" \
-        --set "output.dir=$dir" "$@" >&2
+    quickstart_recipe --set "output.dir=$dir" "$@"
+    ${launcher[@]+"${launcher[@]}"} "${recipe[@]}" >&2
 }

@@ -9,12 +9,11 @@ A case is the source and the text, or null where transformers refuses. The lists
 of Python's types, for a test that each is known to the program.
 """
 
-import argparse
 import json
-import sys
-from importlib.metadata import version
+import random
 from pathlib import Path
 
+import text_golden
 from transformers.utils import chat_template_utils
 
 PINNED = {"transformers": "5.23.0", "jinja2": "3.1.6"}
@@ -1019,6 +1018,8 @@ def sources():
 
 def rendered(source):
     """The text, or None where transformers refuses the template or stops at it."""
+    # What is random is the same in every file that is made.
+    random.seed(0)
     try:
         text = chat_template_utils._compile_jinja_template(source).render(**CONTEXT)
         text.encode("utf-8")
@@ -1041,23 +1042,12 @@ def names():
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    for package, pinned in PINNED.items():
-        if version(package) != pinned:
-            sys.exit(f"{package} {version(package)} is installed, golden data is of {pinned}")
+def text():
     refused = {source if source.startswith("{%") else f"{{{{ {source} }}}}" for source in NOT_SUPPORTED}
     cases = [[source, rendered(source), *(["not supported"] if source in refused else [])] for source in sources()]
     made = {"context": CONTEXT, "names": names(), "cases": cases}
-    text = json.dumps(made, ensure_ascii=False, indent=None, separators=(",", ": ")).replace('],["', '],\n["') + "\n"
-    if arguments.check:
-        if OUT.read_text(encoding="utf-8") != text:
-            sys.exit(f"{OUT} is not what is made now")
-    else:
-        OUT.write_text(text, encoding="utf-8")
+    return json.dumps(made, ensure_ascii=False, indent=None, separators=(",", ": ")).replace('],["', '],\n["') + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    text_golden.main(__doc__, PINNED, OUT, text)

@@ -7,14 +7,12 @@
 The arguments of every tokenizer class that AutoTokenizer can find, and the keys that the base classes look up.
 """
 
-import argparse
 import inspect
 import json
 import re
-import sys
-from importlib.metadata import version
 from pathlib import Path
 
+import text_golden
 from transformers import tokenization_python, tokenization_utils_base, tokenization_utils_tokenizers
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
@@ -54,20 +52,5 @@ def fields():
     return sorted(names)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    for package, pinned in PINNED.items():
-        if version(package) != pinned:
-            sys.exit(f"{package} {version(package)} is installed, golden data is of {pinned}")
-    text = json.dumps(fields(), indent=0) + "\n"
-    if arguments.check:
-        if OUT.read_text(encoding="utf-8") != text:
-            sys.exit(f"{OUT} is not what is made now")
-    else:
-        OUT.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    text_golden.main(__doc__, PINNED, OUT, lambda: json.dumps(fields(), indent=0) + "\n")

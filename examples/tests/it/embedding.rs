@@ -79,6 +79,10 @@ fn a_model_that_pools_its_first_token_is_trained_and_exported_so() {
         let [ours, exported] = ["first/model", "exported"].map(|dir| fixture.bytes(&format!("{dir}/{name}")));
         assert_eq!(ours, exported, "{name}");
     }
+    // The model's embeddings are of the beginning of longer texts.
+    Pooling { max_length: Some(3), ..pooling }.write(&fixture.path("model"), HIDDEN).unwrap();
+    let error = fixture.finetune(&["--dry-run", "--set", "output.dir=short"]).refused();
+    assert!(error.contains("set data.max_length = 3: max_seq_length"), "{error}");
     Pooling { mode: PoolingMode::Max, ..pooling }.write(&fixture.path("model"), HIDDEN).unwrap();
     let error = fixture.finetune(&["--set", "output.dir=largest"]).refused();
     assert!(error.contains("it asks for max, which is not trained"), "{error}");

@@ -166,10 +166,10 @@ pub fn tokenizer_directory<'a>(adapter: Option<&'a Adapter>, model: &'a Path) ->
 /// # Errors
 /// A template that cannot be read, a name that no template has.
 pub fn chat_template(adapter: Option<&Adapter>, model: &Path, name: Option<&str>) -> Result<Option<ChatTemplate>> {
-    match adapter {
-        Some(Adapter::Saved(directory)) if ChatTemplate::from_directory(directory)?.is_some() => {
-            ChatTemplate::named(directory, name)
-        }
-        _ => ChatTemplate::named(model, name),
+    if let Some(Adapter::Saved(directory)) = adapter
+        && let Some(template) = ChatTemplate::named_if_any(directory, name)?
+    {
+        return Ok(Some(template));
     }
+    ChatTemplate::named(model, name)
 }

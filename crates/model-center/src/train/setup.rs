@@ -151,13 +151,11 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
     let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
-    let longest = match &samples.train {
-        RunData::Records(records) => (0..records.len()).map(|sample| records.length(sample)).max().unwrap_or(0),
-        RunData::Pretraining { .. } => 0,
-    };
-    if let Some(most) = pooling.and_then(|pooling| pooling.max_length).filter(|most| *most < longest) {
+    if let (Some(most), RunData::Records(records)) = (pooling.and_then(|pooling| pooling.max_length), &samples.train)
+        && let Some(long) = (0..records.len()).map(|sample| records.length(sample)).find(|length| *length > most)
+    {
         let place = resolved.place("data.max_length");
-        let reason = format!("there is a text of {longest} tokens, and the model's embeddings are of {most} at most");
+        let reason = format!("there is a text of {long} tokens, and the model's embeddings are of {most} at most");
         let fix = format!("set data.max_length = {most}: max_seq_length in its directory truncates texts there");
         return Err(Error::recipe(place, reason, fix));
     }

@@ -111,12 +111,17 @@ pub(super) fn account(record: &Record<'_>, used: &[&str], is_strict: bool, unuse
         if let Some((_, reason, fix)) = REFUSED.iter().find(|(names, ..)| is_strict && names.contains(&name)) {
             return Err(record.error(name, format!("{name:?} changes what is learned: {reason}"), *fix));
         }
-        let mut unused = unused.borrow_mut();
-        if unused.len() < REPORTED && !unused.contains(name) {
-            unused.insert(printable(name, 60));
-        }
+        note(unused, name);
     }
     Ok(())
+}
+
+/// Notes the name of something without effect, as long as a report has room for it.
+pub(super) fn note(unused: &Unused, name: &str) {
+    let mut unused = unused.borrow_mut();
+    if unused.len() < REPORTED && !unused.contains(name) {
+        unused.insert(printable(name, 60));
+    }
 }
 
 /// Whether a column has no value, or the weight that every sample has.

@@ -4,7 +4,6 @@
 //! JSON columns of some writers have it.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
@@ -23,8 +22,6 @@ pub(crate) const TURN_MARKS: [&str; 4] = ["weight", "train", "training", "loss"]
 const PARTIAL: [&str; 3] = ["train_detail", "training_detail", "loss_scale"];
 /// Other names under which data state whether a turn is learned.
 const OTHER_MARKS: [&str; 7] = ["mask", "masked", "loss_mask", "trainable", "learn", "train_on_turn", "train_on_input"];
-/// Fields of messages that have a part in every form of conversations.
-const OF_EVERY_FORM: [&str; 5] = ["role", "content", "from", "value", "name"];
 /// Fields that are a message's content where it has no text.
 const CONTENT: [&str; 5] = ["tool_calls", "function_call", "reasoning_content", "thinking", "reasoning"];
 /// Roles of ShareGPT that stand for a message of another form, which no template has.
@@ -190,15 +187,10 @@ fn refuse_marks(fields: &Map<String, Value>) -> Result<(), Wrong> {
     }
 }
 
-/// The names of the fields of a list of messages that a chat template may read or not.
-pub(super) fn further_fields(record: &Record<'_>, column: &str) -> BTreeSet<String> {
-    let items = list_of(record, column).unwrap_or_default();
-    let is_further = |(name, value): &(&String, &Value)| {
-        let is_known = OF_EVERY_FORM.contains(&name.as_str()) || TURN_MARKS.contains(&name.as_str());
-        !is_known && !is_nothing(value)
-    };
-    let fields = items.iter().filter_map(Value::as_object).flatten();
-    fields.filter(is_further).map(|(name, _)| name.clone()).collect()
+/// The names of a message's fields that a chat template may read or not.
+pub(super) fn further_fields(message: &ChatMessage) -> impl Iterator<Item = &str> {
+    let is_further = |(name, value): &(&String, &Value)| *name != "name" && !is_nothing(value);
+    message.more.iter().filter(is_further).map(|(name, _)| name.as_str())
 }
 
 fn refuse_media(content: Option<&Value>) -> Result<(), Wrong> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::class::{ClassSource, SampleSink};
 use super::files::record_files;
-use super::keys::{Unused, account, filled, tools};
+use super::keys::{Unused, account, filled, note, tools};
 use super::messages::{ASSISTANT, Turn, further_fields, is_list, messages};
 use super::sample::Sample;
 use super::{judged, preference, texts};
@@ -219,20 +219,29 @@ pub(super) fn sample(record: &Record<'_>, form: RecordForm, reading: &RecordRead
     let second = second.unwrap_or_default();
     let used = used(record, form, [&first, &second], reading);
     account(record, &used, form != RecordForm::Text, reading.unused)?;
-    for column in used.iter().filter(|column| **column != "tools") {
-        let fields = further_fields(record, column);
-        reading.unused.borrow_mut().extend(fields.into_iter().map(|name| format!("{OF_MESSAGES}{name}")));
-    }
+    let sample = of_form(record, form, (&first, &second), reading)?;
+    sample.each_message(&mut |message| {
+        further_fields(message).for_each(|name| note(reading.unused, &format!("{OF_MESSAGES}{name}")));
+    });
+    Ok(sample)
+}
+
+fn of_form(
+    record: &Record<'_>,
+    form: RecordForm,
+    (first, second): (&str, &str),
+    reading: &RecordReading<'_>,
+) -> Result<Sample> {
     match form {
         RecordForm::Messages | RecordForm::ShareGpt => {
-            let turns = with_system(messages(record, &first)?, record, reading.columns)?;
-            chat(record, &first, turns, 0)
+            let turns = with_system(messages(record, first)?, record, reading.columns)?;
+            chat(record, first, turns, 0)
         }
-        RecordForm::Text => Ok(Sample::Text(filled(record, &first)?.to_owned())),
-        RecordForm::Preference => preference::sample(record, (&first, &second), reading),
-        RecordForm::Judged => judged::sample(record, (&first, &second), reading),
+        RecordForm::Text => Ok(Sample::Text(filled(record, first)?.to_owned())),
+        RecordForm::Preference => preference::sample(record, (first, second), reading),
+        RecordForm::Judged => judged::sample(record, (first, second), reading),
         RecordForm::Alpaca | RecordForm::PromptCompletion | RecordForm::InputOutput => {
-            completed(record, form, (&first, &second), reading)
+            completed(record, form, (first, second), reading)
         }
     }
 }

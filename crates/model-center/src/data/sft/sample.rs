@@ -52,6 +52,20 @@ pub enum Sample {
 }
 
 impl Sample {
+    /// Passes every message of the record that the sample was read from.
+    pub(super) fn each_message(&self, take: &mut dyn FnMut(&ChatMessage)) {
+        match self {
+            Sample::Chat { messages, .. } => messages.iter().for_each(take),
+            Sample::Pair { before, .. } => before.iter().for_each(take),
+            Sample::Text(_) => {}
+            Sample::Judged { own, .. } => own.each_message(take),
+            Sample::Preference { chosen, rejected } => {
+                chosen.each_message(take);
+                rejected.each_message(take);
+            }
+        }
+    }
+
     /// An input and its output.
     pub fn pair(input: impl Into<String>, output: impl Into<String>) -> Sample {
         Sample::Pair { input: input.into(), output: output.into(), before: Vec::new(), tools: None }

@@ -80,14 +80,22 @@ impl ChatTemplate {
     /// [`Error::Model`] for a name that the directory has no template of, or a directory without templates.
     pub fn named(directory: impl AsRef<Path>, name: Option<&str>) -> Result<Option<ChatTemplate>> {
         let directory = directory.as_ref();
-        let found = ChatTemplate::from_directory(directory)?;
-        let Some(name) = name else { return Ok(found) };
-        let Some(mut template) = found else {
-            let reason = format!("a chat template named {name:?} is asked for, and the model has none");
-            return Err(Error::model(directory.display().to_string(), reason, "leave the name out"));
-        };
-        template.chosen = Some(name.to_owned());
-        template.choose(&ChatRequest::new(&[]))?;
+        match (ChatTemplate::named_if_any(directory, name)?, name) {
+            (None, Some(name)) => {
+                let reason = format!("a chat template named {name:?} is asked for, and the model has none");
+                Err(Error::model(directory.display().to_string(), reason, "leave the name out"))
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// The same, which is `None` of a directory without templates whatever the name.
+    pub(crate) fn named_if_any(directory: &Path, name: Option<&str>) -> Result<Option<ChatTemplate>> {
+        let Some(mut template) = ChatTemplate::from_directory(directory)? else { return Ok(None) };
+        if name.is_some() {
+            template.chosen = name.map(str::to_owned);
+            template.choose(&ChatRequest::new(&[]))?;
+        }
         Ok(Some(template))
     }
 

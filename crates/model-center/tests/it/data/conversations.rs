@@ -236,6 +236,16 @@ fn every_key_of_a_record_is_used_known_or_refused() {
     let known =
         chat(json!({"id": 7, "source": "x", "weight": 1, "images": [], "system": "", "score": 3, "prompt": "a"}));
     assert_eq!(read(&known.to_string(), SAME).unwrap().report().unused_columns, ["prompt", "score"]);
+    // Fields of messages, but for those that the template reads.
+    let own = json!({"messages": [{"role": "user", "content": "a", "name": "n", "mood": "good", "seen": null},
+        {"role": "assistant", "content": "b", "stars": 5}]});
+    assert_eq!(read(&own.to_string(), SAME).unwrap().report().unused_columns, ["messages: mood", "messages: stars"]);
+    // A report has room for some names.
+    let fields: String = (0..200).map(|at| format!(", \"field{at}\": 1")).collect();
+    let many = format!(
+        r#"{{"messages": [{{"role": "user", "content": "a"{fields}}}, {{"role": "assistant", "content": "b"}}]}}"#
+    );
+    assert_eq!(read(&many, SAME).unwrap().report().unused_columns.len(), 20);
     for (more, reason) in [
         (json!({"images": ["a.png"]}), "\"images\" changes what is learned: it has images"),
         (json!({"weight": 2.0}), "\"weight\" changes what is learned: it weighs the sample"),

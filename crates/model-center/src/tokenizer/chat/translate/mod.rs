@@ -45,9 +45,12 @@ pub(super) fn with_plain_lines(template: &str) -> String {
 /// # Errors
 /// [`Error::Model`] with the line of the tag that is not Jinja.
 pub(super) fn translate(place: &str, template: &str) -> Result<Translated> {
-    // A macro may call one that is defined after it.
-    let mut first = Writer::default();
+    let mut first = Writer { out: String::with_capacity(template.len()), ..Writer::default() };
     write(place, template, &mut first)?;
+    if first.defaults.is_empty() {
+        return Ok(Translated { text: first.out, is_marked: first.is_marked });
+    }
+    // A macro may call one that is defined after it.
     let out = String::with_capacity(first.out.len());
     let mut writer = Writer { out, defaults: first.defaults, ..Writer::default() };
     write(place, template, &mut writer)?;
