@@ -62,6 +62,7 @@ pub mod layer;
 pub mod metrics;
 pub mod model;
 pub mod plan;
+pub mod predict;
 pub mod preference;
 pub mod prelude;
 pub mod pretraining;

@@ -32,6 +32,7 @@ mod objectives;
 mod packing;
 mod pipeline;
 mod plan;
+mod predict;
 mod preference;
 mod pretrain;
 mod pretrain_files;

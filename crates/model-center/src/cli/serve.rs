@@ -6,9 +6,10 @@ use crate::cli::opened::{self, Form, ModelSource, Stored};
 use crate::cli::{device, program, terminal};
 use crate::file::printable;
 use crate::generate::{GenerationConfig, GenerationSetup};
-use crate::model::{OpenOptions, OpenedModel, Registry, SentenceEncoder, TextHead};
+use crate::model::{OpenOptions, OpenedModel, Registry, TextHead};
+use crate::predict::{PredictOptions, PredictionKind, Predictor};
 use crate::run::{ExitStatus, StopFlag, listen};
-use crate::serve::{ModelServer, ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions, ToolForm};
+use crate::serve::{ModelServer, ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServerOptions, ToolForm};
 use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
 use bmtrain_core::wrap::Counting;
@@ -22,8 +23,9 @@ use std::time::Duration;
 
 /// Serve a model in the form of OpenAI's API.
 ///
-/// A decoder answers /v1/completions and /v1/chat/completions, an encoder /v1/embeddings; / is a page to chat with the
-/// model, /metrics counts. Requests share passes of the model: those that come join between two tokens.
+/// A decoder answers /v1/completions and /v1/chat/completions, a fine-tuned classifier of texts or words, and a model that
+/// answers questions, /v1/predict and /classify, an encoder /v1/embeddings; / is a page to chat with the model, /metrics
+/// counts. Requests share passes of the model: those that come join between two tokens.
 ///
 /// SIGINT and SIGTERM refuse new requests, let running ones end (--grace) and end the program with 0; a second SIGINT
 /// ends it at once, with 130. Other exit codes: 2 for a wrong command line or an address in use, 3 for a model that
@@ -39,7 +41,7 @@ pub struct Options {
     /// Which files of the model, and its adapter.
     #[command(flatten)]
     pub source: ModelSource,
-    /// Serve embeddings of a model that could generate texts, too; an encoder does so by itself.
+    /// Serve embeddings of a model that could generate texts or predict; an encoder does so by itself.
     #[arg(long)]
     pub embeddings: bool,
     /// Name of the model's chat template, of several with names; by default `default`.
@@ -154,10 +156,10 @@ impl Options {
         })
     }
 
-    fn open_options(&self, (head, adapter): (TextHead, Option<&Adapter>), device: &Device) -> OpenOptions {
+    fn open_options(&self, (head, adapter): (Option<TextHead>, Option<&Adapter>), device: &Device) -> OpenOptions {
         let open = GenerationSetup::open_options(device);
         OpenOptions {
-            head: Some(head),
+            head,
             adapter: adapter.cloned(),
             family: self.source.family.clone(),
             leave: self.source.leave.clone(),
@@ -191,7 +193,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let device = Device::new(opened.backend);
     let open = options.open_options((head, adapter.as_ref()), &device);
     let model = match head {
-        TextHead::CausalLm => GenerationSetup::open_model(&directory, registry, &open)?.model,
+        Some(TextHead::CausalLm) => GenerationSetup::open_model(&directory, registry, &open)?.model,
         _ => registry.open(&directory, &open)?.model,
     };
     let name = served.name.clone();
@@ -211,8 +213,8 @@ fn prepare(
     options: &Options,
     (directory, adapter): (&Path, Option<&Adapter>),
     registry: Registry<'static>,
-) -> Result<(ServedModel, TextHead)> {
-    let check = |head: TextHead| -> Result<OpenedModel> {
+) -> Result<(ServedModel, Option<TextHead>)> {
+    let check = |head: Option<TextHead>| -> Result<OpenedModel> {
         let device = Device::new(Arc::new(Counting::new(1 << 20)));
         let open = OpenOptions { only_check: true, ..options.open_options((head, adapter), &device) };
         registry.open(directory, &open)
@@ -223,12 +225,23 @@ fn prepare(
         Path::new(&options.model).file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into())
     });
     let created = ServedModel::time_of(directory);
+    let predicts = |opened: &OpenedModel| {
+        use TextHead::{Classification, QuestionAnswering, TokenClassification};
+        let head = opened.model.info().head;
+        opened.initialized.is_empty()
+            && matches!(head, Classification { .. } | TokenClassification { .. } | QuestionAnswering)
+    };
+    // The directory's own head, if it is one that predicts.
+    if let Some(opened) = (!options.embeddings).then(|| check(None).ok()).flatten().filter(predicts) {
+        note(&opened)?;
+        return Ok((ServedModel { name, created, kind: predictor((directory, adapter), &opened)? }, None));
+    }
     let generates = match options.embeddings {
         true => None,
-        false => match check(TextHead::CausalLm) {
+        false => match check(Some(TextHead::CausalLm)) {
             Ok(opened) => Some(opened),
             // An encoder has no head for the next token; a decoder's error is returned.
-            Err(error @ (Error::Argument { .. } | Error::Recipe { .. })) => match check(TextHead::None) {
+            Err(error @ (Error::Argument { .. } | Error::Recipe { .. })) => match check(Some(TextHead::None)) {
                 Ok(opened) if opened.model.packed_decoding().is_err() => None,
                 _ => return Err(error),
             },
@@ -250,14 +263,19 @@ fn prepare(
         setup.open_chat_template(options.chat_template.as_deref())?;
         let config = GenerationConfig::from_directory(directory, info.vocab_size)?;
         let kind = ServedKind::Decoder(Box::new(ServedDecoder { setup, config, tool_form: options.tool_form }));
-        return Ok((ServedModel { name, created, kind }, TextHead::CausalLm));
+        return Ok((ServedModel { name, created, kind }, Some(TextHead::CausalLm)));
     }
-    let opened = check(TextHead::None)?;
+    let opened = check(Some(TextHead::None))?;
     note(&opened)?;
-    let tokenizer = AutoTokenizer::open(tokenizer_directory(adapter, directory)?)?;
-    let vocab_size = opened.model.info().vocab_size;
-    tokenizer.require_rows(vocab_size)?;
-    let sentences = SentenceEncoder::from_directory(directory)?.within(opened.model.info().max_length);
-    let kind = ServedKind::Encoder(ServedEncoder { tokenizer, sentences, vocab_size });
-    Ok((ServedModel { name, created, kind }, TextHead::None))
+    Ok((ServedModel { name, created, kind: predictor((directory, adapter), &opened)? }, Some(TextHead::None)))
+}
+
+/// A model that predicts or embeds.
+fn predictor((directory, adapter): (&Path, Option<&Adapter>), opened: &OpenedModel) -> Result<ServedKind> {
+    let info = opened.model.info();
+    let texts = tokenizer_directory(adapter, directory)?;
+    let kind = PredictionKind::of(info, directory)?;
+    let predictor = Predictor::new((kind, info), AutoTokenizer::open(texts)?, PredictOptions::default())?;
+    let predictor = predictor.with_chat_template(texts)?;
+    Ok(ServedKind::Predictor(Box::new(ServedPredictor { predictor, vocab_size: info.vocab_size })))
 }

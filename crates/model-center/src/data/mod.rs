@@ -26,28 +26,33 @@ pub use answers::{Verbalizer, VerbalizerPosition};
 pub use batch::{Batch, Labels, VerbalizerBatch};
 pub use bmtrain_dist::order::Permutation;
 pub use dataset::{Dataset, LabelSpace, ReadReport, RowRef};
+pub(crate) use io::delimited::csv_field;
 pub use io::flaws::OnBadRecord;
 pub use io::record::{Format, Record, Scalar};
 pub use io::texts::{TextSource, read_texts};
 pub use loader::{Loader, LoaderOptions, Order, Position};
 pub use mixture::Mixture;
+pub(crate) use read::padding;
 pub use read::{ReadOptions, TooLong};
 pub use sft::{
     ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, Sample,
     SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
 };
 pub(crate) use sft::{SampleLength, TURN_MARKS, each_record};
+pub(crate) use task::columns::LabelReader;
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::embedding::{EmbeddingTask, RETRIEVAL_METRICS};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
 pub use task::multi_label::{LabelColumns, MULTI_LABEL_METRICS, MultiLabelTask};
 pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
 pub use task::published::PublishedTask;
-pub(crate) use task::spans::SpanWindows;
+pub(crate) use task::spans::{QuestionRows, SpanWindows, windows};
 pub use task::spans::{SPAN_METRICS, SpanTask, SpanWindow};
+pub(crate) use task::squad::read_squad;
 pub use task::squad::{SQUAD_METRICS, Squad};
 pub use task::superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
 pub use task::tags::{TAG_METRICS, TagTask};
+pub(crate) use task::tags::{WordTokenizer, next_sentence};
 pub use task::template::{Template, TemplateTask};
 
 /// The label of tokens without a loss, as in `transformers`.

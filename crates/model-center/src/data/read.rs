@@ -512,7 +512,7 @@ impl<'a> Builder<'a> {
 }
 
 /// The id that fills rows. Decoder vocabularies without a padding token get any: the mask hides it.
-pub(super) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
+pub(crate) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
     let special = tokenizer.special_ids();
     special.pad.or(special.eos).unwrap_or(0)
 }

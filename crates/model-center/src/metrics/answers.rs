@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::OrderedSum;
+use super::{Metric, OrderedSum};
 
 /// Words that a comparison ignores.
 const ARTICLES: [&str; 3] = ["a", "an", "the"];
@@ -105,5 +105,14 @@ impl AnswerScores {
     /// Mean of the F1 of the samples' texts; 0 without any.
     pub fn token_f1(&self) -> f64 {
         self.f1.mean()
+    }
+
+    /// The value of a metric that compares texts.
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        match metric {
+            Metric::ExactMatch => Some(self.exact_match()),
+            Metric::TokenF1 => Some(self.token_f1()),
+            _ => None,
+        }
     }
 }

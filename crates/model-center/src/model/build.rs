@@ -115,6 +115,8 @@ fn info(spec: &Spec, head: Head) -> ModelInfo {
         vocab_size: spec.vocab_size,
         max_length: spec.max_length,
         hidden_size: spec.embedding_size,
+        head: head.requested(),
+        problem: spec.problem_type,
         label_names: if has_labels { spec.label_names.clone() } else { Vec::new() },
         has_token_types: spec.stacks.iter().any(|stack| stack.type_size.is_some()),
         generates_targets: is_encoder_decoder && !is_classifier,

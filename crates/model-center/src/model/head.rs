@@ -6,7 +6,7 @@
 use super::batch::DeviceBatch;
 use super::labels::Targets;
 use super::lm_head::LmHead;
-use super::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS};
+use super::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS, TextHead};
 use crate::formats::Alias;
 use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;
@@ -62,6 +62,20 @@ impl Head {
     /// Whether it has next-sentence prediction.
     pub fn has_sentences(self) -> bool {
         matches!(self, Head::NextSentence | Head::Pretraining)
+    }
+
+    /// The head by which callers ask for it.
+    pub fn requested(self) -> TextHead {
+        match self {
+            Head::None => TextHead::None,
+            Head::Classifier { outputs } => TextHead::Classification { outputs },
+            Head::TokenClassifier { outputs } => TextHead::TokenClassification { outputs },
+            Head::Span => TextHead::QuestionAnswering,
+            Head::MaskedLm => TextHead::MaskedLm,
+            Head::NextSentence => TextHead::NextSentence,
+            Head::Pretraining => TextHead::Pretraining,
+            Head::CausalLm { .. } => TextHead::CausalLm,
+        }
     }
 
     /// The alias for a tied language-modelling head's matrix in Hugging Face's checkpoints, which may hold the token

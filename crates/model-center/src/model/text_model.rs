@@ -3,6 +3,7 @@
 //!
 //! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
 
+use crate::config::ProblemType;
 use crate::data::{Batch, VerbalizerPosition};
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::Result;
@@ -21,9 +22,10 @@ use std::borrow::Cow;
 use std::path::Path;
 
 /// The head that a caller requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TextHead {
     /// Hidden states only.
+    #[default]
     None,
     /// Classes, choices or a value, from the outputs of each sequence.
     Classification {
@@ -126,6 +128,10 @@ pub struct ModelInfo {
     pub max_length: usize,
     /// Elements of the last hidden state of a token.
     pub hidden_size: usize,
+    /// The head.
+    pub head: TextHead,
+    /// What the labels of a classifier are, if the configuration states it.
+    pub problem: Option<ProblemType>,
     /// Names of the classes in the order of the classifier's outputs; empty where they have none.
     pub label_names: Vec<String>,
     /// Whether it has token type embeddings. Without them [`TextModel::forward`] ignores the token types of a batch.

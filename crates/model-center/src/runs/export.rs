@@ -4,6 +4,7 @@
 
 use super::directory::RunDirectory;
 use super::lines::LineReader;
+use crate::data::csv_field;
 use crate::file::AtomicFile;
 use crate::run::tensorboard::{EventLog, scalars};
 use crate::run::{RECIPE_FILE, TENSORBOARD_DIRECTORY};
@@ -54,7 +55,7 @@ pub fn export(run: &RunDirectory, format: ExportFormat, output: &Path) -> Result
 /// As [`LineReader::open`].
 pub fn write_csv(run: &RunDirectory, out: &mut dyn Write) -> Result<std::io::Result<()>> {
     let tags = tags(run)?;
-    let header = ["kind", "step"].into_iter().chain(tags.iter().map(String::as_str)).map(quoted);
+    let header = ["kind", "step"].into_iter().chain(tags.iter().map(String::as_str)).map(csv_field);
     let mut line = header.collect::<Vec<_>>().join(",");
     let mut reader = LineReader::open(&run.metrics)?;
     loop {
@@ -96,14 +97,6 @@ fn tags(run: &RunDirectory) -> Result<Vec<String>> {
         }
     }
     Ok(tags.into_iter().collect())
-}
-
-/// A field of CSV.
-fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
 }
 
 fn write_events(run: &RunDirectory, output: &Path) -> Result<()> {

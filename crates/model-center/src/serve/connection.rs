@@ -7,10 +7,10 @@
 //! | `GET /v1/models`, `/v1/models/NAME` | the model's name |
 //! | `GET /metrics` | counters |
 //! | `HEAD` of these | the head of the response |
-//! | `POST /v1/completions`, `/v1/chat/completions`, `/v1/embeddings` | the model |
+//! | `POST /v1/completions`, `/v1/chat/completions`, `/v1/embeddings`, `/v1/predict`, `/classify` | the model |
 
 use super::Shared;
-use super::api::{ApiError, Ended, Reply, chat, completions, embeddings};
+use super::api::{ApiError, Ended, Reply, chat, classify, completions, embeddings, predict};
 use crate::http::{Request, RequestLimits, Response, TimedStream, finish, foreign, is_same_secret, random_token};
 use serde_json::json;
 use std::io::Write;
@@ -81,7 +81,7 @@ pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
         }
     };
     drop(reply);
-    let takes_time = endpoint.starts_with("/v1/") && !endpoint.starts_with(MODELS);
+    let takes_time = endpoint == "/classify" || (endpoint.starts_with("/v1/") && !endpoint.starts_with(MODELS));
     shared.metrics.ended(endpoint, outcome, takes_time.then(|| arrived.elapsed()));
     finish(&mut stream);
 }
@@ -90,7 +90,7 @@ pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
 fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static str, Result<u16, Ended>) {
     const GET: &[&str] = &["GET", "HEAD"];
     const POST: &[&str] = &["POST"];
-    let known: [(&str, &[&str]); 7] = [
+    let known: [(&str, &[&str]); 9] = [
         ("/", GET),
         ("/health", GET),
         ("/metrics", GET),
@@ -98,6 +98,8 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
         ("/v1/completions", POST),
         ("/v1/chat/completions", POST),
         ("/v1/embeddings", POST),
+        ("/v1/predict", POST),
+        ("/classify", POST),
     ];
     let is_model = request.path.strip_prefix(MODELS).is_some_and(|rest| rest.starts_with('/'));
     let path = if is_model { MODELS } else { request.path.as_str() };
@@ -117,6 +119,8 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
         "/v1/completions" => completions(shared, body, reply).map(|()| 200),
         "/v1/chat/completions" => chat(shared, body, reply).map(|()| 200),
         "/v1/embeddings" => embeddings(shared, body, reply).map(|()| 200),
+        "/v1/predict" => predict(shared, body, reply).map(|()| 200),
+        "/classify" => classify(shared, body, reply).map(|()| 200),
         _ => page(shared, endpoint, request).map_err(Ended::from).and_then(|response| {
             reply.send(&response)?;
             Ok(response.code())

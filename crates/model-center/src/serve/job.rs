@@ -3,6 +3,7 @@
 use super::api::ApiError;
 use super::queue::Ticket;
 use crate::generate::{FinishReason, GenerateOptions};
+use crate::tokenizer::Encoding;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -11,7 +12,7 @@ use std::sync::mpsc::Sender;
 #[derive(Debug)]
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
-    Embed(EmbedJob),
+    Rows(RowsJob),
 }
 
 /// Prompts to continue.
@@ -63,11 +64,12 @@ pub(super) struct Score {
     pub(super) top: Vec<(u32, f64)>,
 }
 
-/// Texts to embed.
+/// Rows of tokens whose outputs are asked for.
 #[derive(Debug)]
-pub(super) struct EmbedJob {
-    /// Token ids with special tokens, none of them empty.
-    pub(super) inputs: Vec<Vec<u32>>,
+pub(super) struct RowsJob {
+    /// None of them empty.
+    pub(super) rows: Vec<Encoding>,
+    /// What the model computes of each row: see [`crate::predict::Predictor::outputs`].
     pub(super) result: Sender<Result<Vec<Vec<f32>>, ApiError>>,
     pub(super) cancelled: Cancelled,
     /// Its place in the queue.

@@ -1,4 +1,4 @@
-//! A server of a model in the form of OpenAI's API: completions, chats and embeddings.
+//! A server of a model in the form of OpenAI's API: completions, chats, embeddings, and predictions.
 //!
 //! | file | what |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `queue.rs`, `job.rs` | what connections ask of the model's thread |
 //! | `engine.rs` | the model's thread for texts: sequences that join and leave passes |
 //! | `prefill.rs` | prompts that are read in pieces between passes |
-//! | `embedder.rs` | the model's thread for embeddings |
+//! | `rows.rs` | the model's thread for embeddings and predictions |
 //! | `constraints.rs` | the forms that requests ask texts to have |
 //! | `tools/` | tool calls in models' messages |
 //! | `metrics.rs` | counters in Prometheus' text format |
@@ -20,16 +20,16 @@
 mod api;
 mod connection;
 mod constraints;
-mod embedder;
 mod engine;
 mod job;
 mod metrics;
 mod options;
 mod prefill;
 mod queue;
+mod rows;
 mod tools;
 
-pub use options::{ServedDecoder, ServedEncoder, ServedKind, ServedModel, ServerOptions};
+pub use options::{ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServerOptions};
 pub use tools::ToolForm;
 
 use crate::http::{Listener, random_token};
@@ -41,11 +41,11 @@ use api::ApiError;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::inspect::process::available_bytes;
 use constraints::Constraints;
-use embedder::Embedder;
 use engine::Engine;
 use job::Job;
 use metrics::Metrics;
 use queue::{Queue, Ticket};
+use rows::RowEngine;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -92,13 +92,13 @@ impl Shared {
     fn decoder(&self) -> Option<&ServedDecoder> {
         match &self.model.kind {
             ServedKind::Decoder(decoder) => Some(decoder),
-            ServedKind::Encoder(_) => None,
+            ServedKind::Predictor(_) => None,
         }
     }
 
-    fn encoder(&self) -> Option<&ServedEncoder> {
+    fn predictor(&self) -> Option<&ServedPredictor> {
         match &self.model.kind {
-            ServedKind::Encoder(encoder) => Some(encoder),
+            ServedKind::Predictor(served) => Some(served),
             ServedKind::Decoder(_) => None,
         }
     }
@@ -185,7 +185,7 @@ impl ModelServer {
         let (jobs, received) = channel();
         let mut cx = Ctx::inference(device);
         let decoding = match &mut served.kind {
-            ServedKind::Encoder(_) => None,
+            ServedKind::Predictor(_) => None,
             ServedKind::Decoder(decoder) => {
                 // Beam search has no place among sequences that join and leave.
                 decoder.config.num_beams = None;
@@ -228,7 +228,7 @@ impl ModelServer {
             accepting.map_err(failed)?;
             let served = ready(cached_tokens).and_then(|()| match decoding {
                 Some(decoding) => Engine::new(decoding, &mut cx, &shared).run(&received, stop),
-                None => Embedder::new((model, device), &shared).run(&received, stop),
+                None => RowEngine::new((model, device), &shared).run(&received, stop),
             });
             end(&shared, received);
             served

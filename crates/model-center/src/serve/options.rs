@@ -2,12 +2,10 @@
 
 use super::tools::ToolForm;
 use crate::generate::{GenerationConfig, GenerationSetup};
-use crate::model::SentenceEncoder;
-use crate::tokenizer::Tokenizer;
+use crate::predict::Predictor;
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest of the times: a year, which any clock can add.
@@ -138,8 +136,8 @@ impl ServedModel {
 pub enum ServedKind {
     /// It continues texts.
     Decoder(Box<ServedDecoder>),
-    /// It embeds texts.
-    Encoder(ServedEncoder),
+    /// It predicts, or embeds texts.
+    Predictor(Box<ServedPredictor>),
 }
 
 /// A model that continues texts.
@@ -153,13 +151,11 @@ pub struct ServedDecoder {
     pub tool_form: Option<ToolForm>,
 }
 
-/// A model that embeds texts.
+/// A model that predicts, or embeds texts.
 #[derive(Debug)]
-pub struct ServedEncoder {
-    /// The tokenizer.
-    pub tokenizer: Arc<dyn Tokenizer>,
-    /// From a text to an embedding.
-    pub sentences: SentenceEncoder,
+pub struct ServedPredictor {
+    /// From an input to a prediction.
+    pub predictor: Predictor,
     /// Token ids are below this.
     pub vocab_size: usize,
 }

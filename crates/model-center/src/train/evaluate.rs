@@ -139,7 +139,7 @@ impl Evaluation {
         {
             by_text = Some(windows.rate(answers, records));
         }
-        let value = |metric: Metric| match by_text.as_ref().and_then(|scores| GeneratedAnswers::value(scores, metric)) {
+        let value = |metric: Metric| match by_text.as_ref().and_then(|scores| scores.value(metric)) {
             Some(value) => Ok((metric, value)),
             None => Ok(evaluator.compute(&[metric])?[0]),
         };

@@ -35,15 +35,6 @@ impl GeneratedAnswers {
         matches!(metric, Metric::ExactMatch | Metric::TokenF1)
     }
 
-    /// The value of one of these metrics.
-    pub fn value(scores: &AnswerScores, metric: Metric) -> Option<f64> {
-        match metric {
-            Metric::ExactMatch => Some(scores.exact_match()),
-            Metric::TokenF1 => Some(scores.token_f1()),
-            _ => None,
-        }
-    }
-
     /// Generate an answer to every sample by greedy decoding, `batch_size` at a time. The data-parallel ranks take
     /// batches in turn, and all return the same scores, or `None` because one of them is asked to stop.
     pub(super) fn rate(

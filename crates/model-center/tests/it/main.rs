@@ -97,6 +97,7 @@ mod parquet_files;
 mod pipeline;
 mod plan_formula;
 mod plan_layouts;
+mod predictions;
 mod preference;
 mod pretrained;
 mod pretraining;

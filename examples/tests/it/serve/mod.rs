@@ -3,6 +3,7 @@
 mod client;
 mod embeddings;
 mod limits;
+mod predictions;
 mod results;
 mod stop;
 mod structured;

@@ -5,7 +5,17 @@
 //! quoting at all, as in GLUE's files, so a lone `"` in a sentence is a character like any other. A reader of our own,
 //! because errors need the column of a field in its line, a quote that is never closed must not swallow the
 //! rest of the file, and memory must stay bounded; the tests compare it with the `csv` crate.
-//! [`super::record`] feeds it.
+//! [`super::record`] feeds it. [`csv_field`] writes a field.
+
+use std::borrow::Cow;
+
+/// A field as CSV has it: between quotes where it needs them.
+pub(crate) fn csv_field(text: &str) -> Cow<'_, str> {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => Cow::Owned(format!("\"{}\"", text.replace('"', "\"\""))),
+        false => Cow::Borrowed(text),
+    }
+}
 
 /// One field of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

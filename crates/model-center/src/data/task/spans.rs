@@ -54,9 +54,13 @@ impl SpanWindow {
 
     /// The text from the first to the last token of a span; empty outside the passage.
     pub fn text(&self, start: usize, end: usize) -> &str {
+        self.bytes(start, end).and_then(|range| self.passage.get(range)).unwrap_or_default()
+    }
+
+    /// The bytes of that text in the whole passage; `None` outside the passage.
+    pub fn bytes(&self, start: usize, end: usize) -> Option<Range<usize>> {
         let bytes = |position: usize| self.bytes.get(position.checked_sub(self.first)?);
-        let range = bytes(start).zip(bytes(end)).map(|(start, end)| start.start as usize..end.end as usize);
-        range.and_then(|range| self.passage.get(range)).unwrap_or_default()
+        Some(bytes(start)?.start as usize..bytes(end)?.end as usize)
     }
 }
 
@@ -91,11 +95,9 @@ impl SpanTask {
         options.check()?;
         let articles: Vec<Article> = read_squad(path)?;
         let mut builder = Builder::new(path, options, LabelSpace::Span, RowForm::Question);
+        let tokenizer = options.tokenizer;
         let mut rows = Rows {
-            task: *self,
-            tokenizer: options.tokenizer,
-            max_length: options.max_length,
-            template: options.tokenizer.template(true).clone(),
+            rows: QuestionRows { tokenizer, max_length: options.max_length, stride: self.stride },
             windows: Vec::new(),
             members: Vec::new(),
             references: Vec::new(),
@@ -113,7 +115,7 @@ impl SpanTask {
                 let place = format!("{}, question {number}", path.display());
                 let passage = match &mut passage {
                     Some(passage) => passage,
-                    none => none.insert(trimmed_spans(options.tokenizer, &context)?),
+                    none => none.insert(rows.rows.spans_of(&context)?),
                 };
                 match rows.add((number - 1, &place), (&context, passage), &question, &mut builder) {
                     Ok(is_answered) => may_be_none |= !is_answered,
@@ -132,12 +134,77 @@ impl SpanTask {
     }
 }
 
-/// Makes rows of questions.
+/// How a question and its passage become rows.
+#[derive(Clone, Copy)]
+pub(crate) struct QuestionRows<'t> {
+    pub(crate) tokenizer: &'t dyn Tokenizer,
+    pub(crate) max_length: usize,
+    /// Tokens that consecutive windows of a passage share.
+    pub(crate) stride: usize,
+}
+
+/// A row of a question and a part of its passage.
+pub(crate) struct QuestionWindow {
+    pub(crate) encoding: Encoding,
+    pub(crate) window: SpanWindow,
+    /// The tokens of the passage that are in the row.
+    tokens: Range<usize>,
+}
+
+impl QuestionRows<'_> {
+    /// The tokens of a passage.
+    pub(crate) fn spans_of(&self, passage: &str) -> Result<Vec<TokenSpan>> {
+        trimmed_spans(self.tokenizer, passage)
+    }
+
+    /// The windows of a passage, whose tokens are given, with a question, which is cut to half of a row.
+    ///
+    /// # Errors
+    /// [`Error::Data`] at this place where there is no room for a token of the passage, or where it has none.
+    pub(crate) fn windows(
+        &self,
+        question: &str,
+        (context, passage): (&Arc<str>, &[TokenSpan]),
+        place: &str,
+    ) -> Result<Vec<QuestionWindow>> {
+        let template = self.tokenizer.template(true);
+        let asked = self.tokenizer.tokenize(&[question.trim_start()])?.concat();
+        let room = self.max_length.saturating_sub(template.special_tokens());
+        let asked = &asked[..asked.len().min(room / 2)];
+        let room = room - asked.len();
+        if room == 0 || passage.is_empty() {
+            let reason = format!("{} tokens leave no room for a passage, or the passage has none", self.max_length);
+            return Err(Error::data(place, reason, "raise data.max_length, or remove the question"));
+        }
+        let first = first_of_second(template, asked.len());
+        let window = |tokens: Range<usize>| {
+            let passage = &passage[tokens.clone()];
+            let ids: Vec<u32> = passage.iter().map(|token| token.id).collect();
+            let bytes = passage.iter().map(|token| token.bytes.start as u32..token.bytes.end as u32).collect();
+            Ok(QuestionWindow {
+                encoding: template.assemble(asked, &ids, None)?,
+                window: SpanWindow { first, passage: Arc::clone(context), bytes },
+                tokens,
+            })
+        };
+        windows(passage.len(), room, self.stride).map(window).collect()
+    }
+}
+
+/// The windows of `length` tokens, the first one of `room` tokens or of all; consecutive ones share `stride` tokens, at
+/// most half of a window. At least one, `room` being above 0.
+pub(crate) fn windows(length: usize, room: usize, stride: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = room - stride.min(room / 2);
+    let next = move |window: &Range<usize>| {
+        let start = window.start + step;
+        (window.end < length).then_some(start..(start + room).min(length))
+    };
+    std::iter::successors(Some(0..room.min(length)), next)
+}
+
+/// Makes samples of questions.
 struct Rows<'t> {
-    task: SpanTask,
-    tokenizer: &'t dyn Tokenizer,
-    max_length: usize,
-    template: Template,
+    rows: QuestionRows<'t>,
     windows: Vec<SpanWindow>,
     members: Vec<Member>,
     references: Vec<Vec<String>>,
@@ -156,51 +223,24 @@ impl Rows<'_> {
             let fix = "use the splits with answers, train and dev: a test split has none";
             Error::data(place, "the question has no list of answers", fix)
         })?;
-        let span = answers.first().map(|answer| answer.bytes(context, place)).transpose()?;
-        let asked = self.tokenizer.tokenize(&[question.question.trim_start()])?.concat();
-        let special = self.template.special_tokens();
-        let room = self.max_length.saturating_sub(special);
-        let asked = &asked[..asked.len().min(room / 2)];
-        let room = room - asked.len();
-        if room == 0 || passage.is_empty() {
-            let reason = format!("{} tokens leave no room for a passage, or the passage has none", self.max_length);
-            return Err(Error::data(place, reason, "raise data.max_length, or remove the question"));
-        }
+        let answer = answers.first().map(|answer| answer.bytes(context, place)).transpose()?;
         let texts: Vec<String> = match answers.is_empty() {
             // A prediction without words is right.
             true => vec![String::new()],
             false => answers.iter().map(|answer| answer.text.clone()).collect(),
         };
-        let step = room - self.task.stride.min(room / 2);
-        let mut start = 0;
-        loop {
-            let end = (start + room).min(passage.len());
-            self.add_window((number, context), (asked, &passage[start..end]), span.as_ref(), builder)?;
+        for QuestionWindow { encoding, window, tokens } in
+            self.rows.windows(&question.question, (context, passage), place)?
+        {
+            let label = answer.as_ref().and_then(|answer| span_of(&passage[tokens], answer));
+            let first = window.first;
+            let label = label.map_or([0, 0], |[start, end]| [(first + start) as u32, (first + end) as u32]);
+            builder.push(&encoding, Label::Span(label))?;
+            self.windows.push(window);
+            self.members.push(Member { question: number, credit: None });
             self.references.push(texts.clone());
-            if end == passage.len() {
-                return Ok(!answers.is_empty());
-            }
-            start += step;
         }
-    }
-
-    fn add_window(
-        &mut self,
-        (number, context): (u32, &Arc<str>),
-        (asked, passage): (&[u32], &[TokenSpan]),
-        answer: Option<&Range<usize>>,
-        builder: &mut Builder<'_>,
-    ) -> Result<()> {
-        let ids: Vec<u32> = passage.iter().map(|token| token.id).collect();
-        let encoding: Encoding = self.template.assemble(asked, &ids, None)?;
-        let first = first_of_second(&self.template, asked.len());
-        let label = answer.and_then(|answer| span_of(passage, answer));
-        let label = label.map_or([0, 0], |[start, end]| [(first + start) as u32, (first + end) as u32]);
-        builder.push(&encoding, Label::Span(label))?;
-        let bytes = passage.iter().map(|token| token.bytes.start as u32..token.bytes.end as u32);
-        self.windows.push(SpanWindow { first, passage: Arc::clone(context), bytes: bytes.collect() });
-        self.members.push(Member { question: number, credit: None });
-        Ok(())
+        Ok(!answers.is_empty())
     }
 }
 

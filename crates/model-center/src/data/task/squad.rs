@@ -42,25 +42,26 @@ struct File {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Article {
-    pub(super) paragraphs: Vec<Paragraph>,
+pub(crate) struct Article {
+    pub(crate) paragraphs: Vec<Paragraph>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Paragraph {
-    pub(super) context: String,
-    pub(super) qas: Vec<Question>,
+pub(crate) struct Paragraph {
+    pub(crate) context: String,
+    pub(crate) qas: Vec<Question>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Question {
-    pub(super) question: String,
-    pub(super) answers: Option<Vec<Answer>>,
+pub(crate) struct Question {
+    pub(crate) id: Option<serde_json::Value>,
+    pub(crate) question: String,
+    pub(crate) answers: Option<Vec<Answer>>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Answer {
-    pub(super) text: String,
+pub(crate) struct Answer {
+    pub(crate) text: String,
     /// In characters of the passage.
     answer_start: Option<u64>,
 }
@@ -87,7 +88,7 @@ impl Answer {
 /// The articles of a file.
 ///
 /// Errors: a file that is not as SQuAD's are, with its place.
-pub(super) fn read_squad(path: &Path) -> Result<Vec<Article>> {
+pub(crate) fn read_squad(path: &Path) -> Result<Vec<Article>> {
     let text = read_text(path, MAX_BYTES).map_err(of_data)?;
     let file: File = serde_json::from_str(text.trim_start_matches('\u{FEFF}')).map_err(|error| {
         let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
@@ -125,7 +126,7 @@ impl Squad {
         let (mut number, mut references, mut examples) = (0, Vec::new(), Vec::new());
         let paragraphs = articles.into_iter().flat_map(|article| article.paragraphs);
         for Paragraph { context, qas } in paragraphs {
-            for Question { question, answers } in qas {
+            for Question { question, answers, .. } in qas {
                 if !builder.wants_more()? {
                     break;
                 }

@@ -54,7 +54,7 @@ impl TagTask {
         options.check()?;
         let mut labels = LabelReader::new(&self.labels)?;
         let mut builder = Builder::new(path, options, LabelSpace::TokenClasses(Vec::new()), RowForm::Plain);
-        let mut words = WordTokenizer::new(options.tokenizer, options.max_length)?;
+        let mut words = SentenceRows::new(options.tokenizer, options.max_length)?;
         let format = self.format.or_else(|| Format::of(path).ok());
         let mut add = |sentence: Result<Sentence>, builder: &mut Builder<'_>| -> Result<()> {
             builder.count();
@@ -110,38 +110,34 @@ impl TagTask {
     }
 }
 
-/// The next sentence of a file of CoNLL; `None` at its end.
-fn of_lines(lines: &mut LineReader, labels: &mut LabelReader<'_>) -> Result<Option<Result<Sentence>>> {
-    let mut sentence = Sentence { line: 0, words: Vec::new(), tags: Vec::new() };
-    let mut flaw = None;
+/// A sentence of a file of CoNLL.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenSentence {
+    /// The line of its first word.
+    pub(crate) line: u64,
+    pub(crate) words: Vec<String>,
+    /// Of each word its line and the tag there, if it has one.
+    pub(crate) tags: Vec<(u64, Option<String>)>,
+}
+
+/// The next sentence of a file of CoNLL, the inner error that of a line of it; `None` at the end of the file.
+pub(crate) fn next_sentence(lines: &mut LineReader) -> Result<Option<Result<WrittenSentence>>> {
+    let (mut sentence, mut flaw) = (WrittenSentence::default(), None);
     while let Some(read) = lines.advance()? {
         if let Err(error) = read {
             flaw.get_or_insert(error);
             continue;
         }
-        let place = format!("{}:{}", lines.path().display(), lines.line().number);
-        let mut columns = lines.line().text.split_whitespace();
-        let (word, tag) = (columns.next(), columns.next_back());
-        match (word, tag) {
-            (None, _) if sentence.words.is_empty() && flaw.is_none() => continue,
-            (None, _) => break,
-            (Some(word), _) if word == DOCUMENT => continue,
-            (Some(word), Some(tag)) => {
-                let wrong = |reason: String, fix: String| Error::data(place.clone(), reason, fix);
-                match labels.class(tag, wrong) {
-                    Ok(class) => {
-                        sentence.line = if sentence.words.is_empty() { lines.line().number } else { sentence.line };
-                        sentence.words.push(word.to_owned());
-                        sentence.tags.push(class);
-                    }
-                    Err(error) => {
-                        flaw.get_or_insert(error);
-                    }
-                }
-            }
-            (Some(_), None) => {
-                let fix = "write a word and its tag, with white space between";
-                flaw.get_or_insert(Error::data(place, "the line has one column", fix));
+        let line = lines.line();
+        let mut columns = line.text.split_whitespace();
+        match columns.next() {
+            None if sentence.words.is_empty() && flaw.is_none() => continue,
+            None => break,
+            Some(DOCUMENT) => continue,
+            Some(word) => {
+                sentence.line = if sentence.words.is_empty() { line.number } else { sentence.line };
+                sentence.words.push(word.to_owned());
+                sentence.tags.push((line.number, columns.next_back().map(str::to_owned)));
             }
         }
     }
@@ -152,32 +148,70 @@ fn of_lines(lines: &mut LineReader, labels: &mut LabelReader<'_>) -> Result<Opti
     })
 }
 
-/// Rows of words, and the tags of all rows, one for each token.
-struct WordTokenizer<'t> {
+/// The next sentence of a file of CoNLL with the classes of its tags; `None` at its end.
+fn of_lines(lines: &mut LineReader, labels: &mut LabelReader<'_>) -> Result<Option<Result<Sentence>>> {
+    let sentence = match next_sentence(lines)? {
+        None => return Ok(None),
+        Some(Err(flaw)) => return Ok(Some(Err(flaw))),
+        Some(Ok(sentence)) => sentence,
+    };
+    let path = lines.path().display();
+    let class = |(line, tag): &(u64, Option<String>)| {
+        let wrong = |reason: String, fix: String| Error::data(format!("{path}:{line}"), reason, fix);
+        match tag {
+            Some(tag) => labels.class(tag, wrong),
+            None => {
+                let fix = "write a word and its tag, with white space between";
+                Err(wrong("the line has one column".to_owned(), fix.to_owned()))
+            }
+        }
+    };
+    let tags = sentence.tags.iter().map(class).collect::<Result<_>>();
+    Ok(Some(tags.map(|tags| Sentence { line: sentence.line, words: sentence.words, tags })))
+}
+
+/// Tokenizes words one by one.
+pub(crate) struct WordTokenizer<'t> {
     tokenizer: &'t dyn Tokenizer,
     /// Whether a word in a text has other tokens than at its start: every word has a space before it then.
     with_space: bool,
+}
+
+impl<'t> WordTokenizer<'t> {
+    pub(crate) fn new(tokenizer: &'t dyn Tokenizer) -> Result<Self> {
+        let ids = tokenizer.tokenize(&["a", " a"])?;
+        Ok(WordTokenizer { tokenizer, with_space: ids.first() != ids.get(1) })
+    }
+
+    /// The tokens of each word.
+    pub(crate) fn tokenize(&self, words: &[String]) -> Result<Vec<Vec<u32>>> {
+        let space = if self.with_space { " " } else { "" };
+        let words: Vec<String> = words.iter().map(|word| format!("{space}{}", word.trim())).collect();
+        self.tokenizer.tokenize(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+/// Makes rows of sentences, and has the tags of all rows, one for each token.
+struct SentenceRows<'t> {
+    words: WordTokenizer<'t>,
     max_length: usize,
     tags: Vec<i32>,
 }
 
-impl<'t> WordTokenizer<'t> {
+impl<'t> SentenceRows<'t> {
     fn new(tokenizer: &'t dyn Tokenizer, max_length: usize) -> Result<Self> {
-        let ids = tokenizer.tokenize(&["a", " a"])?;
-        Ok(WordTokenizer { tokenizer, with_space: ids.first() != ids.get(1), max_length, tags: Vec::new() })
+        Ok(SentenceRows { words: WordTokenizer::new(tokenizer)?, max_length, tags: Vec::new() })
     }
 
     /// Adds a row with the special tokens of a single text; a long one is truncated.
     fn row(&mut self, path: &Path, sentence: &Sentence, builder: &mut Builder<'_>) -> Result<()> {
-        let space = if self.with_space { " " } else { "" };
-        let words: Vec<String> = sentence.words.iter().map(|word| format!("{space}{}", word.trim())).collect();
-        let ids = self.tokenizer.tokenize(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let ids = self.words.tokenize(&sentence.words)?;
         let (mut text, mut tags) = (Vec::new(), Vec::new());
         for (ids, tag) in ids.iter().zip(&sentence.tags) {
             tags.extend((0..ids.len()).map(|at| if at == 0 { *tag as i32 } else { IGNORED as i32 }));
             text.extend_from_slice(ids);
         }
-        let template = self.tokenizer.template(false);
+        let template = self.words.tokenizer.template(false);
         let kept = text.len().min(self.max_length.saturating_sub(template.special_tokens()));
         if kept == 0 {
             let place = format!("{}:{}", path.display(), sentence.line);

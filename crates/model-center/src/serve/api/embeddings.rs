@@ -3,17 +3,19 @@
 use super::ApiError;
 use super::fields::{Fields, Inputs};
 use super::generation::{MOST_INPUTS, model};
+use super::predictions::outputs;
 use super::reply::{Ended, Reply};
 use crate::http::Response;
+use crate::model::SentenceEncoder;
+use crate::predict::PredictionKind;
 use crate::serve::Shared;
-use crate::serve::job::{EmbedJob, Job};
-use crate::serve::options::ServedEncoder;
+use crate::serve::options::ServedPredictor;
+use crate::tokenizer::Encoding;
 use serde_json::{Value, json};
-use std::sync::mpsc::channel;
 
 /// How numbers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encoding {
+enum Written {
     Float,
     /// Of f32 in little-endian order.
     Base64,
@@ -23,31 +25,34 @@ enum Encoding {
 pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Reply<'_>) -> Result<(), Ended> {
     let mut fields = Fields::parse(body)?;
     model(&mut fields, shared)?;
-    let encoder = shared
-        .encoder()
+    let served = shared
+        .predictor()
         .ok_or_else(|| ApiError::not_found("this model generates texts and embeds none: ask /v1/completions"))?;
+    let PredictionKind::Embedding(sentences) = served.predictor.kind() else {
+        return Err(ApiError::not_found("this model predicts and embeds no texts: ask /v1/predict").into());
+    };
     let encoding = match fields.text("encoding_format")?.as_deref() {
-        None | Some("float") => Encoding::Float,
-        Some("base64") => Encoding::Base64,
+        None | Some("float") => Written::Float,
+        Some("base64") => Written::Base64,
         Some(_) => {
             return Err(ApiError::field("encoding_format", "it is neither \"float\" nor \"base64\"").into());
         }
     };
-    let size = encoder.sentences.size;
+    let size = sentences.size;
     fields.neutral("dimensions", |dimensions| size.is_some() && dimensions.as_u64() == size.map(|size| size as u64))?;
     let prompt = fields.text("prompt_name")?;
     let inputs = Inputs::of("input", fields.required("input")?, MOST_INPUTS)?;
-    let inputs = encoded(encoder, inputs, prompt.as_deref(), shared.longest)?;
+    let rows = encoded((served, sentences), inputs, prompt.as_deref(), shared.longest)?;
     fields.finish()?;
-    let tokens: usize = inputs.iter().map(Vec::len).sum();
-    let (result, received) = channel();
-    let ticket = Some(shared.enter()?);
-    shared.submit(Job::Embed(EmbedJob { inputs, result, cancelled: reply.cancelled(), ticket }))?;
-    let embeddings = reply.wait(&received)??;
-    let data = embeddings.iter().enumerate().map(|(index, values)| {
+    let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();
+    let row = |ids: Vec<u32>| Encoding { token_type_ids: vec![0; ids.len()], input_ids: ids, removed: 0 };
+    let hidden = outputs(shared, rows.into_iter().map(row).collect(), reply)?;
+    let embeddings = hidden.iter().zip(&lengths).map(|(hidden, tokens)| sentences.embed(hidden, hidden.len() / tokens));
+    let tokens: usize = lengths.iter().sum();
+    let data = embeddings.enumerate().map(|(index, values)| {
         let values = match encoding {
-            Encoding::Float => Value::from(values.as_slice()),
-            Encoding::Base64 => base64(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>()).into(),
+            Written::Float => Value::from(values.as_slice()),
+            Written::Base64 => base64(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>()).into(),
         };
         json!({"object": "embedding", "index": index, "embedding": values})
     });
@@ -61,7 +66,7 @@ pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Rep
 /// The tokens of the inputs, `longest` at most each; texts have a prompt before them and special tokens around them,
 /// token ids neither.
 fn encoded(
-    encoder: &ServedEncoder,
+    (served, sentences): (&ServedPredictor, &SentenceEncoder),
     inputs: Inputs,
     prompt: Option<&str>,
     longest: usize,
@@ -74,7 +79,7 @@ fn encoded(
         Inputs::Tokens(rows) => rows,
         Inputs::Texts(texts) => {
             let encode = |text: &String| {
-                let encoded = encoder.sentences.encode_up_to(&*encoder.tokenizer, text, prompt, longest);
+                let encoded = sentences.encode_up_to(served.predictor.tokenizer(), text, prompt, longest);
                 encoded.map_err(|error| ApiError::of_input(&error, "input"))?.ok_or_else(beyond)
             };
             texts.iter().map(encode).collect::<Result<_, _>>()?
@@ -86,7 +91,7 @@ fn encoded(
     if rows.iter().any(Vec::is_empty) {
         return Err(ApiError::field("input", "an input has no token"));
     }
-    let vocabulary = encoder.vocab_size;
+    let vocabulary = served.vocab_size;
     match rows.iter().flatten().find(|id| **id as usize >= vocabulary) {
         Some(id) => Err(ApiError::field("input", format!("token {id}, and the model has {vocabulary}"))),
         None => Ok(rows),

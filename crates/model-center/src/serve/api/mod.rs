@@ -11,6 +11,7 @@
 //! | `completions.rs` | `/v1/completions` |
 //! | `chat.rs` | `/v1/chat/completions` |
 //! | `embeddings.rs` | `/v1/embeddings` |
+//! | `predictions.rs` | `/v1/predict`, `/classify` |
 //! | `tokens.rs` | the text of a token, and log probabilities as objects |
 //! | `reply.rs` | [`Reply`]: where a response goes, whole or as events |
 
@@ -22,6 +23,7 @@ mod fields;
 mod format;
 mod generation;
 mod messages;
+mod predictions;
 mod reply;
 mod settings;
 mod tokens;
@@ -31,4 +33,5 @@ pub(super) use chat::chat;
 pub(super) use completions::completions;
 pub(super) use embeddings::embeddings;
 pub(super) use error::ApiError;
+pub(super) use predictions::{classify, predict};
 pub(super) use reply::{Ended, Reply};

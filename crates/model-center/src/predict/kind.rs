@@ -1,0 +1,86 @@
+//! What a model predicts, by its head and its configuration.
+
+use crate::config::ProblemType;
+use crate::data::LabelSpace;
+use crate::model::{ModelInfo, SentenceEncoder, TextHead};
+use crate::{Error, Result};
+use std::path::Path;
+
+/// What a model predicts of an input.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PredictionKind {
+    /// One of these classes.
+    Class(Vec<String>),
+    /// Any number of these labels.
+    Labels(Vec<String>),
+    /// This many numbers: of a regression, a reranker or a reward model one.
+    Numbers(usize),
+    /// A class of each word, such as `B-PER`.
+    Words(Vec<String>),
+    /// The span of a passage that answers a question.
+    Answer,
+    /// A vector.
+    Embedding(Box<SentenceEncoder>),
+}
+
+impl PredictionKind {
+    /// What the model of a directory predicts with the head that it was opened with.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a head that predicts tokens or sentences; for settings of embeddings that are not supported.
+    pub fn of(info: &ModelInfo, directory: &Path) -> Result<Self> {
+        let names = |outputs: usize| match info.label_names.len() == outputs {
+            true => info.label_names.clone(),
+            // As transformers names them.
+            false => (0..outputs).map(|class| format!("LABEL_{class}")).collect(),
+        };
+        Ok(match (info.head, info.problem) {
+            (TextHead::Classification { outputs }, Some(ProblemType::Regression)) => PredictionKind::Numbers(outputs),
+            (TextHead::Classification { outputs: 1 }, None | Some(ProblemType::SingleLabel)) => {
+                PredictionKind::Numbers(1)
+            }
+            (TextHead::Classification { outputs }, Some(ProblemType::MultiLabel)) => {
+                PredictionKind::Labels(names(outputs))
+            }
+            (TextHead::Classification { outputs }, _) => PredictionKind::Class(names(outputs)),
+            (TextHead::TokenClassification { outputs }, _) => PredictionKind::Words(names(outputs)),
+            (TextHead::QuestionAnswering, _) => PredictionKind::Answer,
+            (TextHead::None, _) => {
+                let encoder = SentenceEncoder::from_directory(directory)?.within(info.max_length);
+                PredictionKind::Embedding(Box::new(encoder))
+            }
+            (TextHead::CausalLm, _) => {
+                let fix = "generate texts with `generate`, or give the directory of a classifier";
+                return Err(refuse(directory, "it generates texts", fix));
+            }
+            (TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining, _) => {
+                let fix = "fine-tune it first, or ask for embeddings with `embeddings`";
+                return Err(refuse(directory, "it is pretrained: it predicts masked tokens", fix));
+            }
+        })
+    }
+
+    /// Names of the classes or labels; none of numbers, answers and embeddings.
+    pub fn names(&self) -> &[String] {
+        match self {
+            PredictionKind::Class(names) | PredictionKind::Labels(names) | PredictionKind::Words(names) => names,
+            PredictionKind::Numbers(_) | PredictionKind::Answer | PredictionKind::Embedding(_) => &[],
+        }
+    }
+
+    /// The labels that it is rated against; `None` of embeddings and of several numbers.
+    pub fn labels(&self) -> Option<LabelSpace> {
+        match self {
+            PredictionKind::Class(names) => Some(LabelSpace::Classes(names.clone())),
+            PredictionKind::Labels(names) => Some(LabelSpace::LabelSets(names.clone())),
+            PredictionKind::Numbers(1) => Some(LabelSpace::Value),
+            PredictionKind::Words(names) => Some(LabelSpace::TokenClasses(names.clone())),
+            PredictionKind::Answer => Some(LabelSpace::Span),
+            PredictionKind::Numbers(_) | PredictionKind::Embedding(_) => None,
+        }
+    }
+}
+
+fn refuse(directory: &Path, reason: &str, fix: &str) -> Error {
+    Error::model(directory.display().to_string(), format!("the model has no predictions of inputs: {reason}"), fix)
+}
