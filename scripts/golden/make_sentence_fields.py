@@ -20,7 +20,7 @@ import text_golden
 PINNED = {"sentence-transformers": "6.2.0"}
 OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden/sentence_fields.json"
 MODEL_FILE = "config_sentence_transformers.json"
-# Arguments that say where files are, which no file has.
+# Arguments that state where files are, which no file has.
 PLACES = {"self", "path", "model_name_or_path"}
 # What older versions wrote into the transformer's file.
 OLDER = {"Transformer": ["cache_dir", "config_args", "model_args", "tokenizer_args", "trust_remote_code"],
@@ -44,7 +44,7 @@ def of_module(found):
     """Keys of a module's file: declared, renamed, and the arguments of its initializer."""
     names = set()
     for part in found.body:
-        target = part.target if isinstance(part, ast.AnnAssign) else part.targets[0] if isinstance(part, ast.Assign) else None
+        target = getattr(part, "target", None) or next(iter(getattr(part, "targets", [])), None)
         if isinstance(target, ast.Name) and target.id == "config_keys":
             names |= texts(part.value)
         if isinstance(target, ast.Name) and target.id == "config_key_renames":

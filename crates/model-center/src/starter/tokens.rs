@@ -63,7 +63,7 @@ pub(super) fn write(
     let positions = match (model.positions, &model.tokenizer) {
         (Some(positions), _) => format!("the model has {positions} positions"),
         (None, Some(_)) => "the model has no table of positions".to_owned(),
-        (None, None) => "the model's positions are not known here".to_owned(),
+        (None, None) => "the number of the model's positions is unknown".to_owned(),
     };
     sheet.whole(keys::SEQUENCE_LENGTH, length as u64, format!("tokens of a sample; {positions}"));
     let count = (learned / length as f64) as usize;

@@ -235,7 +235,7 @@ const FIELDS: &[(ConfigField, &[&str])] = &[
         ],
     ),
     (Refused("a token of the language would have to be added"), &["src_lang", "tgt_lang"]),
-    (Refused("ids are those of a second vocabulary"), &["monolingual_vocab_file", "separate_vocabs"]),
+    (Refused("ids are of a second vocabulary"), &["monolingual_vocab_file", "separate_vocabs"]),
     (Refused("texts would be divided in other ways, such as by sampling"), &["sp_model_kwargs"]),
 ];
 

@@ -23,10 +23,10 @@ fn a_dry_run_opens_the_device_and_reports_it_as_the_run_does() {
 #[test]
 fn a_dry_run_lists_what_does_not_fit_together_and_not_the_first_alone() {
     let fixture = Fixture::new();
-    let sets = ["train.batch_size=64", "data.class_weights={nobody=2}", "data.max_length=200"];
+    let sets = ["train.batch_size=64", "data.class_weights={unheard=2}", "data.max_length=200"];
     let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).chain(DEVICE).collect();
     let dry = fixture.finetune(&[&arguments[..], &["--dry-run"]].concat()).refused();
-    for part in ["16 samples do not fill", "nobody", "data.max_length is 200", "error[device]", "4 mistakes"] {
+    for part in ["16 samples do not fill", "unheard", "data.max_length is 200", "error[device]", "4 mistakes"] {
         assert!(dry.contains(part), "no {part:?} in {dry}");
     }
     // Files that are missing are found before the rest.

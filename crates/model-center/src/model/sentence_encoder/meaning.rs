@@ -11,7 +11,7 @@ use ConfigField::{Refused, Used, WithoutEffect};
 pub(super) const NEUTRAL: [&str; 4] = ["unpad_inputs", "cache_dir", "backend", "trust_remote_code"];
 /// Fields of the prompts' file without effect: versions, and how embeddings are compared.
 pub(super) const NEUTRAL_OF_PROMPTS: [&str; 3] = ["__version__", "similarity_fn_name", "requirements"];
-/// Tables of arguments of the transformer's classes, of which those without effect are passed over.
+/// Tables of arguments of the transformer's classes; arguments without effect are passed over.
 pub(super) const ARGUMENTS: [&str; 6] =
     ["model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"];
 
