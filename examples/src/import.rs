@@ -2,6 +2,7 @@
 //!
 //! [`model_center::import`] translates. Nothing of a script is run.
 
+use crate::places::model_places;
 use crate::terminal;
 use clap::{Args, Parser, Subcommand};
 use model_center::file::{read_text, shell_word, write_atomic};
@@ -94,7 +95,12 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         let reason = format!("{} exists, and nothing is overwritten", out.display());
         return Err(Error::argument("--out", reason, "name another file"));
     }
-    let asked = ImportOptions { ranks: options.ranks, leave: options.leave.clone(), sets: options.sets.clone() };
+    let asked = ImportOptions {
+        ranks: options.ranks,
+        leave: options.leave.clone(),
+        sets: options.sets.clone(),
+        places: model_places(),
+    };
     let sheet = match &options.system {
         System::Megatron(command) => import::megatron(&text(command)?, &asked)?,
         System::Cpm(command) => import::cpm(&text(command)?, &asked)?,

@@ -13,7 +13,7 @@ import json
 
 import peft
 import torch
-from peft import LoraConfig, PeftModel, PromptEncoderConfig, PromptTuningConfig, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
 
@@ -28,6 +28,11 @@ GPT2 = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
 
 def lora(**options):
     return LoraConfig(lora_dropout=0.0, **(UPDATES | options))
+
+
+def ia3(**options):
+    return IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj", "v_proj", "down_proj"],
+                     feedforward_modules=["down_proj"], **options)
 
 
 def grown(model):
@@ -70,6 +75,10 @@ CASES = {
         alpha_pattern={"self.attn.q_proj": 64, "q_proj": 3, r"1\..*v_proj": 9},
         rank_pattern={r"layers\.0\.[a-z_]+\.v_proj": 2},
         target_modules=r".*\.self_attn\.(q|v)_proj"), None),
+    # Learned factors beside modules of a tied model.
+    "ia3_embedding": ("llama_a/lm", LlamaForCausalLM, ia3(modules_to_save=["embed_tokens"]), None),
+    "ia3_head": ("llama_a/lm", LlamaForCausalLM, ia3(modules_to_save=["lm_head"]), None),
+    "ia3_both": ("llama_a/lm", LlamaForCausalLM, ia3(modules_to_save=["embed_tokens", "lm_head"]), None),
 }
 
 

@@ -4,12 +4,15 @@
     "$python" scripts/golden/make_tokenizer_fields.py            # writes tokenizer_config_fields.json
     "$python" scripts/golden/make_tokenizer_fields.py --check    # compares with the committed file
 
-The arguments of every tokenizer class that AutoTokenizer can find, and the keys that the base classes look up.
+The arguments of every tokenizer class that AutoTokenizer can find, and the keys that the base classes look up; of the
+classes whose packages are missing the arguments are taken from the source.
 """
 
+import ast
 import inspect
 import json
 import re
+from importlib.metadata import files
 from pathlib import Path
 
 import text_golden
@@ -17,6 +20,9 @@ from transformers import tokenization_python, tokenization_utils_base, tokenizat
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
 PINNED = {"transformers": "5.23.0"}
+# The classes that tokenizers are made of.
+BASES = {"MistralCommonBackend", "PreTrainedTokenizer", "PreTrainedTokenizerBase", "PreTrainedTokenizerFast",
+         "PythonBackend", "SentencePieceBackend", "TokenizersBackend"}
 OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden/tokenizer_config_fields.json"
 
 
@@ -39,10 +45,35 @@ def arguments_of(found):
                     yield parameter.name
 
 
+def arguments_in_source():
+    """The arguments of the initializers of all tokenizers in the package."""
+    arguments, bases = {}, {}
+    for entry in files("transformers"):
+        if entry.suffix != ".py" or not entry.name.startswith("tokenization_"):
+            continue
+        for found in ast.walk(ast.parse(Path(entry.locate()).read_text(encoding="utf-8"))):
+            if not isinstance(found, ast.ClassDef):
+                continue
+            bases[found.name] = [ast.unparse(base).split(".")[-1] for base in found.bases]
+            for part in found.body:
+                if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                    own = part.args.posonlyargs + part.args.args + part.args.kwonlyargs
+                    arguments[found.name] = [argument.arg for argument in own if argument.arg != "self"]
+
+    def is_tokenizer(name, below=()):
+        above = [base for base in bases.get(name, []) if base not in below]
+        return name in BASES or any(is_tokenizer(base, (*below, name)) for base in above)
+
+    for name, own in arguments.items():
+        if is_tokenizer(name):
+            yield from own
+
+
 def fields():
     names = set(tokenization_utils_base.PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
     for found in classes():
         names.update(arguments_of(found))
+    names.update(arguments_in_source())
     looked_up = (r'(?:kwargs|config|init_kwargs|tokenizer_config)\.(?:get|pop|setdefault)\(\s*"(\w+)"',
                  r'(?:init_kwargs|tokenizer_config|kwargs)\["(\w+)"\]')
     for module in (tokenization_utils_base, tokenization_utils_tokenizers, tokenization_python):

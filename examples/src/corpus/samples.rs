@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &SampleArguments, as_json: bool) -> Result<()> {
     let SampleArguments { recipe, sets, first, count } = arguments;
     let resolved = Recipe::load(Some(recipe), sets)?;
     let tokenizer = ModelStart::of(&resolved, &model_places())?.open_tokenizer()?;
-    let setup = prepare(&resolved, Registry::default(), &model_places())?;
+    let setup = prepare(&resolved, Registry::default(), &model_places()).map_err(of_own_family)?;
     let RunData::Pretraining { samples, .. } = &setup.train else {
         let reason = format!("the task is {}, whose samples are records", resolved.data.source.task_name());
         return Err(Error::recipe(resolved.place("data.task"), reason, "set data.task = \"pretrain\""));
@@ -48,6 +48,20 @@ pub(super) fn run(arguments: &SampleArguments, as_json: bool) -> Result<()> {
         terminal::print(&text)?;
     }
     Ok(())
+}
+
+/// This program is not built with families of other crates: what to do about a recipe of one.
+fn of_own_family(error: Error) -> Error {
+    match error {
+        Error::Model { place, reason, fix } if reason.starts_with("unknown model family") => {
+            let fix = format!(
+                "{fix}; for a family of your own, take the samples from model_center::train::prepare with its \
+                 registry, as docs/add-a-model.md shows"
+            );
+            Error::model(place, reason, fix)
+        }
+        other => other,
+    }
 }
 
 /// All that a batch of one sample states.

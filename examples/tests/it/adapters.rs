@@ -492,3 +492,19 @@ fn mistakes_are_named_before_weights_are_read() {
     let error = fixture.finetune(&["--set", "adapter.rank=4"]).refused();
     assert!(error.contains("adapter.method = \"none\" trains the model itself"), "{error}");
 }
+
+#[test]
+fn an_adapter_without_its_base_model_names_its_configuration_and_how_to_give_the_model() {
+    let fixture = Fixture::decoder();
+    tune(&fixture, "run", &[], &["train.steps=1"]).succeeded();
+    std::fs::rename(fixture.path("model"), fixture.path("moved")).unwrap();
+    let generate = |model: &[&str]| {
+        let prompt = ["--prompt", "the film", "--greedy", "--max-new-tokens", "2", "--device", "cpu"];
+        fixture.run(env!("CARGO_BIN_EXE_generate"), &[model, &prompt].concat())
+    };
+    let refused = generate(&["run/model"]).refused();
+    for part in ["--> run/model/adapter_config.json", "names \"model\": ", "BASE --adapter run/model"] {
+        assert!(refused.contains(part), "no {part:?} in {refused}");
+    }
+    generate(&["moved", "--adapter", "run/model"]).succeeded();
+}

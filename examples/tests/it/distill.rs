@@ -7,7 +7,7 @@ use serde_json::Value;
 const WORDS: [&str; 11] = ["good", "the", "film", "bad", "plot", "is", "a", "very", "end", "cast", "of"];
 
 /// A tiny GPT-2 that learns texts, and another one as its teacher.
-fn decoder() -> Fixture {
+pub fn decoder() -> Fixture {
     let fixture = Fixture::decoder();
     let text = |first: usize| (0..6).map(|at| WORDS[(first + at * at) % WORDS.len()]).collect::<Vec<_>>().join(" ");
     let lines = |count: usize| (0..count).map(|at| format!("{{\"text\": \"{}\"}}\n", text(at))).collect::<String>();

@@ -251,12 +251,35 @@ fn settings_show_where_they_come_from() {
     assert_eq!(line("top_k"), "top_k = 4 # the command line");
     assert_eq!(line("temperature"), "temperature = 0.5 # generation_config.json");
     assert_eq!(line("end_token"), "end_token = [3 \"[SEP]\"] # generation_config.json");
-    assert_eq!(line("max_new_tokens"), "max_new_tokens = 128 # default");
+    assert_eq!(line("max_length"), "max_length = 40 # generation_config.json");
+    assert!(!shown.contains("max_new_tokens"), "{shown}");
     assert!(line("forbid").contains("\"film\""), "{shown}");
     assert!(shown.contains("# not followed: typical_p"), "{shown}");
-    assert!(shown.contains("# not followed: max_length = 40"), "{shown}");
     let run = fixture.generate(&["--prompt", "it", "--max-new-tokens", "2"]).succeeded();
-    assert!(run.stderr.contains("not followed: typical_p, max_length"), "{}", run.stderr);
+    assert!(run.stderr.contains("not followed: typical_p"), "{}", run.stderr);
+}
+
+#[test]
+fn lengths_of_a_decoders_directory_count_the_prompt_unless_new_tokens_are_asked_for() {
+    let fixture = Fixture::bloom();
+    let tokens = |arguments: &[&str]| {
+        let shown = fixture.generate(&[&["--json", "--greedy"][..], arguments].concat()).succeeded().stdout;
+        let shown: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+        (shown["prompt_tokens"].as_u64().unwrap(), shown["tokens"].as_u64().unwrap())
+    };
+    fixture.write("model/generation_config.json", r#"{"max_length": 9, "eos_token_id": 58}"#);
+    let (prompt, new) = tokens(&["--prompt", "it is a film"]);
+    assert_eq!(prompt + new, 9);
+    assert_eq!(tokens(&["--prompt", "it is a film", "--max-new-tokens", "2"]).1, 2);
+    let refused = fixture.generate(&["--prompt", &"film ".repeat(9)]).refused();
+    assert!(refused.contains("max_length = 9") && refused.contains("--max-new-tokens"), "{refused}");
+    // The first token ends a text, but not before the fifth with the prompt.
+    let first = fixture.generate(&["--json", "--greedy", "--prompt", "it", "--max-new-tokens", "1"]).succeeded().stdout;
+    let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    let first = &first["generated_ids"][0];
+    fixture.write("model/generation_config.json", &json!({"min_length": 5, "eos_token_id": first}).to_string());
+    let (prompt, new) = tokens(&["--prompt", "it", "--max-new-tokens", "8"]);
+    assert!(prompt + new > 5, "{prompt} + {new}");
 }
 
 #[test]

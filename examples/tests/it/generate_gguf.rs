@@ -114,6 +114,17 @@ fn a_gguf_file_generates_as_the_directory_made_of_it_and_as_stored_as_dequantise
     }
 }
 
+/// A directory with `llama.gguf`, and texts of its letters for training and evaluation.
+pub fn fixture() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.write_bytes("llama.gguf", &llama());
+    for (file, count) in [("train.jsonl", 16), ("eval.jsonl", 4)] {
+        let line = |at: usize| format!("{{\"text\": \"hello shell {} bell\"}}\n", ["he", "fell", "well"][at % 3]);
+        fixture.write(file, &(0..count).map(line).collect::<String>());
+    }
+    fixture
+}
+
 /// A recipe trains beside the blocks of a file, and the adapter is used beside the same file.
 #[test]
 fn a_recipe_trains_beside_a_gguf_file_as_it_is() {

@@ -49,6 +49,30 @@ fn a_configuration_of_deepspeed_trains() {
     assert!(import(&fixture, &[&ask[..], &RUN].concat()).refused().contains("recipe2.toml exists"));
 }
 
+#[cfg(unix)]
+#[test]
+fn with_few_open_files_the_recipe_is_there_as_a_whole_or_not_at_all() {
+    let fixture = Fixture::new();
+    fixture.write("ds.json", ZERO);
+    let ask = ["deepspeed", "ds.json", "--ranks", "2", "--out"];
+    import(&fixture, &[&ask[..], &["whole.toml"], &RUN].concat()).succeeded();
+    let mut codes = std::collections::BTreeSet::new();
+    for limit in 3..10 {
+        let script = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+        let limited = ["-c", &script, env!("CARGO_BIN_EXE_import")];
+        let outcome = fixture.run("sh", &[&limited[..], &ask, &["limited.toml"], &RUN].concat());
+        assert_eq!(outcome.code == 0, fixture.path("limited.toml").exists(), "{limit}: {outcome:?}");
+        if outcome.code == 0 {
+            assert_eq!(fixture.read("limited.toml"), fixture.read("whole.toml"));
+            std::fs::remove_file(fixture.path("limited.toml")).unwrap();
+        }
+        let left = fixture.snapshot().into_keys().find(|path| path.to_string_lossy().contains("limited"));
+        assert_eq!(left, None, "{limit}");
+        codes.insert(outcome.code);
+    }
+    assert!(codes.contains(&0) && codes.contains(&5), "{codes:?}");
+}
+
 #[test]
 fn a_command_is_a_script_a_text_words_or_standard_input() {
     let fixture = Fixture::new();

@@ -222,7 +222,7 @@ fn pairs_of_completions_are_trained_on_by_preferences_and_reported() {
     assert!(refused.contains("--column chosen=NAME") && refused.contains("columns are q, a, b"), "{refused}");
     let columns = ["--column", "prompt=q", "--column", "chosen=a", "--column", "rejected=b"];
     let outcome = init(&fixture, &[&ask[..], &columns].concat()).succeeded();
-    assert!(outcome.stderr.contains("too few or too many records to split"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("2 records are too few to split (at least 10)"), "{}", outcome.stderr);
     assert!(fixture.read("other.toml").contains("chosen = \"a\""));
 }
 
@@ -349,6 +349,26 @@ fn token_files_are_pretrained_on_and_texts_are_answered_by_the_command_that_make
     ];
     has_lines(&recipe, &lines);
     fixture.run(env!("CARGO_BIN_EXE_pretrain"), &["--recipe", "p.toml", "--dry-run"]).succeeded();
+    // Ids of a small part of the model's vocabulary may be another tokenizer's, and ids beyond it are.
+    let words: Vec<String> = fixture.read("model/vocab.txt").lines().map(str::to_owned).collect();
+    fixture.write("few/vocab.txt", &(words[..5].join("\n") + "\ngood\nbad\n"));
+    fixture.write(
+        "many/vocab.txt",
+        &(words.join("\n") + "\n" + &(0..99).map(|at| format!("w{at}\n")).collect::<String>()),
+    );
+    fixture.write("of_few.jsonl", &"{\"text\": \"good bad\"}\n".repeat(40));
+    fixture.write("of_many.jsonl", &"{\"text\": \"w90 w97\"}\n".repeat(40));
+    for name in ["few", "many"] {
+        let (data, out) = (format!("of_{name}.jsonl"), format!("of_{name}"));
+        let build = ["build", &data, "--tokenizer", name, "--out", &out, "--eod-token", "[SEP]"];
+        fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
+    }
+    let sets = ["--set", "data.eod_token=[SEP]", "--out", "s.toml"];
+    let small = init(&fixture, &[&ask[..], &["of_few"], &sets].concat()).succeeded();
+    assert!(small.stderr.contains("the largest token id seen is 6, and model has"), "{}", small.stderr);
+    let sets = ["--set", "data.eod_token=[SEP]", "--out", "t.toml"];
+    let refused = init(&fixture, &[&ask[..], &["of_many"], &sets].concat()).refused();
+    assert!(refused.contains("the vocabulary of model has") && refused.contains("--tokenizer model"), "{refused}");
     // Token files of their own are evaluated on, as far as they go, whichever way they are named.
     fixture.write("valid.jsonl", &sentences(3000));
     let build = ["build", "valid.jsonl", "--tokenizer", "model", "--out", "books_valid", "--eod-token", "[SEP]"];
@@ -371,6 +391,7 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
     let fixture = Fixture::new();
     fixture.write("one.csv", "text,label\ngood,a\nbad,a\nfine,a\n");
     fixture.write("tables.csv", "a,b\n1,2\n3,4\n");
+    fixture.write("table.xlsx", "PK");
     let message = |role: &str| format!("{{\"role\": \"{role}\", \"content\": \"he\"}}");
     let chat = format!("{{\"messages\": [{}, {}]}}\n", message("user"), message("assistant"));
     fixture.write("chats.jsonl", &chat.repeat(3));
@@ -388,6 +409,7 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
         (with("sft", "chats.jsonl", &[]), vec!["is an encoder", "name a language model"]),
         (with("classify", "train.jsonl", &["--set", "train.lrr=1"]), vec!["train.lrr", "train.lr"]),
         (with("classify", "train.jsonl", &["--memory", "0"]), vec!["--memory"]),
+        (with("classify", "table.xlsx", &[]), vec!["does not determine the format", "save a spreadsheet as .csv"]),
     ] {
         let outcome = init(&fixture, &arguments);
         assert!(matches!(outcome.code, 2 | 3), "{arguments:?}: {outcome:?}");
@@ -399,6 +421,13 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
     chat.write("chats.jsonl", &fixture.read("chats.jsonl"));
     let refused = init(&chat, &with("sft", "chats.jsonl", &[])).refused();
     assert!(refused.contains("no chat template"), "{refused}");
+    chat.write("tok/vocab.txt", &chat.read("model/vocab.txt"));
+    let ask = ["--preset", "sft", "--model", "tok", "--out", "none.toml", "--data", "train.jsonl"];
+    let refused = init(&chat, &ask).refused();
+    assert!(
+        refused.contains("there is a tokenizer, and no config.json") && refused.contains("pretraining.md"),
+        "{refused}"
+    );
     // A model of the cache's that is not there, and the preset's own, which may come later.
     let ask = ["--preset", "sft", "--model", "org/none", "--out", "none.toml", "--data", "train.jsonl"];
     let refused = init(&chat, &ask).refused();

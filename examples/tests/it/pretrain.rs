@@ -397,6 +397,10 @@ fn recipes_that_cannot_be_pretrained_are_refused() {
         let message = refused(sets);
         assert!(message.contains(reason), "{sets:?}: {message}");
     }
+    // The samples of other families are taken by a program that has them.
+    let samples = ["samples", "--recipe", "recipe.toml", "--set", "model.family=poetry"];
+    let message = fixture.run(env!("CARGO_BIN_EXE_corpus"), &samples).refused();
+    assert!(message.contains("unknown model family") && message.contains("docs/add-a-model.md"), "{message}");
     // A recipe of another task is for the other program.
     fixture.write("recipe.toml", crate::fixture::RECIPE);
     let message = pretrain(&fixture, "output.dir=run", &["--dry-run"]).refused();

@@ -9,9 +9,12 @@ use crate::cli::settings::SettingOptions;
 use crate::cli::terminal;
 use crate::file::shell_word;
 use crate::model::Registry;
-use crate::recipe::{self, Resolved, as_error, preflight, recipe_schema, settings_page};
+use crate::recipe::{Resolved, as_error, preflight, recipe_schema, settings_page};
 use crate::run::ExitStatus;
-use crate::train::{CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, finetune_on, on_ranks};
+use crate::train::{
+    CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, environment_mistakes, finetune_on, on_ranks,
+    refuse_all,
+};
 use crate::{Error, Result};
 use bmtrain_dist::Launch;
 use bmtrain_dist::checkpoint::FailPoints;
@@ -190,7 +193,8 @@ pub(super) fn run(options: &Options, registry: Registry<'static>, train: Train) 
         true => ProcessGroup::detached(launch?, options.distributed()),
         false => ProcessGroup::join(launch?, options.distributed())?,
     };
-    let ended = resolve(options, registry).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
+    let ended =
+        resolve(options, registry, &group).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
     abandon_unless_done(&group, &ended);
     ended
 }
@@ -224,19 +228,25 @@ fn device_set(options: &Options) -> Vec<String> {
     options.device.iter().map(|name| format!("device.name={name}")).collect()
 }
 
-fn resolve(options: &Options, registry: Registry<'_>) -> Result<Resolved> {
-    let checked = options.settings.read(&device_set(options), registry).and_then(|resolved| {
-        let mistakes = preflight(&resolved, &model_places());
-        if mistakes.is_empty() { Ok(resolved) } else { Err(mistakes) }
-    });
-    match checked {
-        Ok(resolved) => Ok(resolved),
-        // A dry run is for finding mistakes: it shows all of them, any other run the first.
-        Err(mistakes) if options.dry_run && mistakes.len() > 1 => {
-            terminal::note(&recipe::list(&mistakes));
-            let reason = format!("{} mistakes, listed above", mistakes.len());
-            Err(Error::recipe("dry run", reason, "mend them in the order shown"))
+fn resolve(options: &Options, registry: Registry<'_>, group: &ProcessGroup) -> Result<Resolved> {
+    let (resolved, mistakes) = match options.settings.read(&device_set(options), registry) {
+        Ok(resolved) => {
+            let mistakes = preflight(&resolved, &model_places());
+            (Some(resolved), mistakes)
         }
-        Err(mistakes) => Err(as_error(mistakes)),
+        Err(mistakes) => (None, mistakes),
+    };
+    match resolved {
+        Some(resolved) if mistakes.is_empty() => Ok(resolved),
+        // A dry run is for finding mistakes: it shows all of them, any other run the first.
+        resolved if options.dry_run => {
+            let around = match &resolved {
+                Some(resolved) => environment_mistakes(group, resolved, &options.run()?),
+                None => Vec::new(),
+            };
+            refuse_all(mistakes.iter().cloned().map(Error::from).chain(around).collect())?;
+            Err(as_error(mistakes))
+        }
+        _ => Err(as_error(mistakes)),
     }
 }

@@ -1,6 +1,6 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
-use crate::adapter::{Adapter, base_model, is_adapter_directory, trained_head};
+use crate::adapter::{ADAPTER_CONFIG, Adapter, base_model, is_adapter_directory, trained_head};
 use crate::cli::places::model_places;
 use crate::cli::terminal;
 use crate::file::printable;
@@ -140,7 +140,8 @@ pub fn note_opened(opened: &OpenedModel, directory: &Path) -> Result<()> {
 /// that it names.
 ///
 /// # Errors
-/// A PEFT directory that cannot be read or names no model; other than one weight for each adapter.
+/// A PEFT directory that cannot be read, names no model, or one that is not there; other than one weight for each
+/// adapter.
 pub fn adapted(model: &str, source: &ModelSource) -> Result<(String, Option<Adapter>)> {
     let given = Adapter::of_directories(&source.adapter, &source.adapter_weight, "--adapter-weight")?;
     if given.is_some() {
@@ -154,7 +155,26 @@ pub fn adapted(model: &str, source: &ModelSource) -> Result<(String, Option<Adap
         let reason = "adapter_config.json does not name the model that the adapter is of";
         Error::model(model, reason, "give the model's directory, and this one with --adapter")
     })?;
+    if !Path::new(&base).exists()
+        && let Err(error) = Pretrained::resolve(&base, source.revision.as_deref(), &model_places())
+    {
+        return Err(missing_base(directory, &base, error));
+    }
     Ok((base, Some(Adapter::Saved(directory.to_owned()))))
+}
+
+/// The base model that a PEFT directory names cannot be found; a relative path is of where the adapter was trained.
+fn missing_base(directory: &Path, base: &str, error: Error) -> Error {
+    let Error::Model { reason, fix, .. } = error else { return error };
+    let place = directory.join(ADAPTER_CONFIG).display().to_string();
+    let base = printable(base, 200);
+    let reason = format!("base_model_name_or_path in it names \"{base}\": {reason}");
+    let here = directory.display();
+    Error::model(
+        place,
+        reason,
+        format!("give the base model's directory and this one: BASE --adapter {here}; or {fix}"),
+    )
 }
 
 /// The head to open a directory and its adapter with; `None` for their own. With `has_sentences` a head for masked

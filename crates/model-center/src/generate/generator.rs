@@ -102,6 +102,11 @@ impl<'a> Generator<'a> {
                 return wrong(reason, "use the tokenizer of the model");
             }
             let start = own.as_ref().map_or(prompt.len(), Vec::len);
+            if let Some(most) = self.options.max_length.filter(|most| *most <= start) {
+                let reason = format!("{start} tokens, and with the new ones there may be max_length = {most}");
+                return wrong(reason, "shorten it, or give `max_new_tokens`");
+            }
+            let longest = self.options.max_length.map_or(longest, |most| most.min(longest));
             match longest.saturating_sub(start) {
                 0 => {
                     let reason = format!("{start} tokens, and the model's longest sequence has {longest}");

@@ -39,6 +39,10 @@ pub struct GenerateOptions {
     pub max_new_tokens: usize,
     /// The fewest tokens before an end token.
     pub min_new_tokens: usize,
+    /// The most tokens of a sequence together with its prompt, for an encoder-decoder with the decoder's first tokens.
+    pub max_length: Option<usize>,
+    /// The fewest tokens before an end token, counted likewise.
+    pub min_length: usize,
     /// Makes tokens of the sequence less probable.
     pub penalty: RepetitionPenalty,
     /// Whether the penalty includes the prompt; for an encoder-decoder, the first tokens of the decoder.
@@ -78,6 +82,8 @@ impl Default for GenerateOptions {
             method: Method::Greedy,
             max_new_tokens: 20,
             min_new_tokens: 0,
+            max_length: None,
+            min_length: 0,
             penalty: RepetitionPenalty::default(),
             penalizes_prompt: true,
             end_tokens: Vec::new(),

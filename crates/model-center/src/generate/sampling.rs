@@ -59,7 +59,7 @@ impl Sampling {
         let wrong = |name: &str, reason: String, fix: &str| Err(Error::argument(name, reason, fix));
         if !(self.temperature.is_finite() && self.temperature > 0.0) {
             let reason = format!("{} is not a number above 0", self.temperature);
-            return wrong("temperature", reason, "give a number above 0, or choose greedily");
+            return wrong("temperature", reason, "give a number above 0, or choose greedy decoding (--greedy)");
         }
         if self.top_k == Some(0) {
             return wrong("top_k", "no token is left".into(), "leave it out for all tokens");

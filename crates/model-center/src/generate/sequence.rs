@@ -45,7 +45,7 @@ impl GenerateOptions {
         if let Some(constraint) = &self.constraint {
             constraint.mask(tokens, &self.end_tokens, logits)?;
         }
-        if tokens.len() < self.min_new_tokens {
+        if tokens.len() < self.min_new_tokens || before.len() + tokens.len() < self.min_length {
             suppress(&self.end_tokens, logits);
         }
         if let Some(token) = self.forced_bos.filter(|_| tokens.is_empty() && self.prefix.is_empty()) {

@@ -229,8 +229,8 @@ impl GenerationSettings {
         Some(stated.value)
     }
 
-    /// Lengths. `max_length` and `min_length` include the prompt; for an encoder-decoder, the first tokens of the
-    /// decoder.
+    /// Lengths. `max_length` and `min_length` count the prompt too; for an encoder-decoder, the first tokens of the
+    /// decoder. Both are only for what no number of new tokens is given for, as in transformers.
     fn resolve_lengths(
         &mut self,
         options: &GenerationOverrides,
@@ -245,18 +245,21 @@ impl GenerationSettings {
             let reason = format!("it has {prefix} tokens, and {} has max_length = {}", limit.origin, limit.value);
             return Err(Error::argument("prefix", reason, "shorten it, or give `max_new_tokens`"));
         }
-        let mut new_tokens = |stated: &Option<Setting<usize>>, name: &str, is_needed: bool| {
-            let stated = stated.clone().filter(|_| is_needed)?;
-            if generates_targets {
-                return Some(Setting { value: stated.value.saturating_sub(1 + prefix), ..stated });
-            }
-            self.not_followed.push(format!("{name} = {}, which counts the prompt", stated.value));
-            None
+        if !generates_targets {
+            self.resolve_whole_lengths(options, config);
+        }
+        let new_tokens = |stated: &Option<Setting<usize>>, is_needed: bool| {
+            let stated = stated.clone().filter(|_| is_needed && generates_targets)?;
+            Some(Setting { value: stated.value.saturating_sub(1 + prefix), ..stated })
         };
-        let max = new_tokens(&config.max_length, "max_length", config.max_new_tokens.is_none());
-        let min = new_tokens(&config.min_length, "min_length", config.min_new_tokens.is_none());
+        let max = new_tokens(&config.max_length, config.max_new_tokens.is_none());
+        let min = new_tokens(&config.min_length, config.min_new_tokens.is_none());
         let max = config.max_new_tokens.clone().or(max.filter(|max| max.value > 0));
-        let longest = self.pick("max_new_tokens", options.max_new_tokens, &max, MAX_NEW_TOKENS);
+        let longest = match self.options.max_length {
+            // Of the shortest prompt there are fewer new ones.
+            Some(most) => most,
+            None => self.pick("max_new_tokens", options.max_new_tokens, &max, MAX_NEW_TOKENS),
+        };
         // The caller's maximum may be less than the directory's minimum.
         let possible = if self.options.end_tokens.is_empty() { 0 } else { longest };
         let min = config.min_new_tokens.clone().or(min);
@@ -264,6 +267,22 @@ impl GenerationSettings {
         self.options.min_new_tokens = self.pick("min_new_tokens", options.min_new_tokens, &min, 0);
         self.options.max_new_tokens = longest;
         Ok(())
+    }
+
+    /// A decoder's `max_length` and `min_length`, where nothing states a number of new tokens.
+    fn resolve_whole_lengths(&mut self, options: &GenerationOverrides, config: &GenerationConfig) {
+        let has_max = options.max_new_tokens.is_some() || config.max_new_tokens.is_some();
+        if let Some(most) = config.max_length.as_ref().filter(|_| !has_max) {
+            self.note("max_length", most.value.to_string(), most.origin);
+            self.options.max_length = Some(most.value);
+        }
+        let has_min = options.min_new_tokens.is_some() || config.min_new_tokens.is_some();
+        // Without a token that ends a text there is nothing to hold back.
+        let ends = !self.options.end_tokens.is_empty();
+        if let Some(least) = config.min_length.as_ref().filter(|_| !has_min && ends) {
+            self.note("min_length", least.value.to_string(), least.origin);
+            self.options.min_length = least.value;
+        }
     }
 }
 

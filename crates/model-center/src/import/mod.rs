@@ -11,7 +11,8 @@
 //! - `account`: settings without a line, noted or refused; `ranks`: ranks by the launcher; `batch`: the batch equation.
 //! - `keys`: the names of recipe keys; `numbers`: numbers of other systems; `yaml`: configurations in YAML.
 //!
-//! Nothing is run and no file is read. Called by the program `import`.
+//! Nothing is run, and no file is read but tokenizers of this machine, in which special tokens are looked up. Called by
+//! the program `import`.
 
 mod account;
 mod batch;
@@ -36,6 +37,8 @@ pub(crate) use sheet::inline_tables;
 pub use sheet::{Commands, Line, Note, NoteKind, Sheet, Translated};
 pub use yaml::{YamlKey, axolotl, axolotl_keys, llama_factory, llama_factory_keys};
 
+use crate::formats::ModelCaches;
+
 /// What the user adds to a command or configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
@@ -45,6 +48,8 @@ pub struct ImportOptions {
     pub leave: Vec<String>,
     /// `key=value` settings of the recipe, which come last.
     pub sets: Vec<String>,
+    /// Where models that are named as on the hub are looked for, for what depends on their tokenizers.
+    pub places: ModelCaches,
 }
 
 /// The flags that `import megatron` and `import cpm` know.

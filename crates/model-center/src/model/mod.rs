@@ -71,8 +71,8 @@ pub use pooling::{Pooling, PoolingMode};
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };
-pub use sentence_encoder::SentenceEncoder;
 pub(crate) use sentence_encoder::sentence_files;
+pub use sentence_encoder::{SentenceEncoder, sentence_field};
 pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextHead, TextModel};
 pub use timed_partition::partition_by_time;
 pub use transformer::Transformer;

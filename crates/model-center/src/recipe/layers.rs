@@ -289,7 +289,13 @@ fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
     if argument.len() > MAX_SET_BYTES {
         return Err(wrong("the argument is too long"));
     }
-    let (path, right) = argument.split_once('=').ok_or_else(|| wrong("there is no `=`"))?;
+    let (path, right) = argument.split_once('=').ok_or_else(|| match argument.ends_with(".toml") {
+        true => {
+            let fix = format!("for a recipe write --recipe {}", printable(argument, SHOWN_SET));
+            Mistake::recipe(origin.place(), "there is no `=`, and a recipe is named by --recipe", fix)
+        }
+        false => wrong("there is no `=`"),
+    })?;
     let (path, right) = (path.trim(), right.trim());
     let keys: Vec<&str> = path.split('.').map(str::trim).collect();
     let plain = |key: &&str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');

@@ -468,7 +468,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "checkpoint.optimizer_state",
         "Save moments and master weights too; from checkpoints without them a run resumes with `--fresh-optimizer`.",
     ),
-    first("log.every", "Interval of records of the training loss, in steps."),
+    first("log.every", "Interval of records of the training loss, in steps; slow steps are shown once a minute."),
     first("log.metrics", "Name of the file of metrics in the output directory."),
     first("log.quiet", "Print errors and the result alone."),
     second("log.peak_tflops", "Peak of the device of a rank in TFLOP/s; utilisation is a share of it."),

@@ -79,7 +79,7 @@ pub fn as_error(mistakes: Vec<Mistake>) -> Error {
 /// All mistakes as text for `--dry-run`: one blank line between two, a count at the end.
 ///
 /// At most 20 are printed in full, so that a broken file does not scroll its first mistake away.
-pub fn list(mistakes: &[Mistake]) -> String {
+pub fn list<M: fmt::Display>(mistakes: &[M]) -> String {
     const SHOWN: usize = 20;
     let mut out = String::new();
     for mistake in mistakes.iter().take(SHOWN) {

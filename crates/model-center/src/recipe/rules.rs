@@ -24,9 +24,10 @@ use crate::Error;
 use crate::corpus::{index_path, token_path};
 use crate::data::{Format, LabelColumns, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::KnownDirectory;
-use crate::formats::pretrained::ModelCaches;
+use crate::formats::pretrained::{ModelCaches, near_path};
 use crate::metrics::{LabelSetCounts, MetricKind};
 use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 /// Adds the contradictions and the settings without effect that concern more than one table or value.
@@ -384,7 +385,7 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
     let mut look = |group, key: &str, path: PathBuf, is_directory: bool, fix: &str| {
         let found = std::fs::metadata(&path);
         let shown = path.display();
-        let reason = match found {
+        let reason = match &found {
             Err(e) => format!("`{key}`: cannot open {shown}: {e}"),
             Ok(kind) if group == Group::Data && takes_directories && kind.is_dir() => return true,
             Ok(kind) if is_directory && !kind.is_dir() => format!("`{key}`: {shown} is not a directory"),
@@ -392,7 +393,12 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
             Ok(kind) if !is_directory && kind.len() == 0 => format!("`{key}`: {shown} is empty"),
             Ok(_) => return true,
         };
-        out.push(Mistake { group, place: resolved.place(key), reason, fix: fix.into() });
+        let is_missing = found.is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let near = match is_missing && group == Group::Data {
+            true => near_path(&path, if is_directory { Path::is_dir } else { Path::is_file }),
+            false => String::new(),
+        };
+        out.push(Mistake { group, place: resolved.place(key), reason, fix: format!("{near}{fix}") });
         false
     };
     if let Ok(directory) = &model

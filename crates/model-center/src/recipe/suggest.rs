@@ -33,6 +33,16 @@ pub(crate) fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     known.into_iter().filter_map(|k| Some((edit_distance(name, k, limit)?, k))).min_by_key(|&(d, _)| d).map(|(_, k)| k)
 }
 
+/// Other names of choices, which no number of edits leads to.
+const SYNONYMS: [(&str, &str); 2] = [("gpu", "cuda"), ("nvidia", "cuda")];
+
+/// The choice that a wrong value most likely stands for.
+pub(crate) fn choice<'a>(value: &str, choices: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let meant = SYNONYMS.iter().find(|(other, _)| value.eq_ignore_ascii_case(other));
+    let known = meant.and_then(|(_, choice)| choices.clone().find(|known| known == choice));
+    known.or_else(|| closest(value, choices))
+}
+
 /// The known path that an unknown `path` most likely stands for.
 ///
 /// In this order: a typo in the same table, the same name in another table, a typo in the whole path.
@@ -73,6 +83,13 @@ mod tests {
         assert_eq!(path("train.every", &known), Some("eval.every"));
         assert_eq!(path("trian.lr", &known), Some("train.lr"));
         assert_eq!(path("train.flux_capacitor", &known), None);
+    }
+
+    #[test]
+    fn other_names_of_choices_are_known_where_there_is_such_a_choice() {
+        assert_eq!(choice("GPU", ["auto", "cpu", "cuda"].into_iter()), Some("cuda"));
+        assert_eq!(choice("gpu", ["auto", "cpu"].into_iter()), Some("cpu"));
+        assert_eq!(choice("atuo", ["auto", "cpu"].into_iter()), Some("auto"));
     }
 
     #[test]

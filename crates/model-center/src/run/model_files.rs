@@ -101,6 +101,12 @@ impl FileHashes {
         Ok(None)
     }
 
+    /// A hash of all of them.
+    pub fn digest(&self) -> String {
+        let line = |(name, file): (&String, &FileHash)| format!("{name:?} {} {}\n", file.bytes, file.blake3);
+        blake3::hash(self.0.iter().map(line).collect::<String>().as_bytes()).to_hex().to_string()
+    }
+
     /// The first name whose file the other lacks or has with another hash; `None` if both are equal.
     pub fn first_difference<'a>(&'a self, other: &'a Self) -> Option<&'a str> {
         let differs = |name: &&String| self.0.get(*name) != other.0.get(*name);

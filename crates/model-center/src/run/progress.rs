@@ -8,6 +8,10 @@ use super::status::Status;
 use super::text_log::TextLog;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// The longest time without a line while steps are made.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,9 @@ pub struct Progress {
     sink: Sink,
     /// Gets log steps and notes too, whatever is shown.
     copy: Option<TextLog>,
+    last_line: Instant,
+    last_step: Instant,
+    max_silence: Duration,
 }
 
 impl std::fmt::Debug for Progress {
@@ -70,13 +77,18 @@ impl Progress {
             // Ten times a second looks alive and costs nothing measurable.
             ProgressMode::Bar { color } => Self::on_terminal(ProgressDrawTarget::stderr_with_hz(10), color, total),
             ProgressMode::Lines => Self::on_writer(Box::new(std::io::stderr())),
-            ProgressMode::Quiet => Progress { sink: Sink::Quiet, copy: None },
+            ProgressMode::Quiet => Self::on(Sink::Quiet),
         }
     }
 
     /// Plain lines on any writer.
     pub fn on_writer(writer: Box<dyn Write + Send>) -> Self {
-        Progress { sink: Sink::Lines(writer), copy: None }
+        Self::on(Sink::Lines(writer))
+    }
+
+    fn on(sink: Sink) -> Self {
+        let now = Instant::now();
+        Progress { sink, copy: None, last_line: now, last_step: now, max_silence: MAX_SILENCE }
     }
 
     /// A bar on any terminal.
@@ -90,7 +102,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        Progress { sink: Sink::Bar(bar), copy: None }
+        Self::on(Sink::Bar(bar))
     }
 
     /// Writes log steps and notes to this log too.
@@ -98,19 +110,30 @@ impl Progress {
         self.copy = Some(log);
     }
 
+    /// Sets the longest time between two lines while steps are made; a minute by default.
+    pub fn set_max_silence(&mut self, max_silence: Duration) {
+        self.max_silence = max_silence;
+    }
+
     /// Writes to the log alone.
     pub fn log(&mut self, text: &str) {
         self.copy.iter_mut().for_each(|log| log.write(text));
     }
 
-    /// After a step: the bar always moves on, a plain line is written only when `is_log_step`.
+    /// After a step: the bar always moves on, a plain line is written when `is_log_step`, and where steps are slow
+    /// for one whose successor would end more than a minute after the last line.
     pub fn step(&mut self, status: &Status, is_log_step: bool) {
         self.advance(status.step, status, is_log_step);
     }
 
     /// Shows that `done` of the total are done, with a text, for work other than training.
     pub fn advance(&mut self, done: u64, text: &dyn std::fmt::Display, is_line: bool) {
+        let now = Instant::now();
+        // The next step takes about as long as this one.
+        let is_line = is_line || (now - self.last_line) + (now - self.last_step) > self.max_silence;
+        self.last_step = now;
         if is_line {
+            self.last_line = now;
             self.log(&text.to_string());
         }
         match &mut self.sink {
@@ -127,6 +150,7 @@ impl Progress {
 
     /// A message of its own line or lines, above the bar; the quiet mode shows none.
     pub fn note(&mut self, text: &str) {
+        self.last_line = Instant::now();
         self.log(text);
         match &mut self.sink {
             // A hidden target would swallow the text, and the bar is not shown either.

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 pub(super) const TOO_LARGE: &str = "the data are too large to be split here; give --eval FILE";
 /// Fewer records are not split.
 const FEWEST: usize = 10;
+/// Of a length in the reasons of a recipe: how it follows from the samples' lengths.
+const ROUNDED: &str = ", rounded up to a multiple of 8";
 /// Records whose lengths are counted.
 pub(super) const COUNTED: usize = 1000;
 /// The smallest limit of a sample's tokens that a recipe may have.
@@ -89,7 +91,13 @@ pub(super) fn write(
             made.sheet.text(keys::TRAIN, train, format!("{count} records"));
             match eval {
                 Some(eval) => made.sheet.text(keys::EVAL, &eval.display().to_string(), "given"),
-                None => made.remark("data.eval", "too few or too many records to split; give --eval FILE".into()),
+                None => {
+                    let why = match table.is_whole {
+                        true => format!("{count} records are too few to split (at least {FEWEST}); give --eval FILE"),
+                        false => format!("{count} records were read, and a larger file is not split; give --eval FILE"),
+                    };
+                    made.remark("data.eval", why);
+                }
             }
             write_delimiter(table, made);
         }
@@ -242,7 +250,7 @@ impl SftLengths {
         let length = usual.max(needed.next_multiple_of(8)).min(most);
         let why = match length > usual {
             true => format!("every sample has a token to learn; 99 of 100 have at most {usual} tokens"),
-            false => "the 99th percentile of the samples' tokens".to_owned(),
+            false => format!("the 99th percentile of the samples' tokens{ROUNDED}"),
         };
         let positions =
             model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
@@ -314,7 +322,7 @@ pub(super) fn write_length(
         false => ("samples", format!(", the longest about {longest}"), "; `data preview` counts exactly"),
     };
     let counted = model.counted();
-    let why = format!("the 99th percentile of the {of}' tokens{counted}{longest}{positions}{end}");
+    let why = format!("the 99th percentile of the {of}' tokens{ROUNDED}{counted}{longest}{positions}{end}");
     made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
     length
 }

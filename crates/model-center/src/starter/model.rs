@@ -73,6 +73,12 @@ impl FoundModel {
             Err(error) if options.model.is_some() => return Err(error),
             Err(_) => return Ok(found),
         };
+        if !directory.join("config.json").exists() && AutoTokenizer::open(&directory).is_ok() {
+            let reason = "there is a tokenizer, and no config.json with a model's sizes";
+            let fix = "name the directory of a model, or write a recipe with model.tokenizer and sizes as in \
+                       docs/pretraining.md";
+            return Err(Error::model(directory.display().to_string(), reason, fix));
+        }
         let fields = directory_fields(&directory)?;
         found.family = registry.find(&directory)?.model_type.to_owned();
         for name in POSITIONS {

@@ -4,6 +4,7 @@
 use super::beside::Beside;
 use super::distill::Distiller;
 use super::division::check_layout;
+use super::dry_run::dry_run;
 use super::model_options::open_options;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
@@ -71,6 +72,9 @@ pub fn finetune_on(
     let launch = group.launch();
     group.check_device(resolved.device.name)?;
     let resolved = on_ranks(resolved, options, launch.world);
+    if options.dry_run {
+        return dry_run(group, &resolved, options, registry);
+    }
     let mut changes = changes(&resolved);
     // The first rank writes and reports; the others would only repeat it.
     if launch.rank == 0 {
@@ -98,14 +102,6 @@ pub fn finetune_on(
     if stop.is_requested() {
         console::note("stopped before the first step: nothing was written");
         return Ok(ExitStatus::Stopped);
-    }
-    if options.dry_run && launch.rank > 0 {
-        return Ok(ExitStatus::Done);
-    }
-    if options.dry_run {
-        let summary = setup.summary(&resolved);
-        console::print(&format!("{summary}\ndry run: nothing is wrong that can be seen without reading weights"))?;
-        return Ok(ExitStatus::Done);
     }
     let (options, group) = (options.clone(), group.clone());
     let config = Arc::new(RunConfig { setup, resolved, options, registry, group, changes, stop });

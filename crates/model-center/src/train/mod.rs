@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `finetune.rs` | [`finetune()`]: the run of each rank and its loop around the training step |
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
+//! | `dry_run.rs` | all checks before weights are read, with every mistake |
 //! | `setup.rs`, `class_weights.rs`, `parameter_count.rs` | [`Setup`]: what is known before weights are read |
 //! | `run_data.rs`, `records.rs`, `pretraining_data.rs` | [`RunData`]: records of a task, or samples of token files |
 //! | `batches.rs`, `prefetch.rs` | batches at a position; batches of the next steps, formed by threads |
@@ -33,6 +34,7 @@ mod contrastive;
 mod distill;
 mod divergence;
 mod division;
+mod dry_run;
 mod each_batch;
 pub(crate) mod evaluate;
 mod export;
@@ -71,6 +73,7 @@ mod waiting;
 pub(crate) use distill::Distiller;
 pub use distill::TeacherSetup;
 pub use division::{check_layout, check_layout_of_config, check_ranks};
+pub use dry_run::{environment_mistakes, refuse_all};
 pub use evaluate::EvalResult;
 pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};

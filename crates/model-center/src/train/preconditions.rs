@@ -97,6 +97,8 @@ pub(super) fn check_output(resolved: &Resolved, options: &FinetuneOptions, chang
     let checked = OutputDirectory::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
     checked.map(drop).map_err(|error| match error {
         Error::Output { fault, place, reason, fix } if !changes.is_empty() => {
+            // A changed setting may be a mistake, with which no run is to go on.
+            let fix = format!("{fix}; --dry-run checks the changed settings");
             Error::Output { fault, place, reason: format!("{reason}: {}", changes.join(", ")), fix }
         }
         Error::Output { fault: OutputFault::OtherRecipe, place, reason, fix } if has_recipe(resolved) => {

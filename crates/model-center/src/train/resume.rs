@@ -31,6 +31,8 @@ const MAX_RECIPE_BYTES: u64 = 1 << 20;
 /// The member of the manifest's layout that holds the seconds trained: they depend on the clock, so they are no state.
 const SECONDS: &str = "train_seconds";
 
+/// The member of the manifest's layout that holds a hash of the best weights' files, which `run.json` records.
+pub(super) const BEST_MODEL: &str = "best_model";
 /// The member of the manifest's layout that holds the length of the metrics file.
 pub(super) const METRICS_BYTES: &str = "metrics_bytes";
 

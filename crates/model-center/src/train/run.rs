@@ -7,7 +7,7 @@ use super::beside::{BESIDE, Beside};
 use super::checkpointer::{Checkpointer, check_disk};
 use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
-use super::resume::{METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
+use super::resume::{BEST_MODEL, METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
 use super::run_times::RunTimes;
 use super::save::{ModelContents, check_finite};
 use super::trainer::{StepResult, Trainer, scales_loss};
@@ -188,6 +188,10 @@ impl<'a> Run<'a> {
             layout.insert(METRICS_BYTES.to_owned(), log.bytes()?.into());
         }
         let best_step = self.best_step().filter(|_| !self.best_is_lost);
+        let best = self.files.as_ref().and_then(|files| files.output.model(MODEL_DIRECTORY));
+        if let Some(best) = best.filter(|_| best_step.is_some()) {
+            layout.insert(BEST_MODEL.to_owned(), best.digest().into());
+        }
         let note = self.checkpointer.begin(self.config, trainer, (state, layout), best_step)?;
         self.note(note);
         let seconds = start.elapsed().as_secs_f64();

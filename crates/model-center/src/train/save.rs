@@ -22,6 +22,9 @@ use std::time::Instant;
 
 const FIX: &str = "put the file back as it was, or add --accept-change to go on without the best weights";
 
+const OTHER_FIX: &str = "put the directory and run.json back as they were, or add --accept-change to go on without the \
+                         best weights";
+
 /// What is written beside the weights of a model.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ModelContents<'a> {
@@ -119,16 +122,18 @@ impl Run<'_> {
     }
 
     /// Check the best weights before resuming from `choice`, which the trainer has loaded; restore damaged ones. On all
-    /// ranks.
+    /// ranks. `digest` is what the checkpoint recorded of them.
     ///
     /// # Errors
-    /// Damaged best weights that no checkpoint holds, unless the change is accepted.
-    pub(super) fn check_best(&mut self, trainer: &mut Trainer, choice: &Choice) -> Result<()> {
+    /// Damaged best weights that no checkpoint holds, and others than the checkpoint's, unless the change is accepted.
+    pub(super) fn check_best(&mut self, trainer: &mut Trainer, choice: &Choice, digest: Option<&str>) -> Result<()> {
         let Some(step) = self.best_step() else { return Ok(()) };
         let output = self.files.as_mut().map(|files| &mut files.output);
         let (directory, accepts) = (self.checkpoints.as_path(), self.config.options.accept_change);
         let found = trainer.team.while_first(|| match output {
-            Some(output) if choice.is_own && output.best_step() == Some(step) => find(output, directory, step, accepts),
+            Some(output) if choice.is_own && output.best_step() == Some(step) => {
+                find(output, directory, (step, digest), accepts)
+            }
             _ => Ok(BestWeights::Lost),
         });
         let found = same_on_all(trainer, found?)?;
@@ -231,16 +236,35 @@ fn same_on_all<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option
     }
 }
 
-/// On the first rank: the state of the best weights, from `step`, of a run with checkpoints in `directory`.
-fn find(output: &mut OutputDirectory, directory: &Path, step: u64, accepts_loss: bool) -> Result<BestWeights> {
+/// On the first rank: the state of the best weights, from `step` and with this digest by the checkpoint, of a run with
+/// checkpoints in `directory`.
+fn find(
+    output: &mut OutputDirectory,
+    directory: &Path,
+    (step, digest): (u64, Option<&str>),
+    accepts_loss: bool,
+) -> Result<BestWeights> {
     let is_recorded = output.model(MODEL_DIRECTORY).is_some();
     let Some(damage) = output.model_damage(MODEL_DIRECTORY)? else {
+        let path = output.path().join(MODEL_DIRECTORY);
+        let hashes = match output.model(MODEL_DIRECTORY) {
+            Some(recorded) => recorded.clone(),
+            None => FileHashes::of(&path)?,
+        };
+        // Files and record of another run, which vouch for each other.
+        if digest.is_some_and(|digest| digest != hashes.digest()) {
+            let reason = format!("the best weights there, of step {step}, are not those that the checkpoint is beside");
+            if accepts_loss {
+                console::note(&format!("warning: {}: {reason}; they are given up", path.display()));
+                return Ok(BestWeights::Lost);
+            }
+            return Err(Damage { path, reason }.into_error(OTHER_FIX));
+        }
         if !is_recorded {
             console::note(
                 "warning: the run is of an earlier version, which recorded no hashes of the best weights: only headers \
                  and sizes of their files were checked; they are recorded now",
             );
-            let hashes = FileHashes::of(&output.path().join(MODEL_DIRECTORY))?;
             output.record_model(MODEL_DIRECTORY, hashes, Some(step))?;
         }
         return Ok(BestWeights::Sound);

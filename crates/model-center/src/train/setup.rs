@@ -11,9 +11,10 @@ use crate::adapter::AdapterPlan;
 use crate::data::{LabelSpace, PairLabels, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
-use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
+use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextHead, TextModel};
 use crate::recipe::{DataSource, EvalMetric, LastBatch, ModelStart, Resolved};
 use crate::run::{StopConditions, StopFlag};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -116,40 +117,68 @@ impl Setup {
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches) -> Result<Setup> {
+    let mut found = Vec::new();
+    let prepared = prepare_into(resolved, (registry, places), &mut found);
+    found.into_iter().next().map_or(prepared, Err)
+}
+
+/// [`prepare`] with all that is wrong where one check does not depend on another.
+pub(super) fn prepare_all(
+    resolved: &Resolved,
+    registry: Registry<'_>,
+    places: &ModelCaches,
+) -> Result<Setup, Vec<Error>> {
+    let mut found = Vec::new();
+    match prepare_into(resolved, (registry, places), &mut found) {
+        Ok(setup) if found.is_empty() => Ok(setup),
+        Ok(_) => Err(found),
+        Err(error) => {
+            found.push(error);
+            Err(found)
+        }
+    }
+}
+
+/// Checks whose failure leaves the others possible put it into `found`.
+fn prepare_into(
+    resolved: &Resolved,
+    (registry, places): (Registry<'_>, &ModelCaches),
+    found: &mut Vec<Error>,
+) -> Result<Setup> {
     let start = ModelStart::of(resolved, places)?;
     let family = start.family(registry, resolved.model.family.as_deref())?;
     let tokenizer = start.open_tokenizer()?;
     let mut notes = Vec::new();
-    let mut samples = match resolved.data.source.pretraining() {
-        Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer)?,
+    let samples = match resolved.data.source.pretraining() {
+        Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer),
         None => {
             let model = model_side(resolved, registry, &start)?;
             let are_rated =
                 matches!(&resolved.data.source, DataSource::Sft(task) if task.pairs == Some(PairLabels::Rewards));
             notes.extend(model.note_of_ends(&*tokenizer).filter(|_| !are_rated));
             let of_texts = start.open_text_tokenizer(resolved.data.parse_special)?;
-            records::read(resolved, &*of_texts, &model)?
+            records::read(resolved, &*of_texts, &model)
         }
     };
+    let mut samples = match samples {
+        Ok(samples) => samples,
+        Err(error) => match check_positions(resolved, registry, &start) {
+            Ok(()) => return Err(error),
+            Err(further) => {
+                found.push(error);
+                return Err(further);
+            }
+        },
+    };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
-    check_stacks(resolved, &samples.train, &*opened.model)?;
-    opened.check_tensor_ranks(resolved.parallel.tensor).map_err(|error| unfit(resolved, error))?;
-    opened.model.check_save(&save_options(resolved, &start.directory))?;
-    opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_training)?;
-    if let Some(plan) = opened.adapter.as_ref().filter(|_| resolved.save.merged) {
-        plan.check_merge().map_err(|error| unfit(resolved, error))?;
+    found.extend(check_fit(resolved, &mut samples, (&opened, &*tokenizer), &start));
+    let (registries, student) = ((registry, places), (opened.model.info(), &*tokenizer));
+    let teacher = TeacherSetup::prepare(resolved, registries, student, samples.train.labels());
+    let (teacher, class_weights) = (keep(teacher, found), keep(weights_of_classes(resolved, &samples.train), found));
+    if let Some(last) = found.pop() {
+        // What follows needs all of it to be right.
+        return Err(last);
     }
-    order_labels(&mut samples, &opened.model.info().label_names)?;
-    tokenizer.require_rows(opened.model.info().vocab_size)?;
-    check_lengths(resolved, samples.train.labels(), opened.model.info().max_length)?;
-    check_metrics(resolved, samples.train.labels())?;
-    let (found, batch) = (samples.train.len(), resolved.train.batch_size as u64);
-    let keeps_last = resolved.data.last_batch == LastBatch::Keep && resolved.data.source.pretraining().is_none();
-    if found < batch && !keeps_last {
-        let reason = format!("{found} samples do not fill one batch of {batch}");
-        return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
-    }
-    let class_weights = weights_of_classes(resolved, &samples.train)?;
     let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
     if let (Some(most), RunData::Records(records)) = (pooling.and_then(|pooling| pooling.max_length), &samples.train)
         && let Some(long) = (0..records.len()).map(|sample| records.length(sample)).find(|length| *length > most)
@@ -159,12 +188,11 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         let fix = format!("set data.max_length = {most}: max_seq_length in its directory truncates texts there");
         return Err(Error::recipe(place, reason, fix));
     }
-    let (registries, student) = ((registry, places), (opened.model.info(), &*tokenizer));
-    let teacher = TeacherSetup::prepare(resolved, registries, student, samples.train.labels())?;
+    let (count, batch) = (samples.train.len(), resolved.train.batch_size as u64);
     let steps_per_epoch = match resolved.data.source.pretraining() {
         Some(_) => resolved.train.steps.unwrap_or(1),
-        None if keeps_last => found.div_ceil(batch),
-        None => found / batch,
+        None if keeps_last(resolved) => count.div_ceil(batch),
+        None => count / batch,
     };
     let schedule = schedule(resolved, steps_per_epoch)?;
     let answers = match resolved.data.source {
@@ -190,10 +218,49 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         notes: opened.notes.into_iter().chain(notes).collect(),
         answers,
         texts,
-        class_weights,
+        class_weights: class_weights.flatten(),
         pooling,
-        teacher,
+        teacher: teacher.flatten(),
     })
+}
+
+/// What does not fit together of samples, model, tokenizer and recipe.
+fn check_fit(
+    resolved: &Resolved,
+    samples: &mut Samples,
+    (opened, tokenizer): (&OpenedModel, &dyn Tokenizer),
+    start: &ModelStart,
+) -> Vec<Error> {
+    let mut found = Vec::new();
+    let mut check = |result: Result<()>| found.extend(result.err());
+    check(check_stacks(resolved, &samples.train, &*opened.model));
+    check(opened.check_tensor_ranks(resolved.parallel.tensor).map_err(|error| unfit(resolved, error)));
+    check(opened.model.check_save(&save_options(resolved, &start.directory)));
+    check(opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_training));
+    if let Some(plan) = opened.adapter.as_ref().filter(|_| resolved.save.merged) {
+        check(plan.check_merge().map_err(|error| unfit(resolved, error)));
+    }
+    check(order_labels(samples, &opened.model.info().label_names));
+    check(tokenizer.require_rows(opened.model.info().vocab_size));
+    check(check_lengths(resolved, samples.train.labels(), opened.model.info().max_length));
+    check(check_metrics(resolved, samples.train.labels()));
+    let (count, batch) = (samples.train.len(), resolved.train.batch_size as u64);
+    if count < batch && !keeps_last(resolved) {
+        let reason = format!("{count} samples do not fill one batch of {batch}");
+        let place = resolved.place("train.batch_size");
+        check(Err(Error::recipe(place, reason, "use a smaller batch or more data")));
+    }
+    found
+}
+
+/// Whether the last samples of a pass are a batch although they do not fill one.
+fn keeps_last(resolved: &Resolved) -> bool {
+    resolved.data.last_batch == LastBatch::Keep && resolved.data.source.pretraining().is_none()
+}
+
+/// The value, or its error among the others.
+fn keep<T>(result: Result<T>, found: &mut Vec<Error>) -> Option<T> {
+    result.map_err(|error| found.push(error)).ok()
 }
 
 /// A classifier that the directory brings has an order of its own, which the data follow.
@@ -238,6 +305,20 @@ fn check_lengths(resolved: &Resolved, labels: &LabelSpace, positions: usize) -> 
         }
     }
     Ok(())
+}
+
+/// [`check_lengths`] of the input where the samples, and with them the model's head, are unknown.
+fn check_positions(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart) -> Result<()> {
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let options = OpenOptions {
+        family: resolved.model.family.clone(),
+        leave: resolved.model.leave.clone(),
+        head: Some(TextHead::None),
+        only_check: true,
+        ..OpenOptions::new(&nowhere)
+    };
+    let opened = registry.open(&start.directory, &start.with_config(options))?;
+    check_lengths(resolved, &LabelSpace::NextTokens, opened.model.info().max_length)
 }
 
 /// The model without its values.

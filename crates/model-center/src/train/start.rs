@@ -2,7 +2,9 @@
 
 use super::beside::{BESIDE, BesideChange};
 use super::finetune::RunConfig;
-use super::resume::{CheckpointPath, Choice, METRICS_BYTES, RunState, SavedEval, SavedLastEval, choose, named};
+use super::resume::{
+    BEST_MODEL, CheckpointPath, Choice, METRICS_BYTES, RunState, SavedEval, SavedLastEval, choose, named,
+};
 use super::resume_rules::Rules;
 use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::run_data;
@@ -81,7 +83,7 @@ impl Run<'_> {
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
         trainer.team.gather(&[0.0])?;
         self.best.load_state(&state.best);
-        self.check_best(trainer, &choice)?;
+        self.check_best(trainer, &choice, layout.get(BEST_MODEL).and_then(Value::as_str))?;
         let metrics = self.missing_metrics(&choice, &layout);
         self.open_log(true)?;
         self.keep_reference(trainer)?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Each directory, its model, and whether it can be merged and trained on.
-const CASES: [(&str, [&str; 2], bool, bool); 19] = [
+const CASES: [(&str, [&str; 2], bool, bool); 22] = [
     ("bias_only", ["qwen2_a", "lm"], true, false),
     ("bias_all", ["gpt2_a", "lm"], true, true),
     ("tied_embedding", ["llama_a", "lm"], true, true),
@@ -32,6 +32,9 @@ const CASES: [(&str, [&str; 2], bool, bool); 19] = [
     ("tokens", ["llama_a", "lm"], true, false),
     ("update_bias", ["qwen2_a", "lm"], true, false),
     ("patterns", ["llama_a", "lm"], true, true),
+    ("ia3_embedding", ["llama_a", "lm"], true, true),
+    ("ia3_head", ["llama_a", "lm"], true, true),
+    ("ia3_both", ["llama_a", "lm"], true, true),
 ];
 
 fn open(device: &Device, model: [&str; 2], adapter: Option<&Path>) -> model_center::Result<OpenedModel> {

@@ -5,7 +5,7 @@ mod contradictions;
 use crate::recipes;
 
 use bmtrain_dist::optim::AdamOptions;
-use model_center::recipe::{OptimizerSettings, Recipe, SaveWhich, list};
+use model_center::recipe::{Mistake, OptimizerSettings, Recipe, SaveWhich, list};
 use recipes::{LEAST, load, mistakes, with, with_train};
 
 /// The full text of the only mistake of a recipe that is otherwise complete.
@@ -311,7 +311,7 @@ fn all_mistakes_are_found_at_once_in_the_order_of_the_file() {
     let first = Recipe::load_text("r.toml", text, &["train.seed=x".into()]).unwrap_err();
     let first = model_center::run::layout_error(&first);
     assert!(first.ends_with("\n  and 7 more mistakes: --dry-run lists all"), "{first}");
-    assert_eq!(list(&[]), "no mistakes found");
+    assert_eq!(list::<Mistake>(&[]), "no mistakes found");
 }
 
 #[test]

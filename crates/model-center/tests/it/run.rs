@@ -265,6 +265,21 @@ fn a_pipe_gets_one_plain_line_per_log_step() {
 }
 
 #[test]
+fn slow_steps_have_a_line_although_no_log_step_is_due() {
+    let kept = Kept::default();
+    let mut progress = Progress::on_writer(Box::new(kept.clone()));
+    progress.step(&status(1), false);
+    assert_eq!(kept.text(), "", "a quick step is not due");
+    // Each step is slower than this.
+    progress.set_max_silence(Duration::ZERO);
+    for step in 2..=4 {
+        std::thread::sleep(Duration::from_millis(1));
+        progress.step(&status(step), false);
+    }
+    assert_eq!(kept.text().lines().count(), 3, "{}", kept.text());
+}
+
+#[test]
 fn a_terminal_gets_a_bar_and_the_status_and_keeps_the_last() {
     let kept = Kept::default();
     let target = ProgressDrawTarget::term_like_with_hz(Box::new(kept.clone()), 200);

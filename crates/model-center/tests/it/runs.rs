@@ -208,7 +208,6 @@ fn a_report_has_ten_parts_and_shows_hostile_names_as_text() {
         titles,
         [
             "Verdict",
-            "Reproduce",
             "Curves",
             "Where time went",
             "Memory",
@@ -216,7 +215,8 @@ fn a_report_has_ten_parts_and_shows_hostile_names_as_text() {
             "Events",
             "Quality",
             "Checkpoints",
-            "Advice"
+            "Advice",
+            "Reproduce"
         ]
     );
     for title in titles {

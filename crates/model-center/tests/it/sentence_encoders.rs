@@ -2,9 +2,10 @@
 //! `scripts/golden/make_sentence_encoders.py`, and what is refused.
 
 use bmtrain_core::{Ctx, Device, Tensor};
-use model_center::model::{Batch, OpenOptions, Registry, SentenceEncoder, TextHead};
-use model_center::tokenizer::AutoTokenizer;
+use model_center::model::{Batch, OpenOptions, Registry, SentenceEncoder, TextHead, sentence_field};
+use model_center::tokenizer::{AutoTokenizer, ConfigField};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -139,4 +140,77 @@ fn modules_and_settings_without_a_counterpart_are_named() {
     let pooling = json!({"pooling_mode": "mean", "include_prompt": false}).to_string();
     std::fs::write(directory.path().join("1_Pooling/config.json"), pooling).unwrap();
     assert!(SentenceEncoder::from_directory(directory.path()).unwrap_err().to_string().contains("include_prompt"));
+}
+
+/// Fields by file, or by the class of a module: of `scripts/golden/make_sentence_fields.py`, or of a fresh list.
+fn fields() -> BTreeMap<String, Vec<String>> {
+    let fresh = std::env::var_os("BMTRAIN_FIELDS").map(PathBuf::from);
+    let directory = fresh.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"));
+    serde_json::from_slice(&std::fs::read(directory.join("sentence_fields.json")).unwrap()).unwrap()
+}
+
+/// Sets a field of the file of `owner` in a directory; `false` where the directory has no such file.
+fn set_field(directory: &Path, owner: &str, field: &str, value: &Value) -> bool {
+    let modules = directory.join("modules.json");
+    let mut list: Value = serde_json::from_slice(&std::fs::read(&modules).unwrap()).unwrap();
+    if owner == "modules.json" {
+        list[0][field] = value.clone();
+        std::fs::write(modules, list.to_string()).unwrap();
+        return true;
+    }
+    let is_own = |module: &&Value| module["type"].as_str().unwrap().ends_with(&format!(".{owner}"));
+    let path = match owner {
+        "config_sentence_transformers.json" => directory.join(owner),
+        "Transformer" => directory.join("sentence_bert_config.json"),
+        _ => match list.as_array().unwrap().iter().find(is_own) {
+            Some(module) => directory.join(module["path"].as_str().unwrap()).join("config.json"),
+            None => return false,
+        },
+    };
+    let Ok(text) = std::fs::read(&path) else { return false };
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    config[field] = value.clone();
+    std::fs::write(path, config.to_string()).unwrap();
+    true
+}
+
+#[test]
+fn every_field_of_the_files_is_used_or_without_effect_or_refused() {
+    let (mut unknown, mut all, mut tried) = (Vec::new(), 0, [0, 0]);
+    let expected = SentenceEncoder::from_directory(directory("dense").path()).unwrap();
+    for (owner, names) in fields() {
+        for name in &names {
+            all += 1;
+            let Some(meaning) = sentence_field(&owner, name) else {
+                unknown.push(format!("{owner}: {name}"));
+                continue;
+            };
+            let directory = directory("dense");
+            let is_set = set_field(directory.path(), &owner, name, &json!({"unexpected": 7}));
+            let opened = SentenceEncoder::from_directory(directory.path());
+            match meaning {
+                ConfigField::WithoutEffect(_) if is_set => {
+                    assert!(opened.is_ok_and(|encoder| encoder == expected), "{owner}: {name}");
+                    tried[0] += 1;
+                }
+                ConfigField::Refused(_) if is_set => {
+                    let error = opened.unwrap_err().to_string();
+                    assert!(error.contains(name.as_str()), "{owner}: {name}: {error}");
+                    tried[1] += 1;
+                }
+                _ => {}
+            }
+        }
+        // A step that is not supported is refused by its class.
+        if sentence_field(&owner, "").is_some() {
+            let directory = directory("dense");
+            let class = format!("sentence_transformers.models.{owner}");
+            set_field(directory.path(), "modules.json", "type", &json!(class));
+            let error = SentenceEncoder::from_directory(directory.path()).unwrap_err().to_string();
+            assert!(error.contains(owner.as_str()), "{owner}: {error}");
+        }
+    }
+    println!("figure: {}/{all}", unknown.len());
+    assert_eq!(unknown, [""; 0]);
+    assert!(all > 100 && tried[0] > 7 && tried[1] > 15, "{all}, {tried:?}");
 }

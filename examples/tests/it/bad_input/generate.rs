@@ -27,7 +27,7 @@ fn settings_without_effect_or_out_of_range_are_named() {
         (&["--repetition-window", "4"], "--repetition-window", "add --repetition-penalty"),
         (&["--penalise-prompt", "false"], "--penalise-prompt", "no effect"),
         (&["--repetition-penalty", "0"], "--repetition-penalty", "above 0"),
-        (&["--temperature", "0"], "--temperature", "choose greedily"),
+        (&["--temperature", "0"], "--temperature", "choose greedy decoding (--greedy)"),
         (&["--top-p", "1.5"], "--top-p", "(0, 1]"),
         (&["--min-p", "1"], "--min-p", "[0, 1)"),
         (&["--texts", "0"], "--texts", "between 1 and 1024"),

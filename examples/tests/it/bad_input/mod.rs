@@ -448,3 +448,17 @@ fn an_output_that_cannot_be_printed_is_no_panic() {
         assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     }
 }
+
+#[test]
+fn names_that_are_nearly_right_are_followed_by_what_was_meant() {
+    let fixture = Fixture::new();
+    let data = "data.train=tran.jsonl";
+    for (arguments, words) in [
+        (&["--set", "device.name=gpu"][..], "did you mean \"cuda\"?"),
+        (&["--set", data], "did you mean `train.jsonl`? name a file of training records"),
+        (&["other.toml"], "for a recipe write --recipe other.toml"),
+    ] {
+        let refused = fixture.finetune(arguments).refused();
+        assert!(refused.contains(words), "{arguments:?}: {refused}");
+    }
+}

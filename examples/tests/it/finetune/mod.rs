@@ -2,6 +2,7 @@
 //! it computes the same bits however it is run.
 
 mod batches;
+mod dry_run;
 mod families;
 use crate::fixture;
 mod limits;

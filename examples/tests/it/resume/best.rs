@@ -192,6 +192,26 @@ fn a_run_of_a_version_without_hashes_goes_on_and_is_checked_as_far_as_possible()
 }
 
 #[test]
+fn best_weights_of_another_run_are_refused_although_its_record_vouches_for_them() {
+    let fixture = fixture();
+    let sets = early(&[NOT_HELD]);
+    cut_off(&fixture, "run", &[], &sets, "save.before_rename=kill@3");
+    // The same recipe on other weights; a full run reads them at its beginning alone.
+    let weights = fixture.bytes("model/model.safetensors");
+    fixture.set_value("model/model.safetensors", "bert.embeddings.word_embeddings.weight", 5, 0.5);
+    cut_off(&fixture, "other", &[], &sets, "save.before_rename=kill@3");
+    fixture.write_bytes("model/model.safetensors", &weights);
+    std::fs::remove_dir_all(fixture.path("run/model")).unwrap();
+    copy(&fixture.path("other/model"), &fixture.path("run/model"));
+    fixture.write("run/run.json", &fixture.read("other/run.json"));
+    let refused = train(&fixture, "run", &[], &sets);
+    assert_names(&refused, "run", "model");
+    assert!(refused.stderr.contains("are not those that the checkpoint is beside"), "{}", refused.stderr);
+    let again = train(&fixture, "run", &["--accept-change"], &sets).succeeded();
+    assert!(again.stderr.contains("they are given up"), "{}", again.stderr);
+}
+
+#[test]
 fn best_weights_that_are_gone_can_be_given_up() {
     let fixture = fixture();
     let sets = early(&[NOT_HELD]);

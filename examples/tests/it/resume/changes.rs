@@ -1,12 +1,14 @@
-//! Changes at random beside the checkpoints of stopped runs of six kinds, for the claim `beside`.
+//! Changes at random beside the checkpoints of stopped runs of nine kinds, for the claim `beside`.
 
 use super::best::copy;
 use crate::fixture::{Fixture, Outcome};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Changes of each kind of run.
+/// Changes of each of the first kinds of run.
 const CHANGES: usize = 34;
+/// Changes of each file of the other kinds of run.
+const OF_EACH_FILE: usize = 2;
 
 /// A kind of run: its program, its settings, and what it reads beside its checkpoints.
 struct Kind {
@@ -15,10 +17,28 @@ struct Kind {
     fixture: Fixture,
     sets: &'static [&'static str],
     files: &'static [&'static str],
+    /// Whether every file is changed, in their order; else files are chosen at random.
+    in_order: bool,
 }
 
 const FINETUNE: &str = env!("CARGO_BIN_EXE_finetune");
 const OF_RUN: [&str; 3] = ["run/run.json", "run/metrics.jsonl", "run/recipe.toml"];
+const OF_PAIRS: [&str; 6] = [
+    "run/reference.txt",
+    "model/model.safetensors",
+    "model/config.json",
+    "model/vocab.txt",
+    "model/chat_template.jinja",
+    "train.jsonl",
+];
+const OF_TEACHER: [&str; 6] = [
+    "teacher/model.safetensors",
+    "teacher/config.json",
+    "teacher/vocab.txt",
+    "model/config.json",
+    "model/vocab.txt",
+    "train.jsonl",
+];
 const OF_MODEL: [&str; 5] =
     ["model/model.safetensors", "model/config.json", "model/vocab.txt", "train.jsonl", "eval.jsonl"];
 
@@ -44,7 +64,7 @@ fn kinds() -> Vec<Kind> {
     let quantised = crate::adapters::wide_decoder();
     std::fs::remove_dir_all(quantised.path("model")).unwrap();
     std::fs::rename(quantised.path("wide/model"), quantised.path("model")).unwrap();
-    let of = |name, fixture, sets| Kind { name, program: FINETUNE, fixture, sets, files: &OF_MODEL };
+    let of = |name, fixture, sets| Kind { name, program: FINETUNE, fixture, sets, files: &OF_MODEL, in_order: false };
     let reference = &["run/reference.txt", "model/model.safetensors", "model/config.json", "train.jsonl"];
     vec![
         of("full", Fixture::new(), &["save.which=last"]),
@@ -64,7 +84,54 @@ fn kinds() -> Vec<Kind> {
             files: &["books.bin", "books.idx", "tokenizer/vocab.txt", "web.bin", "web.idx"],
             ..of("pretraining", crate::pretrain::fixture(), &["data.test=web", "data.split=8,2,0", "save.which=last"])
         },
+        Kind {
+            files: &OF_PAIRS,
+            in_order: true,
+            ..of(
+                "dpo beside lora",
+                chosen_answers(),
+                &["data.task=preference", "adapter.method=lora", "save.which=last"],
+            )
+        },
+        Kind {
+            files: &OF_TEACHER,
+            in_order: true,
+            ..of("distillation", crate::distill::decoder(), &["distill.teacher=teacher", "save.which=last"])
+        },
+        Kind {
+            files: &["llama.gguf", "train.jsonl", "eval.jsonl"],
+            in_order: true,
+            ..of(
+                "gguf as stored",
+                crate::generate_gguf::fixture(),
+                &[
+                    "model.path=llama.gguf",
+                    "data.task=language",
+                    "adapter.method=lora",
+                    "adapter.quantize=as-stored",
+                    "device.name=cpu",
+                    "save.which=last",
+                ],
+            )
+        },
     ]
+}
+
+/// A decoder with a chat template, and pairs of answers.
+fn chosen_answers() -> Fixture {
+    let fixture = Fixture::decoder();
+    let template = "{% for message in messages %}{{ message['content'] }} [SEP] {% endfor %}";
+    fixture.write("model/chat_template.jinja", template);
+    let line = |at: usize| {
+        let message = |role: &str, text: &str| serde_json::json!([{"role": role, "content": text}]);
+        let prompt = message("user", if at.is_multiple_of(2) { "is the film good" } else { "is the plot bad" });
+        let (chosen, rejected) = (message("assistant", "yes"), message("assistant", "no"));
+        format!("{}\n", serde_json::json!({"prompt": prompt, "chosen": chosen, "rejected": rejected}))
+    };
+    for (file, count) in [("train.jsonl", 16), ("eval.jsonl", 4)] {
+        fixture.write(file, &(0..count).map(line).collect::<String>());
+    }
+    fixture
 }
 
 impl Kind {
@@ -138,9 +205,10 @@ fn no_change_beside_a_checkpoint_changes_a_run_in_silence() {
         assert_eq!(stopped.code, 75, "{}: {}", kind.name, stopped.stderr);
         std::fs::rename(kind.fixture.path("run"), kind.fixture.path("stopped")).unwrap();
         let files: Vec<&str> = kind.files.iter().chain(&OF_RUN).copied().collect();
-        for _ in 0..CHANGES {
+        let changes = if kind.in_order { files.len() * OF_EACH_FILE } else { CHANGES };
+        for turn in 0..changes {
             kind.put_back("stopped");
-            let file = files[numbers.below(files.len())];
+            let file = files[if kind.in_order { turn % files.len() } else { numbers.below(files.len()) }];
             let before = kind.fixture.bytes(file);
             let what = change(&kind.fixture.path(file), &mut numbers);
             let is_changed = std::fs::read(kind.fixture.path(file)).ok().as_ref() != Some(&before);

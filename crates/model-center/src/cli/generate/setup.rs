@@ -146,8 +146,14 @@ fn prompt_limit(options: &Options, setup: &GenerationSetup, settings: &Generatio
     if asked == Some(0) {
         return Err(Error::argument("--max-prompt-tokens", "prompts of 0 tokens", "give a number above 0"));
     }
-    let new = if setup.info.generates_targets { 0 } else { settings.options.max_new_tokens };
-    let room = setup.info.max_length.saturating_sub(new);
+    let new = match settings.options.max_length {
+        _ if setup.info.generates_targets => 0,
+        // The new tokens are what the prompt leaves of it.
+        Some(_) => 1,
+        None => settings.options.max_new_tokens,
+    };
+    let longest = settings.options.max_length.map_or(setup.info.max_length, |most| most.min(setup.info.max_length));
+    let room = longest.saturating_sub(new);
     if cut.is_some() && room == 0 {
         let reason = format!("{new} new tokens leave no room for a prompt, the model takes {}", setup.info.max_length);
         return Err(Error::argument("--max-new-tokens", reason, "lower it"));

@@ -59,7 +59,8 @@ impl Format {
 }
 
 fn no_format(path: &Path) -> Error {
-    let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"arrow\", \"parquet\" or \"text\"";
+    let fix = "give its name the ending of its format (.jsonl, .csv, .tsv, .arrow, .parquet or .txt; save a \
+               spreadsheet as .csv), or name the format in a recipe with data.format";
     Error::data(path.display().to_string(), "the file name does not determine the format", fix)
 }
 

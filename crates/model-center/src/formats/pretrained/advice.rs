@@ -96,13 +96,18 @@ pub(super) fn to_fetch(id: &str, revision: Option<&Revision>, is_offline: bool) 
 /// `did you mean ...? ` with an existing directory that differs from a missing path by a slip in one part; else
 /// nothing.
 pub(super) fn near(name: &str) -> String {
-    nearest(Path::new(name)).map_or_else(String::new, |path| {
+    near_path(Path::new(name), Path::is_dir)
+}
+
+/// The same with an existing path that `is_kind`.
+pub(crate) fn near_path(missing: &Path, is_kind: fn(&Path) -> bool) -> String {
+    nearest(missing, is_kind).map_or_else(String::new, |path| {
         let shown = printable(&path.display().to_string(), 200);
         format!("did you mean `{shown}`? ")
     })
 }
 
-fn nearest(path: &Path) -> Option<PathBuf> {
+fn nearest(path: &Path, is_kind: fn(&Path) -> bool) -> Option<PathBuf> {
     let mut existing = PathBuf::new();
     let mut parts = path.components();
     let missing = loop {
@@ -125,7 +130,7 @@ fn nearest(path: &Path) -> Option<PathBuf> {
         // Joined with nothing, a path would end in a slash.
         let whole = existing.join(&found);
         let whole = if rest.as_os_str().is_empty() { whole } else { whole.join(rest) };
-        whole.is_dir().then_some((distance, whole))
+        is_kind(&whole).then_some((distance, whole))
     });
     slips.min().map(|(_, whole)| whole)
 }

@@ -10,6 +10,7 @@ pub mod cache;
 pub mod name;
 
 use advice::Meaning;
+pub(crate) use advice::near_path;
 pub use aliases::{family_of, hub_names, unavailable_family};
 pub use cache::{Cached, CachedModel};
 pub use name::{RepoId, Revision};

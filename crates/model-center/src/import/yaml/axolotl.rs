@@ -4,6 +4,7 @@
 
 use super::axolotl_data;
 use super::axolotl_keys::KEYS;
+use super::axolotl_tokens;
 use super::pairs::{self, Samples};
 use super::settings::Settings;
 use super::trainer::{self, FoundData, Trainer};
@@ -50,6 +51,7 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
     let s = Settings::read(text, place, KEYS)?;
     let mut sheet = Sheet::new(format!("axolotl, {}", printable(place, 200)));
     model(&s, &mut sheet)?;
+    axolotl_tokens::special_tokens(&s, options, &mut sheet)?;
     adapter(&s, options, &mut sheet)?;
     let samples = samples(&s, &mut sheet)?;
     let has_eval = axolotl_data::translate(&s, samples, &mut sheet)?;

@@ -8,7 +8,7 @@ use super::{
 const FAMILY: &str = "config.json of the model states its family";
 const PARTS: &str = "blocks, heads and batches are divided by [parallel]";
 const RELORA: &str = "ReLoRA is not available";
-const TOKENS: &str = "tokens are not added to a vocabulary: add them with transformers before";
+pub(super) const TOKENS: &str = "tokens are not added to a vocabulary: add them with transformers before";
 const CACHE: &str = "tokenized data are not kept on disk";
 const DDP: &str = "gradients are reduced block by block, with nothing to set";
 
@@ -44,7 +44,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     unused("device_map", PARTS),
     unused("max_memory", PARTS),
     unused("low_cpu_mem_usage", "weights are read one tensor at a time"),
-    refused("special_tokens", TOKENS),
+    read("special_tokens"),
     refused("tokens", TOKENS),
     refused("added_tokens_overrides", TOKENS),
     // Precision.

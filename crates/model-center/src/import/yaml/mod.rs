@@ -10,6 +10,7 @@ mod axolotl;
 mod axolotl_data;
 mod axolotl_forms;
 mod axolotl_keys;
+mod axolotl_tokens;
 mod intervals;
 mod llama_factory;
 mod llama_factory_keys;

@@ -1,12 +1,15 @@
 //! Sentence encoders: from a text to an embedding, as a directory of sentence-transformers states it.
 //!
 //! Defines [`SentenceEncoder`]. `settings` reads the directory's files: each field is used, known to be without effect,
-//! or refused. `dense` is a linear map over embeddings. Called by the server.
+//! or refused, as `meaning` lists. `dense` is a linear map over embeddings. Called by the server.
 //!
 //! Source: sentence-transformers 6.2, whose modules and defaults these are.
 
 mod dense;
+mod meaning;
 mod settings;
+
+pub use meaning::meaning as sentence_field;
 
 use self::dense::Dense;
 use super::pooling::PoolingMode;

@@ -5,6 +5,7 @@
 //! `tokenizer_config.json` the length.
 
 use super::dense::{Dense, class_of};
+use super::meaning::{ARGUMENTS, NEUTRAL, NEUTRAL_OF_PROMPTS};
 use super::{SentenceEncoder, Step};
 use crate::config::{Fields, fields_of};
 use crate::file::{is_inside, printable, read_text};
@@ -29,13 +30,9 @@ const TRANSFORMER_FILES: [&str; 7] = [
 /// Lengths that tokenizers state where there is none.
 const NO_LENGTH: f64 = 1e9;
 
-/// Fields of the transformer's settings without effect on embeddings: how weights are fetched and computed with.
-const NEUTRAL: [&str; 4] = ["unpad_inputs", "cache_dir", "backend", "trust_remote_code"];
 /// Arguments of model classes without effect on embeddings, in `model_args` and its like.
 const NEUTRAL_ARGUMENTS: [&str; 6] =
     ["trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "low_cpu_mem_usage"];
-/// Fields of the prompts' file without effect: versions, and how embeddings are compared.
-const NEUTRAL_OF_PROMPTS: [&str; 3] = ["__version__", "similarity_fn_name", "requirements"];
 /// Names of embeddings between modules.
 const SENTENCE: &str = "sentence_embedding";
 
@@ -208,7 +205,7 @@ fn transformer(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
     encoder.max_length = fields.take_size("max_seq_length")?.or(encoder.max_length);
     encoder.is_lower_case = fields.take_flag("do_lower_case")?.unwrap_or(false);
     NEUTRAL.iter().for_each(|name| drop(fields.take(name)));
-    for name in ["model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"] {
+    for name in ARGUMENTS {
         let mut arguments = match fields.take(name) {
             Some(Value::Object(arguments)) => arguments,
             Some(other) if !is_empty(&other) => return Err(unsupported(&fields, name, &other)),

@@ -149,6 +149,9 @@
     render();
   }
 
+  // A finished run may have ended before its last step: by its epochs, its minutes or its evaluations.
+  const steps = run => run.steps && run.state !== "finished" ? `${run.step}/${run.steps}` : String(run.step);
+
   function cell(text, className) { return element("td", className || "", text); }
 
   function renderSelected() {
@@ -161,7 +164,9 @@
       name.title = run.id;
       const status = element("td");
       status.append(element("b", "state " + run.state, run.state), run.state === "crashed" ? " " + run.reason : "");
-      const metrics = Object.entries(run.eval?.metrics || {}).map(([metric, value]) => `${metric} ${number(value)}`);
+      const isOther = ([metric]) => metric !== run.metric;
+      const metrics = Object.entries(run.eval?.metrics || {}).sort((a, b) => isOther(a) - isOther(b))
+        .map(([metric, value]) => `${metric} ${number(value)}`);
       const evaluation = cell(metrics[0] || "–");
       evaluation.title = metrics.join(", ");
       const actions = cell("", "actions");
@@ -176,7 +181,7 @@
         remove.addEventListener("click", () => confirmDeletion(run));
         actions.append(remove);
       }
-      row.append(name, status, cell(run.steps ? `${run.step}/${run.steps}` : String(run.step)), cell(number(run.loss)), evaluation,
+      row.append(name, status, cell(steps(run)), cell(number(run.loss)), evaluation,
         cell(number(run.tokens_per_s)), cell(run.peak_share === null ? "–" : unit("_share")(run.peak_share)),
         cell(run.peak_rss_bytes ? bytes(run.peak_rss_bytes) : "–"), cell(duration(run.seconds)), actions);
       return row;
@@ -341,7 +346,7 @@
       Charts.slider("smoothing", state.smoothing, value => { state.smoothing = value; remember(); render(); }),
       report,
     );
-    const states = [["all", "all"], ["running", "running"], ["finished", "done"], ["stopped", "stopped"], ["crashed", "crashed"]];
+    const states = [["all", "all"], ["running", "running"], ["finished", "finished"], ["stopped", "stopped"], ["crashed", "crashed"]];
     byId("states").append(Charts.segments("state", states, state.states, value => { state.states = value; renderList(); }));
   }
 

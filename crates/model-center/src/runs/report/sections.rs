@@ -22,7 +22,6 @@ pub(super) fn all(runs: &[ReportedRun]) -> Vec<Section> {
     ];
     let mut sections = vec![
         Section { title: "Verdict", blocks: runs.iter().map(verdict).collect() },
-        Section { title: "Reproduce", blocks: reproduce(runs) },
         Section { title: "Curves", blocks: curves(runs) },
     ];
     for (title, part) in parts {
@@ -40,6 +39,8 @@ pub(super) fn all(runs: &[ReportedRun]) -> Vec<Section> {
         }
         sections.push(Section { title, blocks });
     }
+    // Hashes and every setting: the longest part, which few readers begin with.
+    sections.push(Section { title: "Reproduce", blocks: reproduce(runs) });
     sections
 }
 

@@ -85,6 +85,8 @@ fn row(run: &Run) -> Value {
         "seconds": summary.seconds,
         "loss": summary.loss,
         "eval": eval,
+        // The metric by which the best weights are chosen.
+        "metric": run.recipe.values.get("eval.metric").map(|name| name.trim_matches('"')),
         "tokens_per_s": summary.tokens_per_s,
         "peak_share": summary.peak_share,
         "peak_rss_bytes": summary.peak_rss_bytes,

@@ -4,6 +4,36 @@ use super::{check_recipe, differs, expect, of};
 use model_center::import::{self, ImportOptions, Sheet};
 
 #[test]
+fn special_tokens_of_the_vocabulary_are_taken_and_others_refused() {
+    let model = tempfile::tempdir().unwrap();
+    let tokens = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n";
+    std::fs::write(model.path().join("vocab.txt"), tokens).unwrap();
+    std::fs::write(model.path().join("config.json"), r#"{"model_type": "bert"}"#).unwrap();
+    std::fs::write(model.path().join("tokenizer_config.json"), r#"{"eos_token": "[SEP]"}"#).unwrap();
+    let read = |base: &str, tokens: &str| {
+        let data = "datasets:\n  - path: a.jsonl\n    type: alpaca\nlearning_rate: 1e-4\n";
+        let text = format!("base_model: {base}\n{data}special_tokens:\n{tokens}");
+        import::axolotl(&text, "c.yml", &ImportOptions::default())
+    };
+    let here = model.path().display().to_string();
+    for tokens in ["  pad_token: \"[SEP]\"\n", "  pad_token: \"[PAD]\"\n  eos_token: \"[SEP]\"\n"] {
+        let sheet = read(&here, tokens).unwrap();
+        let notes: Vec<_> = sheet.notes().iter().filter(|note| note.what.starts_with("special_tokens")).collect();
+        assert!(notes.len() == 1 && notes[0].why.contains("the vocabulary has them"), "{tokens}: {notes:?}");
+    }
+    for (tokens, words) in [
+        ("  pad_token: \"<pad>\"\n", "pad_token: <pad>: the vocabulary does not have it"),
+        ("  eos_token: hello\n", "eos_token: hello: the tokenizer has another one"),
+        ("  - x\n", "is not names with their tokens"),
+    ] {
+        let error = read(&here, tokens).unwrap_err().to_string();
+        assert!(error.contains("c.yml:6, special_tokens") && error.contains(words), "{tokens}: {error}");
+    }
+    let elsewhere = read("org/not-here", "  pad_token: \"<pad>\"\n").unwrap();
+    assert!(differs(&elsewhere).contains("the model is not on this machine"), "{}", differs(&elsewhere));
+}
+
+#[test]
 fn values_of_axolotl_are_those_of_its_configuration() {
     let lora = of("axolotl_lora.yml");
     expect(
