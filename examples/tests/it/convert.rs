@@ -207,7 +207,7 @@ fn a_checkpoint_of_torch_distributed_becomes_the_model_that_was_divided() {
     let outcome = fixture.convert(&[from, "new", "--config", shown]).succeeded();
     assert!(weights(&model) == weights(&fixture.path("new")), "other bits");
     assert_eq!(loss(&model).to_bits(), loss(&fixture.path("new")).to_bits());
-    let noted = "left out of the checkpoint: 6 tensors under app.optim";
+    let noted = "left out of the checkpoint: 6 tensors under app.optim, values under step";
     assert!(outcome.stderr.contains(noted), "{}", outcome.stderr);
     let error = fixture.convert(&[from, "other"]).refused();
     assert!(
@@ -216,6 +216,22 @@ fn a_checkpoint_of_torch_distributed_becomes_the_model_that_was_divided() {
     );
     let error = fixture.convert(&[shown, "other", "--config", shown]).refused();
     assert!(error.contains("--config") && error.contains("leave it out"), "{error}");
+}
+
+#[test]
+fn checkpoints_of_torchtitan_become_what_its_adapter_writes() {
+    let fixture = Fixture::new();
+    for (name, reordered) in [("llama", "4 reordered"), ("llama_tied", "4 reordered"), ("qwen3", "copied")] {
+        let (run, model) = (golden("torchtitan", name).join("checkpoint"), golden("torchtitan", name).join("model"));
+        let step = run.join("step-2");
+        let ask = [step.to_str().unwrap(), name, "--config", model.to_str().unwrap()];
+        let outcome = fixture.convert(&ask).succeeded();
+        assert!(weights(&model) == weights(&fixture.path(name)), "{name}: other bits");
+        assert!(outcome.stdout.contains(reordered), "{}", outcome.stdout);
+        // The directory of a run names its newest checkpoint.
+        let error = fixture.convert(&[run.to_str().unwrap(), "other"]).refused();
+        assert!(error.contains("checkpoint/step-2 OUT --config DIR"), "{error}");
+    }
 }
 
 #[test]

@@ -101,7 +101,7 @@ pub enum Format {
     Csv,
     /// Event files.
     Tensorboard,
-    /// The same table in Apache Parquet (with the feature `parquet`).
+    /// The same table in Apache Parquet.
     Parquet,
 }
 

@@ -27,6 +27,8 @@ pub enum DirectoryKind {
     Sharded,
     /// A run of accelerate or transformers with the model's distributed checkpoint in a directory of it.
     WithDistributed,
+    /// Such checkpoints of torchtitan, one for each of some steps.
+    Steps,
     /// The same container, by Megatron core.
     MegatronCore,
     /// Checkpoints of Megatron-LM or DeepSpeed, one file for each rank.
@@ -52,8 +54,8 @@ pub enum DirectoryKind {
 }
 
 use DirectoryKind::{
-    DataSet, DataSets, Distributed, MegatronCore, Meta, Nemo, Npz, Onnx, Orbax, Ranked, Sharded, Streaming, TensorFlow,
-    WithDistributed, WithoutList,
+    DataSet, DataSets, Distributed, MegatronCore, Meta, Nemo, Npz, Onnx, Orbax, Ranked, Sharded, Steps, Streaming,
+    TensorFlow, WithDistributed, WithoutList,
 };
 
 /// Where accelerate keeps a model's distributed checkpoint in a run's directory.
@@ -70,8 +72,7 @@ pub struct KnownDirectory {
 impl KnownDirectory {
     /// What a directory is, if its files tell.
     pub fn of(path: &Path) -> Option<KnownDirectory> {
-        let entries = std::fs::read_dir(path).ok()?.take(NAME_LIMIT).flatten();
-        let names: BTreeSet<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let names = names_of(path)?;
         let has = |name: &str| names.contains(name);
         let ends = |end: &str| names.iter().any(|name| name.ends_with(end));
         let begins = |start: &str| names.iter().any(|name| name.starts_with(start));
@@ -82,6 +83,7 @@ impl KnownDirectory {
             (WithoutList, ends(".distcp")),
             (Sharded, is_distributed(path)),
             (WithDistributed, has(ACCELERATE)),
+            (Steps, newest_step(path, &names).is_some()),
             (DataSets, saved == Some(SavedKind::Dictionary)),
             (DataSet, saved == Some(SavedKind::Set)),
             (Orbax, has("_CHECKPOINT_METADATA") || has("manifest.ocdbt") || begins("ocdbt.process_")),
@@ -97,6 +99,16 @@ impl KnownDirectory {
         found.map(|(kind, _)| KnownDirectory { path: path.to_owned(), kind })
     }
 
+    /// The checkpoint in it whose model `convert` makes, if there is one: itself, or a directory of it.
+    pub fn checkpoint(&self) -> Option<PathBuf> {
+        match self.kind {
+            Distributed | Sharded | Ranked => Some(self.path.clone()),
+            WithDistributed => Some(self.path.join(ACCELERATE)),
+            Steps => newest_step(&self.path, &names_of(&self.path)?),
+            _ => None,
+        }
+    }
+
     /// What it is, for messages.
     pub fn what(&self) -> &'static str {
         match self.kind {
@@ -104,6 +116,7 @@ impl KnownDirectory {
             WithoutList => "a checkpoint of torch.distributed.checkpoint without its list of tensors, .metadata",
             Sharded => "a checkpoint of torch.distributed.checkpoint whose safetensors were not consolidated",
             WithDistributed => "the directory of a run whose model is a checkpoint of torch.distributed.checkpoint",
+            Steps => "the directory of a run's checkpoints of torch.distributed.checkpoint, one for each of some steps",
             MegatronCore => "a checkpoint of Megatron core (torch_dist)",
             Ranked => "a checkpoint of Megatron-LM or DeepSpeed, or a run's directory of them",
             DataSet => "a data set (save_to_disk of datasets)",
@@ -128,8 +141,10 @@ impl KnownDirectory {
             WithoutList => {
                 "copy .metadata too: its name begins with a dot, and a pattern such as `cp DIR/*` leaves it out".into()
             }
-            WithDistributed => {
-                format!("convert {shown}/{ACCELERATE} OUT --config DIR, with the directory of the model's config.json")
+            WithDistributed | Steps => {
+                let inner = self.checkpoint().map(|inner| printable(&inner.display().to_string(), 200));
+                let inner = inner.unwrap_or(shown);
+                format!("convert {inner} OUT --config DIR, with the directory of the model's config.json")
             }
             Ranked => format!("convert {shown} OUT, and give OUT; docs/import.md has the options"),
             MegatronCore => super::distributed::MEGATRON_CORE_FIX.into(),
@@ -169,6 +184,19 @@ impl KnownDirectory {
         };
         Error::data(self.path.display().to_string(), format!("this is {}", self.what()), fix)
     }
+}
+
+/// The names in a directory.
+fn names_of(path: &Path) -> Option<BTreeSet<String>> {
+    let entries = std::fs::read_dir(path).ok()?.take(NAME_LIMIT).flatten();
+    Some(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+}
+
+/// The checkpoint of the last step, `step-1000`, that was written to its end.
+fn newest_step(path: &Path, names: &BTreeSet<String>) -> Option<PathBuf> {
+    let step = |name: &String| Some((name.strip_prefix("step-")?.parse::<u64>().ok()?, path.join(name)));
+    let found = names.iter().filter_map(step).filter(|(_, checkpoint)| is_distributed(checkpoint));
+    found.max_by_key(|(step, _)| *step).map(|(_, checkpoint)| checkpoint)
 }
 
 /// Refuses a directory that is known to be something else than a model; one without any known files passes.

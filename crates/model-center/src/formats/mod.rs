@@ -31,6 +31,7 @@ pub mod safetensors;
 pub mod shard_index;
 pub mod shards;
 mod stored;
+pub mod torchtitan;
 pub mod weights;
 
 pub use directory::{COMPANION_FILES, DirectoryLayout, ModelDirectory};

@@ -186,8 +186,12 @@ impl Weights {
 
     fn open_distributed(directory: &Path) -> Result<Self> {
         let weights = DistributedWeights::open(directory)?;
-        let left: Vec<String> =
-            weights.left().iter().map(|(keys, count)| format!("{count} tensors under {keys}")).collect();
+        let counted = |(keys, count): (&String, &usize)| match count {
+            0 => format!("values under {keys}"),
+            1 => format!("1 tensor under {keys}"),
+            count => format!("{count} tensors under {keys}"),
+        };
+        let left: Vec<String> = weights.left().iter().map(counted).collect();
         let notes = (!left.is_empty()).then(|| format!("left out of the checkpoint: {}", left.join(", ")));
         let opened = Self::from_files(directory, vec![Box::new(weights)])?;
         Ok(Self { notes: notes.into_iter().collect(), ..opened })

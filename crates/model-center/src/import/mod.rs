@@ -8,14 +8,16 @@
 //! that cannot be kept is an error, unless [`ImportOptions::leave`] names it.
 //!
 //! - `shell`: the command of a script as words; `flags`: words against a table; `sheet`: the recipe in the making.
-//! - `account`: settings without a line, noted or refused; `ranks`: ranks by the launcher; `batch`: the batch equation.
+//! - `account`: settings without a line, noted or refused; `checkpoint`: what training begins with; `ranks`: ranks by
+//!   the launcher; `batch`: the batch equation.
 //! - `keys`: the names of recipe keys; `numbers`: numbers of other systems; `yaml`: configurations in YAML.
 //!
-//! Nothing is run, and no file is read but tokenizers of this machine, in which special tokens are looked up. Called by
-//! the program `import`.
+//! Nothing is run, and no file is read but tokenizers of this machine, in which special tokens are looked up; of a
+//! checkpoint that the settings name, the names of its files are looked at. Called by the program `import`.
 
 mod account;
 mod batch;
+mod checkpoint;
 mod deepspeed;
 mod distributed_finetuning;
 mod flags;

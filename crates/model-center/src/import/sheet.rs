@@ -5,7 +5,7 @@
 use super::flags::Sourced;
 use super::keys;
 use crate::file::printable;
-use crate::recipe::{Recipe, quote};
+use crate::recipe::{Recipe, SHAPE, quote};
 use crate::{Error, Result};
 use std::fmt::{self, Display, Write};
 
@@ -237,6 +237,15 @@ impl Sheet {
         let rules: Vec<Line> = self.lines.extract_if(.., |line| is_rule(line)).collect();
         for rule in rules {
             self.note(NoteKind::Unused, rule.from, "the weight decay is 0");
+        }
+    }
+
+    /// Drops what only a model without weights has, in a recipe that begins with one that has some.
+    pub(super) fn drop_initialization(&mut self, why: &str) {
+        let only = |key: &str| key == keys::MODEL_INIT || key == keys::FAMILY || SHAPE.contains(&key);
+        let dropped: Vec<Line> = self.lines.extract_if(.., |line| only(&line.key)).collect();
+        for line in dropped.into_iter().filter(|line| line.from.starts_with('-')) {
+            self.note(NoteKind::Unused, line.from, why);
         }
     }
 

@@ -187,6 +187,11 @@ pub trait Architecture: Debug + 'static {
         None
     }
 
+    /// Parameter names in torchtitan's checkpoints, if it has the family.
+    fn names_of_torchtitan(_config: &Self::Config, _head: Head) -> Option<NameTable> {
+        None
+    }
+
     /// Whether ModelCenter's files can hold a model with this head.
     fn check_model_center(_config: &Self::Config, _head: Head) -> Result<()> {
         Ok(())

@@ -104,6 +104,13 @@ impl DecoderFamily for LlamaConfig {
     fn names(&self, head: DecoderHead) -> NameTable {
         names(&self.text, self.num_heads_kv, head)
     }
+
+    fn names_of_torchtitan(&self, head: DecoderHead) -> Option<NameTable> {
+        let TextConfig { num_heads, dim_head, .. } = self.text;
+        let rows = [num_heads, self.num_heads_kv].map(|heads| heads * dim_head);
+        let has_biases = self.att_bias || self.ffn_bias;
+        (!has_biases).then(|| torchtitan::table(rows, Some(dim_head), head.is_tied()))
+    }
 }
 
 /// The modules around the blocks of a Llama-like decoder.

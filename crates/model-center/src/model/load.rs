@@ -5,7 +5,7 @@
 use super::architecture::Architecture;
 use super::head::Head;
 use super::infer::FoundHeads;
-use super::opening::open_with;
+use super::opening::{FileNames, open_with};
 use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures_of, unknown_class};
 use super::shared_layers::on_stages;
 use super::text_model::TextHead;
@@ -30,11 +30,11 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
         A::check_weights(&config, directory)?;
     }
     let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
+    let torchtitan = A::names_of_torchtitan(&config, head);
     let copies = adapt::<A>((&mut config, &mut head), &names, (directory, options))?;
-    let names = A::names(&config, head);
+    let tables = FileNames { hugging_face: A::names(&config, head), model_center: own, torchtitan };
     let is_own = options.is_named_by_model_center(directory)?;
     let allowed = Allow { copies, ..A::allowed(&config, head, options.head_values, is_own) };
-    let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
     let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         // The sketch is on one rank, whatever the model is on.
         let inputs = match options.recompute_inputs {

@@ -4,7 +4,9 @@ use super::registry::{HeadInit, OpenOptions, OpenedModel, StageOptions, WeightFo
 use super::text_model::TextModel;
 use crate::adapter::{AdapterPlan, TOKENS};
 use crate::error::{Error, Result};
-use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center};
+use crate::formats::{
+    Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center, torchtitan,
+};
 use crate::tokenizer::AutoTokenizer;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
@@ -19,37 +21,59 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+/// The names of a model's parameters in the files of each program that its family is read from.
+#[derive(Debug, Clone)]
+pub struct FileNames {
+    /// In Hugging Face's.
+    pub hugging_face: NameTable,
+    /// In ModelCenter's, if it has the family.
+    pub model_center: Option<NameTable>,
+    /// In torchtitan's, if it has the family.
+    pub torchtitan: Option<NameTable>,
+}
+
+impl FileNames {
+    /// The names that the tensors of weights have.
+    fn of(&self, weights: &Weights) -> Result<&NameTable> {
+        let (found, whose, fix) = if model_center::is_model_center(weights) {
+            let fix = "correct the family, or use a Hugging Face directory of the model";
+            (self.model_center.as_ref(), "ModelCenter's", fix)
+        } else if torchtitan::is_torchtitan(weights) {
+            let fix = "correct the family, or write Hugging Face's files there (checkpoint.last_save_in_hf)";
+            (self.torchtitan.as_ref(), "torchtitan's", fix)
+        } else {
+            (Some(&self.hugging_face), "", "")
+        };
+        found.ok_or_else(|| {
+            let reason =
+                format!("the weights have {whose} names, and a model like this is read under Hugging Face's alone");
+            Error::model(weights.place(), reason, fix)
+        })
+    }
+}
+
 /// Builds a model and reads its values. All errors in the directory are found before memory for a parameter is
 /// allocated: `build` is called once for a sketch that is compared with the weights, and once for the model. `tables`
-/// are the family's tables for Hugging Face's files and, if there is a second one, for ModelCenter's.
+/// are the family's names of parameters.
 pub fn open_with<M: TextModel + 'static>(
     directory: &Path,
     options: &OpenOptions,
-    tables: &[&NameTable],
+    tables: &FileNames,
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
     if options.from_config {
-        return from_config(options, tables, build);
+        return from_config(options, &tables.hugging_face, build);
     }
     let weights = Weights::open(directory)?;
     // A sketch that allocates nothing has the same parameters; it is compared with the weights.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
-    let is_own = model_center::is_model_center(&weights);
-    if is_own {
+    if model_center::is_model_center(&weights) {
         model_center::check_vocab_size(&weights, sketch.info().vocab_size)?;
     }
-    let names = tables.get(usize::from(is_own)).ok_or_else(|| {
-        let reason =
-            "the weights have ModelCenter's names, and models of this family are read under Hugging Face's alone";
-        Error::model(
-            directory.display().to_string(),
-            reason,
-            "correct the family, or use a Hugging Face directory of the model",
-        )
-    })?;
-    let adapter = adapter_plan(options, &sketch, tables.first().unwrap_or(names))?;
+    let names = tables.of(&weights)?;
+    let adapter = adapter_plan(options, &sketch, &tables.hugging_face)?;
     let mut allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
     let replaced: Vec<String> = adapter.iter().flat_map(AdapterPlan::replaced).map(str::to_owned).collect();
     allow.fresh.extend(replaced.iter().cloned());
@@ -123,7 +147,7 @@ fn adapter_plan<M: TextModel>(options: &OpenOptions, sketch: &M, names: &NameTab
 /// The model without weights: initialized, or without values where only a sketch is asked for or none are needed.
 fn from_config<M: TextModel + 'static>(
     options: &OpenOptions,
-    names: &[&NameTable],
+    names: &NameTable,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
     if options.weights != WeightForm::Dequantised {
@@ -133,7 +157,7 @@ fn from_config<M: TextModel + 'static>(
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
     let parameters = sketch.parameters().count();
-    let plan = names.first().map(|names| adapter_plan(options, &sketch, names)).transpose()?.flatten();
+    let plan = adapter_plan(options, &sketch, names)?;
     let (adapters, of_opened) = (plan.as_ref().map(|plan| Arc::new(plan.adapters())), plan.clone());
     let opened = |model: M, initialized| OpenedModel {
         model: Box::new(model),

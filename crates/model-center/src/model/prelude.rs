@@ -14,7 +14,7 @@ pub use crate::config::dialect::{Dialect, Fixed, FixedFields, Spoken};
 pub use crate::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
 pub use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields};
 pub use crate::error::{Error, Result};
-pub use crate::formats::{Alias, NameTable, Rule};
+pub use crate::formats::{Alias, NameTable, Rule, torchtitan};
 pub use crate::layer::position::{RelativeConfig, RotaryConfig, RotaryScaling};
 pub use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
 pub use crate::model_config;

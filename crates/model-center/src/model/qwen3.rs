@@ -70,6 +70,11 @@ impl DecoderFamily for Qwen3Config {
     fn names(&self, head: DecoderHead) -> NameTable {
         llama::names(&self.text, self.num_heads_kv, head)
     }
+
+    fn names_of_torchtitan(&self, head: DecoderHead) -> Option<NameTable> {
+        let rows = [self.text.num_heads, self.num_heads_kv].map(|heads| heads * self.text.dim_head);
+        (!self.att_bias).then(|| torchtitan::table(rows, None, head.is_tied()))
+    }
 }
 
 /// The registry entry.

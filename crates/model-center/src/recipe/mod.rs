@@ -59,6 +59,7 @@ pub(crate) use kinds::quote;
 pub use layers::Origin;
 pub use loss_scale::{LossScale, ScaleRule};
 pub use mistake::{Group, Mistake, as_error, list};
+pub(crate) use model::SHAPE;
 pub use model_start::{ModelStart, model_directory, teacher_directory};
 pub use optimizer::OptimizerSettings;
 pub use page::settings_page;

@@ -25,7 +25,7 @@ const OWN: &str = "not set: as in the model's config.json";
 const OF_RANDOM: &str = "it is for model.init = \"random\"";
 
 /// The keys that only a model without weights has.
-const SHAPE: [&str; 14] = [
+pub(crate) const SHAPE: [&str; 14] = [
     "model.tokenizer",
     "model.layers",
     "model.hidden",

@@ -127,7 +127,8 @@ fn write_events(run: &RunDirectory, output: &Path) -> Result<()> {
 #[cfg(not(feature = "parquet"))]
 fn write_parquet(_: &RunDirectory, _: &Path) -> Result<()> {
     let reason = "this build cannot write Parquet: it was built without the feature `parquet`";
-    Err(Error::argument("--format parquet", reason, "build with --features parquet, or export csv"))
+    let fix = "build it with the feature, a default of the programs, or export csv";
+    Err(Error::argument("--format parquet", reason, fix))
 }
 
 #[cfg(feature = "parquet")]

@@ -230,6 +230,36 @@ fn parts_of_one_tensor_may_be_interleaved() {
 }
 
 #[test]
+fn rows_of_query_and_key_heads_may_be_in_pairs() {
+    let rule = |head| Rule::new("qkv.{i}", "h.{i}.{q|k|v}").rows(vec![16, 8, 8]).paired(head);
+    let table = |rule| NameTable { rules: Cow::Owned(vec![rule]), ..NameTable::default() };
+    let params = [ParamShape::new("qkv.0", [32, 3]), ParamShape::new("qkv.1", [32])];
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&table(rule(8)), &params, dir.path(), DType::F32, true, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    let tensors = read_all(&weights);
+    // Two heads of queries, one of keys; values are as they are.
+    let pairs = [0, 4, 1, 5, 2, 6, 3, 7];
+    let second = pairs.map(|row| row + 8);
+    let of_keys = pairs.map(|row| row + 16);
+    let values: Vec<usize> = (24..32).collect();
+    for (name, rows) in [("q", [pairs, second].concat()), ("k", of_keys.to_vec()), ("v", values)] {
+        for (theirs, ours) in rows.into_iter().enumerate() {
+            assert_eq!(tensors[&format!("h.1.{name}")].1[theirs], value("qkv.1", ours), "{name}");
+            for column in 0..3 {
+                let found = tensors[&format!("h.0.{name}")].1[3 * theirs + column];
+                assert_eq!(found, value("qkv.0", 3 * ours + column), "{name}");
+            }
+        }
+    }
+    check(&params, &load(&table(rule(8)), &params, &weights, &Allow::default()));
+    for head in [0, 3, 6] {
+        let error = table(rule(head)).pieces("qkv.0", &[32, 3], true).unwrap_err().to_string();
+        assert!(error.contains("have no heads of"), "{error}");
+    }
+}
+
+#[test]
 fn old_names_position_ids_and_tied_copies_are_understood() {
     let params = ours(1, &["lm_head.decoder.bias"]);
     let dir = tempfile::tempdir().unwrap();

@@ -104,6 +104,23 @@ fn every_flag_and_key_that_is_given_is_in_the_recipe() {
 }
 
 #[test]
+fn training_begins_with_the_model_of_a_checkpoint_of_another_run() {
+    let base = "pretrain_gpt2.py --num-layers 2 --hidden-size 20 --num-attention-heads 4 --train-iters 5 --data-path c";
+    let of = |more: &str| import::megatron(&format!("{base} {more}"), &ImportOptions::default()).unwrap();
+    for more in ["--load old/gpt2 --save new", "--load old/gpt2", "--load old/gpt2 --save old/gpt2 --finetune"] {
+        let sheet = of(more);
+        expect(&sheet, &[("model.path", "\"old/gpt2-model\"")]);
+        let text = sheet.to_toml();
+        assert!(text.contains("first run `convert old/gpt2 old/gpt2-model`: training"), "{text}");
+        assert!(text.contains("--num-layers 2: the checkpoint's model has it"), "{text}");
+        let sizes = ["model.init", "model.family", "model.layers", "model.hidden", "model.heads", "model.init_std"];
+        assert!(sizes.iter().all(|key| sheet.get(key).is_none()), "{text}");
+    }
+    // The same directory is the run itself.
+    expect(&of("--load old --save old"), &[("model.init", "\"random\""), ("model.layers", "2")]);
+}
+
+#[test]
 fn the_values_are_those_of_the_source() {
     expect(
         &megatron("bert_345m.sh"),

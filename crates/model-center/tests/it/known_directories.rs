@@ -70,3 +70,16 @@ fn the_same_is_said_where_weights_data_and_checkpoints_are_opened() {
     let error = ranked_to_directory(run.path(), out.path(), &Default::default()).unwrap_err().to_string();
     assert!(error.contains("iter_0000010: this is a checkpoint of Megatron core (torch_dist)"), "{error}");
 }
+
+#[test]
+fn the_newest_whole_checkpoint_of_a_runs_steps_is_named() {
+    let run = tempfile::tempdir().unwrap();
+    for (step, name) in [("step-9", ".metadata"), ("step-10", ".metadata"), ("step-11", "__0_0.distcp")] {
+        fs::create_dir(run.path().join(step)).unwrap();
+        fs::write(run.path().join(step).join(name), "").unwrap();
+    }
+    let known = KnownDirectory::of(run.path()).unwrap();
+    assert_eq!((known.kind, known.checkpoint()), (DirectoryKind::Steps, Some(run.path().join("step-10"))));
+    let error = known.no_settings().to_string();
+    assert!(error.contains("step-10 OUT --config DIR"), "{error}");
+}

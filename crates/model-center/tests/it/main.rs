@@ -123,3 +123,4 @@ mod tokenizer;
 mod tokenizer_cpm;
 mod tokenizer_formats;
 mod tokenizer_train;
+mod torchtitan;

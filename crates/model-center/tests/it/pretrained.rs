@@ -98,7 +98,7 @@ fn a_missing_revision_is_told_from_a_missing_model() {
     }
     let text = caches.refused("org/other", None);
     assert!(text.contains("hub/models--org--other"), "{text}");
-    assert!(text.contains("cargo run --release --features hub --bin fetch -- org/other`"), "{text}");
+    assert!(text.contains("cargo run --release --bin fetch -- org/other`"), "{text}");
     // The cache keeps nothing of revisions, so it is not looked into.
     assert!(!caches.refused("name", Some("v1")).contains("model_center"));
     assert!(caches.refused("name", None).contains("model_center/name"));
@@ -131,7 +131,7 @@ fn a_directory_is_used_as_it_is_and_a_missing_one_is_reported() {
 #[test]
 fn a_path_is_not_proposed_as_a_name_of_the_hub() {
     let caches = Caches::new();
-    const FETCH: &str = "cargo run --release --features hub --bin fetch -- ";
+    const FETCH: &str = "cargo run --release --bin fetch -- ";
     // The last part is a model that the hub has; the path is not its name.
     let absolute = caches.path("models/gpt2");
     for name in

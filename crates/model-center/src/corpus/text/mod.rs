@@ -45,7 +45,7 @@ pub enum TextFormat {
     Wiki,
     /// Rows of a column of text.
     Arrow,
-    /// The same, in builds with the feature `parquet`.
+    /// The same, unless the feature `parquet` is left out.
     Parquet,
 }
 

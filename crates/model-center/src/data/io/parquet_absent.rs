@@ -34,7 +34,7 @@ impl ParquetRows {
         _: &Arc<AtomicU64>,
     ) -> Result<ParquetRows> {
         let reason = "this program was built without the feature parquet, and reads no Parquet files";
-        let fix = "build it with --features parquet, or write the rows as JSON lines or with save_to_disk of datasets";
+        let fix = "build it with the feature, a default of the programs, or write the rows as JSON lines or Arrow";
         Err(Error::data(path.display().to_string(), reason, fix))
     }
 

@@ -31,7 +31,7 @@ pub enum Format {
     /// Rows of Arrow, in streams, in files with a list of their batches (Feather), and in directories that `datasets`
     /// saved: texts, numbers, truth values, and lists and structures of them.
     Arrow,
-    /// Rows of Parquet, in builds with the feature `parquet`, with the same values.
+    /// Rows of Parquet with the same values; needs the feature `parquet`.
     Parquet,
     /// Plain text without records, one document a file; or a directory of such files.
     Text,

@@ -46,11 +46,20 @@ pub(super) struct Chunk {
     pub(super) bytes: u64,
 }
 
+/// Another value of the checkpoint than a tensor.
+#[derive(Debug, Clone)]
+pub(super) struct SavedValue {
+    /// As of a tensor.
+    pub(super) key: String,
+    pub(super) path: Option<Vec<String>>,
+}
+
 /// What the list tells.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     /// In the order of the list.
     pub(super) tensors: Vec<SavedTensor>,
+    pub(super) values: Vec<SavedValue>,
     /// Names of the files in the directory.
     pub(super) files: Vec<String>,
 }
@@ -145,7 +154,7 @@ impl<'p> Reader<'p> {
         let mut files = Vec::new();
         let places = self.places(self.field(root, "Metadata", "storage_data")?, &mut files)?;
         let mut paths = self.paths(root)?;
-        let mut tensors = Vec::new();
+        let (mut tensors, mut values) = (Vec::new(), Vec::new());
         let mut parts = 0;
         let list = self.dict(self.field(root, "Metadata", "state_dict_metadata")?, "state_dict_metadata")?;
         for (key, value) in list {
@@ -153,6 +162,7 @@ impl<'p> Reader<'p> {
             let name = name
                 .ok_or_else(|| self.bad("the name of a tensor is not a text, is too long or has control characters"))?;
             if matches!(self.pickle.call(*value), Some((_, "BytesStorageMetadata", _))) {
+                values.push(SavedValue { key: name.to_owned(), path: paths.remove(name) });
                 continue;
             }
             let mut tensor = self.tensor(name, *value, &places)?;
@@ -163,7 +173,7 @@ impl<'p> Reader<'p> {
             }
             tensors.push(tensor);
         }
-        Ok(Saved { tensors, files })
+        Ok(Saved { tensors, values, files })
     }
 
     fn tensor(&self, name: &str, value: Id, places: &Places<'_>) -> Result<SavedTensor> {

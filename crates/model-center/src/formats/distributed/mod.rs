@@ -22,6 +22,7 @@ use std::path::Path;
 use crate::Result;
 use crate::file::unreadable;
 
+pub use names::LeftOut;
 pub(super) use names::{MEGATRON_CORE_FIX, is_megatron_core};
 pub use weights::DistributedWeights;
 

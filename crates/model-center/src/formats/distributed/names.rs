@@ -1,12 +1,13 @@
 //! Which tensors of a training state are the model's.
 //!
-//! Defines [`choose`]. A run saves its model and its optimizer as one dictionary of dictionaries, under keys that its
-//! author chose: `model` and `optim`, both under `app`, or the model's tensors at the top beside `optimizer`.
+//! Defines [`choose`] and [`LeftOut`]. A run saves its model and its optimizer as one dictionary of dictionaries, under
+//! keys that its author chose: `model` and `optim`, both under `app`, or the model's tensors at the top beside
+//! `optimizer`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::metadata::SavedTensor;
+use super::metadata::{Saved, SavedTensor};
 use crate::file::{printable, read_text};
 use crate::{Error, Result};
 
@@ -40,28 +41,34 @@ const OTHERS: &[&str] = &[
     "grad_scaler",
     "step",
 ];
+/// The same where there are no keys around the model's tensors: the number of steps, and the rotary table that
+/// torchtitan saved until version 0.1.0, which the configuration tells.
+const ALONE: &[&str] = &["step", "freqs_cis"];
 /// What tensors of an optimizer are called where its dictionary is a flat one beside the model's.
 const MOMENTS: &[&str] = &["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum", "square_avg"];
 /// What wraps modules in training and does not belong to their names.
 const WRAPPERS: &[&str] = &["_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."];
 
+/// What of a checkpoint is not the model's, such as an optimizer's state: by the keys around it, how many tensors there
+/// are. Under keys with none there are other values.
+pub type LeftOut = BTreeMap<String, usize>;
+
 /// The model's tensors under their own names, and what else the checkpoint has.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) tensors: Vec<(String, SavedTensor)>,
-    /// By the keys around them, how many tensors are left out.
-    pub(super) left: BTreeMap<String, usize>,
+    pub(super) left: LeftOut,
 }
 
 /// Chooses the model's tensors.
 ///
 /// # Errors
 /// There are none, tensors of several models, two of one name, or names of a program that has its own.
-pub(super) fn choose(directory: &Path, tensors: Vec<SavedTensor>) -> Result<Chosen> {
+pub(super) fn choose(directory: &Path, saved: Saved) -> Result<Chosen> {
     let bad = |reason: String, fix: &str| Error::model(directory.display().to_string(), reason, fix);
     let mut groups: BTreeMap<Vec<String>, Vec<(String, SavedTensor)>> = BTreeMap::new();
-    for tensor in tensors {
-        let (around, name) = split(&tensor);
+    for tensor in saved.tensors {
+        let (around, name) = split(&tensor.key, tensor.path.as_deref());
         groups.entry(around).or_default().push((name, tensor));
     }
     let is_other = |around: &[String]| around.iter().any(|key| OTHERS.contains(&key.as_str()));
@@ -87,7 +94,15 @@ pub(super) fn choose(directory: &Path, tensors: Vec<SavedTensor>) -> Result<Chos
         Some(tier) => tier.into_iter().next().cloned().unwrap_or_default(),
     };
     let tensors = groups.remove(&chosen).unwrap_or_default();
-    let left = groups.iter().map(|(around, tensors)| (printable(&shown(around), 80), tensors.len())).collect();
+    let mut left: LeftOut =
+        groups.iter().map(|(around, tensors)| (printable(&shown(around), 80), tensors.len())).collect();
+    for value in &saved.values {
+        let (around, _) = split(&value.key, value.path.as_deref());
+        // Values beside a model's tensors are modules' own.
+        if around != chosen {
+            left.entry(printable(&shown(&around), 80)).or_default();
+        }
+    }
     let names: BTreeSet<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
     if names.len() < tensors.len() {
         return Err(bad("two tensors have the same name".into(), "save the model without what wraps it in training"));
@@ -97,10 +112,10 @@ pub(super) fn choose(directory: &Path, tensors: Vec<SavedTensor>) -> Result<Chos
 }
 
 /// The keys around a tensor, and its name in what they lead to.
-fn split(tensor: &SavedTensor) -> (Vec<String>, String) {
-    let Some(path) = &tensor.path else { return flat(&tensor.key) };
+fn split(key: &str, path: Option<&[String]>) -> (Vec<String>, String) {
+    let Some(path) = path else { return flat(key) };
     // Composer saves everything under one more key.
-    let path = match path.as_slice() {
+    let path = match path {
         [first, inner @ ..] if first == "state" && inner.first().is_some_and(|key| MODELS.contains(&key.as_str())) => {
             inner
         }
@@ -126,9 +141,8 @@ fn flat(key: &str) -> (Vec<String>, String) {
     let is_moment = |rest: &str| rest.rsplit_once('.').is_some_and(|(_, last)| MOMENTS.contains(&last));
     let is_optimizers = key.strip_prefix("state.").is_some_and(is_moment) || key.starts_with("param_groups.");
     let around = if is_optimizers { vec!["state".to_owned()] } else { Vec::new() };
-    // It counts steps.
-    if key == "step" {
-        return (vec!["step".to_owned()], key.to_owned());
+    if ALONE.contains(&key) {
+        return (vec![key.to_owned()], key.to_owned());
     }
     (around, bare(key))
 }
@@ -145,11 +159,6 @@ fn bare(name: &str) -> String {
 /// Names of programs that have their own layouts of layers.
 fn refuse_own_names(names: &BTreeSet<&str>) -> Result<(), (String, &'static str)> {
     let has = |end: &str| names.iter().find(|name| name.ends_with(end)).map(|name| printable(name, 120));
-    if let (Some(found), Some(_)) = (has("attention.wq.weight"), has("tok_embeddings.weight")) {
-        let fix = "write Hugging Face's files there: torchtitan's scripts/checkpoint_conversion/convert_to_hf.py, or \
-                   checkpoint.last_save_in_hf of its configuration";
-        return Err((format!("its tensors have torchtitan's names, such as {found}"), fix));
-    }
     if let Some(found) = has("self_attention.linear_qkv.weight") {
         return Err((format!("its tensors have the names of Megatron core, such as {found}"), MEGATRON_CORE_FIX));
     }
@@ -184,7 +193,7 @@ mod tests {
 
     fn chosen(paths: &[&[&str]]) -> Result<(Vec<String>, Vec<String>)> {
         let tensors = paths.iter().map(|path| saved(path)).collect();
-        let chosen = choose(Path::new("x"), tensors)?;
+        let chosen = choose(Path::new("x"), Saved { tensors, ..Saved::default() })?;
         Ok((chosen.tensors.into_iter().map(|(name, _)| name).collect(), chosen.left.into_keys().collect()))
     }
 
@@ -216,7 +225,7 @@ mod tests {
             (vec![&["model", "a"][..], &["net", "a"]], "several models, under model, net"),
             (vec![&["one", "a"][..], &["two", "a"]], "several models, under one, two"),
             (vec![&["model", "a"][..], &["model", "_orig_mod.a"]], "the same name"),
-            (vec![&["tok_embeddings.weight"][..], &["layers.0.attention.wq.weight"]], "torchtitan's names"),
+            (vec![&["layers.0.self_attention.linear_qkv.weight"][..]], "names of Megatron core"),
         ] {
             let error = chosen(&paths).unwrap_err().to_string();
             assert!(error.contains(reason), "{reason}: {error}");

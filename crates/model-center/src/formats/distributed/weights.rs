@@ -2,7 +2,7 @@
 //!
 //! Defines [`DistributedWeights`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::super::pickle::saved_tensor;
 use super::super::safetensors::{StoredDtype, TensorEntry, TensorSource};
 use super::super::stored::{FLOATS, absent, damaged, require_length, require_range, tensor_place, widen, wrong_type};
 use super::metadata::{self, Chunk, SavedTensor, stored_type};
-use super::names::{self, Chosen, is_megatron_core};
+use super::names::{self, Chosen, LeftOut, is_megatron_core};
 use super::parts::{Part, check_tiling, read_range};
 use super::{METADATA_FILE, sharded};
 use crate::file::{open_regular, printable, resolve_inside};
@@ -25,7 +25,7 @@ pub struct DistributedWeights {
     /// Sorted by name.
     tensors: Vec<TensorEntry>,
     parts: Vec<Vec<Part>>,
-    left: BTreeMap<String, usize>,
+    left: LeftOut,
 }
 
 impl DistributedWeights {
@@ -40,13 +40,13 @@ impl DistributedWeights {
     pub fn open(directory: &Path) -> Result<Self> {
         if !directory.join(METADATA_FILE).is_file() {
             let (files, tensors) = sharded::read(directory)?;
-            return Self::of_parts(directory, files, tensors, BTreeMap::new());
+            return Self::of_parts(directory, files, tensors, LeftOut::new());
         }
         refuse_megatron_core(directory)?;
         let saved = metadata::read(directory)?;
         let files: Vec<PathBuf> =
             saved.files.iter().map(|name| resolve_inside(directory, name)).collect::<Result<_>>()?;
-        let Chosen { tensors, left } = names::choose(directory, saved.tensors)?;
+        let Chosen { tensors, left } = names::choose(directory, saved)?;
         let mut opened = Opened { files: &files, held: HashMap::new() };
         let tensors = tensors.into_iter().map(|(name, tensor)| opened.parts(name, &tensor)).collect::<Result<_>>()?;
         Self::of_parts(directory, files, tensors, left)
@@ -56,7 +56,7 @@ impl DistributedWeights {
         directory: &Path,
         files: Vec<PathBuf>,
         mut tensors: Vec<sharded::Sharded>,
-        left: BTreeMap<String, usize>,
+        left: LeftOut,
     ) -> Result<Self> {
         tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         for (entry, parts) in &tensors {
@@ -67,8 +67,8 @@ impl DistributedWeights {
         Ok(Self { directory: directory.to_owned(), files, tensors, parts, left })
     }
 
-    /// Tensors that are not the model's, such as an optimizer's: their number by the keys around them.
-    pub fn left(&self) -> &BTreeMap<String, usize> {
+    /// What is not the model's, such as an optimizer's state.
+    pub fn left(&self) -> &LeftOut {
         &self.left
     }
 

@@ -57,6 +57,7 @@ pub struct Rule {
     rows: Cow<'static, [usize]>,
     transposed: bool,
     groups: Option<usize>,
+    paired: Option<usize>,
     optional: bool,
 }
 
@@ -74,7 +75,7 @@ impl Rule {
     }
 
     const fn from_names(ours: Cow<'static, str>, theirs: Cow<'static, str>) -> Self {
-        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, groups: None, optional: false }
+        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, groups: None, paired: None, optional: false }
     }
 
     /// Their matrix is `[in, out]`, ours `[out, in]`.
@@ -88,6 +89,14 @@ impl Rule {
     /// ours with three parts of `N H` rows in `N` groups.
     pub const fn interleaved(mut self, groups: usize) -> Self {
         self.groups = Some(groups);
+        self
+    }
+
+    /// Queries and keys, the first two of the parts that [`Rule::rows`] defines, have the rows of each head of `head`
+    /// rows in pairs, as an interleaved rotary embedding rotates them: row `2 k + j` of a head there is row
+    /// `j head/2 + k` of ours, which has the two halves one after the other.
+    pub const fn paired(mut self, head: usize) -> Self {
+        self.paired = Some(head);
         self
     }
 
@@ -185,24 +194,34 @@ pub struct TensorPart {
     pub interleaved: Option<Interleaved>,
 }
 
-/// Parts of a parameter that a tensor of theirs has by turns, a share of each in every group.
+/// Parts of a parameter that a tensor of theirs has by turns, a share of each in every group; and the same again for
+/// the rows that follow, `repeats` times in all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interleaved {
     parts: Vec<usize>,
     groups: usize,
+    repeats: usize,
 }
 
 impl Interleaved {
+    /// The two halves of each head of `head` rows, row by row by turns.
+    fn of_pairs(head: usize, rows: usize) -> Self {
+        Interleaved { parts: vec![head / 2; 2], groups: head / 2, repeats: rows.checked_div(head).unwrap_or(0) }
+    }
+
     /// Whether the parts together have `rows` rows and can be divided into groups.
     fn is_of(&self, rows: usize) -> bool {
         let sum = self.parts.iter().try_fold(0usize, |sum, part| sum.checked_add(*part));
-        sum == Some(rows) && self.groups > 0 && self.parts.iter().all(|part| part.is_multiple_of(self.groups))
+        let all = sum.and_then(|sum| sum.checked_mul(self.repeats));
+        all == Some(rows) && self.groups > 0 && self.parts.iter().all(|part| part.is_multiple_of(self.groups))
     }
 
     /// Rows of ours, run by run in the order of theirs.
     fn runs(&self) -> impl Iterator<Item = Range<usize>> {
-        (0..self.groups).flat_map(move |group| {
-            self.parts.iter().scan(0, move |start, part| {
+        let once: usize = self.parts.iter().sum();
+        let turns = (0..self.repeats).flat_map(move |repeat| (0..self.groups).map(move |group| (repeat, group)));
+        turns.flat_map(move |(repeat, group)| {
+            self.parts.iter().scan(repeat * once, move |start, part| {
                 let (first, share) = (*start, part / self.groups);
                 *start += part;
                 Some(first + group * share..first + (group + 1) * share)
@@ -297,7 +316,7 @@ impl NameTable {
         })?;
         let all = shape.first().copied().unwrap_or(1);
         let equal = vec![all / names.len(); names.len()];
-        let interleaved = rule.groups.map(|groups| Interleaved { parts: rule.rows.to_vec(), groups });
+        let interleaved = rule.groups.map(|groups| Interleaved { parts: rule.rows.to_vec(), groups, repeats: 1 });
         if interleaved.as_ref().is_some_and(|order| rule.transposed || names.len() != 1 || !order.is_of(all)) {
             let reason =
                 format!("shape {shape:?} cannot be interleaved from parts of {:?} rows in one tensor", rule.rows);
@@ -307,11 +326,16 @@ impl NameTable {
         if sizes.len() != names.len() || sizes.iter().sum::<usize>() != all {
             return Err(mistake(format!("shape {shape:?} cannot be cut into {} parts of {sizes:?} rows", names.len())));
         }
+        let pairs = |part: usize, rows| rule.paired.filter(|_| part < 2).map(|head| Interleaved::of_pairs(head, rows));
+        if sizes.iter().enumerate().any(|(part, &rows)| pairs(part, rows).is_some_and(|order| !order.is_of(rows))) {
+            return Err(mistake(format!("parts of {sizes:?} rows have no heads of {:?} rows in pairs", rule.paired)));
+        }
         if rule.transposed && shape.len() != 2 {
             return Err(mistake(format!("shape {shape:?} is not a matrix and cannot be transposed")));
         }
         let mut end = 0;
-        let pieces = names.into_iter().zip(sizes).map(|(name, &rows)| {
+        let pieces = names.into_iter().zip(sizes).enumerate().map(|(part, (name, &rows))| {
+            let interleaved = interleaved.clone().or_else(|| pairs(part, rows));
             let name = if prefixed { name } else { self.without_prefix(&name).map(str::to_string).unwrap_or(name) };
             let mut theirs = shape.to_vec();
             if let Some(first) = theirs.first_mut() {
@@ -322,7 +346,7 @@ impl NameTable {
             }
             end += rows;
             let (rows, transposed) = (end - rows..end, rule.transposed);
-            TensorPart { name, shape: theirs, rows, transposed, interleaved: interleaved.clone() }
+            TensorPart { name, shape: theirs, rows, transposed, interleaved }
         });
         Ok(pieces.collect())
     }

@@ -1,6 +1,7 @@
 //! `[train]` and the files of a run of a command of Megatron-LM.
 
-use super::Translation;
+use super::{Program, Translation};
+use crate::import::checkpoint::begin_with;
 use crate::import::flags::Sourced;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
@@ -314,12 +315,14 @@ impl Translation<'_> {
             Some(load) if Some(load) == save && !weights_only => {
                 sheet.note(NoteKind::Unused, flags.shown("--load"), "the same command resumes the run in output.dir");
             }
-            Some(load) => {
-                let why = format!(
-                    "`convert {load} DIR` makes a model of the checkpoint: model.path = DIR, and remove \
-                                   model.init and the sizes"
-                );
+            // The checkpoints of T5 are not read.
+            Some(_) if self.program == Program::T5 => {
+                let why = "no checkpoint of a T5 of Megatron-LM is read: training begins with random weights";
                 sheet.note(NoteKind::Differs, flags.shown("--load"), why);
+            }
+            Some(load) => {
+                begin_with(load, flags.shown("--load"), None, sheet)?;
+                sheet.drop_initialization("the checkpoint's model has it");
             }
             None => {}
         }

@@ -8,7 +8,7 @@ use super::axolotl_tokens;
 use super::pairs::{self, Samples};
 use super::settings::Settings;
 use super::trainer::{self, FoundData, Trainer};
-use super::{lora, only};
+use super::{lora, only, resumed};
 use crate::Result;
 use crate::file::printable;
 use crate::import::ImportOptions;
@@ -52,6 +52,8 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
     let mut sheet = Sheet::new(format!("axolotl, {}", printable(place, 200)));
     model(&s, &mut sheet)?;
     axolotl_tokens::special_tokens(&s, options, &mut sheet)?;
+    let has_adapter = s.text("adapter")?.is_some_and(|kind| !kind.is_empty());
+    resumed::translate(&s, "base_model", has_adapter, &mut sheet)?;
     adapter(&s, options, &mut sheet)?;
     let samples = samples(&s, &mut sheet)?;
     let has_eval = axolotl_data::translate(&s, samples, &mut sheet)?;

@@ -204,7 +204,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("run_name"),
     unused("save_safetensors", ALWAYS),
     unused("save_only_model", "checkpoint.optimizer_state = false leaves moments out of checkpoints"),
-    unused("resume_from_checkpoint", "the same command resumes; `finetune --resume PATH` names a checkpoint"),
+    read("resume_from_checkpoint"),
     unused("auto_resume_from_checkpoints", ALWAYS),
     unused("hub_model_id", HUB),
     unused("hub_strategy", HUB),

@@ -7,7 +7,7 @@ use super::pairs::{self, Samples, pass_over_single};
 use super::sets::{self, Fields};
 use super::settings::Settings;
 use super::trainer::{self, FoundData, Trainer};
-use super::{lora, only};
+use super::{lora, only, resumed};
 use crate::Result;
 use crate::file::printable;
 use crate::import::ImportOptions;
@@ -59,6 +59,8 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
     if let Some(revision) = s.text("model_revision")?.filter(|revision| *revision != "main") {
         sheet.text("model.revision", revision, s.shown("model_revision"));
     }
+    let has_adapter = s.text_or("finetuning_type", "lora")?.value == "lora";
+    resumed::translate(&s, "model_name_or_path", has_adapter, &mut sheet)?;
     let (samples, is_text) = stage(&s, model, &mut sheet)?;
     method(&s, options, &mut sheet)?;
     let has_eval = data(&s, (samples, is_text), &mut sheet)?;

@@ -175,7 +175,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     unused("save_only_model", "checkpoint.optimizer_state = false leaves moments out of checkpoints"),
     unused("save_safetensors", ALWAYS),
     unused("plot_loss", "`runs report` has the curves"),
-    unused("resume_from_checkpoint", "the same command resumes; `finetune --resume PATH` names a checkpoint"),
+    read("resume_from_checkpoint"),
     unused("report_to", TRACKER),
     read("run_name"),
     unused("logging_dir", TRACKER),

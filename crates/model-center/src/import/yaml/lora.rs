@@ -1,5 +1,6 @@
 //! Low-rank updates of a configuration, and the frozen model beside them.
 
+use super::resumed;
 use super::settings::Settings;
 use crate::Result;
 use crate::file::printable;
@@ -47,6 +48,11 @@ pub(super) fn translate(
     sheet: &mut Sheet,
 ) -> Result<bool> {
     sheet.text(keys::ADAPTER, "lora", method);
+    if resumed::adapter(s, sheet) {
+        let others: Vec<&str> = names.all().into_iter().chain([names.path]).collect();
+        s.pass_over(&others, "the checkpoint has the adapter and its settings", sheet);
+        return Ok(false);
+    }
     if let Some(path) = s.text(names.path)?.filter(|path| !path.is_empty()) {
         sheet.text(keys::ADAPTER_PATH, path, s.shown(names.path));
         s.pass_over(&names.all(), &format!("{} has the adapter and its settings", names.path), sheet);

@@ -4,7 +4,7 @@
 //! that a trainer knows: `axolotl_keys`, `llama_factory_keys`.
 //!
 //! Both have `trainer`, `optimizer` and `intervals` from the Trainer of transformers, `lora` from PEFT and `pairs` from
-//! TRL; `only` is for parts of models, and `sets` writes data sets.
+//! TRL; `only` is for parts of models, `resumed` for a checkpoint that a run goes on from, and `sets` writes data sets.
 
 mod axolotl;
 mod axolotl_data;
@@ -18,6 +18,7 @@ mod lora;
 mod only;
 mod optimizer;
 mod pairs;
+mod resumed;
 mod sets;
 mod settings;
 mod trainer;

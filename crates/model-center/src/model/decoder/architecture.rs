@@ -70,6 +70,10 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
         config.names_of_model_center()
     }
 
+    fn names_of_torchtitan(config: &C, head: Head) -> Option<NameTable> {
+        config.names_of_torchtitan(head)
+    }
+
     fn class(_: &C, head: Head) -> Cow<'static, str> {
         let class = match head {
             Head::CausalLm { .. } => C::CLASSES.words,

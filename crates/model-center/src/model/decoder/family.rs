@@ -42,6 +42,11 @@ pub trait DecoderFamily: RowConfig + Debug + 'static {
     /// has the family.
     fn names(&self, head: DecoderHead) -> NameTable;
 
+    /// Parameter names in torchtitan's checkpoints, if it has models like this.
+    fn names_of_torchtitan(&self, _head: DecoderHead) -> Option<NameTable> {
+        None
+    }
+
     /// ModelCenter's name of the stack of blocks; `None` if it does not have the family.
     fn stack_of_model_center(&self) -> Option<&'static str> {
         None

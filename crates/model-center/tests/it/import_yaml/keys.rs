@@ -50,6 +50,7 @@ fn sample(key: &str) -> Option<&'static str> {
         | "dpo_label_smoothing"
         | "adam_epsilon" => "0.1",
         "stage" => "sft",
+        "resume_from_checkpoint" => "runs/x/checkpoint-5",
         "pref_loss" => "sigmoid",
         "pref_ftx" => "0",
         "quantization_bit" => "4",

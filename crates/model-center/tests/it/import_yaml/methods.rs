@@ -50,6 +50,45 @@ fn updates_beside_a_model_in_4_bits_are_quantised_to_nf4() {
 }
 
 #[test]
+fn a_checkpoint_to_go_on_from_is_the_model_or_the_adapter_that_training_begins_with() {
+    let run = tempfile::tempdir().unwrap();
+    let (plain, parts) = (run.path().join("plain"), run.path().join("parts"));
+    std::fs::create_dir_all(parts.join("pytorch_model_fsdp_0")).unwrap();
+    std::fs::create_dir(&plain).unwrap();
+    ["config.json", "model.safetensors"].iter().for_each(|name| std::fs::write(plain.join(name), "").unwrap());
+    let (plain, parts) = (plain.display().to_string(), parts.display().to_string());
+    for (name, full) in [("axolotl", ""), ("llama_factory", "finetuning_type: full\n")] {
+        let resumed = |path: &str| read(name, &format!("{full}resume_from_checkpoint: {path}\n"), &[]);
+        // Without the files: the command for any of them.
+        let elsewhere = resumed("\"old run/checkpoint-5/\"");
+        expect(&elsewhere, &[("model.path", "\"old run/checkpoint-5-model\"")]);
+        let command = "`convert 'old run/checkpoint-5' 'old run/checkpoint-5-model' --config m`";
+        assert!(differs(&elsewhere).contains(command), "{elsewhere}");
+        let of_fsdp = resumed(&parts);
+        expect(&of_fsdp, &[("model.path", &format!("\"{parts}-model\""))]);
+        let command = format!("`convert {parts}/pytorch_model_fsdp_0 {parts}-model --config m`");
+        assert!(differs(&of_fsdp).contains(&command), "{of_fsdp}");
+        let whole = resumed(&plain);
+        expect(&whole, &[("model.path", &format!("\"{plain}\""))]);
+        assert!(!differs(&whole).contains("convert"), "{whole}");
+        expect(&resumed("true"), &[("model.path", "\"m\"")]);
+    }
+    for (name, more) in
+        [("axolotl", "adapter: lora\nlora_r: 4\nlora_target_linear: true\n"), ("llama_factory", "lora_rank: 4\n")]
+    {
+        let sheet = read(name, &format!("{more}resume_from_checkpoint: old/checkpoint-5\n"), &[]);
+        expect(&sheet, &[("model.path", "\"m\""), ("adapter.path", "\"old/checkpoint-5\"")]);
+        assert!(sheet.get("adapter.rank").is_none(), "{sheet}");
+    }
+    let orbax = run.path().join("orbax");
+    std::fs::create_dir(&orbax).unwrap();
+    std::fs::write(orbax.join("_CHECKPOINT_METADATA"), "").unwrap();
+    let text = format!("{AXOLOTL}datasets: [{{ path: a.jsonl }}]\nresume_from_checkpoint: {}\n", orbax.display());
+    let error = yaml("axolotl", &text, &ImportOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("a checkpoint of Orbax") && error.contains("safetensors.flax"), "{error}");
+}
+
+#[test]
 fn preferences_have_their_loss_their_numbers_and_their_columns() {
     let sets = "datasets:\n  - path: a.jsonl\n    type: chatml.intel\n";
     let dpo = read("axolotl", &format!("{sets}rl: dpo\ndpo_beta: 0.3\ndpo_label_smoothing: 0.1\n"), &[]);
