@@ -1,6 +1,6 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
-use crate::adapter::{Adapter, base_model, is_adapter_directory, trained_head};
+use crate::adapter::{Adapter, base_and_adapter, trained_head};
 use crate::cli::places::model_places;
 use crate::cli::terminal;
 use crate::file::printable;
@@ -143,18 +143,7 @@ pub fn note_opened(opened: &OpenedModel, directory: &Path) -> Result<()> {
 /// A PEFT directory that cannot be read or names no model; other than one weight for each adapter.
 pub fn adapted(model: &str, source: &ModelSource) -> Result<(String, Option<Adapter>)> {
     let given = Adapter::of_directories(&source.adapter, &source.adapter_weight, "--adapter-weight")?;
-    if given.is_some() {
-        return Ok((model.to_owned(), given));
-    }
-    let directory = Path::new(model);
-    if !is_adapter_directory(directory) {
-        return Ok((model.to_owned(), None));
-    }
-    let base = base_model(directory)?.ok_or_else(|| {
-        let reason = "adapter_config.json does not name the model that the adapter is of";
-        Error::model(model, reason, "give the model's directory, and this one with --adapter")
-    })?;
-    Ok((base, Some(Adapter::Saved(directory.to_owned()))))
+    base_and_adapter(model, given, "--adapter")
 }
 
 /// The head to open a directory and its adapter with; `None` for their own. With `has_sentences` a head for masked
