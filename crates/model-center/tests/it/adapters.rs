@@ -422,6 +422,8 @@ fn several_adapters_add_up_with_their_weights() {
     check("one of two", &narrow(&one), &llama.defined_at(&wide(&alone)));
     let error = plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap_err().to_string();
     assert!(error.contains("not written as one"), "{error}");
+    let error = plan.check_training().unwrap_err().to_string();
+    assert!(error.contains("can be used but not trained on"), "{error}");
     for other in ["dora_llama", "ia3_llama", "prompt_llama", "prefix_llama", "bottleneck_llama"] {
         let error = several(&[("llama", 1.0), (other, 1.0)]).err().unwrap().to_string();
         assert!(error.contains("where all of them are LoRA's"), "{error}");
