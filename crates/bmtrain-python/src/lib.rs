@@ -6,7 +6,7 @@
 //! | `session.rs` | what that thread holds: device, model, optimizer |
 //! | `model.rs`, `open.rs`, `generate.rs` | `Model`: opening, forward passes, text, saving |
 //! | `trainer.rs` | `Trainer` and `StepResult` |
-//! | `batch.rs`, `dataset.rs` | `Batch`, `Dataset` and its batches |
+//! | `batch.rs`, `dataset.rs`, `records.rs` | `Batch`, `Dataset` and its batches, records of an iterable |
 //! | `runs.rs` | `finetune`, `read_metrics` |
 //! | `arrays.rs`, `values.rs` | NumPy arrays and Python values from and to the library's |
 //! | `error.rs` | exceptions |
@@ -18,6 +18,7 @@ mod error;
 mod generate;
 mod model;
 mod open;
+mod records;
 mod runs;
 mod session;
 mod trainer;

@@ -2,12 +2,12 @@
 
 use crate::arrays::{ids, of_tensor};
 use crate::batch::Batch;
-use crate::dataset::{Dataset, DatasetArguments};
+use crate::dataset::{Dataset, DatasetArguments, Task};
 use crate::error::raise;
 use crate::generate::{Prompts, overrides};
 use crate::open::{Head, OpenArguments, dtype, open};
 use crate::session::Session;
-use crate::values::records;
+use crate::records::records;
 use crate::worker::Worker;
 use model_center::model::ModelInfo;
 use model_center::run::StopFlag;
@@ -152,8 +152,8 @@ impl Model {
 
     /// Tokenizes the records of an iterable: dicts with the columns that `text`, `text_pair`, `label`, `prompt` and
     /// `target` name, which the `task` uses: `classification`, `regression`, `language` or `seq2seq`, by default what
-    /// the head is for. Longer inputs than `max_length` tokens are cut, by default 512. `name` stands for a file in
-    /// messages. Raises `DataError` for a record that cannot be used.
+    /// the head is for; other columns may hold anything. Longer inputs than `max_length` tokens are cut, by default
+    /// 512. `name` stands for a file in messages. Raises `DataError` for a record that cannot be used.
     #[pyo3(signature = (records, *, task=None, text="text", text_pair=None, label="label", prompt=None,
         target="target", max_length=None, target_length=None, name="records"))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
@@ -172,7 +172,7 @@ impl Model {
         name: &str,
     ) -> PyResult<Dataset> {
         let arguments = DatasetArguments {
-            task: task.map(str::to_owned),
+            task: Task::named(task, &self.facts.info, self.head).map_err(raise)?,
             text: text.to_owned(),
             text_pair,
             label: label.to_owned(),
@@ -183,9 +183,9 @@ impl Model {
             name: name.to_owned(),
         };
         let tokenizer = self.tokenizer(py)?;
-        let rows = self::records(records)?;
-        let (info, head) = (&self.facts.info, self.head);
-        py.detach(move || arguments.read(rows, &*tokenizer, info, head)).map_err(raise)
+        let rows = self::records(records, (name, &arguments.columns()))?;
+        let info = &self.facts.info;
+        py.detach(move || arguments.read(rows, &*tokenizer, info)).map_err(raise)
     }
 
     /// Text that follows a prompt: of a text, a text; of token ids, an array of token ids; of a list, a list.

@@ -3,6 +3,7 @@ fetches with `bert sent llama`: all-MiniLM-L6-v2, sentences and SmolLM2, in $BMT
 
 import ast
 import contextlib
+import datetime
 import gc
 import inspect
 import itertools
@@ -130,6 +131,44 @@ class Messages(unittest.TestCase):
             model.dataset([SAMPLES[0], "text"])
         with self.refused(bmtrain.DataError, "records"):
             model.dataset([])
+
+    def test_what_are_no_records(self):
+        model = bmtrain.Model(MINILM, head="cls", labels=["negative", "positive"])
+
+        class Frame(list):
+            """Iterates over the names of its columns, as tables do."""
+
+            columns, to_dict = ["text", "label"], None
+
+        with self.refused(bmtrain.DataError, "records", "Frame", 'df.to_dict("records")'):
+            model.dataset(Frame(["text", "label"]))
+        with self.refused(bmtrain.DataError, "records, row 1", "str", 'df.to_dict("records")'):
+            model.dataset(["text", "label"])
+        with self.refused(bmtrain.DataError, "records", "dict", "a list"):
+            model.dataset({"text": ["Dull."], "label": ["negative"]})
+        with self.refused(bmtrain.DataError, "reviews", "int"):
+            model.dataset(7, name="reviews")
+
+    def test_columns_that_are_not_used_hold_anything(self):
+        model = bmtrain.Model(MINILM, head="cls", labels=["negative", "positive"])
+        other = {"date": datetime.date(2024, 2, 29), "score": math.nan, "image": object(), "id": 2**80, 3: "three"}
+        data = model.dataset([{**sample, **other} for sample in SAMPLES])
+        self.assertEqual(data.fingerprint, model.dataset(SAMPLES).fingerprint)
+        inner = [{"sample": {**sample, **other}, **other} for sample in SAMPLES]
+        data = model.dataset(inner, text="sample.text", label="sample.label")
+        self.assertEqual(data.fingerprint, model.dataset(SAMPLES).fingerprint)
+        for value, reason in [
+            (math.nan, "NaN is not finite"),
+            (datetime.date(2024, 2, 29), "a value of type date"),
+            (2**80, "64 bits"),
+            (None, "null"),
+        ]:
+            with self.refused(bmtrain.DataError, "records, row 2", '"text"', reason):
+                model.dataset([SAMPLES[0], {**SAMPLES[1], "text": value}])
+        with self.refused(bmtrain.DataError, "records, row 1", '"sample.text"', "date"):
+            model.dataset([{"sample": {"text": other["date"]}}], text="sample.text")
+        with self.refused(bmtrain.DataError, "records, row 1", '"text"', "review, date"):
+            model.dataset([{"review": "Dull.", "date": other["date"]}])
 
     def test_what_an_iterator_raises_is_raised(self):
         def broken():
