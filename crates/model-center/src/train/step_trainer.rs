@@ -11,7 +11,7 @@ use super::setup;
 use super::trainer::{self, Objective, ProcessShare, StepSchedule, Trainer, TrainingClock, TrainingProgress};
 use crate::data::Batch;
 use crate::model::TextModel;
-use crate::recipe::{Recipe, Resolved, quote};
+use crate::recipe::{Mistake, Recipe, Resolved, as_error, quote};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
 use bmtrain_core::comm::Solo;
@@ -224,15 +224,16 @@ fn resolved(settings: &[String], dtype: DType) -> Result<Resolved> {
 }
 
 /// The recipe of settings that a program gives for a model of this dtype on this device. The other keys that a recipe
-/// needs have values without effect.
+/// needs have values without effect, and its first mistake is the only one that is reported.
 pub(super) fn recipe_of_settings(settings: &[String], dtype: DType, device: DeviceChoice) -> Result<Resolved> {
     let base = format!(
-        "[model]\npath = \".\"\ndtype = {}\n[data]\ntask = \"classification\"\ntrain = \"records.jsonl\"\n[output]\n\
-         dir = \"run\"\n[device]\nname = {}\n",
+        "[model]\npath = \".\"\ndtype = {}\n[data]\ntask = \"classification\"\ntrain = \"records.jsonl\"\n[train]\n\
+         steps = 1\n[output]\ndir = \"run\"\n[device]\nname = {}\n",
         quote(dtype.name()),
         quote(&device.to_string())
     );
-    Recipe::load_text("", &base, settings)
+    let first = |mistakes: Vec<Mistake>| as_error(mistakes.into_iter().take(1).collect());
+    Recipe::read_text("", &base, settings).map_err(first)
 }
 
 /// A mistake in a recipe, where there is no recipe but arguments.
