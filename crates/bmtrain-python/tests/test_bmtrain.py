@@ -195,6 +195,8 @@ class Messages(unittest.TestCase):
         refused([ADAPTERS / "llama"] * 2, "adapter_weights", "1 for 2", adapter_weights=[0.5])
         refused(LORA, "frozen", "trained", frozen=["*embed*"])
         refused(LORA, "only", "trained", only=["*embed*"])
+        with self.refused(bmtrain.ModelError, str(ADAPTERS / "llama"), "adapter= gives another", "adapter's model"):
+            bmtrain.Model(ADAPTERS / "llama", adapter=LORA)
         with self.refused(bmtrain.ArgumentError, "merged", "no adapter"):
             bmtrain.Model(DECODER).save("nowhere", merged=True)
 

@@ -153,11 +153,15 @@ pub fn base_model(directory: &Path) -> Result<Option<String>> {
 /// of an error.
 ///
 /// # Errors
-/// A PEFT directory that cannot be read or names no model.
+/// A PEFT directory that cannot be read or names no model, or that is given besides another adapter.
 pub fn base_and_adapter(model: &str, given: Option<Adapter>, option: &str) -> Result<(String, Option<Adapter>)> {
     let directory = Path::new(model);
-    if given.is_some() || !is_adapter_directory(directory) {
+    if !is_adapter_directory(directory) {
         return Ok((model.to_owned(), given));
+    }
+    if given.is_some() {
+        let reason = format!("it is the PEFT directory of an adapter, and {option} gives another one");
+        return Err(Error::model(model, reason, "give the directory of the adapter's model here"));
     }
     let base = base_model(directory)?.ok_or_else(|| {
         let reason = "adapter_config.json does not name the model that the adapter is of";
