@@ -17,9 +17,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The longest inputs by default.
 const USUAL_LENGTH: usize = 512;
 
+/// What is learned of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    Classification,
+    Regression,
+    Language,
+    Seq2seq,
+}
+
+impl Task {
+    /// The task of this name, by default what a model with this head is for.
+    pub(crate) fn named(name: Option<&str>, info: &ModelInfo, head: Option<Head>) -> Result<Self> {
+        let usual = match (head, info.label_names.is_empty()) {
+            (Some(Head::Regression), _) => "regression",
+            (_, false) => "classification",
+            (_, true) if info.generates_targets => "seq2seq",
+            (_, true) => "language",
+        };
+        match name.unwrap_or(usual) {
+            "classification" => Ok(Task::Classification),
+            "regression" => Ok(Task::Regression),
+            "language" => Ok(Task::Language),
+            "seq2seq" => Ok(Task::Seq2seq),
+            other => {
+                let fix = "give classification, regression, language or seq2seq";
+                Err(Error::argument("task", format!("unknown task {other:?}"), fix))
+            }
+        }
+    }
+}
+
 /// The arguments of `Model.dataset`.
 pub(crate) struct DatasetArguments {
-    pub(crate) task: Option<String>,
+    pub(crate) task: Task,
     pub(crate) text: String,
     pub(crate) text_pair: Option<String>,
     pub(crate) label: String,
@@ -31,21 +62,23 @@ pub(crate) struct DatasetArguments {
 }
 
 impl DatasetArguments {
+    /// The columns of a record that its task uses.
+    pub(crate) fn columns(&self) -> Vec<&str> {
+        let further = match self.task {
+            Task::Classification | Task::Regression => [self.text_pair.as_deref(), Some(self.label.as_str())],
+            Task::Language => [self.prompt.as_deref(), None],
+            Task::Seq2seq => [Some(self.target.as_str()), None],
+        };
+        std::iter::once(self.text.as_str()).chain(further.into_iter().flatten()).collect()
+    }
+
     /// Tokenizes records for a model.
     pub(crate) fn read(
         &self,
         rows: Vec<Map<String, Value>>,
         tokenizer: &dyn Tokenizer,
         info: &ModelInfo,
-        head: Option<Head>,
     ) -> Result<Dataset> {
-        let usual = match (head, info.label_names.is_empty()) {
-            (Some(Head::Regression), _) => "regression",
-            (_, false) => "classification",
-            (_, true) if info.generates_targets => "seq2seq",
-            (_, true) => "language",
-        };
-        let task = self.task.as_deref().unwrap_or(usual);
         let longest = self.max_length.unwrap_or(USUAL_LENGTH.min(info.max_length));
         let target_length = self.target_length.unwrap_or(longest);
         for (key, length) in [("max_length", longest), ("target_length", target_length)] {
@@ -64,26 +97,22 @@ impl DatasetArguments {
             format: None,
         };
         let language = |columns| LanguageModelingTask { columns, format: None };
-        let mut data = match task {
-            "classification" => {
+        let mut data = match self.task {
+            Task::Classification => {
                 let labels = match info.label_names.is_empty() {
                     true => LabelSpec::Discover,
                     false => LabelSpec::Names(info.label_names.clone()),
                 };
                 columns(labels).read_rows(&self.name, rows, &options)?
             }
-            "regression" => columns(LabelSpec::Value).read_rows(&self.name, rows, &options)?,
-            "language" => {
+            Task::Regression => columns(LabelSpec::Value).read_rows(&self.name, rows, &options)?,
+            Task::Language => {
                 let columns = LanguageModelingColumns::Language { text, prompt: self.prompt.clone() };
                 language(columns).read_rows(&self.name, rows, &options)?
             }
-            "seq2seq" => {
+            Task::Seq2seq => {
                 let columns = LanguageModelingColumns::Target { text, target: self.target.clone() };
                 language(columns).read_rows(&self.name, rows, &options)?
-            }
-            other => {
-                let fix = "give classification, regression, language or seq2seq";
-                return Err(Error::argument("task", format!("unknown task {other:?}"), fix));
             }
         };
         if let (LabelSpace::Classes(_), false) = (data.labels(), info.label_names.is_empty()) {

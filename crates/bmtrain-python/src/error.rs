@@ -16,7 +16,7 @@ pub(crate) fn raise(error: model_center::Error) -> PyErr {
     use model_center::Error as Library;
     let text = error.to_string();
     // What is an option of the command line there is an entry of a dictionary here.
-    let text = text.strip_prefix("--set ").unwrap_or(&text).to_owned();
+    let text = text.strip_prefix("--set ").unwrap_or(&text).replace("\n  ", "; ");
     match error {
         Library::Recipe { .. } | Library::Argument { .. } => ArgumentError::new_err(text),
         Library::Data { .. } => DataError::new_err(text),

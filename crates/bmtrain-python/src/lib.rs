@@ -4,20 +4,24 @@
 //! |---|---|
 //! | `worker.rs` | the thread that owns a model, and calls of it without the interpreter's lock |
 //! | `session.rs` | what that thread holds: device, model, optimizer |
-//! | `model.rs`, `open.rs`, `generate.rs` | `Model`: opening, forward passes, text, saving |
+//! | `model.rs`, `open.rs`, `facts.rs`, `generate.rs` | `Model`: opening, forward passes, text, saving |
+//! | `adapter.rs` | the adapter of a model, and how it is saved |
 //! | `trainer.rs` | `Trainer` and `StepResult` |
-//! | `batch.rs`, `dataset.rs` | `Batch`, `Dataset` and its batches |
+//! | `batch.rs`, `dataset.rs`, `records.rs` | `Batch`, `Dataset` and its batches, records of an iterable |
 //! | `runs.rs` | `finetune`, `read_metrics` |
 //! | `arrays.rs`, `values.rs` | NumPy arrays and Python values from and to the library's |
 //! | `error.rs` | exceptions |
 
+mod adapter;
 mod arrays;
 mod batch;
 mod dataset;
 mod error;
+mod facts;
 mod generate;
 mod model;
 mod open;
+mod records;
 mod runs;
 mod session;
 mod trainer;

@@ -1,15 +1,16 @@
 //! `Model`: a model on a thread of its own.
 
+use crate::adapter::AdapterArgument;
 use crate::arrays::{ids, of_tensor};
 use crate::batch::Batch;
-use crate::dataset::{Dataset, DatasetArguments};
+use crate::dataset::{Dataset, DatasetArguments, Task};
 use crate::error::raise;
+use crate::facts::Facts;
 use crate::generate::{Prompts, overrides};
 use crate::open::{Head, OpenArguments, dtype, open};
+use crate::records::records;
 use crate::session::Session;
-use crate::values::records;
 use crate::worker::Worker;
-use model_center::model::ModelInfo;
 use model_center::run::StopFlag;
 use model_center::tokenizer::{AutoTokenizer, KeepSide, Limit, Tokenizer};
 use numpy::{PyArray1, PyArrayDyn};
@@ -26,6 +27,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// with `threads` of the CPU. Parameters that the directory lacks are initialized by `seed`. With `recompute`,
 /// activations of blocks are recomputed in place of being stored. Parameters whose names match a pattern of `frozen`
 /// are not trained; with `only`, matching ones alone are. Raises `ModelError` for a directory that cannot be opened.
+///
+/// `adapter` is a PEFT directory, a list of PEFT directories of LoRA, whose updates are multiplied by
+/// `adapter_weights`, or a dict with the keys of a recipe's `[adapter]`, such as `{"method": "lora", "rank": 8}`, for a
+/// new one. A `path` that is itself a PEFT directory is the adapter of the model that it names. A model with an adapter
+/// is frozen: a `Trainer` trains the adapter alone.
 #[pyclass(frozen, module = "bmtrain")]
 pub(crate) struct Model {
     pub(crate) worker: Arc<Worker<Session>>,
@@ -33,16 +39,6 @@ pub(crate) struct Model {
     /// Opened with the first text.
     tokenizer: Mutex<Option<Arc<dyn Tokenizer>>>,
     head: Option<Head>,
-}
-
-/// What is known of a model once it is open.
-struct Facts {
-    directory: PathBuf,
-    info: ModelInfo,
-    parameters: Vec<String>,
-    values: usize,
-    notes: Vec<String>,
-    initialized: Vec<String>,
 }
 
 impl Model {
@@ -60,7 +56,7 @@ impl Model {
         if let Some(tokenizer) = &*kept() {
             return Ok(Arc::clone(tokenizer));
         }
-        let (directory, rows) = (&self.facts.directory, self.facts.info.vocab_size);
+        let (directory, rows) = (&self.facts.texts, self.facts.info.vocab_size);
         let opened = py.detach(|| {
             let tokenizer = AutoTokenizer::open(directory)?;
             tokenizer.require_rows(rows)?;
@@ -89,7 +85,7 @@ impl Model {
 impl Model {
     #[new]
     #[pyo3(signature = (path, *, head=None, labels=None, dtype=None, device="cpu", threads=None, seed=1234,
-        recompute=false, frozen=None, only=None, revision=None))]
+        recompute=false, frozen=None, only=None, revision=None, adapter=None, adapter_weights=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
     fn new(
         py: Python<'_>,
@@ -104,6 +100,8 @@ impl Model {
         frozen: Option<Vec<String>>,
         only: Option<Vec<String>>,
         revision: Option<String>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        adapter_weights: Option<Vec<f32>>,
     ) -> PyResult<Self> {
         let head = head.map(Head::named).transpose()?;
         let arguments = OpenArguments {
@@ -118,18 +116,11 @@ impl Model {
             recompute,
             frozen: frozen.unwrap_or_default(),
             only: only.unwrap_or_default(),
+            adapter: AdapterArgument::of(adapter, adapter_weights)?,
         };
         let (worker, facts) = Worker::start(py, move || {
             let opened = open(&arguments)?;
-            let parameters = opened.session.model()?.parameters();
-            let facts = Facts {
-                directory: opened.session.directory.clone(),
-                info: opened.session.info()?.clone(),
-                parameters: parameters.declared().iter().map(|param| param.name().to_owned()).collect(),
-                values: parameters.count(),
-                notes: opened.notes,
-                initialized: opened.initialized,
-            };
+            let facts = Facts::of(&opened)?;
             Ok((opened.session, facts))
         })?;
         Ok(Model { worker: Arc::new(worker), facts, tokenizer: Mutex::new(None), head })
@@ -152,8 +143,8 @@ impl Model {
 
     /// Tokenizes the records of an iterable: dicts with the columns that `text`, `text_pair`, `label`, `prompt` and
     /// `target` name, which the `task` uses: `classification`, `regression`, `language` or `seq2seq`, by default what
-    /// the head is for. Longer inputs than `max_length` tokens are cut, by default 512. `name` stands for a file in
-    /// messages. Raises `DataError` for a record that cannot be used.
+    /// the head is for; other columns may hold anything. Longer inputs than `max_length` tokens are cut, by default
+    /// 512. `name` stands for a file in messages. Raises `DataError` for a record that cannot be used.
     #[pyo3(signature = (records, *, task=None, text="text", text_pair=None, label="label", prompt=None,
         target="target", max_length=None, target_length=None, name="records"))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
@@ -172,7 +163,7 @@ impl Model {
         name: &str,
     ) -> PyResult<Dataset> {
         let arguments = DatasetArguments {
-            task: task.map(str::to_owned),
+            task: Task::named(task, &self.facts.info, self.head).map_err(raise)?,
             text: text.to_owned(),
             text_pair,
             label: label.to_owned(),
@@ -183,9 +174,9 @@ impl Model {
             name: name.to_owned(),
         };
         let tokenizer = self.tokenizer(py)?;
-        let rows = self::records(records)?;
-        let (info, head) = (&self.facts.info, self.head);
-        py.detach(move || arguments.read(rows, &*tokenizer, info, head)).map_err(raise)
+        let rows = self::records(records, (name, &arguments.columns()))?;
+        let info = &self.facts.info;
+        py.detach(move || arguments.read(rows, &*tokenizer, info)).map_err(raise)
     }
 
     /// Text that follows a prompt: of a text, a text; of token ids, an array of token ids; of a list, a list.
@@ -240,11 +231,12 @@ impl Model {
     }
 
     /// Writes a Hugging Face directory: configuration, weights, tokenizer files. `dtype` of the weights is by default
-    /// the parameters' own.
-    #[pyo3(signature = (directory, *, dtype=None))]
-    fn save(&self, py: Python<'_>, directory: PathBuf, dtype: Option<&str>) -> PyResult<()> {
+    /// the parameters' own. Of a model with an adapter it is a PEFT directory, which has the adapter and names the
+    /// model; with `merged` the whole model, with the adapter added to its weights.
+    #[pyo3(signature = (directory, *, dtype=None, merged=false))]
+    fn save(&self, py: Python<'_>, directory: PathBuf, dtype: Option<&str>, merged: bool) -> PyResult<()> {
         let dtype = dtype.map(self::dtype).transpose()?;
-        self.call(py, move |session| session.save(&directory, dtype))
+        self.call(py, move |session| session.save(&directory, dtype, merged))
     }
 
     /// The values of a parameter, as float32.
@@ -257,6 +249,18 @@ impl Model {
     #[getter]
     fn parameter_names(&self) -> Vec<String> {
         self.facts.parameters.clone()
+    }
+
+    /// Names of the parameters that a `Trainer` trains, with an adapter the adapter's.
+    #[getter]
+    fn trainable_names(&self) -> Vec<String> {
+        self.facts.trainable.clone()
+    }
+
+    /// What the adapter is and which layers it updates, in a line; `None` without one.
+    #[getter]
+    fn adapter(&self) -> Option<String> {
+        self.facts.adapter.clone()
     }
 
     /// Number of parameter values.

@@ -1,5 +1,6 @@
 //! How a model is opened: from the arguments of `Model` to the library's options, on the model's own thread.
 
+use crate::adapter::{AdapterArgument, Tuned, adapted};
 use crate::error::argument;
 use crate::session::Session;
 use model_center::bmtrain_core::cpu::Processors;
@@ -31,6 +32,7 @@ pub(crate) struct OpenArguments {
     pub(crate) recompute: bool,
     pub(crate) frozen: Vec<String>,
     pub(crate) only: Vec<String>,
+    pub(crate) adapter: AdapterArgument,
 }
 
 /// Heads by name, as the command line has them.
@@ -92,22 +94,27 @@ pub(crate) fn open(arguments: &OpenArguments) -> Result<Opened> {
             return Err(Error::argument("threads", format!("{count} threads"), fix));
         }
     };
-    let file = Path::new(&arguments.path);
-    let directory = match is_gguf(file) && arguments.revision.is_none() {
-        true => file.to_owned(),
-        false => Pretrained::resolve(&arguments.path, arguments.revision.as_deref(), &ModelCaches::default())?,
-    };
     let choice: DeviceChoice = arguments.device.parse().map_err(|_| {
         let reason = format!("unknown device {:?}", arguments.device);
         Error::argument("device", reason, "give cpu, auto, cuda, or cuda:0 for the first CUDA device")
     })?;
+    let (model, adapter, weights) = adapted(arguments, choice)?;
+    let file = Path::new(&model);
+    let directory = match is_gguf(file) && arguments.revision.is_none() {
+        true => file.to_owned(),
+        false => Pretrained::resolve(&model, arguments.revision.as_deref(), &ModelCaches::default())?,
+    };
     let request = DeviceRequest { local_rank: 0, local_size: 1, cpu: cpu_options(threads)?, cuda: cuda_options() };
     let backend = choice.open(&request)?;
     let device = Device::new(backend.backend);
-    let opened = Registry::default().open(&directory, &options(arguments, &device)?)?;
+    let options = OpenOptions { adapter: adapter.clone(), weights, ..options(arguments, &device)? };
+    let opened = Registry::default().open(&directory, &options)?;
     let dtype = opened.model.parameters().declared().first().map_or(DType::F32, |param| param.spec().dtype);
     let notes = backend.note.into_iter().chain(opened.notes).collect();
-    let session = Session::new(device, &directory, dtype, opened.model);
+    let revision = arguments.revision.clone();
+    let of_plan = |(adapter, plan)| Tuned { adapter, plan, base_model: model.clone(), revision, weights };
+    let tuned = adapter.zip(opened.adapter).map(of_plan);
+    let session = Session::new(device, &directory, dtype, (opened.model, tuned));
     Ok(Opened { session, notes, initialized: opened.initialized })
 }
 

@@ -1,12 +1,14 @@
 //! What the thread of a model holds: its device, the model, and the optimizer once it is trained.
 
+use crate::adapter::Tuned;
+use model_center::adapter::tokenizer_directory;
 use model_center::bmtrain_core::{Ctx, DType, Device};
 use model_center::bmtrain_dist::param::widen;
 use model_center::data::Batch;
 use model_center::formats::DirectoryLayout;
 use model_center::generate::GenerationSetup;
 use model_center::model::{ModelInfo, SaveOptions, TextModel};
-use model_center::tokenizer::{ChatTemplate, Tokenizer};
+use model_center::tokenizer::Tokenizer;
 use model_center::train::{StepOutcome, StepTrainer, StepTraining};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) directory: PathBuf,
     pub(crate) dtype: DType,
     held: Held,
+    /// What is trained of the model, if it was opened with an adapter.
+    pub(crate) tuned: Option<Tuned>,
     /// Number of trainers so far: the last one's is in force.
     trainers: u64,
     /// Made with the first prompt.
@@ -39,8 +43,19 @@ enum Held {
 }
 
 impl Session {
-    pub(crate) fn new(device: Device, directory: &Path, dtype: DType, model: Box<dyn TextModel>) -> Self {
-        Session { device, directory: directory.to_owned(), dtype, held: Held::Model(model), trainers: 0, setup: None }
+    pub(crate) fn new(
+        device: Device,
+        directory: &Path,
+        dtype: DType,
+        (model, tuned): (Box<dyn TextModel>, Option<Tuned>),
+    ) -> Self {
+        let (directory, held) = (directory.to_owned(), Held::Model(model));
+        Session { device, directory, dtype, held, tuned, trainers: 0, setup: None }
+    }
+
+    /// Where the tokenizer's files are: an adapter may have its own.
+    pub(crate) fn tokenizer_directory(&self) -> Result<&Path> {
+        tokenizer_directory(self.tuned.as_ref().map(|tuned| &tuned.adapter), &self.directory)
     }
 
     pub(crate) fn model(&self) -> Result<&dyn TextModel> {
@@ -57,6 +72,9 @@ impl Session {
 
     /// Begins training with a new optimizer; the number of the trainer.
     pub(crate) fn train(&mut self, settings: &[String]) -> Result<u64> {
+        if let Some(tuned) = &self.tuned {
+            tuned.plan.check_training()?;
+        }
         let training = StepTraining::new(self.model()?, &self.device, settings)?;
         let model = match std::mem::replace(&mut self.held, Held::Nothing) {
             Held::Model(model) => model,
@@ -100,25 +118,31 @@ impl Session {
         Ok(HostTensor { name: name.to_owned(), shape, values: param.read()? })
     }
 
-    /// Writes a Hugging Face directory.
-    pub(crate) fn save(&self, directory: &Path, dtype: Option<DType>) -> Result<()> {
-        let options = SaveOptions {
-            dtype: dtype.unwrap_or(self.dtype),
-            companions: Some(&self.directory),
-            layout: DirectoryLayout::HuggingFace,
-        };
-        self.model()?.check_save(&options)?;
-        self.model()?.save(directory, &options)
+    /// Writes a Hugging Face directory; of a model with an adapter a PEFT directory, or with `merged` the whole model.
+    pub(crate) fn save(&self, directory: &Path, dtype: Option<DType>, merged: bool) -> Result<()> {
+        let (model, dtype) = (self.model()?, dtype.unwrap_or(self.dtype));
+        if let Some(tuned) = &self.tuned {
+            return tuned.save(model, directory, (dtype, merged), &self.directory);
+        }
+        if merged {
+            return Err(Error::argument("merged", "the model has no adapter", "leave it out"));
+        }
+        let options = SaveOptions { dtype, companions: Some(&self.directory), layout: DirectoryLayout::HuggingFace };
+        model.check_save(&options)?;
+        model.save(directory, &options)
     }
 
     /// What generation needs beside the model; with this tokenizer, if it has none yet.
     pub(crate) fn generation(&mut self, tokenizer: Option<Arc<dyn Tokenizer>>) -> Result<&GenerationSetup> {
         let mut setup = match self.setup.take() {
             Some(setup) => setup,
-            None => GenerationSetup::new(&self.directory, self.info()?),
+            None => GenerationSetup {
+                adapter: self.tuned.as_ref().map(|tuned| tuned.adapter.clone()),
+                ..GenerationSetup::new(&self.directory, self.info()?)
+            },
         };
         if let (None, Some(tokenizer)) = (&setup.tokenizer, tokenizer) {
-            setup.chat = ChatTemplate::from_directory(&self.directory)?;
+            setup.open_chat_template(None)?;
             setup.tokenizer = Some(tokenizer);
         }
         Ok(self.setup.insert(setup))

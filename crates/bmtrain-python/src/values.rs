@@ -1,21 +1,56 @@
-//! Python values as JSON's and TOML's, and back: records, settings, lines of metrics.
+//! Python values as JSON's and TOML's, and back: settings, lines of metrics, columns of records.
 
-use crate::error::{argument, raise, type_name};
+use crate::error::{argument, type_name};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
 /// How deep lists and dictionaries may be nested.
 const MAX_DEPTH: usize = 64;
 
-/// A Python value as JSON has it; `place` is for messages.
-pub(crate) fn to_json(place: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
-    nested(place, object, 0)
+/// Why a Python value is none of JSON.
+enum Unfit {
+    Refused {
+        reason: String,
+        fix: &'static str,
+    },
+    /// What its own code raised.
+    Raised(PyErr),
 }
 
-fn nested(place: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+impl From<PyErr> for Unfit {
+    fn from(raised: PyErr) -> Self {
+        Unfit::Raised(raised)
+    }
+}
+
+impl Unfit {
+    fn new(reason: impl Into<String>, fix: &'static str) -> Self {
+        Unfit::Refused { reason: reason.into(), fix }
+    }
+
+    /// The exception; `error` makes one of reason and fix.
+    fn into_exception(self, error: impl FnOnce(String, &str) -> PyErr) -> PyErr {
+        match self {
+            Unfit::Refused { reason, fix } => error(reason, fix),
+            Unfit::Raised(raised) => raised,
+        }
+    }
+}
+
+/// A Python value as JSON has it; `place` is for messages.
+pub(crate) fn to_json(place: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    to_json_or(object, |reason, fix| argument(place, reason, fix))
+}
+
+/// The same; `error` makes the exception of a value that JSON does not have, of reason and fix.
+pub(crate) fn to_json_or(object: &Bound<'_, PyAny>, error: impl FnOnce(String, &str) -> PyErr) -> PyResult<Value> {
+    nested(object, 0).map_err(|unfit| unfit.into_exception(error))
+}
+
+fn nested(object: &Bound<'_, PyAny>, depth: usize) -> Result<Value, Unfit> {
     if depth > MAX_DEPTH {
-        return Err(argument(place, format!("it is nested more than {MAX_DEPTH} deep"), "give a flatter value"));
+        return Err(Unfit::new(format!("it is nested more than {MAX_DEPTH} deep"), "give a flatter value"));
     }
     if object.is_none() {
         return Ok(Value::Null);
@@ -28,58 +63,45 @@ fn nested(place: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Valu
         return Ok(Value::String(text.to_cow()?.into_owned()));
     }
     if object.cast::<PyInt>().is_ok() {
-        return object.extract::<i64>().map(Value::from);
+        let wide = |_| Unfit::new("it has an integer of more than 64 bits", "give a smaller one, or a text");
+        return object.extract::<i64>().map(Value::from).map_err(wide);
     }
     if object.cast::<PyFloat>().is_ok() {
         let value: f64 = object.extract()?;
-        let number = Number::from_f64(value);
-        return number
-            .map(Value::Number)
-            .ok_or_else(|| argument(place, format!("{value} is not finite"), "give a finite number"));
+        let number = Number::from_f64(value).map(Value::Number);
+        return number.ok_or_else(|| Unfit::new(format!("{value} is not finite"), "give a finite number"));
     }
     if object.cast::<PyList>().is_ok() || object.cast::<PyTuple>().is_ok() {
-        let items = object.try_iter()?.map(|item| nested(place, &item?, depth + 1));
-        return items.collect::<PyResult<Vec<_>>>().map(Value::Array);
+        let items = object.try_iter()?.map(|item| nested(&item?, depth + 1));
+        return items.collect::<Result<Vec<_>, Unfit>>().map(Value::Array);
     }
     if let Ok(mapping) = object.cast::<PyMapping>() {
-        return object_of(place, mapping, depth).map(Value::Object);
+        let entry = |pair: Bound<'_, PyAny>| {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+            let key = key.cast::<PyString>().map_err(|_| Unfit::new("a key is not text", "give names as keys"))?;
+            Ok((key.to_cow()?.into_owned(), nested(&value, depth + 1)?))
+        };
+        return mapping.items()?.iter().map(entry).collect::<Result<_, Unfit>>().map(Value::Object);
+    }
+    // Paths.
+    if let Ok(path) = object.call_method0("__fspath__") {
+        return nested(&path, depth + 1);
     }
     // Numbers of NumPy and others that convert themselves.
     if let Ok(item) = object.call_method0("item") {
-        return nested(place, &item, depth + 1);
+        return nested(&item, depth + 1);
     }
     let reason = format!("it has a value of type {}", type_name(object));
-    Err(argument(place, reason, "give texts, numbers, truth values, lists or dicts"))
-}
-
-fn object_of(place: &str, mapping: &Bound<'_, PyMapping>, depth: usize) -> PyResult<Map<String, Value>> {
-    let entry = |pair: Bound<'_, PyAny>| {
-        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
-        let key = key.cast::<PyString>().map_err(|_| argument(place, "a key is not text", "give names as keys"))?;
-        Ok((key.to_cow()?.into_owned(), nested(place, &value, depth + 1)?))
-    };
-    mapping.items()?.iter().map(entry).collect()
-}
-
-/// The records of an iterable of mappings.
-pub(crate) fn records(iterable: &Bound<'_, PyAny>) -> PyResult<Vec<Map<String, Value>>> {
-    let record = |(number, item): (usize, PyResult<Bound<'_, PyAny>>)| {
-        let place = || format!("records, row {}", number + 1);
-        let item = item?;
-        let mapping = item.cast::<PyMapping>().map_err(|_| {
-            let fix = "give a dict of each sample, such as {\"text\": ..., \"label\": ...}";
-            raise(model_center::Error::data(place(), format!("it is of type {}", type_name(&item)), fix))
-        })?;
-        object_of(&place(), mapping, 0)
-    };
-    iterable.try_iter()?.enumerate().map(record).collect()
+    Err(Unfit::new(reason, "give texts, numbers, truth values, lists or dicts"))
 }
 
 /// The settings of a dictionary as `PREFIXkey=value`; nested dictionaries have dotted keys.
 pub(crate) fn settings(prefix: &str, values: &Bound<'_, PyDict>) -> PyResult<Vec<String>> {
     let mut lines = Vec::new();
     for (key, value) in values {
-        let key = format!("{prefix}{}", key.extract::<String>()?);
+        let table = if prefix.is_empty() { "settings" } else { prefix.trim_end_matches('.') };
+        let name = key.extract::<String>().map_err(|_| argument(table, "a key is not text", "give names as keys"))?;
+        let key = format!("{prefix}{name}");
         let value = to_json(&key, &value)?;
         flatten(&key, value, &mut lines)?;
     }

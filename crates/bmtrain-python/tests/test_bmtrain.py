@@ -3,6 +3,7 @@ fetches with `bert sent llama`: all-MiniLM-L6-v2, sentences and SmolLM2, in $BMT
 
 import ast
 import contextlib
+import datetime
 import gc
 import inspect
 import itertools
@@ -29,6 +30,8 @@ MINILM = CACHE / "assets" / "minilm"
 SENTENCES = CACHE / "data" / "movie_reviews" / "train.jsonl"
 SMOLLM2 = CACHE / "assets" / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 DECODER = GOLDEN / "llama_a" / "lm"
+ADAPTERS = GOLDEN / "adapters"
+LORA = {"method": "lora", "rank": 4, "alpha": 8, "targets": ["q_proj", "v_proj", "down_proj"]}
 
 SAMPLES = [
     {"text": "A warm and funny film.", "label": "positive"},
@@ -131,6 +134,72 @@ class Messages(unittest.TestCase):
         with self.refused(bmtrain.DataError, "records"):
             model.dataset([])
 
+    def test_what_are_no_records(self):
+        model = bmtrain.Model(MINILM, head="cls", labels=["negative", "positive"])
+
+        class Frame(list):
+            """Iterates over the names of its columns, as tables do."""
+
+            columns, to_dict = ["text", "label"], None
+
+        with self.refused(bmtrain.DataError, "records", "Frame", 'df.to_dict("records")'):
+            model.dataset(Frame(["text", "label"]))
+        with self.refused(bmtrain.DataError, "records, row 1", "str", 'df.to_dict("records")'):
+            model.dataset(["text", "label"])
+        with self.refused(bmtrain.DataError, "records", "dict", "a list"):
+            model.dataset({"text": ["Dull."], "label": ["negative"]})
+        with self.refused(bmtrain.DataError, "reviews", "int"):
+            model.dataset(7, name="reviews")
+
+    def test_columns_that_are_not_used_hold_anything(self):
+        model = bmtrain.Model(MINILM, head="cls", labels=["negative", "positive"])
+        other = {"date": datetime.date(2024, 2, 29), "score": math.nan, "image": object(), "id": 2**80, 3: "three"}
+        data = model.dataset([{**sample, **other} for sample in SAMPLES])
+        self.assertEqual(data.fingerprint, model.dataset(SAMPLES).fingerprint)
+        inner = [{"sample": {**sample, **other}, **other} for sample in SAMPLES]
+        data = model.dataset(inner, text="sample.text", label="sample.label")
+        self.assertEqual(data.fingerprint, model.dataset(SAMPLES).fingerprint)
+        for value, reason in [
+            (math.nan, "NaN is not finite"),
+            (datetime.date(2024, 2, 29), "a value of type date"),
+            (2**80, "64 bits"),
+            (None, "null"),
+        ]:
+            with self.refused(bmtrain.DataError, "records, row 2", '"text"', reason):
+                model.dataset([SAMPLES[0], {**SAMPLES[1], "text": value}])
+        with self.refused(bmtrain.DataError, "records, row 1", '"sample.text"', "date"):
+            model.dataset([{"sample": {"text": other["date"]}}], text="sample.text")
+        with self.refused(bmtrain.DataError, "records, row 1", '"text"', "review, date"):
+            model.dataset([{"review": "Dull.", "date": other["date"]}])
+
+    def test_adapters(self):
+        def refused(adapter, *parts, kind=bmtrain.ArgumentError, **arguments):
+            with self.refused(kind, *parts):
+                bmtrain.Model(DECODER, adapter=adapter, **arguments)
+
+        refused({"method": "lora", "r": 8}, "adapter.r", "adapter.rank")
+        refused({"method": "lorra"}, "adapter.method", '"lora"')
+        refused({"method": "lora", "rank": 0}, "adapter.rank=0", "from 1")
+        refused({"method": "lora", "rank": "8"}, "adapter.rank", "string")
+        refused({"method": "lora", "dropout": 1.5}, "adapter.dropout")
+        refused({"rank": 8}, "adapter.rank", 'adapter.method = "lora"')
+        refused({"method": "lora", "virtual_tokens": 4}, "adapter.virtual_tokens", '"prompt"')
+        refused({"method": "lora", "targets": ["q_prj"]}, "adapter.targets", "q_prj")
+        refused({"method": "lora", "trained": ["lm_heads"]}, "adapter.trained", "lm_heads")
+        refused({"method": "lora", "rank": None}, "adapter.rank", "None")
+        refused({8: "lora"}, "adapter: a key is not text")
+        refused(7, "adapter", "int", "PEFT directory")
+        refused("no/such/adapter", "no/such/adapter", kind=bmtrain.Error)
+        refused(LORA, "adapter_weights", adapter_weights=[0.5])
+        refused(None, "adapter_weights", adapter_weights=[0.5])
+        refused([ADAPTERS / "llama"] * 2, "adapter_weights", "1 for 2", adapter_weights=[0.5])
+        refused(LORA, "frozen", "trained", frozen=["*embed*"])
+        refused(LORA, "only", "trained", only=["*embed*"])
+        with self.refused(bmtrain.ModelError, str(ADAPTERS / "llama"), "adapter= gives another", "adapter's model"):
+            bmtrain.Model(ADAPTERS / "llama", adapter=LORA)
+        with self.refused(bmtrain.ArgumentError, "merged", "no adapter"):
+            bmtrain.Model(DECODER).save("nowhere", merged=True)
+
     def test_what_an_iterator_raises_is_raised(self):
         def broken():
             yield SAMPLES[0]
@@ -231,6 +300,179 @@ class Training(unittest.TestCase):
         frozen = {name for name in before if "embed" in name}
         self.assertTrue(frozen and changed)
         self.assertFalse(frozen & changed)
+
+
+class Adapters(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.scratch = pathlib.Path(scratch.name)
+
+    def logits(self, model):
+        return model.forward(bmtrain.Batch(rows()))["logits"]
+
+    def trained(self, adapter, steps=2, directory=DECODER):
+        model = bmtrain.Model(directory, adapter=adapter)
+        trainer = bmtrain.Trainer(model, steps=steps, lr=1e-2, warmup=0)
+        for _ in range(steps):
+            trainer.step(bmtrain.Batch(rows(), labels=rows()))
+        return model
+
+    def test_three_steps_of_lora_are_those_of_a_run(self):
+        settings = {
+            "model.path": str(MINILM),
+            "data.train": str(SENTENCES),
+            "data.eval": str(SENTENCES),
+            "data.eval_limit": 4,
+            "adapter": {"method": "lora", "rank": 8, "alpha": 16, "targets": ["query", "value"], "dropout": 0.1},
+            "train.steps": 3,
+            "train.lr": 3e-4,
+            "eval.every": "end",
+            "log.every": 1,
+        }
+        out, own = self.scratch / "run", self.scratch / "own"
+        bmtrain.finetune(ROOT / "examples" / "recipes" / "quickstart.toml", {**settings, "output.dir": out})
+        expected = [record["loss"] for record in bmtrain.read_metrics(out, "step")]
+        losses = example.tune(MINILM, SENTENCES, own, steps=3)
+        self.assertEqual([np.float32(loss) for loss in losses], [np.float32(loss) for loss in expected])
+        for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
+            self.assertEqual((own / name).read_bytes(), (out / "model" / name).read_bytes(), name)
+        self.assertFalse((own / "config.json").exists())
+        # The adapter's directory alone opens the model with the classifier that it trained.
+        model = bmtrain.Model(own, labels=["negative", "positive"])
+        self.assertEqual((model.labels, model.initialized), (["negative", "positive"], []))
+        self.assertEqual(model.directory, MINILM)
+        self.assertIn("LoRA of rank 8", model.adapter)
+        (batch,) = model.dataset(SAMPLES).batches(4, shuffle=False)
+        logits = model.forward(batch)["logits"]
+        self.assertEqual(logits.shape, (4, 2))
+        np.testing.assert_array_equal(bmtrain.Model(own).forward(batch)["logits"], logits)
+        # A recipe goes on from it.
+        further = bmtrain.Model(MINILM, head="cls", labels=model.labels, adapter={"method": "lora", "path": own})
+        np.testing.assert_array_equal(further.forward(batch)["logits"], logits)
+
+    def test_the_adapter_alone_is_trained_saved_and_opened(self):
+        before = bmtrain.Model(DECODER)
+        model = self.trained({**LORA, "dropout": 0.1})
+        self.assertTrue(model.trainable_names and not set(model.trainable_names) & set(before.parameter_names))
+        for name in before.parameter_names:
+            np.testing.assert_array_equal(model.parameter(name), before.parameter(name), name)
+        logits, directory = self.logits(model), self.scratch / "deep" / "adapter"
+        self.assertGreater(np.abs(logits - self.logits(before)).max(), 1e-3)
+        model.save(directory)
+        config = json.loads((directory / "adapter_config.json").read_text())
+        self.assertEqual((config["task_type"], config["r"]), ("CAUSAL_LM", 4))
+        self.assertEqual(config["base_model_name_or_path"], str(DECODER))
+        for again in (bmtrain.Model(directory), bmtrain.Model(DECODER, adapter=directory)):
+            np.testing.assert_array_equal(self.logits(again), logits)
+            ids = np.array([5, 6, 7])
+            expected = model.generate(ids, max_new_tokens=4, greedy=True)
+            np.testing.assert_array_equal(again.generate(ids, max_new_tokens=4, greedy=True), expected)
+        # What was opened can be saved as it is, and trained further.
+        again.save(self.scratch / "again")
+        name = "adapter_model.safetensors"
+        self.assertEqual((self.scratch / "again" / name).read_bytes(), (directory / name).read_bytes())
+        bmtrain.Trainer(again, steps=1, lr=1e-2, warmup=0).step(bmtrain.Batch(rows(), labels=rows()))
+        self.assertFalse(np.array_equal(self.logits(again), logits))
+
+    def test_a_merged_model_computes_what_the_adapter_does(self):
+        model = self.trained(LORA)
+        model.save(self.scratch / "merged", merged=True)
+        merged = bmtrain.Model(self.scratch / "merged")
+        self.assertIsNone(merged.adapter)
+        self.assertEqual(merged.parameter_names, bmtrain.Model(DECODER).parameter_names)
+        # W x + s B A x and (W + s B A) x are rounded at other places, in f32.
+        np.testing.assert_allclose(self.logits(merged), self.logits(model), rtol=1e-4, atol=1e-5)
+        # A directory is of a model or of an adapter.
+        with self.assertRaisesRegex(bmtrain.ArgumentError, "config.json.*another directory"):
+            model.save(self.scratch / "merged")
+        model.save(self.scratch / "adapter")
+        with self.assertRaisesRegex(bmtrain.ArgumentError, "adapter_config.json.*another directory"):
+            model.save(self.scratch / "adapter", merged=True)
+
+    def test_classifiers_of_adapters_are_opened(self):
+        directory = ADAPTERS / "bert"
+        model = bmtrain.Model(directory)
+        self.assertEqual(model.directory.resolve(), GOLDEN / "bert_a" / "cls")
+        logits = self.logits(model)
+        self.assertEqual(logits.shape, (4, 2))
+        for arguments in ({}, {"head": "cls"}, {"labels": ["no", "yes"]}):
+            again = bmtrain.Model(GOLDEN / "bert_a" / "cls", adapter=directory, **arguments)
+            np.testing.assert_array_equal(self.logits(again), logits)
+        model.save(self.scratch / "saved")
+        np.testing.assert_array_equal(self.logits(bmtrain.Model(self.scratch / "saved")), logits)
+        # A new adapter of a classifier trains it, too, as in a run.
+        tuned = bmtrain.Model(GOLDEN / "bert_a" / "cls", adapter={"method": "lora", "targets": ["query"]})
+        self.assertIn("cls_projection.weight", tuned.trainable_names)
+
+    def test_several_adapters_add_up(self):
+        one, other = self.trained(LORA), self.trained({**LORA, "rank": 2}, steps=1)
+        one.save(self.scratch / "one")
+        other.save(self.scratch / "other")
+        both = [self.scratch / "one", self.scratch / "other"]
+        # Twice a half is one: powers of two, so that the updates are the same to the last rounding of their sum.
+        halves = bmtrain.Model(DECODER, adapter=[both[0], both[0]], adapter_weights=[0.5, 0.5])
+        np.testing.assert_allclose(self.logits(halves), self.logits(one), rtol=1e-4, atol=1e-5)
+        model = bmtrain.Model(DECODER, adapter=both, adapter_weights=[1, -0.5])
+        model.save(self.scratch / "merged", merged=True)
+        merged = bmtrain.Model(self.scratch / "merged")
+        np.testing.assert_allclose(self.logits(merged), self.logits(model), rtol=1e-4, atol=1e-5)
+        with self.assertRaisesRegex(bmtrain.ArgumentError, "adapter: several adapters.*merged=True"):
+            model.save(self.scratch / "both")
+        with self.assertRaisesRegex(bmtrain.ArgumentError, "adapter: several adapters.*not trained"):
+            bmtrain.Trainer(model, steps=1)
+
+    def test_every_method_is_trained_and_opened_again(self):
+        for number, adapter in enumerate(
+            [
+                {**LORA, "dora": True},
+                {"method": "ia3"},
+                {"method": "prompt", "virtual_tokens": 3},
+                {"method": "prefix", "virtual_tokens": 3},
+                {"method": "bottleneck", "bottleneck_size": 4, "placement": "feed-forward"},
+            ]
+        ):
+            with self.subTest(adapter=adapter):
+                model, directory = self.trained(adapter), self.scratch / str(number)
+                model.save(directory)
+                again = bmtrain.Model(directory)
+                np.testing.assert_array_equal(self.logits(again), self.logits(model))
+                self.assertEqual(again.trainable_names, model.trainable_names)
+                if adapter["method"] in ("prompt", "prefix", "bottleneck"):
+                    with self.assertRaisesRegex(bmtrain.ArgumentError, "adapter.method.*merged"):
+                        model.save(self.scratch / "merged", merged=True)
+
+    def test_the_frozen_model_is_quantised(self):
+        lora = {"method": "lora", "rank": 4, "targets": ["query"]}
+        model = bmtrain.Model(MINILM, head="cls", labels=["no", "yes"], adapter={**lora, "quantize": "nf4"})
+        batch = bmtrain.Batch(rows(), labels=[0, 1, 1, 0])
+        whole = bmtrain.Model(MINILM, head="cls", labels=["no", "yes"], adapter=lora)
+        apart = np.abs(model.forward(batch)["logits"] - whole.forward(batch)["logits"]).max()
+        self.assertTrue(0 < apart < 0.5, apart)
+        trainer = bmtrain.Trainer(model, steps=3, lr=1e-2, warmup=0)
+        losses = [trainer.step(batch).loss for _ in range(3)]
+        self.assertLess(losses[2], losses[0])
+        with self.assertRaisesRegex(bmtrain.ArgumentError, "merged: .*quantised.*without quantize"):
+            model.save(self.scratch / "merged", merged=True)
+        model.save(self.scratch / "adapter")
+        again = {"method": "lora", "path": self.scratch / "adapter", "quantize": "nf4"}
+        again = bmtrain.Model(MINILM, labels=["no", "yes"], adapter=again)
+        np.testing.assert_array_equal(again.forward(batch)["logits"], model.forward(batch)["logits"])
+
+    def test_the_tokenizer_of_an_adapter_comes_first(self):
+        lora = {"method": "lora", "rank": 2, "targets": ["query"]}
+        model = bmtrain.Model(MINILM, head="none", adapter=lora)
+        model.save(self.scratch / "adapter")
+        tokenizer = self.scratch / "adapter" / "tokenizer.json"
+        text = json.loads(tokenizer.read_text())
+        ids = text["model"]["vocab"]
+        ids["films"], ids["music"] = ids["music"], ids["films"]
+        tokenizer.write_text(json.dumps(text))
+        own = bmtrain.Model(MINILM, head="none", adapter=self.scratch / "adapter")
+        self.assertNotEqual(own.encode("Films").tolist(), model.encode("Films").tolist())
+        own.save(self.scratch / "merged", merged=True)
+        merged = bmtrain.Model(self.scratch / "merged", head="none")
+        self.assertEqual(merged.encode("Films").tolist(), own.encode("Films").tolist())
 
 
 class Data(unittest.TestCase):

@@ -39,6 +39,25 @@ class _GenerateOptions(TypedDict, total=False):
     no_repeat: int
     stop: list[str]
 
+class _AdapterSettings(TypedDict, total=False):
+    method: Literal["none", "lora", "ia3", "prompt", "prefix", "bottleneck"]
+    path: _Path
+    quantize: Literal["none", "nf4", "as-stored"]
+    rank: int
+    alpha: float
+    rank_stabilized: bool
+    dora: bool
+    dropout: float
+    targets: list[str]
+    feed_forward: list[str]
+    trained: list[str]
+    virtual_tokens: int
+    prompt_text: str
+    prompt_stacks: Literal["first", "both"]
+    bottleneck_size: int
+    activation: str
+    placement: Literal["both", "attention", "feed-forward"]
+
 class _Message(TypedDict):
     role: str
     content: str
@@ -59,6 +78,8 @@ class Model:
         frozen: Optional[Sequence[str]] = None,
         only: Optional[Sequence[str]] = None,
         revision: Optional[str] = None,
+        adapter: Union[_Path, Sequence[_Path], _AdapterSettings, None] = None,
+        adapter_weights: Optional[Sequence[float]] = None,
     ) -> Model: ...
     def forward(self, batch: Batch) -> dict[str, Any]: ...
     def dataset(
@@ -99,10 +120,14 @@ class Model:
         self, text: str, pair: Optional[str] = None, *, max_length: Optional[int] = None
     ) -> npt.NDArray[np.int64]: ...
     def decode(self, ids: _Ids, *, skip_special: bool = True) -> str: ...
-    def save(self, directory: _Path, *, dtype: Optional[_DType] = None) -> None: ...
+    def save(self, directory: _Path, *, dtype: Optional[_DType] = None, merged: bool = False) -> None: ...
     def parameter(self, name: str) -> npt.NDArray[np.float32]: ...
     @property
     def parameter_names(self) -> list[str]: ...
+    @property
+    def trainable_names(self) -> list[str]: ...
+    @property
+    def adapter(self) -> Optional[str]: ...
     @property
     def parameter_count(self) -> int: ...
     @property

@@ -148,6 +148,28 @@ pub fn base_model(directory: &Path) -> Result<Option<String>> {
     }))
 }
 
+/// The model to open and the adapter to open it with: what was asked for, or, where `model` is a PEFT directory and no
+/// adapter is `given`, the model that it names with the adapter in it. `option` is what takes adapters, for the message
+/// of an error.
+///
+/// # Errors
+/// A PEFT directory that cannot be read or names no model, or that is given besides another adapter.
+pub fn base_and_adapter(model: &str, given: Option<Adapter>, option: &str) -> Result<(String, Option<Adapter>)> {
+    let directory = Path::new(model);
+    if !is_adapter_directory(directory) {
+        return Ok((model.to_owned(), given));
+    }
+    if given.is_some() {
+        let reason = format!("it is the PEFT directory of an adapter, and {option} gives another one");
+        return Err(Error::model(model, reason, "give the directory of the adapter's model here"));
+    }
+    let base = base_model(directory)?.ok_or_else(|| {
+        let reason = "adapter_config.json does not name the model that the adapter is of";
+        Error::model(model, reason, format!("give the model's directory, and this one with {option}"))
+    })?;
+    Ok((base, Some(Adapter::Saved(directory.to_owned()))))
+}
+
 /// Where the tokenizer of a model with this adapter is: in the adapter's directory, if that has one, else in the
 /// model's. Those who tune a base model save the tokenizer that they tuned it with beside the adapter.
 ///

@@ -4,7 +4,7 @@ use super::bottleneck::{self, BottleneckLayer};
 use super::lora::{self, LoraUpdate};
 use super::modules::{LinearModule, linear_modules, names_ancestor, target_modules};
 use super::peft::PeftDirectory;
-use super::peft::changes::BaseChange;
+use super::peft::changes::{BaseChange, Change};
 use super::peft::settings::{Bias, InitialUpdate};
 use super::scaling::{self, LearnedFactors};
 use super::virtual_tokens::TokenTables;
@@ -187,18 +187,42 @@ impl AdapterPlan {
     ///
     /// # Errors
     /// Updates of embeddings and of the output projection, replaced rows, and tensors of the base model that the
-    /// directory has and does not train.
-    pub(crate) fn check_training(&self) -> Result<()> {
-        let Some(change) = self.changes.iter().find(|change| !change.change.is_kept_in_training()) else {
-            return Ok(());
-        };
-        let (what, name) = change.change.describe();
+    /// directory has and does not train; several adapters at once.
+    pub fn check_training(&self) -> Result<()> {
+        if self.saved.len() > 1 {
+            let reason = "several adapters at once can be used but not trained on";
+            let fix = "train one of them, or merge them (convert --merge) and train a new adapter of the result";
+            return Err(Error::argument("adapter", reason, fix));
+        }
+        let Some((what, name)) = self.unwritten() else { return Ok(()) };
         let reason = format!("the adapter has {what} ({name}), which can be used but not trained on");
         Err(Error::argument(
             "adapter.path",
             reason,
             "merge it (convert --merge), and train a new adapter of the result",
         ))
+    }
+
+    /// Refuse to write an adapter as a PEFT directory where [`AdapterPlan::write`] would leave parts of it out.
+    ///
+    /// # Errors
+    /// As [`AdapterPlan::check_training`].
+    pub fn check_write(&self) -> Result<()> {
+        let refuse = |reason: String| {
+            let fix = "write the model with it merged: convert --merge, or merged=True in Python";
+            Err(Error::argument("adapter", reason, fix))
+        };
+        match self.unwritten() {
+            _ if self.saved.len() > 1 => refuse("several adapters at once are not written as one".to_owned()),
+            Some((what, name)) => refuse(format!("it has {what} ({name}), which is used and not written")),
+            None => Ok(()),
+        }
+    }
+
+    /// What the directories change of the base model that is not written with the updates: what it is, and its name.
+    fn unwritten(&self) -> Option<(&'static str, &str)> {
+        let mut changes = self.changes.iter().map(|change| &change.change);
+        changes.find(|change| !change.is_kept_in_training()).map(Change::describe)
     }
 
     /// Whether new updates of layers are all that is trained: without them the model is what training begins with.

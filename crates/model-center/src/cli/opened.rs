@@ -1,6 +1,6 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
-use crate::adapter::{ADAPTER_CONFIG, Adapter, base_model, is_adapter_directory, trained_head};
+use crate::adapter::{ADAPTER_CONFIG, Adapter, base_and_adapter, trained_head};
 use crate::cli::places::model_places;
 use crate::cli::terminal;
 use crate::file::printable;
@@ -144,23 +144,14 @@ pub fn note_opened(opened: &OpenedModel, directory: &Path) -> Result<()> {
 /// adapter.
 pub fn adapted(model: &str, source: &ModelSource) -> Result<(String, Option<Adapter>)> {
     let given = Adapter::of_directories(&source.adapter, &source.adapter_weight, "--adapter-weight")?;
-    if given.is_some() {
-        return Ok((model.to_owned(), given));
-    }
-    let directory = Path::new(model);
-    if !is_adapter_directory(directory) {
-        return Ok((model.to_owned(), None));
-    }
-    let base = base_model(directory)?.ok_or_else(|| {
-        let reason = "adapter_config.json does not name the model that the adapter is of";
-        Error::model(model, reason, "give the model's directory, and this one with --adapter")
-    })?;
-    if !Path::new(&base).exists()
+    let (base, adapter) = base_and_adapter(model, given, "--adapter")?;
+    if base != model
+        && !Path::new(&base).exists()
         && let Err(error) = Pretrained::resolve(&base, source.revision.as_deref(), &model_places())
     {
-        return Err(missing_base(directory, &base, error));
+        return Err(missing_base(Path::new(model), &base, error));
     }
-    Ok((base, Some(Adapter::Saved(directory.to_owned()))))
+    Ok((base, adapter))
 }
 
 /// The base model that a PEFT directory names cannot be found; a relative path is of where the adapter was trained.

@@ -25,7 +25,9 @@ use std::path::Path;
 /// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build).
 pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let options = &*A::options(options);
-    let (mut config, mut head, notes) = configure::<A>(directory, options)?;
+    let Configured { mut config, mut head, kind, notes } = configure::<A>(directory, options)?;
+    // An adapter is of the head that there is, asked for or the directory's own: a classifier is trained with it.
+    let with_head = options.adapter.is_some().then(|| OpenOptions { head: Some(kind), ..options.clone() });
     if !options.from_config {
         A::check_weights(&config, directory)?;
     }
@@ -35,6 +37,7 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
     let tables = FileNames { hugging_face: A::names(&config, head), model_center: own, torchtitan };
     let is_own = options.is_named_by_model_center(directory)?;
     let allowed = Allow { copies, ..A::allowed(&config, head, options.head_values, is_own) };
+    let options = with_head.as_ref().unwrap_or(options);
     let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         // The sketch is on one rank, whatever the model is on.
         let inputs = match options.recompute_inputs {
@@ -114,8 +117,19 @@ fn own_head<A: Architecture>(
     }
 }
 
-/// The directory's configuration as changed by the options, the head, and notes on what was inferred.
-fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<(A::Config, Head, Vec<String>)> {
+/// What a directory and the options make of a model.
+struct Configured<A: Architecture> {
+    /// The directory's configuration as changed by the options.
+    config: A::Config,
+    head: Head,
+    /// The head as options name it.
+    kind: TextHead,
+    /// What was inferred.
+    notes: Vec<String>,
+}
+
+/// The configuration and the head of a directory that is opened with these options.
+fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<Configured<A>> {
     let (mut config, place) = match &options.config {
         Some(source) => (source.read::<A::Config>(options.family.as_deref())?, source.place().to_owned()),
         None => {
@@ -141,15 +155,15 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
-    let head = asked.unwrap_or(own);
+    let kind = asked.unwrap_or(own);
     if asked.is_some_and(|asked| asked != own || options.head_values == HeadInit::Random) {
         // Notes on another head, or on a classifier that is replaced, are irrelevant.
         notes.clear();
     }
     let is_own = options.is_named_by_model_center(directory)?;
-    A::check_directory(&config, &place, (head, options.head_values), is_own)?;
-    if let TextHead::Classification { outputs } | TextHead::TokenClassification { outputs } = head {
-        let trained = match (head, own) {
+    A::check_directory(&config, &place, (kind, options.head_values), is_own)?;
+    if let TextHead::Classification { outputs } | TextHead::TokenClassification { outputs } = kind {
+        let trained = match (kind, own) {
             (TextHead::Classification { .. }, TextHead::Classification { outputs })
             | (TextHead::TokenClassification { .. }, TextHead::TokenClassification { outputs }) => Some(outputs),
             _ => None,
@@ -158,7 +172,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         take_over((&mut text.labels, &mut text.problem_type), &place, (trained, outputs), options)?;
         text.cls_head = Some(outputs);
     }
-    let head = A::head(&mut config, head, directory)?;
+    let head = A::head(&mut config, kind, directory)?;
     // The options may have made a valid configuration invalid.
     config.validate(&place)?;
     if config.text().scale_init_by_depth.is_some() && A::spec(&config).is_encoder_decoder() {
@@ -168,7 +182,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     if config.text().sharing.is_some() && options.stages.as_ref().is_some_and(|stages| stages.ranks.size() > 1) {
         return Err(on_stages());
     }
-    Ok((config, head, notes))
+    Ok(Configured { config, head, kind, notes })
 }
 
 /// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with

@@ -11,6 +11,7 @@
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
+//! | `adapter_settings.rs` | the adapter of a model that a program opens, by the keys of a recipe |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
 //! | `contrastive.rs` | steps and evaluations of embeddings |
@@ -25,6 +26,7 @@
 //! | `export.rs` | [`export()`]: a checkpoint as a model directory |
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
 
+mod adapter_settings;
 mod agree;
 mod batches;
 mod beside;
@@ -70,6 +72,7 @@ mod timed_partition;
 pub(crate) mod trainer;
 mod waiting;
 
+pub use adapter_settings::adapter_of_settings;
 pub(crate) use distill::Distiller;
 pub use distill::TeacherSetup;
 pub use division::{check_layout, check_layout_of_config, check_ranks};

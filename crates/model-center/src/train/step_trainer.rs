@@ -11,11 +11,11 @@ use super::setup;
 use super::trainer::{self, Objective, ProcessShare, StepSchedule, Trainer, TrainingClock, TrainingProgress};
 use crate::data::Batch;
 use crate::model::TextModel;
-use crate::recipe::{Recipe, Resolved, quote};
+use crate::recipe::{Mistake, Recipe, Resolved, as_error, quote};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
 use bmtrain_core::comm::Solo;
-use bmtrain_core::{DType, Device};
+use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::optim::OptimManager;
 use std::sync::Arc;
@@ -220,16 +220,24 @@ fn resolved(settings: &[String], dtype: DType) -> Result<Resolved> {
         let reason = "it is missing, and the learning-rate schedule is made for it";
         return Err(Error::argument("train.steps", reason, "give the number of steps"));
     }
+    recipe_of_settings(settings, dtype, DeviceChoice::Auto)
+}
+
+/// The recipe of settings that a program gives for a model of this dtype on this device. The other keys that a recipe
+/// needs have values without effect, and its first mistake is the only one that is reported.
+pub(super) fn recipe_of_settings(settings: &[String], dtype: DType, device: DeviceChoice) -> Result<Resolved> {
     let base = format!(
-        "[model]\npath = \".\"\ndtype = {}\n[data]\ntask = \"classification\"\ntrain = \"records.jsonl\"\n[output]\n\
-         dir = \"run\"\n",
-        quote(dtype.name())
+        "[model]\npath = \".\"\ndtype = {}\n[data]\ntask = \"classification\"\ntrain = \"records.jsonl\"\n[train]\n\
+         steps = 1\n[output]\ndir = \"run\"\n[device]\nname = {}\n",
+        quote(dtype.name()),
+        quote(&device.to_string())
     );
-    Recipe::load_text("", &base, settings)
+    let first = |mistakes: Vec<Mistake>| as_error(mistakes.into_iter().take(1).collect());
+    Recipe::read_text("", &base, settings).map_err(first)
 }
 
 /// A mistake in a recipe, where there is no recipe but arguments.
-fn of_argument(error: Error) -> Error {
+pub(super) fn of_argument(error: Error) -> Error {
     match error {
         Error::Recipe { place, reason, fix } => Error::Argument { place, reason, fix },
         other => other,

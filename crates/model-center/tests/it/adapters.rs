@@ -260,6 +260,26 @@ fn new_updates_change_nothing_until_they_are_trained() {
     }
 }
 
+/// Without a head in the options it is the directory's own.
+#[test]
+fn a_new_adapter_is_of_the_head_that_the_directory_has() {
+    let device = Device::cpu(1).unwrap();
+    for (model, name, task, trains_head) in [
+        ("bert_a", "cls", "SEQ_CLS", true),
+        ("bert_a", "qa", "QUESTION_ANS", true),
+        ("llama_a", "lm", "CAUSAL_LM", false),
+    ] {
+        let adapter = Some(Adapter::New(AdapterConfig::Lora(LoraConfig::default())));
+        let options = OpenOptions { adapter, ..OpenOptions::new(&device) };
+        let opened = Registry::default().open(&directory(model, name), &options).unwrap();
+        let plan = opened.adapter.as_ref().unwrap();
+        assert_eq!(plan.trained().count() > 0, trains_head, "{model}/{name}");
+        let out = tempfile::tempdir().unwrap();
+        plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap();
+        assert_eq!(config(out.path())["task_type"], task, "{model}/{name}");
+    }
+}
+
 /// Positions of label words are in sequences that virtual tokens made longer.
 #[test]
 fn label_words_after_virtual_tokens_are_read_where_each_sequence_has_them() {
@@ -402,6 +422,8 @@ fn several_adapters_add_up_with_their_weights() {
     check("one of two", &narrow(&one), &llama.defined_at(&wide(&alone)));
     let error = plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap_err().to_string();
     assert!(error.contains("not written as one"), "{error}");
+    let error = plan.check_training().unwrap_err().to_string();
+    assert!(error.contains("can be used but not trained on"), "{error}");
     for other in ["dora_llama", "ia3_llama", "prompt_llama", "prefix_llama", "bottleneck_llama"] {
         let error = several(&[("llama", 1.0), (other, 1.0)]).err().unwrap().to_string();
         assert!(error.contains("where all of them are LoRA's"), "{error}");

@@ -4,7 +4,10 @@
 use crate::goldens::{self, check, directory, f64s, inputs};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::param::widen;
-use model_center::adapter::{self, ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails};
+use model_center::adapter::{
+    self, ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails, base_and_adapter,
+    base_model,
+};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::tokenizer::{AutoTokenizer, ChatMessage};
@@ -215,8 +218,14 @@ fn a_relative_base_model_is_looked_for_above_the_directory() {
     for name in [ADAPTER_CONFIG, ADAPTER_WEIGHTS] {
         std::fs::copy(from.path().join(name), adapter.join(name)).unwrap();
     }
-    let found = model_center::adapter::base_model(&adapter).unwrap().map(PathBuf::from);
+    let found = base_model(&adapter).unwrap().map(PathBuf::from);
     assert_eq!(found, Some(base.canonicalize().unwrap()));
+    // In place of a model it is the adapter of the model that it names, and no other one can be given with it.
+    let model = adapter.display().to_string();
+    let (named, saved) = base_and_adapter(&model, None, "--adapter").unwrap();
+    assert_eq!((PathBuf::from(named), saved), (base.canonicalize().unwrap(), Some(Adapter::Saved(adapter.clone()))));
+    let error = base_and_adapter(&model, Some(Adapter::Saved(adapter)), "--adapter").unwrap_err().to_string();
+    assert!(error.contains("--adapter gives another one"), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::settings::InitialUpdate;
 use super::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, BOTTLENECK, MAGNITUDE, PREFIX, VIRTUAL_PREFIX};
+use crate::Result;
 use crate::adapter::bottleneck::BottleneckLayer;
 use crate::adapter::lora::LoraUpdate;
 use crate::adapter::plan::AdapterPlan;
@@ -15,7 +16,6 @@ use crate::file::write_atomic;
 use crate::formats::TensorPart;
 use crate::formats::safetensors::{SafetensorsWriter, TensorEntry, stored};
 use crate::model::{Fill, TextHead};
-use crate::{Error, Result};
 use bmtrain_core::DType;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -77,12 +77,9 @@ impl AdapterPlan {
     /// once for each of [`AdapterPlan::written`], in order.
     ///
     /// # Errors
-    /// Values that the dtype cannot hold; what the disk refuses; errors of `fill`.
+    /// As [`AdapterPlan::check_write`]; values that the dtype cannot hold; what the disk refuses; errors of `fill`.
     pub fn write(&self, directory: &Path, details: &PeftDetails<'_>, fill: Fill<'_>) -> Result<()> {
-        if self.saved.len() > 1 {
-            let reason = "several adapters at once are not written as one";
-            return Err(Error::argument("adapter", reason, "merge them into the model: convert --merge"));
-        }
+        self.check_write()?;
         let dtype = stored(details.dtype)?;
         let with_ties = |name| (name, self.parts(name).into_iter().flat_map(|part| self.with_ties(part)).collect());
         let parts: Vec<(&str, Vec<TensorPart>)> = self.written().map(with_ties).collect();
