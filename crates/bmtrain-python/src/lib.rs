@@ -21,6 +21,7 @@ mod facts;
 mod generate;
 mod model;
 mod open;
+mod predict;
 mod records;
 mod runs;
 mod session;

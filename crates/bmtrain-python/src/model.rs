@@ -8,9 +8,11 @@ use crate::error::raise;
 use crate::facts::Facts;
 use crate::generate::{Prompts, overrides};
 use crate::open::{Head, OpenArguments, dtype, open};
+use crate::predict::Asked;
 use crate::records::records;
 use crate::session::Session;
 use crate::worker::Worker;
+use model_center::predict::{PredictColumns, PredictOptions};
 use model_center::run::StopFlag;
 use model_center::tokenizer::{AutoTokenizer, KeepSide, Limit, Tokenizer};
 use numpy::{PyArray1, PyArrayDyn};
@@ -207,6 +209,48 @@ impl Model {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.continued(py, Prompts::of_messages(messages)?, options, on_text)
+    }
+
+    /// What a fine-tuned model predicts of a text, of a record, or of each of an iterable of these: dicts with
+    /// `prediction` and, as the head has them, `score`, `probabilities`, `start`, `end` and `tags_predicted`.
+    ///
+    /// Records are dicts with `text` and perhaps `text_pair`, with `tokens`, a list of words, with `question` and
+    /// `context`, or with `messages`; other columns are named by `text`, `text_pair` and `tokens`. Longer texts than
+    /// `max_length` tokens are cut, by default to the positions of the model; words and passages are read in windows
+    /// that share `stride` tokens. `threshold` is the probability of a label where there may be several, `may_be_none`
+    /// allows questions without an answer, `prompt_name` names the prompt before texts that are embedded. Ctrl-C ends
+    /// it between 256 inputs.
+    #[pyo3(signature = (inputs, *, text=None, text_pair=None, tokens=None, max_length=None, threshold=0.5, stride=128,
+        answer_length=30, may_be_none=false, prompt_name=None, batch_size=32))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
+    fn predict<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyAny>,
+        text: Option<String>,
+        text_pair: Option<String>,
+        tokens: Option<String>,
+        max_length: Option<usize>,
+        threshold: f32,
+        stride: usize,
+        answer_length: usize,
+        may_be_none: bool,
+        prompt_name: Option<String>,
+        batch_size: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let columns = PredictColumns { text, text_pair, tokens, label: None, without_labels: true };
+        let options = PredictOptions {
+            max_length,
+            threshold,
+            stride,
+            answer_length,
+            may_be_none,
+            prompt: prompt_name,
+            batch: batch_size,
+            ..PredictOptions::default()
+        };
+        let asked = Asked::of(inputs, &columns)?;
+        asked.predict(py, &self.worker, (self.tokenizer(py)?, columns), options)
     }
 
     /// Token ids of a text, or of a pair, with special tokens, cut to `max_length` tokens.

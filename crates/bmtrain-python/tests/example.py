@@ -41,10 +41,7 @@ def tune(directory, sentences, out, steps=10):
 def classify(directory, texts):
     """The most probable class of each text."""
     model = bmtrain.Model(directory)
-    data = model.dataset({"text": text, "label": model.labels[0]} for text in texts)
-    (batch,) = data.batches(len(texts), shuffle=False)
-    logits = model.forward(batch)["logits"]
-    return [model.labels[number] for number in logits.argmax(axis=1)]
+    return [found["prediction"] for found in model.predict(texts)]
 
 
 if __name__ == "__main__":

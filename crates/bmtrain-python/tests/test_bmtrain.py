@@ -31,6 +31,7 @@ SENTENCES = CACHE / "data" / "movie_reviews" / "train.jsonl"
 SMOLLM2 = CACHE / "assets" / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 DECODER = GOLDEN / "llama_a" / "lm"
 ADAPTERS = GOLDEN / "adapters"
+PREDICTIONS = GOLDEN / "predictions"
 LORA = {"method": "lora", "rank": 4, "alpha": 8, "targets": ["q_proj", "v_proj", "down_proj"]}
 
 SAMPLES = [
@@ -199,6 +200,21 @@ class Messages(unittest.TestCase):
             bmtrain.Model(ADAPTERS / "llama", adapter=LORA)
         with self.refused(bmtrain.ArgumentError, "merged", "no adapter"):
             bmtrain.Model(DECODER).save("nowhere", merged=True)
+
+    def test_what_cannot_be_predicted(self):
+        classes = bmtrain.Model(PREDICTIONS / "classes", threads=1)
+        for inputs, options, message in [
+            (3, {}, "it is of type int"),
+            (["good", {"text": " "}], {}, "inputs, row 2"),
+            ([{"body": "good"}], {}, 'no column "text"'),
+            ("good", {"max_length": 900}, "max_length"),
+            ("good", {"tokens": "words"}, "does not classify words"),
+        ]:
+            with self.assertRaises(bmtrain.Error) as raised:
+                classes.predict(inputs, **options)
+            self.assertIn(message, str(raised.exception))
+        with self.assertRaisesRegex(bmtrain.ModelError, "it generates texts"):
+            bmtrain.Model(DECODER, threads=1).predict("good")
 
     def test_what_an_iterator_raises_is_raised(self):
         def broken():
@@ -503,6 +519,37 @@ class Data(unittest.TestCase):
         data = model.dataset(({"text": text} for text in ["one two three", "four five"]))
         (batch,) = data.batches(2, shuffle=False)
         self.assertEqual([model.decode(row[row != -100]) for row in batch.labels], ["one two three", "four five"])
+
+
+class Predictions(unittest.TestCase):
+    """Tiny models whose predictions transformers computed."""
+
+    def expected(self, name):
+        return json.loads((PREDICTIONS / name / "expected.json").read_text(encoding="utf-8"))
+
+    def test_classes_of_texts_pairs_and_single_inputs(self):
+        model, cases = bmtrain.Model(PREDICTIONS / "classes", threads=1), self.expected("classes")
+        found = model.predict(case["input"] for case in cases)
+        for case, prediction in zip(cases, found):
+            scores = case["scores"]
+            self.assertEqual(prediction["prediction"], max(scores, key=scores.get))
+            for name, score in scores.items():
+                self.assertAlmostEqual(prediction["probabilities"][name], score, places=5)
+        text = cases[0]["input"]["text"]
+        self.assertEqual(model.predict(text)["prediction"], found[0]["prediction"])
+        self.assertEqual(model.predict([text, text])[1]["prediction"], found[0]["prediction"])
+        other = model.predict([{"body": text, "date": datetime.date(2026, 1, 1)}], text="body", batch_size=1)
+        self.assertEqual(other[0]["prediction"], found[0]["prediction"])
+
+    def test_entities_and_answers(self):
+        model, cases = bmtrain.Model(PREDICTIONS / "words_bytes", threads=1), self.expected("words_bytes")
+        for case, prediction in zip(cases, model.predict([case["input"]["text"] for case in cases])):
+            theirs = [(one["entity_group"], one["start"], one["end"]) for one in case["entities"]]
+            self.assertEqual([(one["entity"], one["start"], one["end"]) for one in prediction["prediction"]], theirs)
+        model, cases = bmtrain.Model(PREDICTIONS / "answers", threads=1), self.expected("answers")
+        for case, prediction in zip(cases, model.predict([case["input"] for case in cases], max_length=32, stride=8)):
+            self.assertEqual([prediction[key] for key in ("prediction", "start", "end")],
+                             [case[key] for key in ("answer", "start", "end")])
 
 
 class Generation(unittest.TestCase):

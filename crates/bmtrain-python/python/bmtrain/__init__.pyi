@@ -116,6 +116,38 @@ class Model:
         on_text: Optional[Callable[[str], object]] = None,
         **options: Unpack[_GenerateOptions],
     ) -> str: ...
+    @overload
+    def predict(
+        self,
+        inputs: Union[str, Mapping[str, Any]],
+        *,
+        text: Optional[str] = None,
+        text_pair: Optional[str] = None,
+        tokens: Optional[str] = None,
+        max_length: Optional[int] = None,
+        threshold: float = 0.5,
+        stride: int = 128,
+        answer_length: int = 30,
+        may_be_none: bool = False,
+        prompt_name: Optional[str] = None,
+        batch_size: int = 32,
+    ) -> dict[str, Any]: ...
+    @overload
+    def predict(
+        self,
+        inputs: Iterable[Union[str, Mapping[str, Any]]],
+        *,
+        text: Optional[str] = None,
+        text_pair: Optional[str] = None,
+        tokens: Optional[str] = None,
+        max_length: Optional[int] = None,
+        threshold: float = 0.5,
+        stride: int = 128,
+        answer_length: int = 30,
+        may_be_none: bool = False,
+        prompt_name: Optional[str] = None,
+        batch_size: int = 32,
+    ) -> list[dict[str, Any]]: ...
     def encode(
         self, text: str, pair: Optional[str] = None, *, max_length: Optional[int] = None
     ) -> npt.NDArray[np.int64]: ...

@@ -1,0 +1,120 @@
+//! `Model.predict`: what a fine-tuned model predicts of texts and records.
+
+use crate::error::{argument, type_name};
+use crate::records::records;
+use crate::session::Session;
+use crate::values::to_python;
+use crate::worker::Worker;
+use model_center::predict::{
+    InputRecords, PredictColumns, PredictOptions, PredictionKind, Predictor, RecordFields,
+};
+use model_center::run::StopFlag;
+use model_center::tokenizer::Tokenizer;
+use model_center::{Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMapping, PyString};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// Inputs that are predicted between two looks at signals.
+const CHUNK: usize = 256;
+/// The columns of inputs without names.
+const COLUMNS: [&str; 6] = ["text", "text_pair", "tokens", "question", "context", "messages"];
+
+/// Inputs as records, and whether one was given instead of a list.
+pub(crate) struct Asked {
+    rows: Vec<Map<String, Value>>,
+    is_one: bool,
+}
+
+impl Asked {
+    /// A text, a record, or an iterable of these.
+    pub(crate) fn of(inputs: &Bound<'_, PyAny>, columns: &PredictColumns) -> PyResult<Self> {
+        let text = columns.text.as_deref().unwrap_or("text");
+        let is_one = inputs.cast::<PyString>().is_ok() || inputs.cast::<PyMapping>().is_ok();
+        let items = match is_one {
+            true => vec![inputs.clone()],
+            false => {
+                let items = inputs.try_iter().map_err(|_| {
+                    let reason = format!("it is of type {}", type_name(inputs));
+                    argument("inputs", reason, "give a text, a dict, or a list of texts or dicts")
+                })?;
+                items.collect::<PyResult<Vec<_>>>()?
+            }
+        };
+        // Texts become records of their column; everything else has to be one.
+        let record = |item: Bound<'_, PyAny>| -> PyResult<Bound<'_, PyAny>> {
+            if item.cast::<PyString>().is_err() {
+                return Ok(item);
+            }
+            let dict = PyDict::new(item.py());
+            dict.set_item(text, &item)?;
+            Ok(dict.into_any())
+        };
+        let is_table = !is_one && inputs.hasattr("columns").unwrap_or(false);
+        let named = [&columns.text, &columns.text_pair, &columns.tokens].into_iter().flatten().map(String::as_str);
+        let used: Vec<&str> = COLUMNS.into_iter().chain(named).collect();
+        let rows = match is_table {
+            // Its items are names of columns: the message says how a table gives its records.
+            true => records(inputs, ("inputs", &used))?,
+            false => {
+                let items = items.into_iter().map(record).collect::<PyResult<Vec<_>>>()?;
+                records(PyList::new(inputs.py(), items)?.as_any(), ("inputs", &used))?
+            }
+        };
+        Ok(Asked { rows, is_one })
+    }
+
+    /// The predictions, dicts in the order of the inputs; of one input its dict.
+    pub(crate) fn predict<'py>(
+        self,
+        py: Python<'py>,
+        worker: &Worker<Session>,
+        (tokenizer, columns): (Arc<dyn Tokenizer>, PredictColumns),
+        options: PredictOptions,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let found = PyList::empty(py);
+        let settings = Arc::new((columns, options));
+        for rows in self.rows.chunks(CHUNK) {
+            let (rows, tokenizer, settings) = (rows.to_vec(), Arc::clone(&tokenizer), Arc::clone(&settings));
+            let first = found.len();
+            let predictions = worker.call(py, &StopFlag::default(), move |session| {
+                session.predict((rows, first), tokenizer, &settings.0, settings.1.clone())
+            })?;
+            for prediction in predictions {
+                found.append(to_python(py, &Value::Object(prediction))?)?;
+            }
+            py.check_signals()?;
+        }
+        if self.is_one { found.get_item(0) } else { Ok(found.into_any()) }
+    }
+}
+
+impl Session {
+    /// The predictions of records, as fields of objects; `first` is the number of the first record.
+    fn predict(
+        &self,
+        (rows, first): (Vec<Map<String, Value>>, usize),
+        tokenizer: Arc<dyn Tokenizer>,
+        columns: &PredictColumns,
+        options: PredictOptions,
+    ) -> Result<Vec<Map<String, Value>>> {
+        let model = self.model()?;
+        let kind = PredictionKind::of(model.info(), &self.directory)?;
+        let predictor = Predictor::new((kind, model.info()), tokenizer, options)?;
+        let predictor = predictor.with_chat_template(self.tokenizer_directory()?)?;
+        let fields = RecordFields::new(predictor.kind(), columns)?;
+        let (mut records, mut inputs) = (InputRecords::given("inputs", rows), Vec::new());
+        let of_row = |number: usize, error: Error| match error {
+            Error::Data { reason, fix, .. } => Error::data(format!("inputs, row {}", first + number + 1), reason, fix),
+            other => other,
+        };
+        while let Some(record) = records.next()? {
+            let read = record.and_then(|record| fields.read(&record));
+            inputs.push(read.map_err(|error| of_row(inputs.len(), error))?.0);
+        }
+        let names = predictor.kind().names();
+        let predictions = predictor.predict((model, &self.device), &inputs)?;
+        Ok(predictions.iter().map(|prediction| prediction.fields(names)).collect())
+    }
+}
