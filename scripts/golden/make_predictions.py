@@ -1,5 +1,5 @@
-"""Golden data for predictions: writes `predictions`, tiny fine-tuned models with their tokenizers, and what the pipelines
-of transformers predict with them.
+"""Golden data for predictions: writes `predictions`, tiny models with heads and their tokenizers, and what the
+pipelines of transformers predict with them.
 
 crates/model-center/tests/golden/README.md describes every file. The data are committed; run this only to change them:
 
@@ -10,17 +10,19 @@ import json
 
 import torch
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (BertConfig, BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification,
-                          PreTrainedTokenizerFast, RobertaConfig, RobertaForTokenClassification, pipeline)
+from transformers import (BertConfig, BertForQuestionAnswering, BertForSequenceClassification,
+                          BertForTokenClassification, PreTrainedTokenizerFast, RobertaConfig,
+                          RobertaForTokenClassification, pipeline)
 
 from goldens import initialize_weights, run
 
-WORDS = ("the film was good bad fine and very plot cast river bank in paris london ann lee smith went to where did go who "
-         "saw . , ? - ' ##s ##ing see walk").split()
+WORDS = ("the film was good bad fine and very plot cast river bank in paris london ann lee smith went to where did "
+         "go who saw . , ? - ' ##s ##ing see walk").split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = ["the film was good", "bad", "the plot was fine , and the cast very bad .", "Walking in Paris"]
 PAIRS = [["the film", "was good"], ["ann lee went to paris", "bad bank"]]
-SENTENCES = ["Ann Lee went to Paris.", "the cast , Smith's , was good - very good", "London", "who saw  Ann-Lee walking?"]
+SENTENCES = ["Ann Lee went to Paris.", "the cast , Smith's , was good - very good", "London",
+             "who saw  Ann-Lee walking?"]
 QUESTIONS = [
     ["where did ann go ?", "the film was good . Ann Lee went to Paris , and Smith went to London ."],
     ["who went ?", "Smith went to the river bank . " * 6 + "Ann Lee saw the film in London ."],
@@ -86,7 +88,8 @@ def classes(model, tokenizer):
 
 
 def entities(model, tokenizer):
-    predict = pipeline("token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first", device="cpu")
+    predict = pipeline("token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first",
+                       device="cpu")
     return [{"input": {"text": text},
              "entities": [{name: float(value) if name == "score" else value for name, value in one.items()}
                           for one in predict(text)]} for text in SENTENCES]
@@ -98,7 +101,8 @@ def answers(model, tokenizer):
     found = []
     for question, passage in QUESTIONS:
         encoded = tokenizer(question, passage, truncation="only_second", max_length=32, stride=8,
-                            return_overflowing_tokens=True, return_offsets_mapping=True, padding=True, return_tensors="pt")
+                            return_overflowing_tokens=True, return_offsets_mapping=True, padding=True,
+                            return_tensors="pt")
         best = None
         for row in range(len(encoded["input_ids"])):
             one = {name: encoded[name][row:row + 1] for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -127,7 +131,8 @@ def write_all(out):
         "classes": (pieces, bert(pieces, BertForSequenceClassification, 1, **named(["poor", "fair", "good"])), classes),
         "labels": (pieces, bert(pieces, BertForSequenceClassification, 2, problem_type="multi_label_classification",
                                 **named(["film", "place", "person"])), classes),
-        "number": (pieces, bert(pieces, BertForSequenceClassification, 3, problem_type="regression", num_labels=1), classes),
+        "number": (pieces, bert(pieces, BertForSequenceClassification, 3, problem_type="regression", num_labels=1),
+                   classes),
         "words": (pieces, bert(pieces, BertForTokenClassification, 4, **named(TAGS)), entities),
         "words_bytes": (pairs, roberta(pairs, 5, **named(TAGS)), entities),
         "answers": (pieces, bert(pieces, BertForQuestionAnswering, 6), answers),

@@ -55,7 +55,7 @@ impl Asked {
         let named = [&columns.text, &columns.text_pair, &columns.tokens].into_iter().flatten().map(String::as_str);
         let used: Vec<&str> = COLUMNS.into_iter().chain(named).collect();
         let rows = match is_table {
-            // Its items are names of columns: the message says how a table gives its records.
+            // Its items are names of columns: the message states how a table gives its records.
             true => records(inputs, ("inputs", &used))?,
             false => {
                 let items = items.into_iter().map(record).collect::<PyResult<Vec<_>>>()?;

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 /// Serve a model in the form of OpenAI's API.
 ///
-/// A decoder answers /v1/completions and /v1/chat/completions, a fine-tuned classifier of texts or words, and a model that
-/// answers questions, /v1/predict and /classify, an encoder /v1/embeddings; / is a page to chat with the model, /metrics
+/// A decoder answers /v1/completions and /v1/chat/completions, a fine-tuned classifier of texts or words, or a model
+/// for questions, /v1/predict and /classify, an encoder /v1/embeddings; / is a page to chat with the model, /metrics
 /// counts. Requests share passes of the model: those that come join between two tokens.
 ///
 /// SIGINT and SIGTERM refuse new requests, let running ones end (--grace) and end the program with 0; a second SIGINT

@@ -27,7 +27,8 @@ impl PredictionKind {
     /// What the model of a directory predicts with the head that it was opened with.
     ///
     /// # Errors
-    /// [`Error::Model`] for a head that predicts tokens or sentences; for settings of embeddings that are not supported.
+    /// [`Error::Model`] for a head that predicts tokens or sentences, and for settings of embeddings that are not
+    /// supported.
     pub fn of(info: &ModelInfo, directory: &Path) -> Result<Self> {
         let names = |outputs: usize| match info.label_names.len() == outputs {
             true => info.label_names.clone(),

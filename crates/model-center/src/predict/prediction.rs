@@ -105,7 +105,7 @@ impl Predictor {
 }
 
 fn unlike() -> Error {
-    Error::model("the model", "its outputs are not those of its head", "report this")
+    Error::model("the model", "its outputs do not fit its head", "report this")
 }
 
 /// A number as JSON has it, with the digits of an f32.

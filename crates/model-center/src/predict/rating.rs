@@ -17,7 +17,7 @@ pub enum KnownLabel {
     Number(f32),
     /// The number of each word's class.
     Tags(Vec<usize>),
-    /// Texts, each of which is a right answer.
+    /// Texts: each is a right answer.
     Answers(Vec<String>),
 }
 

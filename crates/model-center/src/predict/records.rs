@@ -19,7 +19,8 @@ const ANSWERS: &str = "answers";
 const MESSAGES: &str = "messages";
 
 /// Which columns are read. Without names: `text` with `text_pair` where records have it, or `messages`; of words
-/// `tokens`, else `text`; of answers `question` and `context`. Labels are read from `label`, `labels`, `tags` or `answers` where records have such a column.
+/// `tokens`, else `text`; of answers `question` and `context`. Labels are read from `label`, `labels`, `tags` or
+/// `answers` where records have such a column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PredictColumns {
     /// The text, the first of a pair, or the question.

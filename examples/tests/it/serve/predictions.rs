@@ -1,4 +1,5 @@
-//! Predictions of fine-tuned models: those of the program `predict`, in the forms of `/v1/predict` and `/classify`.
+//! Predictions of fine-tuned models: what the program `predict` computes, in the forms of `/v1/predict` and
+//! `/classify`.
 
 use super::client::Server;
 use crate::fixture::Fixture;

@@ -75,8 +75,8 @@ pub struct Columns {
     /// `messages`; of questions `question`.
     #[arg(long, value_name = "COLUMN")]
     pub text: Option<String>,
-    /// Column of the second text of a pair, or of the passage. By default `text_pair` where records have it; of questions
-    /// `context`.
+    /// Column of the second text of a pair, or of the passage. By default `text_pair` where records have it; of
+    /// questions `context`.
     #[arg(long, value_name = "COLUMN")]
     pub text_pair: Option<String>,
     /// Column of a list of words, of a model that classifies words. By default `tokens`, else the text.

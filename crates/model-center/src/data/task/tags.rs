@@ -120,7 +120,7 @@ pub(crate) struct WrittenSentence {
     pub(crate) tags: Vec<(u64, Option<String>)>,
 }
 
-/// The next sentence of a file of CoNLL, the inner error that of a line of it; `None` at the end of the file.
+/// The next sentence of a file of CoNLL, the inner error is about a line of it; `None` at the end of the file.
 pub(crate) fn next_sentence(lines: &mut LineReader) -> Result<Option<Result<WrittenSentence>>> {
     let (mut sentence, mut flaw) = (WrittenSentence::default(), None);
     while let Some(read) = lines.advance()? {
