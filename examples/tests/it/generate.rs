@@ -262,24 +262,25 @@ fn settings_show_where_they_come_from() {
 #[test]
 fn lengths_of_a_decoders_directory_count_the_prompt_unless_new_tokens_are_asked_for() {
     let fixture = Fixture::bloom();
-    let tokens = |arguments: &[&str]| {
-        let shown = fixture.generate(&[&["--json", "--greedy"][..], arguments].concat()).succeeded().stdout;
-        let shown: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
-        (shown["prompt_tokens"].as_u64().unwrap(), shown["tokens"].as_u64().unwrap())
+    let ids = |arguments: &[&str]| {
+        let input = [json!({"input_ids": [5, 6, 7, 8]})];
+        let row = generated(&fixture, &input, &[&["--greedy"], arguments].concat()).remove(0);
+        row["generated_ids"].as_array().unwrap().clone()
     };
     fixture.write("model/generation_config.json", r#"{"max_length": 9, "eos_token_id": 58}"#);
-    let (prompt, new) = tokens(&["--prompt", "it is a film"]);
-    assert_eq!(prompt + new, 9);
-    assert_eq!(tokens(&["--prompt", "it is a film", "--max-new-tokens", "2"]).1, 2);
+    assert_eq!(ids(&[]).len(), 5);
+    assert_eq!(ids(&["--max-new-tokens", "2"]).len(), 2);
     let refused = fixture.generate(&["--prompt", &"film ".repeat(9)]).refused();
-    assert!(refused.contains("max_length = 9") && refused.contains("--max-new-tokens"), "{refused}");
-    // The first token ends a text, but not before the fifth with the prompt.
-    let first = fixture.generate(&["--json", "--greedy", "--prompt", "it", "--max-new-tokens", "1"]).succeeded().stdout;
-    let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
-    let first = &first["generated_ids"][0];
-    fixture.write("model/generation_config.json", &json!({"min_length": 5, "eos_token_id": first}).to_string());
-    let (prompt, new) = tokens(&["--prompt", "it", "--max-new-tokens", "8"]);
-    assert!(prompt + new > 5, "{prompt} + {new}");
+    assert!(refused.contains("max_length = 9") && refused.contains("max_new_tokens"), "{refused}");
+    // The first token ends a text, but not before the eighth with the prompt.
+    let first = &ids(&["--max-new-tokens", "1"])[0];
+    let with = |fields: Value| {
+        fixture.write("model/generation_config.json", &fields.to_string());
+        ids(&["--max-new-tokens", "8"])
+    };
+    assert_eq!(with(json!({"eos_token_id": first})).len(), 1);
+    let late = with(json!({"min_length": 8, "eos_token_id": first}));
+    assert!(late.len() > 4 && late[..4].iter().all(|token| token != first), "{late:?}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_dry_run_beside_an_earlier_run_reports_the_mistakes_of_the_recipe_too() {
     let before = fixture.snapshot();
     let other_run = "the output directory holds the run of another recipe";
     for (set, mistake) in [
-        ("data.text=body", "body"),
+        ("data.columns.text=body", "body"),
         ("data.labels=[\"positive\", \"neutral\"]", "negative"),
         ("train.batch_size=64", "16 samples do not fill"),
         ("data.train=none.jsonl", "cannot open none.jsonl"),
@@ -58,7 +58,7 @@ fn a_dry_run_beside_an_earlier_run_reports_the_mistakes_of_the_recipe_too() {
     let dry = fixture.finetune(&["--dry-run", "--set", "train.lr=2e-3"]).refused();
     assert!(dry.contains(other_run) && dry.contains("--accept-change"), "{dry}");
     // The run itself looks at its directory first, and names the dry run.
-    let run = fixture.finetune(&["--set", "data.text=body"]).refused();
+    let run = fixture.finetune(&["--set", "data.columns.text=body"]).refused();
     assert!(run.contains(other_run) && run.contains("--dry-run checks the changed settings"), "{run}");
     // A finished run does not hide what is wrong.
     let dry = fixture.finetune(&[&["--dry-run"], &DEVICE[..]].concat()).refused();

@@ -23,14 +23,9 @@ struct Kind {
 
 const FINETUNE: &str = env!("CARGO_BIN_EXE_finetune");
 const OF_RUN: [&str; 3] = ["run/run.json", "run/metrics.jsonl", "run/recipe.toml"];
-const OF_PAIRS: [&str; 6] = [
-    "run/reference.txt",
-    "model/model.safetensors",
-    "model/config.json",
-    "model/vocab.txt",
-    "model/chat_template.jinja",
-    "train.jsonl",
-];
+/// Beside an adapter the reference is the model itself, and no log-probabilities of it are kept.
+const OF_PAIRS: [&str; 5] =
+    ["model/model.safetensors", "model/config.json", "model/vocab.txt", "model/chat_template.jinja", "train.jsonl"];
 const OF_TEACHER: [&str; 6] = [
     "teacher/model.safetensors",
     "teacher/config.json",
