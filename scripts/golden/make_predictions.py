@@ -22,7 +22,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = ["the film was good", "bad", "the plot was fine , and the cast very bad .", "Walking in Paris"]
 PAIRS = [["the film", "was good"], ["ann lee went to paris", "bad bank"]]
 SENTENCES = ["Ann Lee went to Paris.", "the cast , Smith's , was good - very good", "London",
-             "who saw  Ann-Lee walking?"]
+             "who saw Ann-Lee walking?"]
 QUESTIONS = [
     ["where did ann go ?", "the film was good . Ann Lee went to Paris , and Smith went to London ."],
     ["who went ?", "Smith went to the river bank . " * 6 + "Ann Lee saw the film in London ."],

@@ -86,7 +86,7 @@ fn labels_numbers_words_and_answers_have_the_metrics_of_their_runs() {
     let text = |at: usize| ["the film is good", "a poor plot", "very good end", "bad cast"][at % 4];
     let rows = |row: &dyn Fn(usize) -> Value| (0..12).map(|at| format!("{}\n", row(at))).collect::<String>();
     let tags = |at: usize| [["O", "O", "B-LOC", "I-LOC", "O"], ["O", "O", "O", "B-LOC", "O"]][at % 2];
-    let words = |at: usize| json!({"tokens": ["she", "likes", "river", "bank", "."], "tags": tags(at)});
+    let words = |at: usize| json!({"tokens": ["she", "likes", "river", "bank", "."], "ner_tags": tags(at)});
     type Row<'r> = &'r dyn Fn(usize) -> Value;
     let sets: [(&str, Row<'_>); 3] = [
         ("multi-label-classification", &|at| json!({"text": text(at), "label": labels(at)})),
@@ -106,7 +106,7 @@ fn labels_numbers_words_and_answers_have_the_metrics_of_their_runs() {
     let conll: String = (0..12)
         .map(|at| {
             let row = words(at);
-            let pairs = row["tokens"].as_array().unwrap().iter().zip(row["tags"].as_array().unwrap());
+            let pairs = row["tokens"].as_array().unwrap().iter().zip(row["ner_tags"].as_array().unwrap());
             pairs
                 .map(|(word, tag)| format!("{} {}\n", word.as_str().unwrap(), tag.as_str().unwrap()))
                 .collect::<String>()
@@ -214,7 +214,12 @@ fn records_that_cannot_be_used_are_named_or_left_out_and_nothing_is_written_then
 fn an_adapter_predicts_with_the_head_that_it_trained() {
     let fixture = Fixture::new();
     let of_run = trained(&fixture, "run", &["adapter.method=lora", "adapter.rank=2"]);
-    predict(&fixture, &["run/model", "eval.jsonl", "--out", "out.jsonl", "--metrics-out", "metrics.json"]).succeeded();
+    let all = ["run/model", "eval.jsonl", "--out", "out.jsonl", "--metrics-out", "metrics.json"];
+    // A directory of PEFT does not name the classes.
+    assert!(predict(&fixture, &all).refused().contains("known: LABEL_0, LABEL_1"));
+    let error = predict(&fixture, &[&all[..], &["--labels", "negative"]].concat()).refused();
+    assert!(error.contains("--labels") && error.contains("has 2 classes"), "{error}");
+    predict(&fixture, &[&all[..], &["--labels", "negative,positive"]].concat()).succeeded();
     assert_metrics(&fixture, "metrics.json", &of_run, 8);
 }
 

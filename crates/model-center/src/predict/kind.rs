@@ -61,6 +61,30 @@ impl PredictionKind {
         })
     }
 
+    /// The same with these names of its classes or labels: a directory of PEFT has none.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for another number of names than the model has outputs, and for names that repeat.
+    pub fn named(self, names: Vec<String>) -> Result<Self> {
+        let outputs = self.names().len();
+        let distinct = names.iter().collect::<std::collections::HashSet<_>>().len();
+        if names.len() != outputs || distinct != outputs {
+            let reason =
+                format!("{} names, {distinct} of them distinct, and the model has {outputs} classes", names.len());
+            return Err(Error::argument(
+                "labels",
+                reason,
+                "name every class once, in the order of the model's outputs",
+            ));
+        }
+        Ok(match self {
+            PredictionKind::Class(_) => PredictionKind::Class(names),
+            PredictionKind::Labels(_) => PredictionKind::Labels(names),
+            PredictionKind::Words(_) => PredictionKind::Words(names),
+            other => other,
+        })
+    }
+
     /// Names of the classes or labels; none of numbers, answers and embeddings.
     pub fn names(&self) -> &[String] {
         match self {

@@ -13,14 +13,16 @@ const LABEL: &str = "label";
 const LABELS: &str = "labels";
 const TOKENS: &str = "tokens";
 const TAGS: &str = "tags";
+/// The default of recipes.
+const NER_TAGS: &str = "ner_tags";
 const QUESTION: &str = "question";
 const CONTEXT: &str = "context";
 const ANSWERS: &str = "answers";
 const MESSAGES: &str = "messages";
 
 /// Which columns are read. Without names: `text` with `text_pair` where records have it, or `messages`; of words
-/// `tokens`, else `text`; of answers `question` and `context`. Labels are read from `label`, `labels`, `tags` or
-/// `answers` where records have such a column.
+/// `tokens`, else `text`; of answers `question` and `context`. Labels are read from `label`, `labels`, `ner_tags`,
+/// `tags` or `answers` where records have such a column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PredictColumns {
     /// The text, the first of a pair, or the question.
@@ -167,7 +169,8 @@ impl<'p> RecordFields<'p> {
                 Ok(Some(KnownLabel::Number(number)))
             }
             PredictionKind::Words(_) => {
-                let Some(column) = column(TAGS)? else { return Ok(None) };
+                let default = if record.has_value(NER_TAGS) { NER_TAGS } else { TAGS };
+                let Some(column) = column(default)? else { return Ok(None) };
                 let tags = record.texts(&column)?;
                 let class = |tag: &String| match self.class(record, &column, tag)? {
                     Some(class) => Ok(class),
@@ -216,7 +219,8 @@ impl<'p> RecordFields<'p> {
     }
 }
 
-const WITHOUT: &str = "correct it, name another column with `label`, or leave labels out with `without_labels`";
+const WITHOUT: &str = "correct it, name another column with `label`, name the model's classes with `labels`, or leave \
+                       labels out with `without_labels`";
 
 /// A column that a record has.
 fn present(record: &Record<'_>, column: &str, option: &str) -> Result<()> {

@@ -59,7 +59,11 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         opened::note_opened(&sketch, &directory)?;
     }
     let info = sketch.model.info();
-    let kind = PredictionKind::of(info, &directory).map_err(with_flags)?;
+    let kind = PredictionKind::of(info, &directory).and_then(|kind| match options.settings.labels.as_slice() {
+        [] => Ok(kind),
+        names => kind.named(names.to_vec()),
+    });
+    let kind = kind.map_err(with_flags)?;
     let texts = tokenizer_directory(adapter.as_ref(), &directory)?;
     let predictor = Predictor::new((kind, info), AutoTokenizer::open(texts)?, options.settings.options());
     let predictor = predictor.and_then(|predictor| predictor.with_chat_template(texts)).map_err(with_flags)?;

@@ -82,7 +82,8 @@ pub struct Columns {
     /// Column of a list of words, of a model that classifies words. By default `tokens`, else the text.
     #[arg(long, value_name = "COLUMN")]
     pub tokens: Option<String>,
-    /// Column of the known label. By default `label`, `labels`, `tags` or `answers` where records have it.
+    /// Column of the known label. By default `label`, `labels`, `ner_tags`, `tags` or `answers` where records
+    /// have it.
     #[arg(long, value_name = "COLUMN")]
     pub label: Option<String>,
     /// Do not read labels.
@@ -157,6 +158,10 @@ pub struct Settings {
     /// Probability above which a label is predicted, where an input has any number of them.
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     pub threshold: f32,
+    /// Names of the classes in the order of the model's outputs, separated by commas, of a model that has none: an
+    /// adapter's directory states none.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub labels: Vec<String>,
     /// Tokens that consecutive windows share, at most half of a window.
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     pub stride: usize,
