@@ -100,7 +100,7 @@ fn a_classifier_answers_predict_and_classify_and_embeds_on_request() {
 
 #[test]
 fn classes_of_words_are_served_and_have_no_classify() {
-    let row = json!({"tokens": ["she", "likes", "river", "bank"], "tags": ["O", "O", "B-LOC", "I-LOC"]});
+    let row = json!({"tokens": ["she", "likes", "river", "bank"], "ner_tags": ["O", "O", "B-LOC", "I-LOC"]});
     let fixture = trained(&["data.task=token-classification"], Some(&format!("{row}\n").repeat(16)));
     fixture.write("in.jsonl", &format!("{}\n", json!({"tokens": row["tokens"]})));
     let server = Server::of(&fixture, &[]);
