@@ -5,9 +5,7 @@ use crate::records::records;
 use crate::session::Session;
 use crate::values::to_python;
 use crate::worker::Worker;
-use model_center::predict::{
-    InputRecords, PredictColumns, PredictOptions, PredictionKind, Predictor, RecordFields,
-};
+use model_center::predict::{InputRecords, PredictColumns, PredictOptions, PredictionKind, Predictor, RecordFields};
 use model_center::run::StopFlag;
 use model_center::tokenizer::Tokenizer;
 use model_center::{Error, Result};
@@ -42,15 +40,6 @@ impl Asked {
                 items.collect::<PyResult<Vec<_>>>()?
             }
         };
-        // Texts become records of their column; everything else has to be one.
-        let record = |item: Bound<'_, PyAny>| -> PyResult<Bound<'_, PyAny>> {
-            if item.cast::<PyString>().is_err() {
-                return Ok(item);
-            }
-            let dict = PyDict::new(item.py());
-            dict.set_item(text, &item)?;
-            Ok(dict.into_any())
-        };
         let is_table = !is_one && inputs.hasattr("columns").unwrap_or(false);
         let named = [&columns.text, &columns.text_pair, &columns.tokens].into_iter().flatten().map(String::as_str);
         let used: Vec<&str> = COLUMNS.into_iter().chain(named).collect();
@@ -58,7 +47,7 @@ impl Asked {
             // Its items are names of columns: the message states how a table gives its records.
             true => records(inputs, ("inputs", &used))?,
             false => {
-                let items = items.into_iter().map(record).collect::<PyResult<Vec<_>>>()?;
+                let items = items.into_iter().map(|item| as_record(item, text)).collect::<PyResult<Vec<_>>>()?;
                 records(PyList::new(inputs.py(), items)?.as_any(), ("inputs", &used))?
             }
         };
@@ -88,6 +77,16 @@ impl Asked {
         }
         if self.is_one { found.get_item(0) } else { Ok(found.into_any()) }
     }
+}
+
+/// A text as a record of its column; everything else has to be one.
+fn as_record<'py>(item: Bound<'py, PyAny>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    if item.cast::<PyString>().is_err() {
+        return Ok(item);
+    }
+    let dict = PyDict::new(item.py());
+    dict.set_item(text, &item)?;
+    Ok(dict.into_any())
 }
 
 impl Session {

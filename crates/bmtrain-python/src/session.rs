@@ -37,7 +37,7 @@ pub(crate) struct Session {
 
 enum Held {
     Model(Box<dyn TextModel>),
-    Trainer(StepTrainer),
+    Trainer(Box<StepTrainer>),
     /// While a trainer is made.
     Nothing,
 }
@@ -81,7 +81,7 @@ impl Session {
             Held::Trainer(trainer) => trainer.into_model(),
             Held::Nothing => return Err(Error::model("the model", "it is not there", "open it again")),
         };
-        self.held = Held::Trainer(training.of(model));
+        self.held = Held::Trainer(Box::new(training.of(model)));
         self.trainers += 1;
         Ok(self.trainers)
     }
