@@ -213,8 +213,6 @@ class Messages(unittest.TestCase):
             with self.assertRaises(bmtrain.Error) as raised:
                 classes.predict(inputs, **options)
             self.assertIn(message, str(raised.exception))
-        with self.assertRaisesRegex(bmtrain.ModelError, "it generates texts"):
-            bmtrain.Model(DECODER, threads=1).predict("good")
 
     def test_what_an_iterator_raises_is_raised(self):
         def broken():
