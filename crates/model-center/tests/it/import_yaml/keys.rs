@@ -63,6 +63,7 @@ fn sample(key: &str) -> Option<&'static str> {
         "finetuning_type" | "adapter" => "lora",
         "fsdp" => "[full_shard]",
         "fsdp_config" => "{ a: b }",
+        "special_tokens" => "{ pad_token: a }",
         "lr_scheduler_kwargs" => "{}",
         "datasets" | "test_datasets" | "pretraining_dataset" => "[{ path: b.jsonl }]",
         "base_model"
