@@ -97,13 +97,14 @@ def entities(model, tokenizer):
 
 def answers(model, tokenizer):
     """By the rule of the example for question answering: the largest sum of two logits in the passage of any window,
-    the end not before the start and at most 30 tokens in all; with the probabilities of the two tokens."""
+    the end not before the start and at most 30 tokens in all; with the probabilities of the two tokens, and whether the
+    first token, which stands for no answer, has a larger sum in every window."""
     found = []
     for question, passage in QUESTIONS:
         encoded = tokenizer(question, passage, truncation="only_second", max_length=32, stride=8,
                             return_overflowing_tokens=True, return_offsets_mapping=True, padding=True,
                             return_tensors="pt")
-        best = None
+        best, none = None, float("inf")
         for row in range(len(encoded["input_ids"])):
             one = {name: encoded[name][row:row + 1] for name in ("input_ids", "attention_mask", "token_type_ids")}
             with torch.no_grad():
@@ -111,6 +112,7 @@ def answers(model, tokenizer):
             positions = [at for at, kind in enumerate(encoded.sequence_ids(row)) if kind == 1]
             chosen = [0, *positions]
             starts, ends = (logits[0].double() for logits in (outputs.start_logits, outputs.end_logits))
+            none = min(none, (starts[0] + ends[0]).item())
             start_p, end_p = (logits[chosen].softmax(0) for logits in (starts, ends))
             for start in positions:
                 for end in positions:
@@ -119,9 +121,9 @@ def answers(model, tokenizer):
                         probability = (start_p[chosen.index(start)] * end_p[chosen.index(end)]).item()
                         offsets = encoded["offset_mapping"][row]
                         best = (score, probability, offsets[start][0].item(), offsets[end][1].item())
-        _, probability, start, end = best
+        score, probability, start, end = best
         found.append({"input": {"question": question, "context": passage}, "answer": passage[start:end], "start": start,
-                      "end": end, "score": probability})
+                      "end": end, "score": probability, "is_none_likelier": none > score})
     return found
 
 
@@ -135,7 +137,7 @@ def write_all(out):
                    classes),
         "words": (pieces, bert(pieces, BertForTokenClassification, 4, **named(TAGS)), entities),
         "words_bytes": (pairs, roberta(pairs, 5, **named(TAGS)), entities),
-        "answers": (pieces, bert(pieces, BertForQuestionAnswering, 6), answers),
+        "answers": (pieces, bert(pieces, BertForQuestionAnswering, 8), answers),
     }
     for name, (tokenizer, model, predict) in cases.items():
         directory = out / "predictions" / name

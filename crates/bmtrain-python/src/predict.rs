@@ -1,11 +1,13 @@
 //! `Model.predict`: what a fine-tuned model predicts of texts and records.
 
-use crate::error::{argument, type_name};
+use crate::error::{argument, raise, type_name};
 use crate::records::records;
 use crate::session::Session;
 use crate::values::to_python;
 use crate::worker::Worker;
-use model_center::predict::{InputRecords, PredictColumns, PredictOptions, PredictionKind, Predictor, RecordFields};
+use model_center::predict::{
+    InputRecords, PredictColumns, PredictInput, PredictOptions, PredictionKind, Predictor, PreparedInput, RecordFields,
+};
 use model_center::run::StopFlag;
 use model_center::tokenizer::Tokenizer;
 use model_center::{Error, Result};
@@ -62,18 +64,22 @@ impl Asked {
         (tokenizer, columns): (Arc<dyn Tokenizer>, PredictColumns),
         options: PredictOptions,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let predictor = worker.call(py, &StopFlag::default(), |session| session.predictor(tokenizer, options))?;
+        let predictor = Arc::new(predictor);
+        let (rows, reading) = (self.rows, &predictor);
+        let inputs = py.detach(move || read(reading, &columns, rows)).map_err(raise)?;
         let found = PyList::empty(py);
-        let settings = Arc::new((columns, options));
-        for rows in self.rows.chunks(CHUNK) {
-            let (rows, tokenizer, settings) = (rows.to_vec(), Arc::clone(&tokenizer), Arc::clone(&settings));
+        for chunk in inputs.chunks(CHUNK) {
             let first = found.len();
+            let prepared = py.detach(|| prepare(&predictor, chunk, first)).map_err(raise)?;
+            let running = Arc::clone(&predictor);
             let predictions = worker.call(py, &StopFlag::default(), move |session| {
-                session.predict((rows, first), tokenizer, &settings.0, settings.1.clone())
+                running.predict_prepared((session.model()?, &session.device), &prepared)
             })?;
             for prediction in predictions {
-                found.append(to_python(py, &Value::Object(prediction))?)?;
+                let fields = prediction.fields(predictor.kind().names());
+                found.append(to_python(py, &Value::Object(fields))?)?;
             }
-            py.check_signals()?;
         }
         if self.is_one { found.get_item(0) } else { Ok(found.into_any()) }
     }
@@ -89,31 +95,32 @@ fn as_record<'py>(item: Bound<'py, PyAny>, text: &str) -> PyResult<Bound<'py, Py
     Ok(dict.into_any())
 }
 
-impl Session {
-    /// The predictions of records, as fields of objects; `first` is the number of the first record.
-    fn predict(
-        &self,
-        (rows, first): (Vec<Map<String, Value>>, usize),
-        tokenizer: Arc<dyn Tokenizer>,
-        columns: &PredictColumns,
-        options: PredictOptions,
-    ) -> Result<Vec<Map<String, Value>>> {
-        let model = self.model()?;
-        let kind = PredictionKind::of(model.info(), &self.directory)?;
-        let predictor = Predictor::new((kind, model.info()), tokenizer, options)?;
-        let predictor = predictor.with_chat_template(self.tokenizer_directory()?)?;
-        let fields = RecordFields::new(predictor.kind(), columns)?;
-        let (mut records, mut inputs) = (InputRecords::given("inputs", rows), Vec::new());
-        let of_row = |number: usize, error: Error| match error {
+/// The inputs of records.
+fn read(predictor: &Predictor, columns: &PredictColumns, rows: Vec<Map<String, Value>>) -> Result<Vec<PredictInput>> {
+    let mut fields = RecordFields::new(predictor.kind(), columns)?;
+    let (mut records, mut inputs) = (InputRecords::given("inputs", rows), Vec::new());
+    while let Some(record) = records.next()? {
+        inputs.push(record.and_then(|record| fields.read(&record))?.0);
+    }
+    Ok(inputs)
+}
+
+/// Rows of tokens of inputs; `first` is the number of the first.
+fn prepare(predictor: &Predictor, inputs: &[PredictInput], first: usize) -> Result<Vec<PreparedInput>> {
+    let prepare = |(number, input)| {
+        predictor.prepare(input).map_err(|error| match error {
             Error::Data { reason, fix, .. } => Error::data(format!("inputs, row {}", first + number + 1), reason, fix),
             other => other,
-        };
-        while let Some(record) = records.next()? {
-            let read = record.and_then(|record| fields.read(&record));
-            inputs.push(read.map_err(|error| of_row(inputs.len(), error))?.0);
-        }
-        let names = predictor.kind().names();
-        let predictions = predictor.predict((model, &self.device), &inputs)?;
-        Ok(predictions.iter().map(|prediction| prediction.fields(names)).collect())
+        })
+    };
+    inputs.iter().enumerate().map(prepare).collect()
+}
+
+impl Session {
+    /// The predictor of the model.
+    fn predictor(&self, tokenizer: Arc<dyn Tokenizer>, options: PredictOptions) -> Result<Predictor> {
+        let info = self.info()?;
+        let kind = PredictionKind::of(info, &self.directory)?;
+        Predictor::new((kind, info), tokenizer, options)?.with_chat_template(self.tokenizer_directory()?)
     }
 }

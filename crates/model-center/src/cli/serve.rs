@@ -231,14 +231,16 @@ fn prepare(
         opened.initialized.is_empty()
             && matches!(head, Classification { .. } | TokenClassification { .. } | QuestionAnswering)
     };
-    // The directory's own head, if it is one that predicts.
-    if let Some(opened) = (!options.embeddings).then(|| check(None).ok()).flatten().filter(predicts) {
-        note(&opened)?;
-        return Ok((ServedModel { name, created, kind: predictor((directory, adapter), &opened)? }, None));
+    // With the directory's own head; where it has none, other heads are tried below.
+    let own = if options.embeddings { None } else { check(None).ok() };
+    if let Some(opened) = own.as_ref().filter(|opened| predicts(opened)) {
+        note(opened)?;
+        return Ok((ServedModel { name, created, kind: predictor((directory, adapter), opened)? }, None));
     }
-    let generates = match options.embeddings {
-        true => None,
-        false => match check(Some(TextHead::CausalLm)) {
+    let generates = match own {
+        _ if options.embeddings => None,
+        Some(opened) if opened.model.info().head == TextHead::CausalLm => Some(opened),
+        _ => match check(Some(TextHead::CausalLm)) {
             Ok(opened) => Some(opened),
             // An encoder has no head for the next token; a decoder's error is returned.
             Err(error @ (Error::Argument { .. } | Error::Recipe { .. })) => match check(Some(TextHead::None)) {

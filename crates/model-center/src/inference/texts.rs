@@ -5,10 +5,7 @@ use std::ops::Range;
 use super::{ForwardInputs, NamedTensor};
 use crate::Result;
 use crate::metrics::{SpanSearch, argmax, entities};
-use crate::tokenizer::Tokenizer;
-
-/// Letters that begin tokens after a space in vocabularies of byte pairs and pieces.
-const SPACES: [char; 2] = ['Ġ', '▁'];
+use crate::tokenizer::{Tokenizer, begins_after_space, continues_word};
 
 /// The most tokens of an answer.
 const LONGEST_ANSWER: usize = 30;
@@ -81,11 +78,11 @@ fn passage(ids: &[i64], tokenizer: &dyn Tokenizer) -> Range<usize> {
 /// The tokens of each word, special tokens left out.
 fn words(ids: &[i64], tokenizer: &dyn Tokenizer) -> Vec<Range<usize>> {
     let token = |id: &i64| u32::try_from(*id).ok().and_then(|id| tokenizer.token(id)).unwrap_or_default();
-    let marks_spaces = ids.iter().any(|id| token(id).starts_with(SPACES));
+    let marks_spaces = ids.iter().any(|id| begins_after_space(&token(id)));
     let mut words: Vec<Range<usize>> = Vec::new();
     for (at, id) in ids.iter().enumerate().filter(|(_, id)| !is_special(**id, tokenizer)) {
         let token = token(id);
-        let continues = token.starts_with("##") || (marks_spaces && !token.starts_with(SPACES));
+        let continues = continues_word(&token) || (marks_spaces && !begins_after_space(&token));
         match words.last_mut().filter(|word| continues && word.end == at) {
             Some(word) => word.end = at + 1,
             None => words.push(at..at + 1),

@@ -25,9 +25,9 @@ use std::path::Path;
 /// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build).
 pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let options = &*A::options(options);
-    let Configured { mut config, mut head, kind, notes } = configure::<A>(directory, options)?;
+    let (mut config, mut head, notes) = configure::<A>(directory, options)?;
     // An adapter is of the head that there is, asked for or the directory's own: a classifier is trained with it.
-    let with_head = options.adapter.is_some().then(|| OpenOptions { head: Some(kind), ..options.clone() });
+    let with_head = options.adapter.is_some().then(|| OpenOptions { head: Some(head.requested()), ..options.clone() });
     if !options.from_config {
         A::check_weights(&config, directory)?;
     }
@@ -117,19 +117,8 @@ fn own_head<A: Architecture>(
     }
 }
 
-/// What a directory and the options make of a model.
-struct Configured<A: Architecture> {
-    /// The directory's configuration as changed by the options.
-    config: A::Config,
-    head: Head,
-    /// The head as options name it.
-    kind: TextHead,
-    /// What was inferred.
-    notes: Vec<String>,
-}
-
-/// The configuration and the head of a directory that is opened with these options.
-fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<Configured<A>> {
+/// The directory's configuration as changed by the options, the head, and notes on what was inferred.
+fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<(A::Config, Head, Vec<String>)> {
     let (mut config, place) = match &options.config {
         Some(source) => (source.read::<A::Config>(options.family.as_deref())?, source.place().to_owned()),
         None => {
@@ -182,7 +171,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     if config.text().sharing.is_some() && options.stages.as_ref().is_some_and(|stages| stages.ranks.size() > 1) {
         return Err(on_stages());
     }
-    Ok(Configured { config, head, kind, notes })
+    Ok((config, head, notes))
 }
 
 /// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with

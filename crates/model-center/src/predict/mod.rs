@@ -10,7 +10,7 @@
 //! | `words.rs` | classes of words, and the entities that they make |
 //! | `passages.rs` | answers in the windows of a passage |
 //! | `prediction.rs` | [`Prediction`], as a JSON object and as cells of a table |
-//! | `records.rs` | inputs and labels of records, by columns |
+//! | `records.rs`, `labels.rs` | inputs and known labels of records, by columns |
 //! | `source.rs` | records of files |
 //! | `rating.rs` | metrics of predictions whose labels are known |
 //!
@@ -18,6 +18,7 @@
 //! runs the model on another: [`Predictor::prepare`], [`Predictor::outputs`], [`Predictor::finish`].
 
 mod kind;
+mod labels;
 mod pass;
 mod passages;
 mod prediction;
@@ -42,11 +43,11 @@ use bmtrain_core::Device;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokens of a window of a passage, unless [`PredictOptions::max_length`] states more: what the pipeline of
-/// transformers takes.
+/// Tokens of a window of a passage, unless [`PredictOptions::max_length`] states more: as in the pipeline that
+/// transformers had until version 4.
 const WINDOW: usize = 384;
 /// The most tokens of a pass, padding included, unless one row has more.
-const MOST_TOKENS: usize = 8192;
+pub(crate) const MOST_TOKENS: usize = 8192;
 
 /// What a model is asked about.
 #[derive(Debug, Clone, PartialEq)]
@@ -191,7 +192,19 @@ impl Predictor {
             self.prepare(input).map_err(|error| at(format!("input {number}"), error))
         };
         let prepared = inputs.iter().enumerate().map(of_input).collect::<Result<Vec<_>>>()?;
-        let outputs = self.outputs_of((model, device), &prepared)?;
+        self.predict_prepared((model, device), &prepared)
+    }
+
+    /// The same of inputs that are prepared.
+    ///
+    /// # Errors
+    /// As [`Predictor::outputs`].
+    pub fn predict_prepared(
+        &self,
+        (model, device): (&dyn TextModel, &Device),
+        prepared: &[PreparedInput],
+    ) -> Result<Vec<Prediction>> {
+        let outputs = self.outputs_of((model, device), prepared)?;
         prepared.iter().zip(&outputs).map(|(prepared, outputs)| self.finish(prepared, outputs)).collect()
     }
 

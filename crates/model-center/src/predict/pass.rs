@@ -35,7 +35,7 @@ impl Predictor {
         };
         match outputs.iter().flatten().any(|value| !value.is_finite()) {
             true => {
-                let fix = "use an earlier checkpoint, or open it with --dtype f32";
+                let fix = "use an earlier checkpoint, or open it in f32 with `dtype`";
                 Err(Error::model("the model", "its outputs are not finite numbers", fix))
             }
             false => Ok(outputs),

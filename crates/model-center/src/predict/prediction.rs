@@ -3,7 +3,7 @@
 use super::pass::{sigmoid, softmax};
 use super::prepare::{Form, PreparedInput};
 use super::{PredictionKind, Predictor};
-use crate::metrics::argmax;
+use crate::metrics::{argmax, logit};
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
@@ -89,9 +89,11 @@ impl Predictor {
                 Prediction { value, score: Some(probabilities[class]), probabilities }
             }
             (PredictionKind::Labels(names), Form::Whole) => {
-                let probabilities: Vec<f32> = first.iter().copied().map(sigmoid).collect();
-                let is_over = |(_, probability): &(&String, &f32)| **probability > self.options.threshold;
-                let labels = names.iter().zip(&probabilities).filter(is_over).map(|(name, _)| name.clone()).collect();
+                let probabilities = first.iter().copied().map(sigmoid).collect();
+                // As the metrics decide it, whatever the rounding of probabilities.
+                let least = logit(self.options.threshold);
+                let is_over = |(_, logit): &(&String, &f32)| **logit > least;
+                let labels = names.iter().zip(first).filter(is_over).map(|(name, _)| name.clone()).collect();
                 Prediction { value: PredictedValue::Labels(labels), score: None, probabilities }
             }
             (PredictionKind::Numbers(_), Form::Whole) => plain(PredictedValue::Numbers(first.to_vec())),

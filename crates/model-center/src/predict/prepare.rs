@@ -88,7 +88,7 @@ impl Predictor {
             }
         };
         match prepared.rows.iter().all(|row| row.input_ids.is_empty()) {
-            true => Err(Error::data("", "the input has no token", "give more text, or leave it out")),
+            true => Err(no_token()),
             false => Ok(prepared),
         }
     }
@@ -103,4 +103,8 @@ impl Predictor {
         let token_type_ids = vec![0; ids.len()];
         Ok(PreparedInput::new(vec![Encoding { input_ids: ids, token_type_ids, removed }], Form::Whole))
     }
+}
+
+pub(super) fn no_token() -> Error {
+    Error::data("", "the input has no token", "give more text, or leave it out")
 }

@@ -8,17 +8,14 @@
 
 use super::pass::softmax;
 use super::prediction::{EntityMention, PredictedValue, Prediction};
-use super::prepare::{Form, PreparedInput};
+use super::prepare::{Form, PreparedInput, no_token};
 use super::{PredictionKind, Predictor};
 use crate::data::{WordTokenizer, windows};
 use crate::metrics::{argmax, entities};
-use crate::tokenizer::{TokenSpan, Tokenizer};
+use crate::tokenizer::{TokenSpan, Tokenizer, begins_after_space, continues_word};
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Letters with which tokens begin after a space, in vocabularies that write spaces so.
-const SPACES: [char; 2] = ['Ġ', '▁'];
 
 /// Whether tokens of a vocabulary have the space before a word in them.
 ///
@@ -26,11 +23,8 @@ const SPACES: [char; 2] = ['Ġ', '▁'];
 /// What the tokenizer refuses.
 pub(super) fn marks_spaces(tokenizer: &dyn Tokenizer) -> Result<bool> {
     let ids = tokenizer.tokenize(&["a a"])?.concat();
-    Ok(ids.into_iter().filter_map(|id| tokenizer.token(id)).any(|token| token.starts_with(SPACES)))
+    Ok(ids.into_iter().filter_map(|id| tokenizer.token(id)).any(|token| begins_after_space(&token)))
 }
-/// What continues a word in vocabularies of BERT.
-const CONTINUES: &str = "##";
-
 /// The windows of a sentence, and its words.
 #[derive(Debug, Clone)]
 pub(super) struct WordRows {
@@ -72,6 +66,9 @@ impl Predictor {
     }
 
     fn windows_of(&self, ids: Vec<u32>, words: Vec<Word>, text: Option<Arc<str>>) -> Result<PreparedInput> {
+        if ids.is_empty() {
+            return Err(no_token());
+        }
         let template = self.tokenizer.template(false);
         let room = self.max_length.saturating_sub(template.special_tokens());
         let windows: Vec<Range<usize>> = windows(ids.len(), room, self.options.stride).collect();
@@ -96,7 +93,7 @@ impl Predictor {
             let follows_space = text[..place.start].chars().next_back().is_none_or(char::is_whitespace);
             let continues = match self.marks_spaces {
                 true => !follows_space && Some(token.id) != unknown,
-                false => spelled.starts_with(CONTINUES),
+                false => continues_word(spelled),
             };
             match words.last_mut().filter(|_| continues) {
                 Some(word) => word.place.end = place.end,

@@ -6,6 +6,7 @@ use super::queue::Ticket;
 use super::{Grace, Shared, is_of_requests, next_jobs};
 use crate::Result;
 use crate::model::TextModel;
+use crate::predict::MOST_TOKENS;
 use crate::run::StopFlag;
 use crate::tokenizer::Encoding;
 use bmtrain_core::Device;
@@ -15,9 +16,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
-
-/// The most tokens of a pass, padding included, unless one row has more.
-const MOST_TOKENS: usize = 8192;
 
 /// A job with the outputs so far.
 struct ActiveJob {

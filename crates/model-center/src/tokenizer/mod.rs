@@ -143,6 +143,16 @@ pub struct ControlToken {
     pub takes_space_after: bool,
 }
 
+/// Whether a token has the space before a word in it, in vocabularies of byte pairs and pieces.
+pub(crate) fn begins_after_space(token: &str) -> bool {
+    token.starts_with(['Ġ', '▁'])
+}
+
+/// Whether a token continues a word, in vocabularies of BERT.
+pub(crate) fn continues_word(token: &str) -> bool {
+    token.starts_with("##")
+}
+
 /// Text to ids and back; shared by all ranks of a process.
 pub trait Tokenizer: Debug + Send + Sync {
     /// Token ids of each text alone: no special tokens, no truncation.

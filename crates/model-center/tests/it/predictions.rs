@@ -7,7 +7,7 @@ use model_center::predict::{
     InputRecords, PredictColumns, PredictInput, PredictOptions, PredictedValue, Prediction, PredictionKind, Predictor,
     RecordFields,
 };
-use model_center::tokenizer::AutoTokenizer;
+use model_center::tokenizer::{AutoTokenizer, KeepSide};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -138,6 +138,41 @@ fn answers_are_the_best_spans_of_all_windows() {
         assert_eq!([answer.place.start, answer.place.end], place, "{case}");
         assert_close(f64::from(prediction.score.unwrap()), case["score"].as_f64().unwrap(), &case.to_string());
     }
+    let options = PredictOptions { max_length: Some(32), stride: 8, may_be_none: true, ..PredictOptions::default() };
+    let opened = open("answers", options);
+    let are_none: Vec<bool> =
+        opened.predict(&inputs).iter().map(|prediction| prediction.value == PredictedValue::Answer(None)).collect();
+    let likelier: Vec<bool> = cases.iter().map(|case| case["is_none_likelier"].as_bool().unwrap()).collect();
+    assert_eq!(are_none, likelier);
+}
+
+#[test]
+fn conversations_are_rated_by_the_chat_template_and_long_inputs_lose_the_end_that_is_not_kept() {
+    let words = "the film was good and the plot fine";
+    let read = |row: Value| open("number", PredictOptions::default()).read(row.as_object().unwrap()).unwrap();
+    let messages = read(json!({"messages": [{"role": "user", "content": "the film was good"},
+        {"role": "assistant", "content": "and the plot fine"}]}));
+    let opened = open("number", PredictOptions::default());
+    assert!(opened.predictor.prepare(&messages).unwrap_err().to_string().contains("no chat template"));
+    let directory = tempfile::tempdir().unwrap();
+    let template = "{% for message in messages %}{{ message.content }} {% endfor %}";
+    std::fs::write(directory.path().join("chat_template.jinja"), template).unwrap();
+    let rating = opened.predictor.with_chat_template(directory.path()).unwrap();
+    let tokenizer = AutoTokenizer::open(golden("number")).unwrap();
+    let ids = tokenizer.tokenize(&[words]).unwrap().concat();
+    // What the template writes, and nothing else.
+    assert_eq!(rating.prepare(&messages).unwrap().rows()[0].input_ids, ids);
+
+    let text = PredictInput::Text { text: words.to_owned(), pair: None };
+    let cut = |keep| {
+        let opened = open("number", PredictOptions { max_length: Some(6), keep, ..PredictOptions::default() });
+        let prepared = opened.predictor.prepare(&text).unwrap();
+        assert_eq!(prepared.removed(), ids.len() - 4, "two tokens are special");
+        let ids = &prepared.rows()[0].input_ids;
+        ids[1..ids.len() - 1].to_vec()
+    };
+    assert_eq!(cut(KeepSide::Start), ids[..4]);
+    assert_eq!(cut(KeepSide::End), ids[ids.len() - 4..]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::adapter::{Adapter, tokenizer_directory};
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Stored};
 use crate::cli::{device, program, terminal};
-use crate::data::Format;
+use crate::data::{Format, Record};
 use crate::file::{AtomicFile, write_atomic};
 use crate::metrics::Metric;
 use crate::model::{OpenOptions, Registry, TextHead, TextModel};
@@ -82,7 +82,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let device = device::open(options.device, (0, 1), threads, !options.results.quiet)?;
     let device = Device::new(device.backend);
     let opened = registry.open(&directory, &open(&device))?;
-    let pass = Pass { options, predictor: &predictor, fields, model: (&*opened.model, &device) };
+    let mut pass = Pass { options, predictor: &predictor, fields, model: (&*opened.model, &device) };
     let totals = pass.run(records, writer, rating)?;
     report(&totals, &options.results)?;
     Ok(ExitStatus::Done)
@@ -140,7 +140,7 @@ struct Pass<'p> {
 
 impl Pass<'_> {
     fn run(
-        &self,
+        &mut self,
         mut records: InputRecords,
         mut writer: ResultWriter<'_>,
         mut rating: Option<Rating>,
@@ -149,25 +149,19 @@ impl Pass<'_> {
         let is_silent = self.options.results.quiet || self.options.results.out.is_none();
         let mode = ProgressMode::choose(is_silent, std::io::stderr().is_terminal(), no_color);
         let mut progress = Progress::new(mode, None);
-        let (mut totals, mut waiting) = (Totals::default(), Vec::new());
-        loop {
-            let is_last = match self.next(&mut records, &mut totals)? {
-                Some(record) => {
-                    waiting.extend(record);
-                    false
-                }
-                None => true,
-            };
-            if waiting.len() >= CHUNK || (is_last && !waiting.is_empty()) {
-                let is_read = self.chunk(std::mem::take(&mut waiting), (&mut writer, &mut rating), &mut totals)?;
+        let (mut totals, mut waiting, mut is_read) = (Totals::default(), Vec::new(), true);
+        while is_read && let Some(record) = records.next()? {
+            match record.and_then(|record| self.read(&record)) {
+                Ok(record) => waiting.push(record),
+                Err(flaw) => self.skip(flaw, &mut totals)?,
+            }
+            if waiting.len() == CHUNK {
+                is_read = self.chunk(std::mem::take(&mut waiting), (&mut writer, &mut rating), &mut totals)?;
                 progress.advance(totals.records, &format!("{} records", totals.records), true);
-                if !is_read {
-                    break;
-                }
             }
-            if is_last {
-                break;
-            }
+        }
+        if is_read && !waiting.is_empty() {
+            self.chunk(waiting, (&mut writer, &mut rating), &mut totals)?;
         }
         progress.finish();
         if totals.records == 0 {
@@ -183,19 +177,11 @@ impl Pass<'_> {
         Ok(totals)
     }
 
-    /// The next record: the outer `None` at the end, the inner one of a record that is left out.
-    fn next(&self, records: &mut InputRecords, totals: &mut Totals) -> Result<Option<Option<Waiting>>> {
-        let Some(record) = records.next()? else { return Ok(None) };
-        let read = record.and_then(|record| {
-            let (input, label) = self.fields.read(&record)?;
-            let only = self.options.results.only_predictions;
-            let object = if only { Map::new() } else { record.object() };
-            Ok(Waiting { place: record.place(), record: object, input, label })
-        });
-        match read {
-            Ok(waiting) => Ok(Some(Some(waiting))),
-            Err(flaw) => self.skip(flaw, totals).map(|()| Some(None)),
-        }
+    /// What a record asks, with its fields where results have them.
+    fn read(&mut self, record: &Record<'_>) -> Result<Waiting> {
+        let (input, label) = self.fields.read(record)?;
+        let object = if self.options.results.only_predictions { Map::new() } else { record.object() };
+        Ok(Waiting { place: record.place(), record: object, input, label })
     }
 
     /// Leave a record out, if that is asked for.

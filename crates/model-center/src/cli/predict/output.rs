@@ -141,8 +141,7 @@ impl<'k> ResultWriter<'k> {
         match &self.file {
             None => terminal::print_bytes(&bytes),
             Some(file) => {
-                let fix = "check that the disk has room left and that you may write there";
-                file.file().write_all(&bytes).map_err(|error| Error::file("write", file.target(), error, fix))?;
+                file.file().write_all(&bytes).map_err(|error| file.refused(error))?;
                 Ok(true)
             }
         }

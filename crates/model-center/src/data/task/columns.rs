@@ -3,6 +3,7 @@
 //! Defines [`ColumnTask`] (which columns hold text and label) and [`LabelSpec`] (what the labels are). Validation
 //! files are read with the label names found in training, see [`LabelSpec::of`].
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -145,14 +146,18 @@ impl ColumnTask {
 
 /// Turns label values into labels and remembers the names met.
 pub(crate) struct LabelReader<'a> {
-    spec: &'a LabelSpec,
+    spec: Cow<'a, LabelSpec>,
     names: Vec<String>,
     index: HashMap<String, usize>,
 }
 
 impl<'a> LabelReader<'a> {
     pub(crate) fn new(spec: &'a LabelSpec) -> Result<Self> {
-        let names = match spec {
+        LabelReader::of(Cow::Borrowed(spec))
+    }
+
+    pub(crate) fn of(spec: Cow<'a, LabelSpec>) -> Result<Self> {
+        let names = match &*spec {
             LabelSpec::Names(names) | LabelSpec::Found(names) => names.clone(),
             LabelSpec::Count(count) if *count <= MAX_CLASSES => (0..*count).map(|class| class.to_string()).collect(),
             LabelSpec::Count(count) => {
@@ -162,7 +167,7 @@ impl<'a> LabelReader<'a> {
             LabelSpec::Discover | LabelSpec::Value => Vec::new(),
         };
         let index: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
-        let listed = !matches!(spec, LabelSpec::Discover | LabelSpec::Value);
+        let listed = !matches!(*spec, LabelSpec::Discover | LabelSpec::Value);
         if index.len() != names.len() || (names.len() < 2 && listed) {
             let reason = format!("{} labels, {} of them distinct", names.len(), index.len());
             return Err(Error::argument("data.labels", reason, "list every label once, at least two of them"));
@@ -191,7 +196,7 @@ impl<'a> LabelReader<'a> {
         if spelled.is_empty() {
             return Err(error("a label is empty".to_owned(), SKIPPABLE.to_owned()));
         }
-        match self.spec {
+        match &*self.spec {
             LabelSpec::Discover if self.names.len() < MAX_CLASSES => {
                 let class = self.names.len();
                 self.names.push(spelled.to_owned());

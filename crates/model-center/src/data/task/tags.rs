@@ -113,7 +113,7 @@ impl TagTask {
 /// A sentence of a file of CoNLL.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenSentence {
-    /// The line of its first word.
+    /// The line where it begins.
     pub(crate) line: u64,
     pub(crate) words: Vec<String>,
     /// Of each word its line and the tag there, if it has one.

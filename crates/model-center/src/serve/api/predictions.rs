@@ -45,7 +45,8 @@ pub(in crate::serve) fn predict(shared: &Shared, body: &[u8], reply: &mut Reply<
         return Err(ApiError::field("inputs", format!("{} inputs, not 1 to {MOST_INPUTS}", inputs.len())).into());
     }
     let columns = PredictColumns { without_labels: true, ..PredictColumns::default() };
-    let reader = RecordFields::new(predictor.kind(), &columns).map_err(|error| ApiError::of_input(&error, "inputs"))?;
+    let mut reader =
+        RecordFields::new(predictor.kind(), &columns).map_err(|error| ApiError::of_input(&error, "inputs"))?;
     let input = |(number, value): (usize, Value)| {
         let name = format!("inputs[{number}]");
         let record: Map<String, Value> = match value {
