@@ -73,6 +73,8 @@ pub mod runs;
 pub mod serve;
 pub mod simulate;
 pub mod starter;
+pub mod stop_flag;
+pub(crate) mod suggest;
 pub mod tokenizer;
 pub mod train;
 

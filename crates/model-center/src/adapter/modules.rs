@@ -2,7 +2,7 @@
 
 use super::config::ALL_LINEAR;
 use crate::formats::{NameTable, TensorPart};
-use crate::recipe::suggest::closest;
+use crate::suggest::closest;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::nn::{LinearLayer, TensorSplit};

@@ -7,10 +7,10 @@ use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::settings::SettingOptions;
 use crate::cli::terminal;
+use crate::error::ExitStatus;
 use crate::file::shell_word;
 use crate::model::Registry;
 use crate::recipe::{Resolved, as_error, preflight, recipe_schema, settings_page};
-use crate::run::ExitStatus;
 use crate::train::{
     CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, environment_mistakes, finetune_on, on_ranks,
     refuse_all,

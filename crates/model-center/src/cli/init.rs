@@ -3,10 +3,10 @@
 use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::terminal;
+use crate::error::ExitStatus;
 use crate::file::{AtomicFile, commit_together, printable, shell_word};
 use crate::model::Registry;
 use crate::recipe::{Draft, Recipe, as_error};
-use crate::run::ExitStatus;
 use crate::starter::{COLUMNS, PRESETS, Starter, StarterOptions, starter};
 use crate::{Error, Result};
 use clap::Parser;

@@ -5,7 +5,10 @@
 
 use crate::Error;
 use crate::cli::terminal;
-use crate::run::{ExitStatus, render_error, survive_file_size_limit};
+use crate::{
+    error::{ExitStatus, render_error},
+    run::survive_file_size_limit,
+};
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::heap::{EndingHeap, reserve_stack, share_arena};
 use bmtrain_core::limits::{Limit, Resource, limits, sentence};

@@ -4,8 +4,8 @@
 //! print shell completions and a manual page of themselves.
 
 use crate::cli::{limits, terminal};
+use crate::error::{ExitStatus, render_error};
 use crate::model::Registry;
-use crate::run::{ExitStatus, render_error};
 use crate::{Error, Result};
 use clap::{Command, Parser, ValueEnum};
 use clap_complete::Shell;

@@ -2,8 +2,8 @@
 
 use super::trace::{self, TraceFile, TraceLayer};
 use crate::Result;
+use crate::error::{ExitStatus, render_error};
 pub use crate::run::console::{note, print, print_bytes};
-use crate::run::{ExitStatus, render_error};
 use bmtrain_core::panics::silence_caught;
 use std::path::Path;
 use std::process::ExitCode;

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::labels;
+use super::model_center::Class;
 use super::ranges::refuse_foreign;
 use super::rows::{self, Row, Slot};
 use super::{HfHeader, TextConfig, activations, model_center};
@@ -26,6 +27,8 @@ pub struct Dialect {
     pub title: &'static str,
     /// The family's name in `model_type`.
     pub model_type: &'static str,
+    /// Its class in ModelCenter; `None` for a family that is not written in ModelCenter's layout.
+    pub class: Option<Class>,
     /// D.
     pub dim_model: Names,
     /// Blocks.
@@ -111,6 +114,7 @@ impl Dialect {
     pub const MODEL_CENTER: Dialect = Dialect {
         title: "",
         model_type: "",
+        class: None,
         dim_model: &[],
         num_layers: &[],
         num_heads: &[],

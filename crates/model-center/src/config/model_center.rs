@@ -1,29 +1,31 @@
-//! ModelCenter's own `config.json`: which fields its classes of configurations take, and which family a file without
-//! `model_type` is of.
+//! ModelCenter's own `config.json`: which fields its classes of configurations take.
 //!
 //! A class there takes the fields of its constructor and no others: a file with one more does not open.
-//! [`class_fields`] writes those, [`candidates`] tells families apart by them. Source: the constructors in
-//! `model_center/model/config`, version 1.0.3. Called by the families' [`Config`] and by [`crate::model::registry`].
+//! [`class_fields`] writes those; by [`Class`] the registry of families tells which family a file without `model_type`
+//! is of. Source: the constructors in
+//! `model_center/model/config`, version 1.0.3. A family's [`Dialect`](super::Dialect) has its
+//! class.
 
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value, json};
 
 use super::{Config, Fields, HfHeader};
-use crate::model::registry::FAMILIES;
 use crate::{Error, Result};
 
 /// One class of configurations.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Class {
+pub struct Class {
     /// Our name of the family.
     pub family: &'static str,
     /// Where it comes in a list of families that a file can be of: those alike are together.
     pub order: u8,
     /// The family's name for people.
     pub title: &'static str,
-    /// What every model of the family has, and a file may repeat.
+    /// Kind of position bias, which a file may repeat: `none`, `relative` or `rotary`.
     pub pos_bias_type: &'static str,
+    /// Whether norms have a bias and subtract the mean (LayerNorm); without, RMSNorm.
     pub norm_bias: bool,
+    /// Whether blocks are post-norm.
     pub post_layer_norm: bool,
     /// What stands for minus infinity.
     pub att_mask_value: &'static str,
@@ -76,46 +78,6 @@ const HEADS: &[&str] = &["proj_init_mean", "proj_init_std", "proj_bias"];
 pub(crate) const RELATIVE: [&str; 4] =
     ["position_bias_num_buckets", "position_bias_max_distance", "pos_init_mean", "pos_init_std"];
 
-/// Classes of text models whose families are not supported.
-const OTHERS: &[Class] = &[
-    Class {
-        family: "longformer",
-        order: 2,
-        title: "Longformer",
-        own: &["type_size", "num_layers", "position_size", "pad_token_id"],
-        read: &["position_bias_max_distance", "sep_tok_id", "attention_window"],
-        ..Class::POST_NORM
-    },
-    Class {
-        family: "glm",
-        order: 7,
-        title: "GLM",
-        att_mask_value: "-inf",
-        read: &["sop_tok_id", "eop_tok_id", "mask_tok_id"],
-        ..Class::PRE_NORM
-    },
-    Class {
-        family: "cpm3",
-        order: 11,
-        title: "CPM-3",
-        read: &[
-            "prompt_types",
-            "prompt_length",
-            "segment_types",
-            "max_exact_rate",
-            "max_distance_rate",
-            "absolute_inner_segment",
-        ],
-        ..Class::DISTANCES
-    },
-];
-
-/// All classes, each once: families may share one.
-fn classes() -> impl Iterator<Item = &'static Class> {
-    let known = FAMILIES.iter().filter_map(|f| f.class.as_ref().filter(|class| class.family == f.entry.model_type));
-    known.chain(OTHERS)
-}
-
 /// Names of ours that have none there: each equals `dropout_p`.
 const RATES: [&str; 3] = ["embedding_dropout_p", "attention_dropout_p", "classifier_dropout_p"];
 
@@ -124,7 +86,7 @@ const FUNCTIONS: [&str; 7] = ["relu", "gelu", "gelu_new", "gated_relu", "gated_g
 
 impl Class {
     /// What most encoders have: post-norm blocks, learned positions.
-    pub(crate) const POST_NORM: Class = Class {
+    pub const POST_NORM: Class = Class {
         family: "",
         order: 0,
         title: "",
@@ -139,7 +101,7 @@ impl Class {
     };
 
     /// What most decoders have: pre-norm blocks, learned positions.
-    pub(crate) const PRE_NORM: Class = Class {
+    pub const PRE_NORM: Class = Class {
         post_layer_norm: false,
         biases: (true, true, Some(false)),
         own: &["num_layers", "position_size"],
@@ -147,7 +109,7 @@ impl Class {
     };
 
     /// What models with biases for ranges of distances have.
-    pub(crate) const DISTANCES: Class = Class {
+    pub const DISTANCES: Class = Class {
         pos_bias_type: "relative",
         norm_bias: false,
         att_mask_value: "-inf",
@@ -182,7 +144,7 @@ impl Class {
     }
 
     /// Whether a model of the family can have the values of the file.
-    fn fits(&self, fields: &Fields) -> bool {
+    pub(crate) fn fits(&self, fields: &Fields) -> bool {
         let is = |name: &str, want: Value| fields.peek(name).is_none_or(|value| *value == want);
         is("pos_bias_type", json!(self.pos_bias_type))
             && is("norm_bias", json!(self.norm_bias))
@@ -191,28 +153,11 @@ impl Class {
     }
 }
 
-fn class(family: &str) -> Option<&'static Class> {
-    let known = FAMILIES.iter().find(|known| known.entry.model_type == family);
-    known.and_then(|known| known.class.as_ref()).or_else(|| OTHERS.iter().find(|class| class.family == family))
-}
-
 /// Whether the fields are ModelCenter's: sizes under its names, none under other ones, and no class of `transformers`.
 pub fn is_model_center(fields: &Fields) -> bool {
     let own = ["dim_model", "dim_head", "dim_ff", "num_encoder_layers"];
     let others = ["hidden_size", "d_model", "n_embd", "architectures"];
     own.iter().any(|name| fields.has(name)) && !others.iter().any(|name| fields.has(name))
-}
-
-/// The families whose class takes all these fields and can have their values. ModelCenter's files do not name theirs.
-pub fn candidates(fields: &Fields) -> Vec<&'static str> {
-    let mut fitting: Vec<_> = classes().filter(|class| class.fits(fields)).collect();
-    fitting.sort_by_key(|class| class.order);
-    fitting.into_iter().map(|class| class.family).collect()
-}
-
-/// Whether a file can be one of this family.
-pub fn can_be(fields: &Fields, family: &str) -> bool {
-    class(family).is_some_and(|class| class.fits(fields))
 }
 
 /// What is written, and what has no place there.
@@ -234,7 +179,9 @@ pub struct ClassFields {
 /// head for classes of a class that has none.
 pub fn class_fields<C: Config + Default>(config: &C, header: &HfHeader) -> Result<ClassFields> {
     let (family, dict, silent) = (C::MODEL_TYPE, config.to_dict(), C::default().to_dict());
-    let Some(class) = class(family) else { return Err(no_model_center(family)) };
+    // A dialect made of another family's has that family's class.
+    let class = C::DIALECT.class.filter(|class| class.family == family);
+    let Some(class) = class else { return Err(no_model_center(family)) };
     let refuse = |reason: String, fix: &str| {
         Err(Error::model(format!("{} in ModelCenter's layout", class.title), reason, fix.to_owned()))
     };

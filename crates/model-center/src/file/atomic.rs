@@ -177,7 +177,7 @@ pub(crate) fn sync_tree(directory: &Path, depth: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::layout_error;
+    use crate::error::layout_error;
 
     #[test]
     fn an_uncommitted_file_leaves_nothing_behind_and_a_committed_one_replaces() {

@@ -5,14 +5,17 @@
 //! of both until then. Used by all readers and writers of files in this crate.
 
 mod atomic;
+pub(crate) mod crc32c;
 mod preparation;
 mod staged;
+mod tfrecord;
 
 pub use atomic::{AtomicFile, commit_together, write_atomic};
 pub(crate) use atomic::{OpenDirectory, sync_directory};
 pub(crate) use preparation::{prepared_name, temporary_name};
 pub use staged::StagedDirectory;
 pub(crate) use staged::remove;
+pub(crate) use tfrecord::{put_bytes, put_varint, write_framed};
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};

@@ -5,7 +5,7 @@
 use super::flags::Role;
 use super::sheet::{NoteKind, Sheet};
 use crate::file::printable;
-use crate::recipe::suggest::closest;
+use crate::suggest::closest;
 use crate::{Error, Result};
 
 /// Why an unknown setting that `--leave` names has no line.

@@ -6,7 +6,7 @@ use super::account::{Account, LEFT_UNKNOWN, Setting, is_left};
 use super::numbers;
 use super::sheet::{NoteKind, Sheet};
 use crate::file::printable;
-use crate::recipe::suggest::closest;
+use crate::suggest::closest;
 use crate::{Error, Result};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -75,6 +75,13 @@ const FIXED: FixedFields = &[
 
 impl RowConfig for BertConfig {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class {
+            family: "bert",
+            order: 0,
+            title: "BERT",
+            own: &["type_size", "num_layers", "position_size"],
+            ..Class::POST_NORM
+        }),
         title: "BERT",
         model_type: "bert",
         hugging_face: |defaults| TextConfig {
@@ -229,13 +236,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "BERT with classification, answer-span, masked-token and next-sentence heads",
         open: load::open::<Encoder<BertConfig>>,
     },
-    class: Some(Class {
-        family: "bert",
-        order: 0,
-        title: "BERT",
-        own: &["type_size", "num_layers", "position_size"],
-        ..Class::POST_NORM
-    }),
+    class: BertConfig::DIALECT.class,
     class_prefix: "Bert",
     signatures: &[Signature { prefix: "bert.", has: &[names::TENSORS], lacks: &["roberta.", names::OUTPUT_NORM] }],
 };

@@ -43,6 +43,7 @@ model_config! {
 
 impl RowConfig for Cpm1Config {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class { family: "cpm1", order: 9, title: "CPM-1", ..Class::DISTANCES }),
         title: "CPM-1",
         model_type: "cpm1",
         fixed: &[
@@ -153,7 +154,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "CPM-1 with heads for the next token and for classification",
         open: load::open::<Decoder<Cpm1Config>>,
     },
-    class: Some(Class { family: "cpm1", order: 9, title: "CPM-1", ..Class::DISTANCES }),
+    class: Cpm1Config::DIALECT.class,
     class_prefix: "",
     signatures: &[],
 };

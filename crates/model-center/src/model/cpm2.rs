@@ -38,7 +38,18 @@ model_config! {
 }
 
 impl RowConfig for Cpm2Config {
-    const DIALECT: Dialect = Dialect { title: "CPM-2", model_type: "cpm2", ..Cpm1Config::DIALECT };
+    const DIALECT: Dialect = Dialect {
+        class: Some(Class {
+            family: "cpm2",
+            order: 10,
+            title: "CPM-2",
+            own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
+            ..Class::DISTANCES
+        }),
+        title: "CPM-2",
+        model_type: "cpm2",
+        ..Cpm1Config::DIALECT
+    };
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_layers = fields.peek("num_layers").is_some();
@@ -132,13 +143,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "CPM-2 with the head for the decoder's next token",
         open: load::open::<EncoderDecoder<Cpm2Config>>,
     },
-    class: Some(Class {
-        family: "cpm2",
-        order: 10,
-        title: "CPM-2",
-        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
-        ..Class::DISTANCES
-    }),
+    class: Cpm2Config::DIALECT.class,
     class_prefix: "",
     signatures: &[],
 };

@@ -49,6 +49,7 @@ impl Gpt2Config {
 
 impl RowConfig for Gpt2Config {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class { family: "gpt2", order: 3, title: "GPT-2", ..Class::PRE_NORM }),
         title: "GPT-2",
         model_type: "gpt2",
         dim_model: &["n_embd", "hidden_size"],
@@ -163,7 +164,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "GPT-2 with heads for the next token and for classification",
         open: load::open::<Decoder<Gpt2Config>>,
     },
-    class: Some(Class { family: "gpt2", order: 3, title: "GPT-2", ..Class::PRE_NORM }),
+    class: Gpt2Config::DIALECT.class,
     class_prefix: "GPT2",
     signatures: &[Signature {
         prefix: "transformer.",

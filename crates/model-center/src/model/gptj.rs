@@ -41,6 +41,16 @@ const ROTARY_DIM: usize = 64;
 
 impl RowConfig for GptjConfig {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class {
+            family: "gptj",
+            order: 4,
+            title: "GPT-J",
+            pos_bias_type: "rotary",
+            att_mask_value: "-inf",
+            biases: (false, true, Some(true)),
+            own: &["num_layers", "pos_rotary_dim"],
+            ..Class::PRE_NORM
+        }),
         title: "GPT-J",
         model_type: "gptj",
         hugging_face: |defaults| TextConfig {
@@ -184,16 +194,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "GPT-J with heads for the next token and for classification",
         open: load::open::<Decoder<GptjConfig>>,
     },
-    class: Some(Class {
-        family: "gptj",
-        order: 4,
-        title: "GPT-J",
-        pos_bias_type: "rotary",
-        att_mask_value: "-inf",
-        biases: (false, true, Some(true)),
-        own: &["num_layers", "pos_rotary_dim"],
-        ..Class::PRE_NORM
-    }),
+    class: GptjConfig::DIALECT.class,
     class_prefix: "GPTJ",
     signatures: &[Signature {
         prefix: "transformer.",

@@ -45,6 +45,17 @@ pub(crate) const FIXED: FixedFields = &[
 
 impl RowConfig for LlamaConfig {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class {
+            family: "llama",
+            order: 5,
+            title: "Llama",
+            pos_bias_type: "rotary",
+            norm_bias: false,
+            att_mask_value: "-inf",
+            biases: (false, false, Some(false)),
+            own: &["num_layers", "num_heads_kv"],
+            ..Class::PRE_NORM
+        }),
         title: "Llama",
         model_type: "llama",
         dim_head: &["head_dim"],
@@ -177,17 +188,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "Llama 1, 2 and 3 with heads for the next token and for classification",
         open: load::open::<Decoder<LlamaConfig>>,
     },
-    class: Some(Class {
-        family: "llama",
-        order: 5,
-        title: "Llama",
-        pos_bias_type: "rotary",
-        norm_bias: false,
-        att_mask_value: "-inf",
-        biases: (false, false, Some(false)),
-        own: &["num_layers", "num_heads_kv"],
-        ..Class::PRE_NORM
-    }),
+    class: LlamaConfig::DIALECT.class,
     class_prefix: "Llama",
     signatures: &[
         Signature {

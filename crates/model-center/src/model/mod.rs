@@ -12,6 +12,7 @@ pub mod bert;
 mod block;
 pub mod bloom;
 mod build;
+mod class_families;
 pub mod cpm1;
 pub mod cpm2;
 pub mod cpm_t5;

@@ -47,6 +47,16 @@ impl OptConfig {
 
 impl RowConfig for OptConfig {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class {
+            family: "opt",
+            order: 6,
+            title: "OPT",
+            att_mask_value: "-65504",
+            biases: (true, true, None),
+            own: &["num_layers", "position_size", "pad_token_id"],
+            read: &["prefix"],
+            ..Class::PRE_NORM
+        }),
         title: "OPT",
         model_type: "opt",
         dim_model: &["hidden_size"],
@@ -166,16 +176,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "OPT with heads for the next token and for classification",
         open: load::open::<Decoder<OptConfig>>,
     },
-    class: Some(Class {
-        family: "opt",
-        order: 6,
-        title: "OPT",
-        att_mask_value: "-65504",
-        biases: (true, true, None),
-        own: &["num_layers", "position_size", "pad_token_id"],
-        read: &["prefix"],
-        ..Class::PRE_NORM
-    }),
+    class: OptConfig::DIALECT.class,
     class_prefix: "OPT",
     signatures: &[Signature {
         prefix: "model.",

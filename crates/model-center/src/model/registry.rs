@@ -1,5 +1,6 @@
 //! Opens a directory as a model of one of its families: this crate's, and those that other crates add.
 
+use super::class_families;
 use super::family_names;
 pub(crate) use super::family_names::Signature;
 pub use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
@@ -229,10 +230,10 @@ impl<'a> Registry<'a> {
             return Ok((family, Some(note)));
         }
         let named = directory.file_name().and_then(|name| name.to_str()).and_then(family_of);
-        if let Some(family) = named.filter(|family| model_center::can_be(fields, family)) {
+        if let Some(family) = named.filter(|family| class_families::can_be(fields, family)) {
             return Ok((family, None));
         }
-        let fitting = model_center::candidates(fields);
+        let fitting = class_families::candidates(fields);
         match fitting[..] {
             [family] => Ok((family, None)),
             [] => {

@@ -106,6 +106,13 @@ impl RobertaConfig {
 
 impl RowConfig for RobertaConfig {
     const DIALECT: Dialect = Dialect {
+        class: Some(Class {
+            family: "roberta",
+            order: 1,
+            title: "RoBERTa",
+            own: &["type_size", "num_layers", "position_size", "pad_token_id"],
+            ..Class::POST_NORM
+        }),
         title: RobertaName::Roberta.title(),
         model_type: RobertaName::Roberta.model_type(),
         hugging_face: |defaults| TextConfig { dropout_p: 0.1, attention_dropout_p: 0.1, norm_eps: 1e-12, ..defaults },
@@ -249,13 +256,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "RoBERTa with classification, answer-span and masked-token heads",
         open: load::open::<Encoder<RobertaConfig>>,
     },
-    class: Some(Class {
-        family: "roberta",
-        order: 1,
-        title: "RoBERTa",
-        own: &["type_size", "num_layers", "position_size", "pad_token_id"],
-        ..Class::POST_NORM
-    }),
+    class: RobertaConfig::DIALECT.class,
     class_prefix: "Roberta",
     signatures: &[Signature { prefix: "roberta.", has: &[names::TENSORS], lacks: &["bert.", names::OUTPUT_NORM] }],
 };

@@ -98,6 +98,13 @@ model_config! {
 
 /// The field names of T5's files.
 const T5_DIALECT: Dialect = Dialect {
+    class: Some(Class {
+        family: "t5",
+        order: 8,
+        title: "T5",
+        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3], "scale"],
+        ..Class::DISTANCES
+    }),
     title: "T5",
     model_type: T5Kind::T5.model_type(),
     dim_model: &["d_model", "hidden_size"],
@@ -373,13 +380,7 @@ pub(super) const FAMILY: Family = Family {
         doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the decoder's next token",
         open: load::open::<EncoderDecoder<T5Config>>,
     },
-    class: Some(Class {
-        family: "t5",
-        order: 8,
-        title: "T5",
-        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3], "scale"],
-        ..Class::DISTANCES
-    }),
+    class: T5Config::DIALECT.class,
     class_prefix: "T5",
     signatures: &[Signature { has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi.weight"]], ..GATED }, GATED],
 };

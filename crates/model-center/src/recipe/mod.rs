@@ -45,7 +45,6 @@ mod schema;
 mod settings;
 mod sft;
 mod sources;
-pub(crate) mod suggest;
 mod task_sources;
 mod unknown;
 

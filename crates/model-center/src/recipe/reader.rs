@@ -298,10 +298,10 @@ impl Reader {
         let choices = || spec.wanted.split('"').skip(1).step_by(2);
         let is_list = spec.wanted.starts_with("a list");
         let near = match got {
-            Some(Value::Text(text)) if !is_list => super::suggest::choice(text, choices()),
+            Some(Value::Text(text)) if !is_list => crate::suggest::choice(text, choices()),
             Some(Value::Array(items)) if is_list => items.iter().find_map(|item| match item {
                 Value::Text(text) if !choices().any(|choice| choice == text) => {
-                    super::suggest::closest(text, choices())
+                    crate::suggest::closest(text, choices())
                 }
                 _ => None,
             }),

@@ -1,9 +1,10 @@
 //! What is left of the merged tree once every key has been read: unknown keys and tables.
 
+use super::elsewhere;
 use super::layers::{Node, Origin, Tree, Value};
 use super::mistake::Mistake;
-use super::{elsewhere, suggest};
 use crate::file::printable;
+use crate::suggest;
 
 /// Unknown keys named one by one; a file with more is not a recipe.
 const MAX_NAMED: usize = 50;

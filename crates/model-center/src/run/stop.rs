@@ -1,13 +1,12 @@
 //! When a run ends: limits of steps, epochs and minutes, a request from outside, no more improvement.
 //!
-//! Defines [`StopConditions`], [`StopFlag`], [`StopReason`] and [`BestTracker`]. Called by the training loop after each
+//! Defines [`StopConditions`], [`StopReason`] and [`BestTracker`]. Called by the training loop after each
 //! step and each evaluation.
 
 use super::state::{BestState, EarlyState, Exact};
 use crate::recipe::{EarlyStopSettings, EvalMetric, TrainSettings};
+use crate::stop_flag::StopFlag;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Why a run ended.
@@ -39,34 +38,6 @@ impl StopReason {
             StopReason::NoImprovement => "no_improvement",
             StopReason::Request => "request",
         }
-    }
-}
-
-/// A request to stop, shared with all that may make it: a signal handler, another thread, a test.
-#[derive(Debug, Clone, Default)]
-pub struct StopFlag {
-    requested: Arc<AtomicBool>,
-}
-
-impl StopFlag {
-    /// Asks the run to stop after the step in hand. Safe to call from a signal handler.
-    pub fn request(&self) {
-        self.requested.store(true, Ordering::Release);
-    }
-
-    /// Takes the request back, where it was heard and the program goes on: an answer ends, a conversation does not.
-    pub fn withdraw(&self) {
-        self.requested.store(false, Ordering::Release);
-    }
-
-    /// What signal handlers set.
-    pub(super) fn shared(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.requested)
-    }
-
-    /// Whether that was asked.
-    pub fn is_requested(&self) -> bool {
-        self.requested.load(Ordering::Acquire)
     }
 }
 

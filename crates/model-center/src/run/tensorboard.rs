@@ -4,7 +4,7 @@
 //! few messages that are needed are written field by field. A resumed run begins a new file with `SessionLog.START`, at
 //! which TensorBoard drops the steps that were overtaken. Called by the training programs and by the export of runs.
 
-use crate::corpus::formats::{put_bytes, put_varint, write_framed};
+use crate::file::{put_bytes, put_varint, write_framed};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};

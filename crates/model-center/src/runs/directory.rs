@@ -9,8 +9,11 @@ use crate::file::{prepared_name, read_text};
 use crate::recipe::flat;
 use crate::run::lock::{LOCK, is_locked};
 use crate::run::marker::read_marker;
-use crate::run::{ExitStatus, FIXED_NAMES, MARKER, RECIPE_FILE, STOP_FILE, StopReason};
 use crate::{Error, Result};
+use crate::{
+    error::ExitStatus,
+    run::{FIXED_NAMES, MARKER, RECIPE_FILE, STOP_FILE, StopReason},
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;

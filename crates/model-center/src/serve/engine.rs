@@ -11,7 +11,7 @@ use super::queue::Ticket;
 use super::{Grace, Shared, is_of_requests, next_jobs};
 use crate::generate::{Sequence, TokenSampler, no_possible_token};
 use crate::model::{LogitsRead, PackedDecoding, SequenceTokens};
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 use crate::{Error, Result};
 use bmtrain_core::Ctx;
 use std::cell::{Cell, RefCell};

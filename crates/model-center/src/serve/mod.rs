@@ -35,7 +35,7 @@ pub use tools::ToolForm;
 use crate::http::{Listener, random_token};
 use crate::model::{PackedDecoding, TextModel};
 use crate::plan::device::smallest_memory;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 use crate::{Error, Result};
 use api::ApiError;
 use bmtrain_core::{Ctx, Device};

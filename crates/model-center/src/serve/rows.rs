@@ -7,7 +7,7 @@ use super::{Grace, Shared, is_of_requests, next_jobs};
 use crate::Result;
 use crate::model::TextModel;
 use crate::predict::MOST_TOKENS;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 use crate::tokenizer::Encoding;
 use bmtrain_core::Device;
 use std::cell::{Cell, RefCell};

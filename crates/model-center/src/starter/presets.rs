@@ -2,7 +2,7 @@
 
 use crate::file::printable;
 use crate::import::{Sheet, keys};
-use crate::recipe::suggest::closest;
+use crate::suggest::closest;
 use crate::{Error, Result};
 
 /// What a preset reads.

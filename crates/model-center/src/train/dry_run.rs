@@ -9,8 +9,11 @@ use super::setup::{self, Setup};
 use super::{memory_limit, waiting};
 use crate::model::Registry;
 use crate::recipe::{Resolved, list};
-use crate::run::{ExitStatus, OutputFault, console, layout_error};
 use crate::{Error, Result};
+use crate::{
+    error::{ExitStatus, layout_error},
+    run::{OutputFault, console},
+};
 use bmtrain_dist::launch::{ProcessGroup, cpu_options};
 
 /// What to do about the output directory of another recipe while that recipe has mistakes: a corrected setting may be

@@ -15,10 +15,12 @@ use super::trainer::Trainer;
 use super::{memory_limit, profile, timed_partition, waiting};
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
-use crate::run::{
-    ExitStatus, Machine, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason, console, listen,
-};
 use crate::{Error, Result};
+use crate::{
+    error::ExitStatus,
+    run::{Machine, Progress, ProgressMode, STOP_FILE, StopConditions, StopReason, console, listen},
+    stop_flag::StopFlag,
+};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;

@@ -11,11 +11,14 @@ use super::{pool_usage, run_data};
 use crate::file::write_atomic;
 use crate::formats::directory::hub_name;
 use crate::recipe::SaveWhich;
-use crate::run::{
-    CARD_FILE, CardData, EndRecord, ExitStatus, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard,
-    StopReason, console, layout_error, memory,
-};
 use crate::{Error, Result};
+use crate::{
+    error::{ExitStatus, layout_error},
+    run::{
+        CARD_FILE, CardData, EndRecord, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard, StopReason,
+        console, memory,
+    },
+};
 use bmtrain_dist::optim::ScalePolicy;
 use std::time::SystemTime;
 

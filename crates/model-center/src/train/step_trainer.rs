@@ -12,8 +12,8 @@ use super::trainer::{self, Objective, ProcessShare, StepSchedule, Trainer, Train
 use crate::data::Batch;
 use crate::model::TextModel;
 use crate::recipe::{Mistake, Recipe, Resolved, as_error, quote};
-use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
+use crate::{run::StopConditions, stop_flag::StopFlag};
 use bmtrain_core::comm::Solo;
 use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::RankGroups;

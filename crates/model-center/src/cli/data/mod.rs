@@ -6,8 +6,8 @@ mod preview;
 use crate::Result;
 use crate::cli::program;
 use crate::cli::settings::SettingOptions;
+use crate::error::ExitStatus;
 use crate::model::Registry;
-use crate::run::ExitStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::process::ExitCode;
 

@@ -2,9 +2,9 @@
 
 use super::setup::EvaluationSetup;
 use crate::cli::ranks::RankModel;
+use crate::error::ExitStatus;
 use crate::evaluate::{ScoredSequence, Scorer, TokenScore};
 use crate::metrics::OrderedSum;
-use crate::run::ExitStatus;
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};

@@ -6,9 +6,9 @@ use super::setup::GenerateRun;
 use crate::cli::flags::with_flags;
 use crate::cli::terminal;
 use crate::generate::{Generator, PromptRow, TextChunk};
-use crate::run::{StopFlag, render_error};
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
+use crate::{error::render_error, stop_flag::StopFlag};
 use bmtrain_core::{Ctx, Device};
 use std::io::{BufRead, IsTerminal, Read};
 

@@ -7,8 +7,12 @@ use crate::cli::opened::Form;
 use crate::cli::ranks::on_groups;
 use crate::cli::terminal;
 use crate::generate::{Generated, Generator, Prompt, TextChunk};
-use crate::run::{ExitStatus, StopFlag, listen, listen_to_interrupts};
 use crate::{Error, Result};
+use crate::{
+    error::ExitStatus,
+    run::{listen, listen_to_interrupts},
+    stop_flag::StopFlag,
+};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, Placement};
 use bmtrain_core::{Ctx, Device};

@@ -3,6 +3,7 @@
 use super::Options;
 use crate::cli::places::model_places;
 use crate::cli::terminal;
+use crate::error::ExitStatus;
 use crate::model::Registry;
 use crate::plan::fit::{FitRequest, fit};
 use crate::plan::fit_report::{fit_json, fit_text};
@@ -12,7 +13,6 @@ use crate::plan::layout_count::LayoutRun;
 use crate::plan::layout_report::LayoutReport;
 use crate::plan::{self, MAX_RANKS};
 use crate::recipe::{ModelStart, Resolved, as_error};
-use crate::run::ExitStatus;
 use crate::simulate::{Machine, Scenario};
 use crate::train::check_layout_of_config;
 use crate::{Error, Result};

@@ -18,9 +18,12 @@ use crate::model::{OpenOptions, Registry, TextHead, TextModel};
 use crate::predict::{
     InputFormat, InputRecords, KnownLabel, PredictInput, PredictionKind, Predictor, Rating, RecordFields,
 };
-use crate::run::{ExitStatus, Progress, ProgressMode};
 use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
+use crate::{
+    error::ExitStatus,
+    run::{Progress, ProgressMode},
+};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use serde_json::{Map, Value};

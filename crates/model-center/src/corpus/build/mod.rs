@@ -17,7 +17,7 @@ use super::threads::thread_count;
 use super::token_type::TokenType;
 use super::writer::{TokenFileWriter, WriterPosition};
 use crate::data::OnBadRecord;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 

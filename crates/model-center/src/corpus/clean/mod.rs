@@ -46,7 +46,7 @@ use super::spool::Spool;
 use super::text::TextSource;
 use super::threads::thread_count;
 use crate::file::prepared_name;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 

@@ -21,7 +21,7 @@ use crate::corpus::output::LineWriter;
 use crate::corpus::positioned::PositionedFile;
 use crate::corpus::spool::Spool;
 use crate::corpus::threads::in_parallel;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 
 /// Bytes of a pair: two places in the store, the similarity.
 pub(super) const PAIR: u64 = 24;

@@ -6,7 +6,7 @@ use super::fates::{Fate, Fates};
 use super::sort::ExternalSort;
 use crate::Result;
 use crate::corpus::positioned::PositionedFile;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 
 /// Numbers of a record of the file: the hash of the URL, and the number of the document.
 pub(super) const RECORD: u64 = 24;

@@ -24,7 +24,6 @@ pub use block_files::{BlockFile, BlockFiles};
 pub use block_tools::{compact_blocks, mask_blocks, shuffle_blocks};
 pub use blocks::DEFAULT_BLOCK_BYTES;
 pub use tfrecord::{BertRecord, Example, Feature, TfRecordReader, TfRecordWriter};
-pub(crate) use tfrecord::{put_bytes, put_varint, write_framed};
 
 /// A format of tokenised corpora.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -15,7 +15,7 @@ use super::text::{DocumentCounts, Documents, TextRecord, TextSource};
 use super::threads::thread_count;
 use crate::Result;
 use crate::data::OnBadRecord;
-use crate::run::StopFlag;
+use crate::stop_flag::StopFlag;
 
 /// Documents that are split together.
 const BATCH: usize = 64;

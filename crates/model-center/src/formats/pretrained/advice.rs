@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use super::aliases::{hub_names, is_hub_name};
 use super::name::Revision;
 use crate::file::printable;
-use crate::recipe::suggest::edit_distance;
+use crate::suggest::edit_distance;
 
 /// First parts of a path under which users keep models; an organisation of the hub is hardly called so.
 const DIRECTORIES: &[&str] = &[

@@ -12,8 +12,8 @@
 
 use super::Shared;
 use crate::Result;
+use crate::error::render_error;
 use crate::http::{Request, Response};
-use crate::run::render_error;
 use crate::runs::report::{CHART_SCRIPT, Report};
 use crate::runs::{Index, Run, RunDirectory};
 use serde_json::{Value, json};

@@ -3,6 +3,8 @@
 //! Example { 1: Features { 1: map entry { 1: name, 2: Feature } } }, and Feature { 1: list of bytes | 2: of floats | 3:
 //! of integers }, the numbers packed or one by one. Defines [`Example`].
 
+use crate::file::{put_bytes, put_varint};
+
 /// The values of a feature.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Feature {
@@ -222,18 +224,4 @@ fn take_varint(message: &mut &[u8]) -> Result<u64, String> {
         }
     }
     Err("a number of more than ten bytes".into())
-}
-
-pub(crate) fn put_bytes(number: u64, bytes: &[u8], out: &mut Vec<u8>) {
-    put_varint(number << 3 | 2, out);
-    put_varint(bytes.len() as u64, out);
-    out.extend_from_slice(bytes);
-}
-
-pub(crate) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }

@@ -12,7 +12,6 @@
 //! `example` has what records hold, `bert` the records of BERT's pretraining, `documents` records as documents.
 
 mod bert;
-mod crc32c;
 mod documents;
 mod example;
 
@@ -25,16 +24,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use self::crc32c::masked;
 use super::super::positioned::corrupt;
 use crate::Result;
 use crate::data::io::input::{file_error, open_decompressed};
 use crate::file::AtomicFile;
+use crate::file::crc32c::masked;
+use crate::file::write_framed;
 
 pub use bert::BertRecord;
 pub(super) use documents::{DocumentRecords, RecordDocuments};
 pub use example::{Example, Feature};
-pub(crate) use example::{put_bytes, put_varint};
 
 /// Bytes before a record.
 const HEADER: usize = 12;
@@ -56,14 +55,6 @@ fn length_of(header: [u8; HEADER]) -> Option<u64> {
     let [a, b, c, d, e, f, g, h, sum @ ..] = header;
     let length = [a, b, c, d, e, f, g, h];
     (masked(&length) == u32::from_le_bytes(sum)).then(|| u64::from_le_bytes(length))
-}
-
-/// Writes a record with its length and checksums.
-pub(crate) fn write_framed(out: &mut dyn Write, record: &[u8]) -> std::io::Result<()> {
-    let length = (record.len() as u64).to_le_bytes();
-    [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()]
-        .iter()
-        .try_for_each(|part| out.write_all(part))
 }
 
 /// Reads the records of a file, one in memory at a time.

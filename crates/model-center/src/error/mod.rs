@@ -1,6 +1,9 @@
 //! The error type of this crate: every variant has place, reason and fix.
 
-use crate::run::{ExitStatus, render_error};
+mod exit_status;
+
+pub use exit_status::{ExitStatus, layout_error, render_error};
+
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::{explain, reached};
 use bmtrain_dist::Error as DistError;
@@ -15,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What can go wrong, grouped by what the user has to correct.
 ///
 /// The group decides the exit code of a program, see [`Error::exit_code`]. `Display` is one plain line;
-/// [`crate::run::render_error`] lays an error out for a terminal.
+/// [`crate::error::render_error`] lays an error out for a terminal.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -50,13 +50,13 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// The checksum as it is stored.
-pub(super) fn masked(bytes: &[u8]) -> u32 {
+pub(crate) fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(DELTA)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::corpus::formats::tfrecord::*;
 
     /// The vectors of RFC 3720, B.4, and the check value of the catalogue of CRC algorithms.
     #[test]
