@@ -8,7 +8,7 @@ use crate::values::settings;
 use model_center::adapter::{ADAPTER_CONFIG, Adapter, AdapterPlan, PeftDetails, base_and_adapter, tokenizer_directory};
 use model_center::bmtrain_core::{DType, DeviceChoice};
 use model_center::formats::DirectoryLayout;
-use model_center::formats::directory::{CONFIG_FILE, copy_companions};
+use model_center::directory::{CONFIG_FILE, copy_companions};
 use model_center::model::{SaveOptions, TextModel, WeightForm};
 use model_center::tokenizer::ChatTemplate;
 use model_center::train::adapter_of_settings;

@@ -5,8 +5,8 @@
 //! ```
 
 pub use crate::data::{Batch, Labels};
+pub use crate::directory::ModelDirectory;
 pub use crate::error::{Error, Result};
-pub use crate::formats::ModelDirectory;
 pub use crate::generate::{GenerateOptions, TextGenerator};
 pub use crate::model::{MODELS, ModelEntry, ModelOutput, OpenOptions, Registry, SaveOptions, TextModel};
 pub use crate::recipe::Recipe;

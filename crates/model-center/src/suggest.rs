@@ -63,7 +63,7 @@ pub(crate) fn path<'a>(path: &str, known: &[&'a str]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recipe::*;
+    use super::*;
 
     #[test]
     fn distance_counts_edits_and_swaps() {

@@ -14,8 +14,8 @@ use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::adapter::{Adapter, AdapterPlan};
 use model_center::config::{ConfigOverrides, ConfigSource};
+use model_center::directory::CONFIG_FILE;
 use model_center::file::{StagedDirectory, printable};
-use model_center::formats::directory::CONFIG_FILE;
 use model_center::formats::{
     DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory,
     is_distributed, is_ranked, ranked_to_directory, shortened,

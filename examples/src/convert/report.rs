@@ -1,5 +1,6 @@
 //! What became of every tensor of a converted model, one JSON object a line.
 
+use model_center::directory::GgufReport;
 use model_center::formats::{
     NameTable, RankedReport, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf,
 };
@@ -84,7 +85,7 @@ pub fn summary(lines: &[Line]) -> String {
 }
 
 /// The tensors of a GGUF file.
-pub fn of_gguf(report: &gguf::Report) -> Result<Vec<Line>> {
+pub fn of_gguf(report: &GgufReport) -> Result<Vec<Line>> {
     let dtype = model_center::formats::safetensors::stored(report.dtype)?;
     let of_mapped = |mapped: &gguf::Mapped| {
         let action = match (mapped.stored.is_plain(), mapped.is_reordered()) {

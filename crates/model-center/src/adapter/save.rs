@@ -3,7 +3,7 @@
 use super::peft::PeftDetails;
 use super::plan::AdapterPlan;
 use crate::Result;
-use crate::formats::directory::{SaveOptions, copy_companions};
+use crate::directory::{SaveOptions, copy_companions};
 use crate::model::{TextModel, from_parameters};
 use std::path::Path;
 

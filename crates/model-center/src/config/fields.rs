@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::json::parse_object;
 use super::variants::not_available;
 use crate::file::printable;
+use crate::json::parse_object;
 use crate::{Error, Result};
 
 /// Sizes above this are refused: far beyond any model, and products of two of them and an element size still fit in 64

@@ -13,7 +13,6 @@ mod declare;
 pub mod dialect;
 pub(crate) mod encoder_decoder;
 pub(crate) mod fields;
-pub(crate) mod json;
 pub(crate) mod labels;
 pub mod model_center;
 mod overrides;
@@ -44,7 +43,8 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
-use crate::formats::gguf;
+use crate::formats::gguf::{Decoder, GgufFile, is_gguf};
+use crate::json::{self, to_text};
 use crate::{Error, Result};
 use dialect::Spoken;
 use rows::RowConfig;
@@ -137,8 +137,9 @@ impl<C: RowConfig> Config for C {}
 /// # Errors
 /// [`Error::Model`] for no JSON object, and for a link that leaves the directory.
 pub(crate) fn directory_fields(directory: &Path) -> Result<Fields> {
-    if gguf::is_gguf(directory) {
-        return gguf::config_fields(directory);
+    if is_gguf(directory) {
+        let config = Decoder::read(&GgufFile::open(directory)?)?.to_json();
+        return Fields::parse(&to_text(&config), &directory.display().to_string());
     }
     fields_of(directory, "config.json")
 }

@@ -7,10 +7,10 @@
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
-use super::json::number;
 use super::ranges::Ranges;
 use super::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
 use crate::Result;
+use crate::json::number;
 
 /// A member of a configuration, by the type of its field in files.
 #[derive(Debug)]

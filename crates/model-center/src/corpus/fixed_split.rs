@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::split::{DocumentSet, SplitShares};
-use crate::data::io::input::{TextEncoding, open_corpus_text};
-use crate::data::io::lines::LineReader;
 use crate::file::{AtomicFile, commit_together};
+use crate::io::input::{TextEncoding, open_corpus_text};
+use crate::io::lines::LineReader;
 use crate::{Error, Result};
 
 /// The names of the parts.

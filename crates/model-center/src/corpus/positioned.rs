@@ -7,8 +7,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::data::io::input::{file_error, of_data};
 use crate::file::open_regular;
+use crate::io::input::{file_error, of_data};
 use crate::{Error, Result};
 
 /// An open file of known length.

@@ -9,11 +9,11 @@ use std::path::Path;
 
 use super::answers::AnswerForm;
 use super::dataset::{Dataset, LabelSpace, ReadReport};
-use super::io::flaws::{Flaws, OnBadRecord};
-use super::io::record::{Format, Record};
-use super::io::record_reader::RecordReader;
 use super::task::squad::SquadForm;
 use super::{Example, Label};
+use crate::io::flaws::{Flaws, OnBadRecord};
+use crate::io::record::{Format, Record};
+use crate::io::record_reader::RecordReader;
 use crate::tokenizer::{Encoding, KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};
 use serde_json::{Map, Value};

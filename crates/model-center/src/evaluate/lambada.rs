@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{SplitText, TextSplitter, TokenScore};
-use crate::data::io::json_lines::read_json_lines;
+use crate::io::json_lines::read_json_lines;
 use crate::metrics::OrderedSum;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{SplitText, TextSplitter, TokenScore};
-use crate::data::io::json_lines::read_json_lines;
+use crate::io::json_lines::read_json_lines;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ScoredSequence, ScoredTarget};
 use crate::corpus::text::{Documents, TextFormat, TextSource};
-use crate::data::io::json_lines::read_json_lines;
 use crate::data::{IGNORED, OnBadRecord, Permutation};
+use crate::io::json_lines::read_json_lines;
 use crate::tokenizer::{KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};
 

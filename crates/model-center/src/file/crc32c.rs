@@ -56,7 +56,7 @@ pub(crate) fn masked(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::corpus::formats::tfrecord::*;
+    use super::*;
 
     /// The vectors of RFC 3720, B.4, and the check value of the catalogue of CRC algorithms.
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::distributed::{is_distributed, is_megatron_core};
 use super::ranked::is_ranked;
-use crate::data::io::arrow::{SavedKind, saved_kind};
+use super::saved_data::{SavedKind, saved_kind};
 use crate::file::printable;
 use crate::{Error, Result};
 

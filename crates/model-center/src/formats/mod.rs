@@ -1,4 +1,4 @@
-//! File formats of models: safetensors, PyTorch's pickles, GGUF, and complete model directories.
+//! File formats of models: safetensors, PyTorch's pickles, GGUF, checkpoints of other systems.
 //!
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
 //! - [`pickle`]: PyTorch's own files, read without running them, and written.
@@ -6,7 +6,6 @@
 //! - `stored`: conversions between f32 and the dtypes of files; `entries`: bounded JSON objects.
 //! - [`names`]: the table that maps our parameters to checkpoint tensors, the plan of a load and its report.
 //! - [`model_center`]: the names of ModelCenter's own files.
-//! - [`directory`]: `config.json`, tokenizer files and weights written together.
 //! - [`known_directory`]: what a directory is that another program wrote.
 //! - [`gguf`]: llama.cpp's format, quantised or not, and its conversion to a directory.
 //! - [`parameters`]: all parameters of any model in one safetensors file, saved and loaded by one call each.
@@ -16,7 +15,6 @@
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
-pub mod directory;
 pub mod distributed;
 mod entries;
 pub mod gguf;
@@ -28,15 +26,19 @@ pub mod pickle;
 pub mod pretrained;
 pub mod ranked;
 pub mod safetensors;
+pub(crate) mod saved_data;
 pub mod shard_index;
 pub mod shards;
-mod stored;
+pub(crate) mod stored;
 pub mod torchtitan;
 pub mod weights;
 
-pub use directory::{COMPANION_FILES, DirectoryLayout, ModelDirectory};
+pub use crate::directory::{
+    COMPANION_FILES, DirectoryLayout, ModelDirectory, RankedOptions, RankedReport, gguf_to_directory,
+    ranked_to_directory,
+};
 pub use distributed::{DistributedWeights, is_distributed};
-pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_directory};
+pub use gguf::{GgufAsHuggingFace, GgufFile};
 pub use known_directory::{DirectoryKind, KnownDirectory};
 pub use names::{
     Alias, Allow, BlockPlan, Difference, Interleaved, LoadPlan, NameTable, NotFinite, ParamShape, Rule, TensorPart,
@@ -44,7 +46,7 @@ pub use names::{
 };
 pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{ModelCaches, Pretrained};
-pub use ranked::{RankedOptions, RankedReport, is_ranked, ranked_to_directory};
+pub use ranked::is_ranked;
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
 pub use weights::Weights;

@@ -93,7 +93,7 @@ pub fn decoder_heads() -> Vec<Rule> {
 }
 
 /// Write all parameters, and what ModelCenter stores twice under both names. `fill` is called once for each parameter.
-pub(super) fn write_weights(
+pub(crate) fn write_weights(
     names: &NameTable,
     params: &[ParamShape],
     path: &Path,

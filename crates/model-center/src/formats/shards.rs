@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::safetensors::{SafetensorsWriter, TensorEntry};
 use super::weights::{INDEX_FILE, is_weights_file, shard_path};
-use crate::config::json::to_text;
 use crate::file::{sync_directory, unreadable, write_atomic};
+use crate::json::to_text;
 use crate::{Error, Result};
 
 /// The largest shard by default, in bytes of tensors: what `transformers` writes and hubs accept.

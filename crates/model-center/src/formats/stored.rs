@@ -95,7 +95,7 @@ fn extend<const N: usize>(out: &mut Vec<u8>, values: &[f32], one: impl Fn(f32) -
 }
 
 /// The place of a tensor, for messages.
-pub(super) fn tensor_place(place: impl Display, name: &str) -> String {
+pub(crate) fn tensor_place(place: impl Display, name: &str) -> String {
     format!("{place}, tensor {}", printable(name, 200))
 }
 
@@ -116,7 +116,7 @@ pub(super) fn read_at(path: &Path, file: &File, at: u64, out: &mut [u8], tensor:
 pub(super) const SHORTER: &str = "the file became shorter while it was read";
 
 /// The error for a name that is not there.
-pub(super) fn absent(place: &str, name: &str) -> Error {
+pub(crate) fn absent(place: &str, name: &str) -> Error {
     let reason = "there is no tensor of this name in the weights";
     Error::model(tensor_place(place, name), reason, "check the name against the weights' list of tensors")
 }
@@ -139,7 +139,7 @@ pub(super) fn require_range(place: &str, entry: &TensorEntry, first: usize, leng
 }
 
 /// Checks a tensor's number of values.
-pub(super) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
+pub(crate) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
     match entry.elements() == Some(length) {
         true => Ok(()),
         false => Err(misfit(place, entry, format_args!("{length} elements"))),

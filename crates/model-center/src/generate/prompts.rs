@@ -1,7 +1,7 @@
 //! Prompts and the rows of a JSONL file that has them.
 
 use super::options::Generated;
-use crate::data::io::json_lines::read_json_lines;
+use crate::io::json_lines::read_json_lines;
 use crate::run::is_output_name;
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};

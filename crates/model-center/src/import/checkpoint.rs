@@ -6,9 +6,9 @@
 use super::keys;
 use super::sheet::{NoteKind, Sheet};
 use crate::Result;
+use crate::directory::CONFIG_FILE;
 use crate::file::shell_word;
 use crate::formats::KnownDirectory;
-use crate::formats::directory::CONFIG_FILE;
 use crate::formats::weights::WeightsName;
 use std::path::Path;
 

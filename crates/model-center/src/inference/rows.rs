@@ -1,7 +1,7 @@
 //! Inputs as JSONL: a row of token ids or of text per line, padded on the right to one length.
 
 use super::ForwardInputs;
-use crate::data::io::json_lines::read_json_lines;
+use crate::io::json_lines::read_json_lines;
 use crate::model::labels::IGNORED;
 use crate::model::{Batch, Labels};
 use crate::tokenizer::{AutoTokenizer, Tokenizer};

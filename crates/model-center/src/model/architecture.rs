@@ -11,8 +11,11 @@ use super::text_model::TextHead;
 use crate::config::rows::RowConfig;
 use crate::config::{LayerSharing, ProblemType, TextConfig};
 use crate::error::Result;
-use crate::formats::{Allow, DirectoryLayout, NameTable};
 use crate::layer::{BlockCache, PositionsConfig, Shared};
+use crate::{
+    directory::DirectoryLayout,
+    formats::{Allow, NameTable},
+};
 use bmtrain_core::Var;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;

@@ -3,7 +3,7 @@
 
 use super::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
 use super::prelude::*;
-use crate::config::json::number;
+use crate::json::number;
 
 model_config! {
     /// Sizes and options of a BERT.

@@ -6,7 +6,7 @@
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::gpt2::Gpt2Config;
 use super::prelude::*;
-use crate::config::json::number;
+use crate::json::number;
 
 model_config! {
     /// Sizes and options of a GPT-J.

@@ -23,10 +23,13 @@ use crate::config::model_center::no_model_center;
 use crate::data::{Batch, VerbalizerPosition};
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::{Error, Result};
-use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
+use crate::{
+    directory::{DirectoryLayout, ModelDirectory},
+    formats::NameTable,
+};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, DType, Device, Shape, Tensor, Var, ops};

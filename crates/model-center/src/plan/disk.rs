@@ -1,7 +1,7 @@
 //! Disk space of a run: its models and its checkpoints.
 
 use super::count::Counted;
-use crate::formats::directory::COMPANION_FILES;
+use crate::directory::COMPANION_FILES;
 use crate::recipe::{Interval, Resolved, SaveWhich};
 use crate::train::Setup;
 use bmtrain_core::DType;

@@ -7,7 +7,7 @@ use super::mistake::{Group, Mistake};
 use super::resolved::Resolved;
 use super::settings::ModelInit;
 use crate::config::{ConfigOverrides, ConfigSource};
-use crate::formats::directory::CONFIG_FILE;
+use crate::directory::CONFIG_FILE;
 use crate::formats::gguf::is_gguf;
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::model::{OpenOptions, Registry};

@@ -15,7 +15,7 @@ pub struct ModelCard {
     /// The model that was trained further, as a hub name such as `org/name`, see [`hub_name`]; `None` if only a local
     /// path is known, for which the hub has no use.
     ///
-    /// [`hub_name`]: crate::formats::directory::hub_name
+    /// [`hub_name`]: crate::directory::hub_name
     pub base_model: Option<String>,
     /// The license of the base model if it is known, as the hub's identifier, e.g. `apache-2.0`.
     pub license: Option<String>,

@@ -4,8 +4,8 @@
 
 use super::directory::RunDirectory;
 use super::lines::LineReader;
-use crate::data::csv_field;
 use crate::file::AtomicFile;
+use crate::io::delimited::csv_field;
 use crate::run::tensorboard::{EventLog, scalars};
 use crate::run::{RECIPE_FILE, TENSORBOARD_DIRECTORY};
 use crate::{Error, Result};

@@ -1,10 +1,10 @@
 //! The columns of data files: how many values each has, how long, how many different ones.
 
 use super::StarterOptions;
-use crate::data::io::input::{file_error, open_text};
-use crate::data::io::record::other_delimiter;
 use crate::data::{Format, OnBadRecord, Record, each_record};
 use crate::file::printable;
+use crate::io::input::{file_error, open_text};
+use crate::io::record::other_delimiter;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

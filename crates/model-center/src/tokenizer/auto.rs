@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 
 use super::fields;
 use super::files::{Settings, broken_json, directory_of, read_bounded, read_file};
+use super::gguf::tokenizer_files;
 use super::hf::HfTokenizer;
 use super::{
     CpmKind, CpmTokenizer, TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab,
 };
-use crate::formats::gguf::{GgufFile, is_gguf, tokenizer_files};
+use crate::formats::gguf::{GgufFile, is_gguf};
 use crate::{Error, Result};
 
 /// A format of tokenizer files.

@@ -19,6 +19,7 @@ mod cpm;
 pub(crate) mod document;
 mod fields;
 pub(crate) mod files;
+pub mod gguf;
 mod hf;
 mod limits;
 mod overrides;

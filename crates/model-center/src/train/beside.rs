@@ -6,8 +6,8 @@
 use super::finetune::RunConfig;
 use super::run_data;
 use crate::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_WEIGHTS};
+use crate::directory::{CONFIG_FILE, companions, is_companion};
 use crate::file::printable;
-use crate::formats::directory::{CONFIG_FILE, companions, is_companion};
 use crate::formats::weights::weights_files;
 use crate::model::sentence_files;
 use crate::run::{FileHash, hash_of};

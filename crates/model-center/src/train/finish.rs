@@ -8,8 +8,8 @@ use super::save::ModelContents;
 use super::start::OWN_FAILURE;
 use super::trainer::Trainer;
 use super::{pool_usage, run_data};
+use crate::directory::hub_name;
 use crate::file::write_atomic;
-use crate::formats::directory::hub_name;
 use crate::recipe::SaveWhich;
 use crate::{Error, Result};
 use crate::{

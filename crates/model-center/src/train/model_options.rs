@@ -4,7 +4,7 @@ use crate::Result;
 use crate::adapter::PeftDetails;
 use crate::config::ProblemType;
 use crate::data::LabelSpace;
-use crate::formats::DirectoryLayout;
+use crate::directory::DirectoryLayout;
 use crate::model::{HeadInit, OpenOptions, SaveOptions, StageOptions, TextHead};
 use crate::recipe::{Head, Resolved};
 use bmtrain_core::Device;

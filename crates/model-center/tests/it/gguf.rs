@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bmtrain_core::{BlockFormat, DType};
-use model_center::formats::gguf::{GgmlType, GgufArray, GgufValue, tokenizer_files};
+use model_center::formats::gguf::{GgmlType, GgufArray, GgufValue};
 use model_center::formats::{
     GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights, gguf_to_directory,
 };
+use model_center::tokenizer::gguf::tokenizer_files;
 use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model_center::Error;
-use model_center::formats::gguf::tokenizer_files;
 use model_center::formats::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_directory};
 use model_center::run::layout_error;
+use model_center::tokenizer::gguf::tokenizer_files;
 use tempfile::TempDir;
 
 /// The parts of a file, which tests can falsify.

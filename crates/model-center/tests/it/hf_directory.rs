@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use model_center::config::{BertConfig, Config, HfHeader, ProblemType, TextConfig};
-use model_center::formats::directory::hub_name;
+use model_center::directory::hub_name;
 use model_center::formats::{
     Allow, LoadPlan, ModelDirectory, NameTable, ParamShape, Rule, ShardedWriter, StoredDtype, TensorEntry,
     TensorSource, Weights,

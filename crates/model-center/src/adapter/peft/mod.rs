@@ -27,9 +27,9 @@ pub use values::SavedValues;
 pub use write::PeftDetails;
 
 use super::AdapterConfig;
-use crate::config::json::parse_object;
 use crate::file::{printable, read_text};
 use crate::formats::Weights;
+use crate::json::parse_object;
 use crate::{Error, Result};
 use settings::PeftSettings;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Results as JSON lines or as a table, to standard output or atomically to a file.
 
 use crate::cli::terminal;
-use crate::data::csv_field;
 use crate::file::AtomicFile;
+use crate::io::delimited::csv_field;
 use crate::predict::{Prediction, PredictionKind};
 use crate::{Error, Result};
 use serde_json::{Map, Value};

@@ -63,7 +63,7 @@ impl BlockFiles {
         let mut next = 0;
         for (at, id) in entries.iter().enumerate() {
             let (module, entry) = entry(&pickle, *id).ok_or_else(|| wrong(format!("entry {at} is not a FileInfo")))?;
-            check_name(directory, &entry.name).map_err(crate::data::io::input::of_data)?;
+            check_name(directory, &entry.name).map_err(crate::io::input::of_data)?;
             if entry.blocks.start != next || entry.blocks.is_empty() || entry.blocks.end > MAX_BLOCKS {
                 let Range { start, end } = entry.blocks;
                 return Err(wrong(format!("{} has the blocks {start} to {end} after {next}", entry.name)));

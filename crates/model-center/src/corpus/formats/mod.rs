@@ -242,7 +242,7 @@ fn require_free(path: &Path) -> Result<()> {
 fn sized(paths: Vec<PathBuf>) -> Result<Vec<(PathBuf, u64)>> {
     let length = |path: PathBuf| {
         let bytes = std::fs::metadata(&path).map_err(|error| crate::file::unreadable(&path, error));
-        Ok((path, bytes.map_err(crate::data::io::input::of_data)?.len()))
+        Ok((path, bytes.map_err(crate::io::input::of_data)?.len()))
     };
     paths.into_iter().map(length).collect()
 }

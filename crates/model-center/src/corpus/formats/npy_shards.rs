@@ -180,7 +180,7 @@ impl OpenShard {
 /// The shards of a directory, in the order of `sizes.txt`.
 fn listed(directory: &Path) -> Result<Vec<(PathBuf, Option<u64>)>> {
     let path = directory.join(SIZES);
-    let text = read_text(&path, MAX_SIZES_BYTES).map_err(crate::data::io::input::of_data)?;
+    let text = read_text(&path, MAX_SIZES_BYTES).map_err(crate::io::input::of_data)?;
     let wrong = |reason: String| {
         let fix = "write a JSON object with the number of tokens of each .npy file in it, or name the files alone";
         Error::data(path.display().to_string(), reason, fix)
@@ -190,7 +190,7 @@ fn listed(directory: &Path) -> Result<Vec<(PathBuf, Option<u64>)>> {
     let shard = |(name, tokens): (&String, &serde_json::Value)| {
         // Paths of another machine, as some writers leave them, are taken by their last part.
         let name = name.rsplit('/').next().unwrap_or_default();
-        crate::file::check_name(directory, name).map_err(crate::data::io::input::of_data)?;
+        crate::file::check_name(directory, name).map_err(crate::io::input::of_data)?;
         let tokens = tokens.as_u64().ok_or_else(|| wrong(format!("{name} has {tokens}, no number of tokens")))?;
         Ok((directory.join(name), Some(tokens)))
     };

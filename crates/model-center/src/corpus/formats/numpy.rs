@@ -20,7 +20,7 @@ pub(super) struct Pickled<'a> {
 /// Reads the pickle at byte `start` of a file; where it ends.
 pub(super) fn read_pickle(file: &PositionedFile, start: u64, end: u64) -> Result<(PlainPickle, u64)> {
     let read = PlainPickle::read(file.path(), file.file(), start, end);
-    read.map_err(|error| match crate::data::io::input::of_data(error) {
+    read.map_err(|error| match crate::io::input::of_data(error) {
         Error::Data { place, reason, .. } => {
             Error::data(place, reason, "write the corpus again, with lists or arrays of token ids alone")
         }

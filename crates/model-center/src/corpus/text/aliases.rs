@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{MAX_DOCUMENT_BYTES, TextEncoding, TextFormat, TextSource};
-use crate::data::io::input::of_data;
 use crate::file::{printable, read_text};
+use crate::io::input::of_data;
 use crate::{Error, Result};
 
 const MAX_TABLE_BYTES: u64 = 1 << 20;

@@ -13,13 +13,13 @@ use super::json_array::JsonArray;
 use super::wiki::WikiReader;
 use super::{TextFormat, TextSource};
 use crate::data::OnBadRecord;
-use crate::data::io::delimited::RowParser;
-use crate::data::io::flaws::Flaws;
-use crate::data::io::input::{TextInput, file_error, open_corpus_text};
-use crate::data::io::lines::{Flaw, LineReader};
-use crate::data::io::parquet::{ParquetRows, Wanted};
-use crate::data::io::record::Record;
-use crate::data::io::record_reader::RecordReader;
+use crate::io::delimited::RowParser;
+use crate::io::flaws::Flaws;
+use crate::io::input::{TextInput, file_error, open_corpus_text};
+use crate::io::lines::{Flaw, LineReader};
+use crate::io::parquet::{ParquetRows, Wanted};
+use crate::io::record::Record;
+use crate::io::record_reader::RecordReader;
 use crate::{Error, Result};
 
 /// How many documents were met.

@@ -14,9 +14,10 @@ pub use documents::{DocumentCounts, Documents, TextRecord};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::data::io::arrow::{SavedKind, not_one, saved_kind};
-pub use crate::data::io::input::TextEncoding;
 use crate::file::printable;
+use crate::formats::saved_data::{SavedKind, saved_kind};
+use crate::io::arrow::not_one;
+pub use crate::io::input::TextEncoding;
 use crate::{Error, Result};
 
 /// Directories in a directory are read this deep.
@@ -150,7 +151,7 @@ fn names() -> String {
 
 /// Adds the files of a path.
 fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |error| crate::data::io::input::of_data(crate::file::unreadable(path, error));
+    let failed = |error| crate::io::input::of_data(crate::file::unreadable(path, error));
     if !fs::metadata(path).map_err(failed)?.is_dir() || saved_kind(path) == Some(SavedKind::Set) {
         files.push(path.to_owned());
         return Ok(());

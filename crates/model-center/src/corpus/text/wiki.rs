@@ -5,7 +5,7 @@
 
 use super::documents::require_room;
 use super::quoted;
-use crate::data::io::lines::{Flaw, LineReader};
+use crate::io::lines::{Flaw, LineReader};
 use crate::{Error, Result};
 
 /// Reads one document after the other.

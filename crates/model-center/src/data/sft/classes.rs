@@ -11,8 +11,8 @@ use super::files::{has_directory, record_files};
 use super::record::{self, RecordForm, RecordReading, SftColumns, each_record};
 use super::sample::Sample;
 use crate::data::Split;
-use crate::data::io::input::of_data;
 use crate::file::read_text;
+use crate::io::input::of_data;
 use crate::{Error, Result};
 
 /// MultiDoc2Dial's documents have 11 MB.

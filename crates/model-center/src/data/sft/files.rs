@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::DataSet;
-use crate::data::io::arrow::{NOTES, SavedKind, not_one, saved_kind};
 use crate::data::{Format, Split};
 use crate::formats::KnownDirectory;
+use crate::formats::saved_data::{SavedKind, saved_kind};
+use crate::io::arrow::{NOTES, not_one};
 use crate::{Error, Result};
 
 /// What a class reads of a split: the file, or the data set's directory; `None` where the set has no such split.

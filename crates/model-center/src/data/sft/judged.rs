@@ -8,7 +8,7 @@ use super::preference;
 use super::record::{self, RecordForm, RecordReading};
 use super::sample::Sample;
 use crate::Result;
-use crate::data::io::record::Record;
+use crate::io::record::Record;
 
 /// A record of a prompt, a completion and its label, or of a pair of completions.
 pub(super) fn sample(record: &Record<'_>, pair: (&str, &str), reading: &RecordReading<'_>) -> Result<Sample> {

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::Result;
-use crate::data::io::record::{Record, SKIPPABLE};
 use crate::file::printable;
+use crate::io::record::{Record, SKIPPABLE};
 
 /// Names that a report has room for.
 const REPORTED: usize = 20;

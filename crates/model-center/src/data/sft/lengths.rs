@@ -6,8 +6,8 @@ use super::encoder::{EncodedSample, SampleEncoder};
 use super::keys::Unused;
 use super::record::{RecordForm, sample};
 use super::{DataSet, Sample, SftModel, SftTask};
-use crate::data::io::record::Record;
 use crate::data::read::ReadOptions;
+use crate::io::record::Record;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::keys::is_nothing;
 use crate::Result;
-use crate::data::io::record::{Record, is_conversation};
 use crate::file::printable;
+use crate::io::record::{Record, is_conversation};
 use crate::tokenizer::ChatMessage;
 
 pub(super) const ASSISTANT: &str = "assistant";

@@ -10,7 +10,7 @@ use super::record::{RecordForm, RecordReading, chat, with_system};
 use super::sample::Sample;
 use super::texts::{pair, with_prompt};
 use crate::Result;
-use crate::data::io::record::Record;
+use crate::io::record::Record;
 
 /// A record as a pair of samples; the columns hold the better and the worse completion.
 pub(super) fn sample(

@@ -14,10 +14,10 @@ use super::messages::{ASSISTANT, Turn, further_fields, is_list, messages};
 use super::sample::Sample;
 use super::{judged, preference, texts};
 use crate::data::Format;
-use crate::data::io::input::of_data;
-use crate::data::io::record::{Fields, Record, SKIPPABLE};
-use crate::data::io::record_reader::RecordReader;
 use crate::file::{printable, read_text};
+use crate::io::input::of_data;
+use crate::io::record::{Fields, Record, SKIPPABLE};
+use crate::io::record_reader::RecordReader;
 use crate::{Error, Result};
 
 /// A file that is one list is read whole.
@@ -191,7 +191,7 @@ pub(crate) fn each_record(
 fn begins_with_list(path: &Path) -> Result<bool> {
     use std::io::Read;
     let mut start = Vec::new();
-    let file = crate::data::io::input::open_text(path)?;
+    let file = crate::io::input::open_text(path)?;
     file.take(64).read_to_end(&mut start).map_err(|error| Error::file("read", path, error, "check the file"))?;
     Ok(start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
 }

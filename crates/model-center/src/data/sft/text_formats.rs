@@ -9,11 +9,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::directory::FORMATS_FILE;
 use crate::file::{read_text, write_atomic};
 use crate::{Error, Result};
 
-/// The file of a model directory with the formats of the data that it was trained on: a list of objects.
-pub const FORMATS_FILE: &str = "text_formats.json";
 /// Formats have some hundred bytes.
 const MAX_BYTES: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ use super::keys::tools;
 use super::record::{RecordForm, RecordReading, SftColumns};
 use super::sample::Sample;
 use crate::Result;
-use crate::data::io::record::Record;
+use crate::io::record::Record;
 use crate::tokenizer::ChatMessage;
 
 /// Alpaca's prompt for an instruction, and for one with an input.

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record, SKIPPABLE, Scalar, shorten, unknown_label};
 use crate::data::read::{ReadOptions, RecordSource, renumber};
 use crate::data::{Example, Label};
+use crate::io::record::{Format, Record, SKIPPABLE, Scalar, shorten, unknown_label};
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::Result;
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::Format;
 use crate::data::read::{ReadOptions, read};
 use crate::data::{Example, Label};
+use crate::io::record::Format;
 use crate::metrics::Metric;
 
 /// What an evaluation reports, the first being what picks the best weights.

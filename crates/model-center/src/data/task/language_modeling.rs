@@ -7,9 +7,9 @@ use std::path::Path;
 use super::packed;
 use crate::Result;
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::Format;
 use crate::data::read::{ReadOptions, RecordSource};
 use crate::data::{Example, Label};
+use crate::io::record::Format;
 use serde_json::{Map, Value};
 
 /// Which columns hold the texts.

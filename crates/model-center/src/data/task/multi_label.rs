@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::columns::LabelReader;
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record};
 use crate::data::read::{ReadOptions, read, renumber};
 use crate::data::{Example, Label, LabelSpec};
+use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::{Error, Result};
 

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use crate::data::Label;
 use crate::data::dataset::{Dataset, LabelSpace, ReadReport};
-use crate::data::io::chunks::ChunkReader;
-use crate::data::io::flaws::Flaws;
 use crate::data::read::{ReadOptions, around_text, padding};
+use crate::io::chunks::ChunkReader;
+use crate::io::flaws::Flaws;
 use crate::{Error, Result};
 
 /// Text is tokenised in chunks of this number of bytes.

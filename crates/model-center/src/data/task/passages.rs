@@ -6,7 +6,7 @@ use super::prompts::{ParseContext, Prompt};
 use super::superglue::truth;
 use crate::Result;
 use crate::data::Member;
-use crate::data::io::record::Record;
+use crate::io::record::Record;
 use crate::metrics::{exact_match, token_f1};
 
 /// Bytes of all prompts of one record: each repeats the passage, so a short record could ask for a lot of memory. Real

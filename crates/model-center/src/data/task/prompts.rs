@@ -14,9 +14,9 @@ use super::passages::{multirc, record_task};
 use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, Split, ZERO_ONE, label, truth};
 use crate::data::answers::{AnswerForm, VerbalizerPosition};
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record};
 use crate::data::read::{ReadOptions, RowForm, read_as};
 use crate::data::{Example, Label, Member};
+use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::{Error, Result};
 

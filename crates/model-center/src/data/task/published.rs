@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 use super::superglue::{Split, ZERO_ONE};
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::input::of_data;
-use crate::data::io::record::{Format, Record};
 use crate::data::read::{Builder, ReadOptions, RowForm, read};
 use crate::data::{Example, Label};
 use crate::file::{read_text, unreadable};
+use crate::io::input::of_data;
+use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::{Error, Result};
 

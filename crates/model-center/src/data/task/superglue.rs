@@ -11,9 +11,9 @@
 use std::path::Path;
 
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record};
 use crate::data::read::{ReadOptions, read};
 use crate::data::{Example, Label};
+use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::tokenizer::KeepSide;
 use crate::{Error, Result};

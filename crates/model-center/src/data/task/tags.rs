@@ -7,11 +7,11 @@ use std::path::Path;
 
 use super::columns::LabelReader;
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::lines::LineReader;
-use crate::data::io::record::{Format, Record};
-use crate::data::io::record_reader::RecordReader;
 use crate::data::read::{Builder, ReadOptions, RowForm, renumber};
 use crate::data::{IGNORED, Label, LabelSpec};
+use crate::io::lines::LineReader;
+use crate::io::record::{Format, Record};
+use crate::io::record_reader::RecordReader;
 use crate::metrics::Metric;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};

@@ -11,8 +11,8 @@ use super::prompts::{LabelWords, Prompt, read_prompts};
 use crate::data::Label;
 use crate::data::answers::VerbalizerPosition;
 use crate::data::dataset::Dataset;
-use crate::data::io::record::{Format, Record};
 use crate::data::read::ReadOptions;
+use crate::io::record::{Format, Record};
 use crate::{Error, Result};
 
 /// The name that stands for the answer.

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::{GgufFile, Metadata, rope};
-use crate::config::json::number;
 use crate::file::printable;
 use crate::formats::TensorSource;
+use crate::json::number;
 use crate::{Error, Result};
 
 /// A kind of model, by what the format calls its architecture.
@@ -101,7 +101,7 @@ const IDS: [(&str, &str); 3] = [
 ];
 
 /// Keys of computations that these families do not have, unless they are zero.
-pub(super) const FOREIGN: &[&str] = &[
+pub(crate) const FOREIGN: &[&str] = &[
     "expert_count",
     "attention.sliding_window",
     "attention.scale",
@@ -111,7 +111,7 @@ pub(super) const FOREIGN: &[&str] = &[
 ];
 
 /// The names of all keys that are understood, after the architecture's; with [`FOREIGN`] those that must be zero.
-pub(super) const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "block_count",
     "context_length",
     "embedding_length",

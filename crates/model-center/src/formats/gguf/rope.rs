@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use super::decoder::Keys;
 use super::{GgufFile, tensor_place};
-use crate::config::json::number;
 use crate::formats::TensorSource;
+use crate::json::number;
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::{Error, Result};
 
 /// The default: the value of the first Llama models, which the format and `transformers` use, too.
 const BASE: f32 = 10_000.0;
 /// The tensor of factors by which frequencies are divided.
-pub(super) const FACTORS: &str = "rope_freqs.weight";
+pub(crate) const FACTORS: &str = "rope_freqs.weight";
 /// Keys of scaling that change the result and have no counterpart in `config.json`.
 const UNKNOWN: &[&str] =
     &["rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor", "rope.scale_linear"];

@@ -1,7 +1,7 @@
 //! Metadata of a GGUF file: keys with typed values.
 //!
 //! Defines [`GgufValue`], [`GgufArray`] and [`Metadata`]; read by [`super::header`], asked by [`super::decoder`] and
-//! [`super::tokenizer`].
+//! [`crate::tokenizer::gguf`].
 
 use super::cursor::Cursor;
 use super::{damaged, key_place};
@@ -207,18 +207,18 @@ impl Metadata {
     }
 
     /// The error for a key that is needed and not there.
-    pub(super) fn lacking(&self, key: &str) -> Error {
+    pub(crate) fn lacking(&self, key: &str) -> Error {
         let reason = "the file does not specify it, and the model cannot be built without it";
         let fix = "convert the model to GGUF again with a current converter, or download another file of it";
         Error::model(key_place(&self.place, key), reason, fix)
     }
 
-    pub(super) fn place_of(&self, key: &str) -> String {
+    pub(crate) fn place_of(&self, key: &str) -> String {
         key_place(&self.place, key)
     }
 
     /// The error for a value that cannot be used.
-    pub(super) fn unfit(&self, key: &str, reason: impl Into<String>, fix: &str) -> Error {
+    pub(crate) fn unfit(&self, key: &str, reason: impl Into<String>, fix: &str) -> Error {
         Error::model(key_place(&self.place, key), reason, fix)
     }
 

@@ -70,13 +70,13 @@ impl NotFinite {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::formats) struct CheckedTensor<'a> {
-    pub(in crate::formats) name: &'a str,
-    pub(in crate::formats) shape: &'a [usize],
+pub(crate) struct CheckedTensor<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) shape: &'a [usize],
 }
 
 /// Read elements of a tensor from `first` on, and add the tensor to `found` if some are not finite.
-pub(in crate::formats) fn read(
+pub(crate) fn read(
     source: &dyn TensorSource,
     wanted: CheckedTensor<'_>,
     first: usize,
@@ -125,7 +125,7 @@ impl CheckedTensor<'_> {
 }
 
 /// Whether there is neither NaN nor an infinity, at the speed of memory.
-pub(super) fn all_finite(values: &[f32]) -> bool {
+pub(crate) fn all_finite(values: &[f32]) -> bool {
     let has_all_bits = |value: &f32| u32::from(value.to_bits() & EXPONENT == EXPONENT);
     values.iter().fold(0, |any, value| any | has_all_bits(value)) == 0
 }

@@ -13,7 +13,7 @@
 
 mod blocks;
 mod export;
-pub(in crate::formats) mod finite;
+pub(crate) mod finite;
 mod leave;
 mod load;
 mod pattern;

@@ -26,23 +26,23 @@ pub enum RankedSystem {
 
 /// Files by tensor-parallel rank and pipeline stage.
 #[derive(Debug, Default)]
-pub(super) struct RankFiles {
-    pub(super) root: PathBuf,
-    pub(super) is_deepspeed: bool,
+pub(crate) struct RankFiles {
+    pub(crate) root: PathBuf,
+    pub(crate) is_deepspeed: bool,
     /// By tensor-parallel rank and stage.
-    pub(super) model: BTreeMap<(usize, usize), PathBuf>,
+    pub(crate) model: BTreeMap<(usize, usize), PathBuf>,
     /// Files of single layers, by layer and tensor-parallel rank.
-    pub(super) layers: BTreeMap<(usize, usize), PathBuf>,
+    pub(crate) layers: BTreeMap<(usize, usize), PathBuf>,
     /// ZeRO's optimizer states, by tensor-parallel rank and data rank.
-    pub(super) zero: BTreeMap<(usize, usize), PathBuf>,
+    pub(crate) zero: BTreeMap<(usize, usize), PathBuf>,
     /// Of stage 3, what each data rank has of the model, in the same way.
-    pub(super) divided: BTreeMap<(usize, usize), PathBuf>,
+    pub(crate) divided: BTreeMap<(usize, usize), PathBuf>,
     /// The directory of whole master weights of a universal checkpoint.
-    pub(super) universal: Option<PathBuf>,
+    pub(crate) universal: Option<PathBuf>,
 }
 
 impl RankFiles {
-    pub(super) fn tensor_ranks(&self) -> usize {
+    pub(crate) fn tensor_ranks(&self) -> usize {
         let of = |map: &BTreeMap<(usize, usize), PathBuf>| map.keys().map(|(rank, _)| rank + 1).max().unwrap_or(0);
         // Its parameters are whole.
         if self.universal.is_some() {
@@ -52,11 +52,11 @@ impl RankFiles {
         if of_layers > 0 { of_layers } else { of(&self.model).max(1) }
     }
 
-    pub(super) fn stages(&self) -> usize {
+    pub(crate) fn stages(&self) -> usize {
         self.model.keys().map(|(_, stage)| stage + 1).max().unwrap_or(0)
     }
 
-    pub(super) fn system(&self) -> RankedSystem {
+    pub(crate) fn system(&self) -> RankedSystem {
         if self.is_deepspeed { RankedSystem::DeepSpeed } else { RankedSystem::Megatron }
     }
 }
@@ -77,7 +77,7 @@ pub fn is_ranked(directory: &Path) -> bool {
 }
 
 /// The files of the checkpoint that `directory` is, or whose name the run's directory has.
-pub(super) fn find(directory: &Path) -> Result<RankFiles> {
+pub(crate) fn find(directory: &Path) -> Result<RankFiles> {
     let root = checkpoint_of(directory)?;
     let mut files = RankFiles { root: root.clone(), ..RankFiles::default() };
     for entry in fs::read_dir(&root).map_err(|e| unreadable(&root, e))?.take(FILE_LIMIT) {

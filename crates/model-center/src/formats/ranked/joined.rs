@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// How the ranks' pieces make a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Join {
+pub(crate) enum Join {
     /// Every rank has the whole.
     Replicated,
     /// Rows after each other.
@@ -32,8 +32,8 @@ pub struct JoinedTensor {
     pub stored: StoredDtype,
     /// The shape of a rank's piece.
     pub piece: Vec<usize>,
-    pub(super) join: Join,
-    pub(super) is_transposed: bool,
+    pub(crate) join: Join,
+    pub(crate) is_transposed: bool,
 }
 
 impl JoinedTensor {
@@ -51,11 +51,11 @@ impl JoinedTensor {
 
 /// The order of rows of queries, keys and values on a rank, by `checkpoint_version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Order {
+pub(crate) struct Order {
     /// 0: [3, heads, size]; 1: [heads, size, 3]; 2: [heads, 3, size].
-    pub(super) version: u8,
+    pub(crate) version: u8,
     /// Attention heads of all ranks.
-    pub(super) heads: usize,
+    pub(crate) heads: usize,
 }
 
 impl Order {
@@ -81,7 +81,7 @@ fn matrix(shape: &[usize]) -> (usize, usize) {
 }
 
 /// The values of a tensor, row-major in the shape of its entry.
-pub(super) fn values(pieces: &Pieces, tensor: &JoinedTensor, order: Order) -> Result<Vec<f32>> {
+pub(crate) fn values(pieces: &Pieces, tensor: &JoinedTensor, order: Order) -> Result<Vec<f32>> {
     let parts = pieces.ranks.iter().map(|rank| rank.read(&tensor.theirs)).collect::<Result<Vec<_>>>()?;
     let (rows, columns) = matrix(&tensor.piece);
     let joined = match tensor.join {

@@ -1,6 +1,6 @@
 //! Tensors of Megatron-LM under Hugging Face's names, and the configuration that its arguments make.
 //!
-//! Defines [`Model`]; called by [`super::directory`]. The names of a BERT are in `bert.rs`.
+//! Defines [`Model`]; called by [`crate::directory::ranked`]. The names of a BERT are in `bert.rs`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,37 +8,37 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::super::safetensors::TensorEntry;
-use super::directory::RankedOptions;
 use super::joined::{Join, JoinedTensor, Order};
 use super::pieces::Pieces;
+use crate::directory::ranked::RankedOptions;
 use crate::{Error, Result};
 
 /// A checkpoint's model: its tensors as Hugging Face has them, and its configuration.
 #[derive(Debug)]
-pub(super) struct Model {
-    pub(super) family: &'static str,
-    pub(super) tensors: Vec<JoinedTensor>,
-    pub(super) config: Map<String, Value>,
-    pub(super) order: Order,
+pub(crate) struct Model {
+    pub(crate) family: &'static str,
+    pub(crate) tensors: Vec<JoinedTensor>,
+    pub(crate) config: Map<String, Value>,
+    pub(crate) order: Order,
     /// Tensors of the checkpoint that are not written.
-    pub(super) left: Vec<String>,
+    pub(crate) left: Vec<String>,
     /// Rows of padding of the vocabulary that are left out.
-    pub(super) padding: usize,
+    pub(crate) padding: usize,
     /// Whether the padded size was kept, as nothing tells the vocabulary's.
-    pub(super) is_padded: bool,
+    pub(crate) is_padded: bool,
 }
 
-pub(super) struct Sizes {
-    pub(super) layers: usize,
-    pub(super) hidden: usize,
-    pub(super) heads: usize,
-    pub(super) positions: usize,
-    pub(super) vocabulary: usize,
-    pub(super) feed_forward: usize,
+pub(crate) struct Sizes {
+    pub(crate) layers: usize,
+    pub(crate) hidden: usize,
+    pub(crate) heads: usize,
+    pub(crate) positions: usize,
+    pub(crate) vocabulary: usize,
+    pub(crate) feed_forward: usize,
 }
 
 impl Model {
-    pub(super) fn of(pieces: &Pieces, place: &Path, options: &RankedOptions) -> Result<Model> {
+    pub(crate) fn of(pieces: &Pieces, place: &Path, options: &RankedOptions) -> Result<Model> {
         let mut maker = Maker { pieces, place, tensors: Vec::new(), used: BTreeSet::new() };
         let (sizes, padded) = maker.sizes(options)?;
         let version = match pieces.float("checkpoint_version") {
@@ -79,8 +79,8 @@ fn vocabulary(pieces: &Pieces, options: &RankedOptions) -> Option<usize> {
     })
 }
 
-pub(super) struct Maker<'a> {
-    pub(super) pieces: &'a Pieces,
+pub(crate) struct Maker<'a> {
+    pub(crate) pieces: &'a Pieces,
     place: &'a Path,
     tensors: Vec<JoinedTensor>,
     used: BTreeSet<String>,
@@ -92,7 +92,7 @@ impl Maker<'_> {
         Error::model(self.place.display().to_string(), reason, fix)
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.pieces.ranks[0].pieces.contains_key(name)
     }
 
@@ -108,7 +108,7 @@ impl Maker<'_> {
         Ok(&first.shape)
     }
 
-    pub(super) fn rows_columns(&self, name: &str) -> Result<(usize, usize)> {
+    pub(crate) fn rows_columns(&self, name: &str) -> Result<(usize, usize)> {
         match self.shape(name)? {
             [rows, columns] if *rows > 0 && *columns > 0 => Ok((*rows, *columns)),
             shape => Err(self.bad(format!("{name} of shape {shape:?} is not a matrix"))),
@@ -154,7 +154,7 @@ impl Maker<'_> {
     }
 
     /// Adds a tensor and checks that the ranks' pieces make its shape.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         theirs: &str,
         name: String,
@@ -190,7 +190,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    pub(super) fn norm(&mut self, theirs: &str, name: &str, hidden: usize) -> Result<()> {
+    pub(crate) fn norm(&mut self, theirs: &str, name: &str, hidden: usize) -> Result<()> {
         for kind in ["weight", "bias"] {
             self.add(&format!("{theirs}.{kind}"), format!("{name}.{kind}"), &[hidden], Join::Replicated, false)?;
         }
@@ -236,17 +236,17 @@ impl Maker<'_> {
     }
 
     /// The form of GELU by the run's arguments. GPT-2's of 2019, which has none, is the one by tanh.
-    pub(super) fn gelu(&self, is_gpt: bool) -> &'static str {
+    pub(crate) fn gelu(&self, is_gpt: bool) -> &'static str {
         let is_known = self.pieces.settings.contains_key("args.openai_gelu");
         let by_tanh = self.pieces.is_set("args.openai_gelu") || self.pieces.is_set("args.bias_gelu_fusion");
         if by_tanh || (is_gpt && !is_known) { "gelu_new" } else { "gelu" }
     }
 
-    pub(super) fn epsilon(&self) -> f64 {
+    pub(crate) fn epsilon(&self) -> f64 {
         self.pieces.float("args.layernorm_epsilon").unwrap_or(1e-5)
     }
 
-    pub(super) fn dropout(&self, name: &str) -> f64 {
+    pub(crate) fn dropout(&self, name: &str) -> f64 {
         self.pieces.float(&format!("args.{name}")).filter(|rate| (0.0..1.0).contains(rate)).unwrap_or(0.1)
     }
 }

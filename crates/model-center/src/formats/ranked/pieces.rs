@@ -1,6 +1,6 @@
 //! The tensors of each tensor-parallel rank under plain names, over its pipeline stages and files of layers.
 //!
-//! Defines [`Pieces`]; called by [`super::directory`].
+//! Defines [`Pieces`]; called by [`crate::directory::ranked`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 /// Where a tensor of a rank is.
 #[derive(Debug, Clone)]
-pub(super) enum Held {
+pub(crate) enum Held {
     /// In a file, by its number and name.
     File(usize, String),
     /// In ZeRO's shards.
@@ -28,37 +28,37 @@ pub(super) enum Held {
 
 /// A tensor of a rank.
 #[derive(Debug, Clone)]
-pub(super) struct Piece {
-    pub(super) shape: Vec<usize>,
-    pub(super) dtype: StoredDtype,
+pub(crate) struct Piece {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: StoredDtype,
     held: Held,
 }
 
 /// The tensors of one tensor-parallel rank.
 #[derive(Debug, Default)]
-pub(super) struct RankPieces {
+pub(crate) struct RankPieces {
     files: Vec<PickleFile>,
     zero: Option<ZeroShards>,
     frozen: Option<FrozenShards>,
     universal: Option<UniversalStates>,
-    pub(super) pieces: BTreeMap<String, Piece>,
+    pub(crate) pieces: BTreeMap<String, Piece>,
 }
 
 /// All ranks.
 #[derive(Debug)]
-pub(super) struct Pieces {
-    pub(super) ranks: Vec<RankPieces>,
+pub(crate) struct Pieces {
+    pub(crate) ranks: Vec<RankPieces>,
     /// Settings of the run, `args.…` and `checkpoint_version`.
-    pub(super) settings: BTreeMap<String, Scalar>,
+    pub(crate) settings: BTreeMap<String, Scalar>,
     /// The directory of the checkpoint.
-    pub(super) place: PathBuf,
+    pub(crate) place: PathBuf,
     /// Whether names are Megatron-LM's; otherwise they are the model's own.
-    pub(super) is_megatron: bool,
+    pub(crate) is_megatron: bool,
 }
 
 impl RankPieces {
     /// The values of a tensor.
-    pub(super) fn read(&self, name: &str) -> Result<Vec<f32>> {
+    pub(crate) fn read(&self, name: &str) -> Result<Vec<f32>> {
         let lost = || {
             let place = self.files.first().map_or_else(String::new, TensorSource::place);
             let fix = "copy the checkpoint again, with the files of all ranks";
@@ -88,7 +88,7 @@ fn wanted(key: &str) -> bool {
 
 impl Pieces {
     /// Opens the files of every rank; data of tensors are not read.
-    pub(super) fn open(found: &RankFiles) -> Result<Pieces> {
+    pub(crate) fn open(found: &RankFiles) -> Result<Pieces> {
         let mut settings = BTreeMap::new();
         let mut ranks = Vec::new();
         for tensor in 0..found.tensor_ranks() {
@@ -141,7 +141,7 @@ impl Pieces {
         Ok(pieces)
     }
 
-    pub(super) fn whole(&self, key: &str) -> Option<usize> {
+    pub(crate) fn whole(&self, key: &str) -> Option<usize> {
         match self.settings.get(key)? {
             Scalar::Whole(value) => usize::try_from(*value).ok(),
             Scalar::Float(value) if value.fract() == 0.0 && *value >= 0.0 => Some(*value as usize),
@@ -149,7 +149,7 @@ impl Pieces {
         }
     }
 
-    pub(super) fn float(&self, key: &str) -> Option<f64> {
+    pub(crate) fn float(&self, key: &str) -> Option<f64> {
         match self.settings.get(key)? {
             Scalar::Whole(value) => Some(*value as f64),
             Scalar::Float(value) => Some(*value),
@@ -157,11 +157,11 @@ impl Pieces {
         }
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
         if let Scalar::Text(text) = self.settings.get(key)? { Some(text) } else { None }
     }
 
-    pub(super) fn is_set(&self, key: &str) -> bool {
+    pub(crate) fn is_set(&self, key: &str) -> bool {
         self.settings.get(key) == Some(&Scalar::Truth(true))
     }
 

@@ -4,13 +4,16 @@
 use super::{Around, Seq2SeqFamily, Sinusoids};
 use crate::config::TextConfig;
 use crate::error::{Error, Result};
-use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
 use crate::layer::{PositionsConfig, TransformerBlock};
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::opening::allow;
 use crate::model::registry::{HeadInit, OpenOptions, is_named_by_model_center};
 use crate::model::text_model::TextHead;
+use crate::{
+    directory::DirectoryLayout,
+    formats::{Allow, NameTable, TensorSource, Weights},
+};
 use bmtrain_core::DType;
 use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;

@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use super::{TrainOptions, VocabularyKind, document};
-use crate::data::io::texts::{TextSource, read_texts};
+use crate::io::texts::{TextSource, read_texts};
 use crate::tokenizer::catch::catch_errors;
 use crate::tokenizer::document::{BpeOptions, bpe};
 use crate::{Error, Result};

@@ -18,8 +18,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use self::corpus::Corpus;
 use super::catch::catch_errors;
-use crate::data::io::texts::TextSource;
 use crate::file::{AtomicFile, commit_together};
+use crate::io::texts::TextSource;
 use crate::{Error, Result};
 
 /// The largest vocabulary that is trained; those in use have up to 256 thousand tokens.

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::corpus::Corpus;
 use super::models::{self, within_alphabet};
 use super::{MAX_VOCABULARY, TrainOptions, VocabularyKind};
-use crate::data::io::texts::TextSource;
 use crate::file::{AtomicFile, commit_together};
+use crate::io::texts::TextSource;
 use crate::tokenizer::pieces::SPACE;
 use crate::{Error, Result};
 

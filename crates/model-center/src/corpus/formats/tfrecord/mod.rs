@@ -26,10 +26,10 @@ use flate2::write::GzEncoder;
 
 use super::super::positioned::corrupt;
 use crate::Result;
-use crate::data::io::input::{file_error, open_decompressed};
 use crate::file::AtomicFile;
 use crate::file::crc32c::masked;
 use crate::file::write_framed;
+use crate::io::input::{file_error, open_decompressed};
 
 pub use bert::BertRecord;
 pub(super) use documents::{DocumentRecords, RecordDocuments};

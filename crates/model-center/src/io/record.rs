@@ -10,10 +10,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::arrow::{self, SavedKind};
+use super::arrow;
 use super::delimited::Field;
 use crate::file::printable;
 use crate::formats::KnownDirectory;
+use crate::formats::saved_data::{SavedKind, saved_kind};
 use crate::{Error, Result};
 
 /// How a data file is written.
@@ -49,7 +50,7 @@ impl Format {
             Some("parquet") => Ok(Format::Parquet),
             Some("arrow" | "feather") => Ok(Format::Arrow),
             Some("txt") => Ok(Format::Text),
-            _ => match arrow::saved_kind(path) {
+            _ => match saved_kind(path) {
                 Some(SavedKind::Set) => Ok(Format::Arrow),
                 Some(SavedKind::Dictionary) => Err(arrow::not_one(path)),
                 None => Err(KnownDirectory::of(path).map_or_else(|| no_format(path), |known| known.no_data())),

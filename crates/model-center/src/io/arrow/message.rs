@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::super::input::{file_error, of_data};
 use super::flatbuffer::{Broken, Table, int64s};
 use crate::file::open_regular;
+use crate::io::input::{file_error, of_data};
 use crate::{Error, Result};
 
 /// What the form with a list begins and ends with, and Feather before that.

@@ -1,19 +1,17 @@
 //! Directories of `save_to_disk` of the library `datasets`.
 //!
-//! Defines [`SavedSet`] and [`kind`]. A data set is a directory with `state.json`, which names the `.arrow` files; a
+//! Defines [`SavedSet`]. A data set is a directory with `state.json`, which names the `.arrow` files; a
 //! dictionary of them, one for each split, has `dataset_dict.json` beside their directories.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::super::input::of_data;
 use crate::file::{printable, read_text, resolve_inside};
+use crate::formats::saved_data::{SPLITS_FILE, STATE_FILE, SavedKind, saved_kind};
+use crate::io::input::of_data;
 use crate::{Error, Result};
 
-/// What names the files of a set, and the splits of a dictionary.
-const STATE_FILE: &str = "state.json";
-const SPLITS_FILE: &str = "dataset_dict.json";
 /// Notes of the library, which no records are in.
 pub(crate) const NOTES: [&str; 3] = [STATE_FILE, SPLITS_FILE, "dataset_info.json"];
 /// The longest of these files.
@@ -21,24 +19,6 @@ const LIMIT: u64 = 1 << 26;
 /// Of the state, what does not change the rows: an identity, a name, and in what objects Python is given values.
 const WITHOUT_EFFECT: [&str; 6] =
     ["_fingerprint", "_split", "_format_type", "_format_kwargs", "_inplace_history", "_indexes"];
-
-/// What a directory is to the library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SavedKind {
-    /// One data set.
-    Set,
-    /// A set for each split.
-    Dictionary,
-}
-
-/// Whether a directory is of `save_to_disk`.
-pub(crate) fn kind(directory: &Path) -> Option<SavedKind> {
-    let has = |name: &str| directory.join(name).is_file();
-    if has(SPLITS_FILE) {
-        return Some(SavedKind::Dictionary);
-    }
-    (has(STATE_FILE) && has("dataset_info.json")).then_some(SavedKind::Set)
-}
 
 /// The error for a dictionary where one set is asked for: which there are.
 pub(crate) fn not_one(directory: &Path) -> Error {
@@ -67,7 +47,7 @@ pub(super) struct SavedSet {
 
 impl SavedSet {
     pub(super) fn open(directory: &Path) -> Result<SavedSet> {
-        match kind(directory) {
+        match saved_kind(directory) {
             Some(SavedKind::Set) => {}
             Some(SavedKind::Dictionary) => return Err(not_one(directory)),
             None => {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::Wanted;
 use super::nested::{Builder, Entries, Node};
 use super::pages::{MAX_ROW_VALUES, Pages};
-use crate::data::io::record::{Unread, list};
+use crate::io::record::{Unread, list};
 use crate::{Error, Result};
 
 /// What is in a leaf.

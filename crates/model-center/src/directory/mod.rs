@@ -2,6 +2,14 @@
 //!
 //! Defines [`ModelDirectory`]; called by the programs that save a model.
 
+mod gguf;
+pub(crate) mod ranked;
+
+#[cfg(feature = "cli")]
+pub(crate) use gguf::left_out;
+pub use gguf::{Report as GgufReport, gguf_to_directory};
+pub use ranked::{RankedOptions, RankedReport, ranked_to_directory};
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -9,13 +17,14 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
-use super::gguf::{is_gguf, write_companions};
-use super::model_center::{self, WEIGHTS_FILE};
-use super::names::{NameTable, ParamShape, export};
-use super::shards::SHARD_BYTES;
-use crate::config::{Config, HfHeader, json};
-use crate::data::FORMATS_FILE;
+use self::gguf::write_companions;
+use crate::config::{Config, HfHeader};
 use crate::file::{AtomicFile, open_regular, resolve_inside, sync_directory, unreadable, write_atomic};
+use crate::formats::gguf::is_gguf;
+use crate::formats::model_center::{self, WEIGHTS_FILE};
+use crate::formats::names::{NameTable, ParamShape, export};
+use crate::formats::shards::SHARD_BYTES;
+use crate::json;
 use crate::tokenizer::further_templates;
 use crate::{Error, Result};
 
@@ -44,6 +53,9 @@ pub const COMPANION_FILES: &[&str] = &[
     "preprocessor_config.json",
     FORMATS_FILE,
 ];
+
+/// The file with the text formats of the data that a model was trained on: a list of objects.
+pub const FORMATS_FILE: &str = "text_formats.json";
 
 /// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 tokens, have about 35 MB.
 const COMPANION_LIMIT: u64 = 256 << 20;

@@ -34,7 +34,7 @@ use super::lines::Flaw;
 use super::record::Unread;
 use crate::{Error, Result};
 
-pub(crate) use self::saved::{NOTES, SavedKind, kind as saved_kind, not_one};
+pub(crate) use self::saved::{NOTES, not_one};
 
 /// Rows of a batch: columns of nulls take no bytes.
 const MAX_BATCH_ROWS: usize = 1 << 27;

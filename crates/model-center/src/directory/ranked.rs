@@ -9,20 +9,20 @@ use bmtrain_core::dtype::DType;
 use bmtrain_core::limits::make_room;
 use serde_json::json;
 
-use super::super::directory::{CONFIG_FILE, copy_companions, write_config};
-use super::super::names::NotFinite;
-use super::super::names::finite::{self, CheckedTensor};
-use super::super::safetensors::{StoredDtype, TensorEntry, TensorSource, stored};
-use super::super::shards::{SHARD_BYTES, ShardedWriter};
-use super::super::shortened;
-use super::super::stored::{absent, require_length, tensor_place};
-use super::found::{RankedSystem, find};
-use super::joined::{Join, JoinedTensor, Order, values};
-use super::names::Model;
-use super::pieces::Pieces;
+use super::{CONFIG_FILE, copy_companions, write_config};
 use crate::config::HfHeader;
-use crate::config::json::parse_object;
 use crate::file::{StagedDirectory, read_text};
+use crate::formats::names::NotFinite;
+use crate::formats::names::finite::{self, CheckedTensor};
+use crate::formats::ranked::found::{RankedSystem, find};
+use crate::formats::ranked::joined::{Join, JoinedTensor, Order, values};
+use crate::formats::ranked::names::Model;
+use crate::formats::ranked::pieces::Pieces;
+use crate::formats::safetensors::{StoredDtype, TensorEntry, TensorSource, stored};
+use crate::formats::shards::{SHARD_BYTES, ShardedWriter};
+use crate::formats::shortened;
+use crate::formats::stored::{absent, require_length, tensor_place};
+use crate::json::parse_object;
 use crate::{Error, Result};
 
 /// The longest config.json.

@@ -10,20 +10,30 @@ use bmtrain_core::dtype::DType;
 use bmtrain_core::limits::make_room;
 use serde_json::json;
 
-use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope, tokenizer, tokenizer_files};
+use super::{CONFIG_FILE, write_config};
 use crate::config::HfHeader;
-use crate::config::json::to_text;
 use crate::file::{StagedDirectory, printable, write_atomic};
-use crate::formats::directory::{CONFIG_FILE, write_config};
+use crate::formats::gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, is_gguf, rope};
 use crate::formats::names::NotFinite;
 use crate::formats::names::finite::{self, CheckedTensor};
 use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
 use crate::formats::shards::{SHARD_BYTES, ShardedWriter};
+use crate::json::to_text;
 use crate::tokenizer::HfTokenizer;
+use crate::tokenizer::gguf::{self as tokenizer, tokenizer_files};
 use crate::{Error, Result};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// What of a GGUF file is not used, each with the reason; nothing for another path.
+#[cfg(feature = "cli")]
+pub(crate) fn left_out(path: &Path) -> Result<Vec<(String, String)>> {
+    match is_gguf(path) {
+        true => Ok(skipped(&GgufAsHuggingFace::new(GgufFile::open(path)?)?)),
+        false => Ok(Vec::new()),
+    }
+}
 
 /// What became of a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,7 +177,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
 }
 
 /// What of the file has no place in a model here.
-pub(super) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
+pub(crate) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let mut skipped = Vec::new();
     if source.file().entry(rope::FACTORS).is_some() {
         let reason = match source.decoder().rope_scaling {

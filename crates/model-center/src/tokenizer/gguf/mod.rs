@@ -1,19 +1,22 @@
 //! The vocabulary of a GGUF file as `tokenizer.json` and `tokenizer_config.json`.
 
+mod pieces;
+
 use std::collections::HashMap;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Metadata, pieces};
 use crate::Result;
 use crate::file::printable;
+use crate::formats::gguf::{GgufFile, Metadata};
 use crate::tokenizer::byte_level::Split;
 use crate::tokenizer::document::{BpeOptions, DocumentParts, added_token, around, bpe, byte_level, merge};
 use crate::tokenizer::pieces::{self as sentencepiece, Cutting};
 
-pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(crate) const MODEL: &str = "tokenizer.ggml.model";
 const SPLIT: &str = "tokenizer.ggml.pre";
-pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const ADD_BEGIN: &str = "tokenizer.ggml.add_bos_token";
@@ -22,7 +25,7 @@ const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// The keys of special tokens and their names in `tokenizer_config.json`.
-pub(super) const SPECIAL: [(&str, &str); 7] = [
+pub(crate) const SPECIAL: [(&str, &str); 7] = [
     ("tokenizer.ggml.bos_token_id", "bos_token"),
     ("tokenizer.ggml.eos_token_id", "eos_token"),
     ("tokenizer.ggml.unknown_token_id", "unk_token"),
@@ -32,12 +35,12 @@ pub(super) const SPECIAL: [(&str, &str); 7] = [
     ("tokenizer.ggml.mask_token_id", "mask_token"),
 ];
 
-pub(super) const FIX: &str = "take the tokenizer's files from the model's own directory";
+pub(crate) const FIX: &str = "take the tokenizer's files from the model's own directory";
 
 /// The maximum number of tokens, and of merges: several times more than the largest real vocabularies have.
 const COUNT_LIMIT: usize = 1 << 20;
 const UNKNOWN: i32 = 2;
-pub(super) const CONTROL: i32 = 3;
+pub(crate) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const LAST_TYPE: i32 = 6;
@@ -54,29 +57,29 @@ pub struct TokenizerFiles {
 }
 
 /// Whether a key concerns the tokenizer.
-pub(super) fn knows(key: &str) -> bool {
+pub(crate) fn knows(key: &str) -> bool {
     let keys = [MODEL, SPLIT, TOKENS, TYPES, MERGES, ADD_BEGIN, ADD_END, ADD_SPACE, TEMPLATE];
     let pieces = [pieces::SCORES, pieces::TRIMS, pieces::CHARSMAP];
     keys.contains(&key) || pieces.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
 }
 
-pub(super) struct Vocabulary<'a> {
-    pub(super) metadata: &'a Metadata,
-    pub(super) tokens: &'a [Box<str>],
-    pub(super) types: &'a [i32],
+pub(crate) struct Vocabulary<'a> {
+    pub(crate) metadata: &'a Metadata,
+    pub(crate) tokens: &'a [Box<str>],
+    pub(crate) types: &'a [i32],
     ids: HashMap<&'a str, usize>,
 }
 
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
-pub(super) struct GgufParts {
-    pub(super) parts: DocumentParts,
+pub(crate) struct GgufParts {
+    pub(crate) parts: DocumentParts,
     /// Added tokens, if the kind has its own.
-    pub(super) added: Option<Vec<Value>>,
+    pub(crate) added: Option<Vec<Value>>,
     /// Whether a text begins and ends with BOS and EOS if the file does not specify it.
-    pub(super) begins: bool,
-    pub(super) ends: bool,
+    pub(crate) begins: bool,
+    pub(crate) ends: bool,
     /// What goes over the tokens before others are put around them.
-    pub(super) processor: Option<Value>,
+    pub(crate) processor: Option<Value>,
 }
 
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
@@ -243,7 +246,7 @@ fn byte_pairs(vocabulary: &Vocabulary<'_>, fallback: Option<Option<&str>>, ignor
 }
 
 /// Special tokens with their ids, in the order of [`SPECIAL`], where stated.
-pub(super) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
+pub(crate) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
 
 fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<Special<'a>> {
     let mut found = [None; SPECIAL.len()];
@@ -289,4 +292,9 @@ fn post_processor(metadata: &Metadata, parts: &GgufParts, special: &Special<'_>)
         (Some(processor), template) => json!({ "type": "Sequence", "processors": [processor, template] }),
         (None, template) => template,
     })
+}
+
+/// The fields of `tokenizer_config.json` of a GGUF file, the chat template among them.
+pub(crate) fn tokenizer_config(path: &Path) -> Result<Map<String, Value>> {
+    Ok(tokenizer_files(GgufFile::open(path)?.metadata(), usize::MAX)?.config)
 }
