@@ -42,6 +42,7 @@
 
 mod account;
 pub mod adapter;
+pub mod batch;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;

@@ -10,7 +10,7 @@
 //! as in TRL's KTOTrainer.
 
 use crate::Result;
-use crate::data::{Batch, IGNORED, Labels};
+use crate::batch::{Batch, IGNORED, Labels};
 use crate::error::Error;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};

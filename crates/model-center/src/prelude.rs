@@ -4,7 +4,7 @@
 //! use model_center::prelude::*;
 //! ```
 
-pub use crate::data::{Batch, Labels};
+pub use crate::batch::{Batch, Labels};
 pub use crate::directory::ModelDirectory;
 pub use crate::error::{Error, Result};
 pub use crate::generate::{GenerateOptions, TextGenerator};

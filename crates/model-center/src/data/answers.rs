@@ -8,6 +8,7 @@
 //! the label tokens alone, at one position of each sequence.
 
 use super::read::{Builder, RowLimit};
+use crate::batch::{Verbalizer, VerbalizerPosition};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
@@ -17,34 +18,6 @@ const ANCHOR: &str = "?";
 /// Sentinels of the vocabularies that have any: T5's, mT5's (pieces with a leading space), and CPM-2's.
 const SENTINELS: [[&str; 2]; 3] =
     [["<extra_id_0>", "<extra_id_1>"], ["▁<extra_id_0>", "▁<extra_id_1>"], ["<s_0>", "<s_1>"]];
-
-/// Where a language model answers a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VerbalizerPosition {
-    /// After the prompt, as the next token. Text after the answer is not read.
-    Next,
-    /// At a blank inside the prompt: the token before it sees both sides and predicts it.
-    Blank,
-    /// In a decoder, after the sentinel that stands for the answer in the encoder's input.
-    Sentinel {
-        /// The token before that sentinel; `None` for a decoder that begins with it.
-        start: Option<u32>,
-    },
-}
-
-/// Labels that are tokens of a model's vocabulary.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Verbalizer {
-    /// Names of the classes in the order of their indices.
-    pub names: Vec<String>,
-    /// The label token of each class, all different.
-    pub tokens: Vec<u32>,
-    /// Where the model answers.
-    pub place: VerbalizerPosition,
-    /// What the decoder of every row reads, the answer being predicted at its end; empty for a model with one stack.
-    pub decoder: Vec<u32>,
-}
 
 /// How rows of prompts are made for one model.
 #[derive(Debug, Clone)]

@@ -3,124 +3,14 @@
 //! Defines [`Dataset`]: all token ids in one flat vector with offsets (5 bytes per token, 8 per row), labels beside
 //! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
 
-use super::answers::{Verbalizer, VerbalizerPosition};
 use super::read::renumber;
-use super::{IGNORED, Label, Member, Mixture, SpanWindows};
+use super::{Mixture, SpanWindows};
+use crate::batch::LabelSpace;
+use crate::batch::{IGNORED, Label, Member};
+use crate::batch::{Verbalizer, VerbalizerPosition};
+use crate::metrics::Evaluator;
 use crate::{Error, Result};
 use std::sync::Arc;
-
-/// What the labels of a dataset are, which decides the head and the loss of a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LabelSpace {
-    /// One of these classes; the head has one output per class.
-    Classes(Vec<String>),
-    /// One of this number of texts; each is a sequence of its own and the head has one output.
-    Choices(usize),
-    /// One of these classes, predicted as its label token by the language-modelling head.
-    Verbalizer(Verbalizer),
-    /// A number; the head has one output.
-    Value,
-    /// The next token at each position of the sequence itself.
-    NextTokens,
-    /// Two sequences, the first preferred: the log-probabilities of their learned tokens are compared.
-    Pairs,
-    /// Two sequences: a completion that is judged as good (class 1) or bad (class 0), and its prompt with the
-    /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference
-    /// model's.
-    Judged,
-    /// This number of texts: an anchor, one that belongs to it, and perhaps one that does not. Their embeddings are
-    /// compared.
-    Texts(usize),
-    /// Any number of these labels; the head has one output per label.
-    LabelSets(Vec<String>),
-    /// One of these classes for each token that has one, such as the first of each word.
-    TokenClasses(Vec<String>),
-    /// The first and the last token of the span of the row that answers a question.
-    Span,
-    /// The tokens of a second sequence of each sample, which a decoder generates from the encoder's input.
-    Target,
-    /// The original tokens of masked positions, as encoders are pretrained.
-    MaskedTokens {
-        /// Whether the head also predicts if the second sentence follows the first.
-        sentences: bool,
-    },
-}
-
-impl LabelSpace {
-    /// Logits per sequence; 0 where labels are tokens, whose number the model knows.
-    pub fn outputs(&self) -> usize {
-        match self {
-            LabelSpace::Classes(names) => names.len(),
-            LabelSpace::Verbalizer(answers) => answers.names.len(),
-            LabelSpace::Choices(_) | LabelSpace::Value => 1,
-            // Of each token.
-            LabelSpace::TokenClasses(names) => names.len(),
-            LabelSpace::LabelSets(names) => names.len(),
-            LabelSpace::Span => 2,
-            LabelSpace::NextTokens
-            | LabelSpace::Pairs
-            | LabelSpace::Judged
-            | LabelSpace::Texts(_)
-            | LabelSpace::Target
-            | LabelSpace::MaskedTokens { .. } => 0,
-        }
-    }
-
-    /// Rows of one sample: 1 except for multiple choice, pairs and targets.
-    pub fn rows_per_sample(&self) -> usize {
-        match self {
-            LabelSpace::Choices(rows) | LabelSpace::Texts(rows) => *rows,
-            LabelSpace::Target | LabelSpace::Pairs | LabelSpace::Judged => 2,
-            LabelSpace::Classes(_)
-            | LabelSpace::Verbalizer(_)
-            | LabelSpace::Value
-            | LabelSpace::NextTokens
-            | LabelSpace::LabelSets(_)
-            | LabelSpace::TokenClasses(_)
-            | LabelSpace::Span
-            | LabelSpace::MaskedTokens { .. } => 1,
-        }
-    }
-
-    /// Whether the labels are tokens.
-    pub fn are_tokens(&self) -> bool {
-        matches!(self, LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. })
-    }
-
-    /// Whether the loss is a mean over tokens.
-    pub fn loss_is_by_token(&self) -> bool {
-        self.are_tokens() || matches!(self, LabelSpace::TokenClasses(_))
-    }
-
-    /// Whether log-probabilities of the two sequences of a sample are compared.
-    pub fn are_compared(&self) -> bool {
-        matches!(self, LabelSpace::Pairs | LabelSpace::Judged)
-    }
-
-    /// Whether they need a language-modelling head.
-    pub fn need_lm_head(&self) -> bool {
-        self.are_tokens() || self.are_compared() || matches!(self, LabelSpace::Verbalizer(_))
-    }
-
-    /// The number of classes or choices; `None` for a value, for sets of labels and for tokens.
-    pub fn classes(&self) -> Option<usize> {
-        match self {
-            LabelSpace::Classes(names) => Some(names.len()),
-            LabelSpace::Choices(choices) => Some(*choices),
-            LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
-            LabelSpace::Value
-            | LabelSpace::NextTokens
-            | LabelSpace::Pairs
-            | LabelSpace::Judged
-            | LabelSpace::Texts(_)
-            | LabelSpace::Target
-            | LabelSpace::LabelSets(_)
-            | LabelSpace::TokenClasses(_)
-            | LabelSpace::Span
-            | LabelSpace::MaskedTokens { .. } => None,
-        }
-    }
-}
 
 /// What reading a file found.
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
@@ -197,6 +87,12 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// An empty evaluator for its samples.
+    pub fn evaluator(&self) -> Evaluator {
+        let members = (0..self.len()).filter_map(|sample| self.member(sample)).collect();
+        Evaluator::with_members(self.labels(), members)
+    }
+
     /// Number of samples, repeated ones counted each time.
     pub fn len(&self) -> usize {
         self.repeats.as_ref().map_or(self.targets.len(), Vec::len)

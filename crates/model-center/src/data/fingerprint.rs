@@ -2,8 +2,9 @@
 //!
 //! Adds [`Dataset::seal`], the last step of every reader.
 
-use super::answers::{Verbalizer, VerbalizerPosition};
-use super::{Dataset, Label, LabelSpace, Member};
+use super::Dataset;
+use crate::batch::{Label, LabelSpace, Member};
+use crate::batch::{Verbalizer, VerbalizerPosition};
 
 impl Dataset {
     /// Computes the fingerprint; the last step of reading.

@@ -5,12 +5,14 @@
 //! nothing has to be split, padded or sent. Rows are padded to the longest of their own batch.
 //! The finetune program calls [`Loader::batch`] once per micro-batch.
 
+use crate::batch::Position;
 use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
 use super::packing::packed;
-use super::{Batch, Dataset, IGNORED, Label, LabelSpace, Labels, Permutation, VerbalizerBatch, VerbalizerPosition};
+use super::{Dataset, Permutation};
+use crate::batch::{Batch, IGNORED, Label, LabelSpace, Labels, VerbalizerBatch, VerbalizerPosition};
 use crate::{Error, Result};
 
 /// In which order samples are visited.
@@ -87,15 +89,6 @@ impl LoaderOptions {
     pub fn evaluation(batch_size: usize) -> Self {
         LoaderOptions { order: Order::SortedByLength, drop_last: false, ..LoaderOptions::training(batch_size, 0) }
     }
-}
-
-/// The position of a run in its data: all that resuming needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
-pub struct Position {
-    /// Passes over the data completed.
-    pub epoch: u64,
-    /// Batch within the epoch, counted over all ranks.
-    pub index: u64,
 }
 
 /// The samples of one window in visiting order, kept because computing them costs a sort.

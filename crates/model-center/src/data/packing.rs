@@ -4,7 +4,7 @@
 //! Called by [`Loader`](super::Loader) after a batch is collated, so that a packed batch has the samples of the padded
 //! one, in the same order and with the same weights.
 
-use super::{Batch, IGNORED, Labels};
+use crate::batch::{Batch, IGNORED, Labels};
 
 /// Joins the sequences of a batch for next-token prediction. Their tokens are what the attention mask keeps; a length
 /// that is not a multiple of `multiple` is padded with `pad_id`, as a document of its own.

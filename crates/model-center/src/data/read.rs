@@ -7,10 +7,12 @@
 
 use std::path::Path;
 
+use super::Example;
 use super::answers::AnswerForm;
-use super::dataset::{Dataset, LabelSpace, ReadReport};
+use super::dataset::{Dataset, ReadReport};
 use super::task::squad::SquadForm;
-use super::{Example, Label};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
 use crate::io::flaws::{Flaws, OnBadRecord};
 use crate::io::record::{Format, Record};
 use crate::io::record_reader::RecordReader;

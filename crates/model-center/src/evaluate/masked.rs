@@ -9,8 +9,9 @@ use bmtrain_core::philox::Key;
 use serde::{Deserialize, Serialize};
 
 use super::{ScoredSequence, ScoredTarget};
+use crate::batch::IGNORED;
 use crate::corpus::text::{Documents, TextFormat, TextSource};
-use crate::data::{IGNORED, OnBadRecord, Permutation};
+use crate::data::{OnBadRecord, Permutation};
 use crate::io::json_lines::read_json_lines;
 use crate::tokenizer::{KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};

@@ -2,7 +2,7 @@
 //!
 //! Defines [`Scorer`], which runs batches of [`ScoredSequence`]s on a model.
 
-use crate::data::IGNORED;
+use crate::batch::IGNORED;
 use crate::model::{Batch, ForwardOutputs, Labels, ModelOutput, TextModel};
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, ops};

@@ -6,7 +6,7 @@ use super::{
     Average, ClassCounts, EntityCounts, LabelSetCounts, Metric, MetricKind, OrderedSum, PairStatistics, Questions,
     SpanAnswers, SpanCandidate, ValuePairs,
 };
-use crate::data::{Dataset, LabelSpace, Labels, Member};
+use crate::batch::{LabelSpace, Labels, Member};
 use crate::{Error, Result};
 
 const EARLIER: &str = "lower the learning rate, or evaluate an earlier checkpoint";
@@ -54,13 +54,12 @@ impl Evaluator {
         }
     }
 
-    /// An empty evaluator for the samples of a dataset.
-    pub fn of(dataset: &Dataset) -> Evaluator {
-        let members: Arc<[Member]> = (0..dataset.len()).filter_map(|sample| dataset.member(sample)).collect();
-        match dataset.labels().classes() {
+    /// An empty evaluator for samples of which some are judged together: the member that each sample is, or none.
+    pub fn with_members(labels: &LabelSpace, members: Arc<[Member]>) -> Evaluator {
+        match labels.classes() {
             Some(classes) if !members.is_empty() => Evaluator::Questions(Questions::new(classes), members),
-            _ if *dataset.labels() == LabelSpace::Span => Evaluator::Spans(SpanAnswers::default(), members, 0),
-            _ => Evaluator::new(dataset.labels()),
+            _ if *labels == LabelSpace::Span => Evaluator::Spans(SpanAnswers::default(), members, 0),
+            _ => Evaluator::new(labels),
         }
     }
 

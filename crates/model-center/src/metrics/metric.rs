@@ -1,8 +1,22 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
 use super::{LabelSetCounts, PairStatistics};
-use crate::data::{LabelSpace, Labels, MULTI_LABEL_METRICS, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
+use crate::batch::{LabelSpace, Labels};
 use crate::{Error, Result};
+
+/// What evaluation reports.
+pub const SPAN_METRICS: &[Metric] = &[Metric::TokenF1, Metric::ExactMatch];
+
+/// What an evaluation reports, the first being what picks the best weights.
+pub const RETRIEVAL_METRICS: &[Metric] = &[Metric::MeanReciprocalRank, Metric::RecallAt1, Metric::RecallAt10];
+
+/// What evaluation reports.
+pub const TAG_METRICS: &[Metric] =
+    &[Metric::EntityF1, Metric::EntityPrecision, Metric::EntityRecall, Metric::TagAccuracy];
+
+/// What evaluation reports, the first being what picks the best weights.
+pub const MULTI_LABEL_METRICS: &[Metric] =
+    &[Metric::F1Micro, Metric::F1Macro, Metric::PrecisionMacro, Metric::RecallMacro, Metric::Accuracy];
 
 /// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]

@@ -2,7 +2,7 @@
 //!
 //! Defines [`Questions`]. Used through [`super::Evaluator`].
 
-use crate::data::Member;
+use crate::batch::Member;
 
 use super::{ClassCounts, OrderedSum};
 

@@ -12,7 +12,7 @@ use super::lesson::Lesson;
 use super::position_table::{Count, PositionTable};
 use super::prefix;
 use super::prompt::PromptIds;
-use crate::data::{Batch, Labels, VerbalizerBatch};
+use crate::batch::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
 use crate::layer::{PositionsConfig, TokensRead};
 use bmtrain_core::comm::Communicator;

@@ -3,7 +3,7 @@
 use super::architecture::Spec;
 use super::head::Head;
 use super::labels::{Numbers, Wanted};
-use crate::data::{Batch, VerbalizerBatch};
+use crate::batch::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 
 /// Whether ids and labels are valid for the model.

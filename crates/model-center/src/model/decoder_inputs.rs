@@ -4,7 +4,7 @@ use super::architecture::Spec;
 use super::batch_checks::{check_length, check_verbalizer};
 use super::head::Head;
 use super::labels::{IGNORED, Numbers, Wanted, wrong_labels};
-use crate::data::{Batch, VerbalizerBatch};
+use crate::batch::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 use std::borrow::Cow;
 

@@ -4,7 +4,7 @@
 //! sequences without the cached values. Called by [`crate::generate`], which chooses the tokens.
 
 use super::position_table::{Count, PositionTable};
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 

@@ -11,7 +11,7 @@ use super::labels::Numbers;
 use super::position_table::{Count, PositionTable};
 use super::prefix;
 use super::transformer::Transformer;
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::layer::{BlockCache, Memory, PositionsConfig, TokensRead, Visible, cache};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};

@@ -2,9 +2,9 @@
 
 use super::batch_checks::{check_count, refuse_given};
 use super::prefix;
+pub use crate::batch::IGNORED;
+use crate::batch::{Batch, Labels, VerbalizerBatch};
 use crate::config::ProblemType;
-pub use crate::data::IGNORED;
-use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
 use bmtrain_core::{Device, Segment, Tensor};
 

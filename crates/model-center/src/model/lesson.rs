@@ -6,7 +6,7 @@ use super::architecture::Spec;
 use super::batch::{are_at_positions, next_tokens};
 use super::head::Head;
 use super::labels::IGNORED;
-use crate::data::{Batch, Labels};
+use crate::batch::{Batch, Labels};
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::{Error, Result};
 use bmtrain_core::ops::{self, Distilled};

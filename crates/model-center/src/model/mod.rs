@@ -62,7 +62,7 @@ pub mod text_model;
 pub mod timed_partition;
 pub mod transformer;
 
-pub use crate::data::{Batch, Labels, VerbalizerBatch};
+pub use crate::batch::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
 pub use opening::Fill;

@@ -10,7 +10,7 @@ use super::batch_checks::check_length;
 use super::head::Head;
 use super::prefix;
 use super::transformer::Transformer;
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::layer::position::Rows;
 use crate::layer::{BlockCache, OwnCache, PositionsConfig, TokensRead};

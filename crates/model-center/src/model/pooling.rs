@@ -4,7 +4,7 @@
 //! [`SentenceEncoder`] is everything that a directory states.
 
 use super::sentence_encoder::SentenceEncoder;
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::file::write_atomic;
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, Segment, Tensor, Var};

@@ -10,7 +10,7 @@ use super::batch::Sequences;
 use super::decoder_inputs;
 use super::head::Head;
 use super::labels::IGNORED;
-use crate::data::{Batch, Labels};
+use crate::batch::{Batch, Labels};
 use crate::error::{Error, Result};
 use bmtrain_core::kernel::Distribution;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};

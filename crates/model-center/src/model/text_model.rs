@@ -3,8 +3,8 @@
 //!
 //! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
 
+use crate::batch::{Batch, VerbalizerPosition};
 use crate::config::ProblemType;
-use crate::data::{Batch, VerbalizerPosition};
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::Result;
 use crate::model::decoding::{Decoding, DecodingOptions};

@@ -3,7 +3,7 @@
 //! Defines [`partition_by_time`], which is called on every rank before the model is opened on pipeline stages.
 
 use super::registry::{OpenOptions, Registry, StageOptions};
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::pipeline::{BlockCosts, PartitionRule};

@@ -6,7 +6,8 @@
 //! lengths.
 
 use crate::Result;
-use crate::data::{Dataset, LabelSpace};
+use crate::batch::LabelSpace;
+use crate::data::Dataset;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::train::evaluate::Evaluation;

@@ -5,8 +5,8 @@
 //! So every schedule has the activations that the rank's own actions keep, in their order. No weights, no tokenizer and
 //! no data are needed. Called by [`super::layout_report`].
 
+use crate::batch::{Batch, Labels};
 use crate::config::ConfigSource;
-use crate::data::{Batch, Labels};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};
 use crate::recipe::{DataSource, OptimizerSettings, Parallel, Resolved};
 use crate::{Error, Result};

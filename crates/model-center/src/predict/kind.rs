@@ -1,7 +1,7 @@
 //! What a model predicts, by its head and its configuration.
 
+use crate::batch::LabelSpace;
 use crate::config::ProblemType;
-use crate::data::LabelSpace;
 use crate::model::{ModelInfo, SentenceEncoder, TextHead};
 use crate::{Error, Result};
 use std::path::Path;

@@ -3,7 +3,8 @@
 use super::PredictionKind;
 use super::rating::KnownLabel;
 use super::records::present;
-use crate::data::{Label, LabelReader, LabelSpec, Record};
+use crate::batch::Label;
+use crate::data::{LabelReader, LabelSpec, Record};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::borrow::Cow;

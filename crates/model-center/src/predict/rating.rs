@@ -2,7 +2,7 @@
 
 use super::PredictionKind;
 use super::prediction::{PredictedValue, Prediction};
-use crate::data::Labels;
+use crate::batch::Labels;
 use crate::metrics::{AnswerScores, Evaluator, Metric, MetricKind};
 use crate::{Error, Result};
 

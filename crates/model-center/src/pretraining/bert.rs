@@ -9,8 +9,8 @@ use super::pairs::{PairSampler, PairSource, SecondSentence};
 use super::parts::{CorpusPart, Mixed, fingerprint};
 use super::random::SampleRandom;
 use super::{PretrainingSamples, loss_tokens};
+use crate::batch::{Batch, IGNORED, LabelSpace, Labels};
 use crate::corpus::GroupOptions;
-use crate::data::{Batch, IGNORED, LabelSpace, Labels};
 use crate::{Error, Result};
 
 /// How inputs of masked language modelling are made.

@@ -8,7 +8,7 @@ use super::parts::{CorpusPart, fingerprint};
 use super::random::SampleRandom;
 use super::rows::{RowOptions, Rows};
 use super::{PretrainingSamples, loss_tokens};
-use crate::data::{Batch, IGNORED, LabelSpace, Labels};
+use crate::batch::{Batch, IGNORED, LabelSpace, Labels};
 use crate::{Error, Result};
 
 /// The predicted part begins after an eighth to a quarter of a document and ends after three quarters to all of it.

@@ -6,7 +6,7 @@ use super::parts::{CorpusPart, fingerprint};
 use super::rows::{RowOptions, Rows};
 use super::{PretrainingSamples, loss_tokens};
 use crate::Result;
-use crate::data::{Batch, IGNORED, LabelSpace, Labels};
+use crate::batch::{Batch, IGNORED, LabelSpace, Labels};
 
 /// What is special about the EOD token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

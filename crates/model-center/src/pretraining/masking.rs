@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::random::SampleRandom;
 use super::spans::{SpanLengths, choose};
-use crate::data::IGNORED;
+use crate::batch::IGNORED;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 

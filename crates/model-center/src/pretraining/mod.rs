@@ -31,7 +31,7 @@ pub use spans::SpanLengths;
 pub use t5::{Packing, SpanCorruption, SpanOptions, SpanSampleLengths, SpanScheme, TargetEnd};
 
 use crate::Result;
-use crate::data::{Batch, IGNORED, LabelSpace, Labels};
+use crate::batch::{Batch, IGNORED, LabelSpace, Labels};
 use std::fmt::Debug;
 
 /// The samples of an objective, numbered over all epochs of a run.

@@ -15,8 +15,8 @@ use super::rows::{RowOptions, Rows};
 use super::sentinels::Sentinels;
 use super::spans::{SpanLengths, choose, segment_counts, segments};
 use super::{PretrainingSamples, loss_tokens};
+use crate::batch::{Batch, IGNORED, LabelSpace, Labels};
 use crate::corpus::{GroupOptions, SampleOptions, SentenceGroups};
-use crate::data::{Batch, IGNORED, LabelSpace, Labels};
 use crate::{Error, Result};
 
 /// Tokens of a sample before corruption, at most.

@@ -5,10 +5,11 @@
 use super::pretraining::PretrainingSettings;
 use super::sources::has_prompts;
 use crate::data::{
-    ColumnTask, EmbeddingTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, MULTI_LABEL_METRICS,
-    MultiLabelTask, PROMPTS, PairLabels, PromptEntry, PublishedTask, RETRIEVAL_METRICS, SPAN_METRICS, SQUAD_METRICS,
-    SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels, TemplateTask, TextFormats,
+    ColumnTask, EmbeddingTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, MultiLabelTask, PROMPTS,
+    PairLabels, PromptEntry, PublishedTask, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TagTask,
+    TaskEntry, TaskLabels, TemplateTask, TextFormats,
 };
+use crate::metrics::{MULTI_LABEL_METRICS, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
 

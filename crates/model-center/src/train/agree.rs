@@ -4,7 +4,7 @@ use super::preference::add_pairs;
 use super::run_ranks::RunRanks;
 use super::trainer::{LocalMetrics, Trainer};
 use crate::Result;
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::metrics::PairStatistics;
 use crate::run::StopReason;
 use bmtrain_core::{Device, Segment, Tensor, Var};

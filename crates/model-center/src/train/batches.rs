@@ -5,7 +5,8 @@
 use super::given::GivenBatches;
 use super::prefetch::{Prefetcher, StepPart};
 use super::run_data::RunData;
-use crate::data::{Batch, Dataset, LabelSpace, Loader, LoaderOptions, Position};
+use crate::batch::{Batch, LabelSpace, Position};
+use crate::data::{Dataset, Loader, LoaderOptions};
 use crate::pretraining::PretrainingSamples;
 use crate::{Error, Result};
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 //!
 //! Defines [`weights`], which `setup` calls once the data are read, and [`describe`], for the summary of a run.
 
-use crate::data::{Dataset, LabelSpace};
+use crate::batch::LabelSpace;
+use crate::data::Dataset;
 use crate::file::printable;
 use crate::recipe::Resolved;
 use crate::{Error, Result};

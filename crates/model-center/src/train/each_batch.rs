@@ -6,7 +6,7 @@ use super::batches::Batches;
 use super::evaluate::EvalContext;
 use super::waiting::Progress;
 use crate::Result;
-use crate::data::{Batch, Position};
+use crate::batch::{Batch, Position};
 
 impl EvalContext<'_> {
     /// Computes numbers of every batch once, the data-parallel ranks in turn, and shows them to every rank in the order

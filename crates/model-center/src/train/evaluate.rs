@@ -7,7 +7,8 @@ use super::preference::Preference;
 use super::run_data::EvalSet;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
-use crate::data::{Batch, Dataset, LabelSpace, Labels, SpanWindow, SpanWindows};
+use crate::batch::{Batch, LabelSpace, Labels};
+use crate::data::{Dataset, SpanWindow, SpanWindows};
 use crate::metrics::{Evaluator, Metric, OrderedSum, PairStatistics, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;
@@ -157,7 +158,7 @@ fn forward_all(
     (begin, threshold): (u64, f32),
 ) -> Result<Option<(Evaluator, OrderedSum)>> {
     let evaluator = match loader.records() {
-        Some(records) => Evaluator::of(records),
+        Some(records) => records.evaluator(),
         None => Evaluator::new(loader.labels()),
     };
     let mut evaluator = evaluator.with_threshold(threshold);

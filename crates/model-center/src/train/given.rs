@@ -2,7 +2,7 @@
 //!
 //! Defines [`GivenBatches`], which [`StepTrainer`](super::StepTrainer) fills before each step.
 
-use crate::data::{Batch, LabelSpace, Labels, Position};
+use crate::batch::{Batch, LabelSpace, Labels, Position};
 use crate::{Error, Result};
 
 /// The micro-batches of a step.

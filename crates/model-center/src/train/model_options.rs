@@ -2,8 +2,8 @@
 
 use crate::Result;
 use crate::adapter::PeftDetails;
+use crate::batch::LabelSpace;
 use crate::config::ProblemType;
-use crate::data::LabelSpace;
 use crate::directory::DirectoryLayout;
 use crate::model::{HeadInit, OpenOptions, SaveOptions, StageOptions, TextHead};
 use crate::recipe::{Head, Resolved};

@@ -2,7 +2,7 @@
 
 use super::step::LossWeights;
 use super::trainer::{LocalMetrics, Trainer};
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::{Error, Result};
 use bmtrain_core::Var;
 use bmtrain_core::autograd::Observer;

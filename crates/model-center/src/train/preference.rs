@@ -6,7 +6,7 @@
 //! model.
 
 use crate::adapter::AdapterPlan;
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::metrics::PairStatistics;
 use crate::model::TextModel;
 use crate::preference::{

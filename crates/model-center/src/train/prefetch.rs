@@ -3,7 +3,7 @@
 //! Defines [`Prefetcher`]. Step k of a run has the micro-batches from k times their number on; the threads take steps
 //! in turn, and each is at most two steps ahead of the trainer.
 
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::pretraining::PretrainingSamples;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -167,7 +167,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::LabelSpace;
+    use crate::batch::LabelSpace;
 
     /// Sample i has the token i.
     #[derive(Debug)]

@@ -3,9 +3,8 @@
 //! Defines [`read`], which the [`Setup`](super::Setup) of a run calls.
 
 use super::run_data::{EvalSet, RunData, Samples};
-use crate::data::{
-    Dataset, LabelSpec, MultiLabelTask, ReadOptions, SftModel, Split, Squad, TagTask, VerbalizerPosition,
-};
+use crate::batch::VerbalizerPosition;
+use crate::data::{Dataset, LabelSpec, MultiLabelTask, ReadOptions, SftModel, Split, Squad, TagTask};
 use crate::recipe::{DataSource, Resolved};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};

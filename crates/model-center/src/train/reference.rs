@@ -7,7 +7,7 @@ use super::resume::Choice;
 use super::run::Run;
 use super::run_data::RunData;
 use super::trainer::Trainer;
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::file::read_text;
 use crate::run::{REFERENCE_FILE, StopReason};
 use crate::{Error, Result};

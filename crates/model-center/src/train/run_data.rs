@@ -3,7 +3,8 @@
 //! Defines [`RunData`] and [`EvalSet`], parts of the [`Setup`](super::Setup). `batches.rs` forms batches of them.
 
 use super::class_weights;
-use crate::data::{Dataset, LabelSpace};
+use crate::batch::LabelSpace;
+use crate::data::Dataset;
 use crate::pretraining::PretrainingSamples;
 use crate::recipe::{DataSettings, Resolved};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Defines [`TextSamples`]; `run.rs` writes what comes out.
 
 use super::evaluate::EvalContext;
-use crate::data::LabelSpace;
+use crate::batch::LabelSpace;
 use crate::generate::{GenerateOptions, GenerationOverrides, GenerationSetup, Generator, PROMPT, Prompt, PromptRow};
 use crate::model::OpenedModel;
 use crate::recipe::{DataSource, ModelStart, Resolved};

@@ -3,7 +3,7 @@
 use super::agree::StepMetrics;
 use super::preference::{PairPart, numbers_of_step};
 use super::trainer::{LocalMetrics, StepResult, Trainer};
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::run::Phases;
 use crate::{Error, Result};
 use bmtrain_core::autograd::{Observer, Randomness};

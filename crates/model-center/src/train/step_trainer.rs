@@ -9,7 +9,7 @@ use super::given::GivenBatches;
 use super::run_ranks::RunRanks;
 use super::setup;
 use super::trainer::{self, Objective, ProcessShare, StepSchedule, Trainer, TrainingClock, TrainingProgress};
-use crate::data::Batch;
+use crate::batch::Batch;
 use crate::model::TextModel;
 use crate::recipe::{Mistake, Recipe, Resolved, as_error, quote};
 use crate::{Error, Result};

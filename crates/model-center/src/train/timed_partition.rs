@@ -7,7 +7,7 @@ use super::finetune::RunConfig;
 use super::preconditions::begun_recipe;
 use super::run_ranks::RunRanks;
 use super::trainer::batches;
-use crate::data::Position;
+use crate::batch::Position;
 use crate::model::{OpenOptions, StageOptions, TextModel, partition_by_time};
 use crate::recipe::{Resolved, recorded_partition};
 use crate::run::console;

@@ -5,7 +5,7 @@
 //! tokenized separately, as they are when an output is generated.
 
 use super::{DataSet, LossOn, PairLabels, SftModel, SftTask};
-use crate::data::Label;
+use crate::batch::Label;
 use crate::data::read::{ReadOptions, TooLong, around, around_text};
 use crate::data::sft::Sample;
 use crate::data::sft::messages::ASSISTANT;

@@ -39,9 +39,10 @@ use self::encoder::{EncodedSample, SampleEncoder};
 use self::judged::Mismatch;
 use self::keys::Unused;
 use self::record::{OF_MESSAGES, RecordReading};
-use super::dataset::{Dataset, LabelSpace};
+use super::dataset::Dataset;
 use super::read::{Builder, ReadOptions, RowForm};
 use super::{Format, Split};
+use crate::batch::LabelSpace;
 use crate::tokenizer::{ChatTemplate, KeepSide, start_threads};
 use crate::{Error, Result};
 

@@ -7,9 +7,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::Example;
+use crate::data::dataset::Dataset;
 use crate::data::read::{ReadOptions, RecordSource, renumber};
-use crate::data::{Example, Label};
 use crate::io::record::{Format, Record, SKIPPABLE, Scalar, shorten, unknown_label};
 use crate::{Error, Result};
 use serde_json::{Map, Value};

@@ -5,14 +5,12 @@
 use std::path::Path;
 
 use crate::Result;
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::Example;
+use crate::data::dataset::Dataset;
 use crate::data::read::{ReadOptions, read};
-use crate::data::{Example, Label};
 use crate::io::record::Format;
-use crate::metrics::Metric;
-
-/// What an evaluation reports, the first being what picks the best weights.
-pub const RETRIEVAL_METRICS: &[Metric] = &[Metric::MeanReciprocalRank, Metric::RecallAt1, Metric::RecallAt10];
 
 /// Columns of files of pairs or triplets.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,9 +6,11 @@ use std::path::Path;
 
 use super::packed;
 use crate::Result;
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::Example;
+use crate::data::dataset::Dataset;
 use crate::data::read::{ReadOptions, RecordSource};
-use crate::data::{Example, Label};
 use crate::io::record::Format;
 use serde_json::{Map, Value};
 

@@ -6,16 +6,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::columns::LabelReader;
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::dataset::Dataset;
 use crate::data::read::{ReadOptions, read, renumber};
-use crate::data::{Example, Label, LabelSpec};
+use crate::data::{Example, LabelSpec};
 use crate::io::record::{Format, Record};
-use crate::metrics::Metric;
 use crate::{Error, Result};
-
-/// What evaluation reports, the first being what picks the best weights.
-pub const MULTI_LABEL_METRICS: &[Metric] =
-    &[Metric::F1Micro, Metric::F1Macro, Metric::PrecisionMacro, Metric::RecallMacro, Metric::Accuracy];
 
 /// Where the labels of a text are.
 #[derive(Debug, Clone, PartialEq, Eq)]

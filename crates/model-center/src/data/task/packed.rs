@@ -8,8 +8,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::data::Label;
-use crate::data::dataset::{Dataset, LabelSpace, ReadReport};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::dataset::{Dataset, ReadReport};
 use crate::data::read::{ReadOptions, around_text, padding};
 use crate::io::chunks::ChunkReader;
 use crate::io::flaws::Flaws;

@@ -5,7 +5,7 @@
 use super::prompts::{ParseContext, Prompt};
 use super::superglue::truth;
 use crate::Result;
-use crate::data::Member;
+use crate::batch::Member;
 use crate::io::record::Record;
 use crate::metrics::{exact_match, token_f1};
 

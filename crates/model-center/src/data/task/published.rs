@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::superglue::{Split, ZERO_ONE};
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::Example;
+use crate::data::dataset::Dataset;
 use crate::data::read::{Builder, ReadOptions, RowForm, read};
-use crate::data::{Example, Label};
 use crate::file::{read_text, unreadable};
 use crate::io::input::of_data;
 use crate::io::record::{Format, Record};

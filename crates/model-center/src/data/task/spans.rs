@@ -15,15 +15,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::squad::{Article, Paragraph, Question, read_squad};
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::LabelSpace;
+use crate::batch::{Label, Member};
+use crate::data::dataset::Dataset;
 use crate::data::read::{Builder, ReadOptions, RowForm};
-use crate::data::{Label, Member};
-use crate::metrics::{AnswerScores, Metric, SpanAnswers, SpanSearch};
+use crate::metrics::{AnswerScores, SpanAnswers, SpanSearch};
 use crate::tokenizer::{Encoding, Template, TemplateSlot, TokenSpan, Tokenizer};
 use crate::{Error, Result};
-
-/// What evaluation reports.
-pub const SPAN_METRICS: &[Metric] = &[Metric::TokenF1, Metric::ExactMatch];
 
 /// How questions and passages are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

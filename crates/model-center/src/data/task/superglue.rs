@@ -10,9 +10,11 @@
 
 use std::path::Path;
 
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::Label;
+use crate::batch::LabelSpace;
+use crate::data::Example;
+use crate::data::dataset::Dataset;
 use crate::data::read::{ReadOptions, read};
-use crate::data::{Example, Label};
 use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::tokenizer::KeepSide;

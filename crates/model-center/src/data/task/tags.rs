@@ -6,19 +6,16 @@
 use std::path::Path;
 
 use super::columns::LabelReader;
-use crate::data::dataset::{Dataset, LabelSpace};
+use crate::batch::LabelSpace;
+use crate::batch::{IGNORED, Label};
+use crate::data::LabelSpec;
+use crate::data::dataset::Dataset;
 use crate::data::read::{Builder, ReadOptions, RowForm, renumber};
-use crate::data::{IGNORED, Label, LabelSpec};
 use crate::io::lines::LineReader;
 use crate::io::record::{Format, Record};
 use crate::io::record_reader::RecordReader;
-use crate::metrics::Metric;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
-
-/// What evaluation reports.
-pub const TAG_METRICS: &[Metric] =
-    &[Metric::EntityF1, Metric::EntityPrecision, Metric::EntityRecall, Metric::TagAccuracy];
 
 /// The line between documents in files of CoNLL.
 const DOCUMENT: &str = "-DOCSTART-";

@@ -1,9 +1,15 @@
-//! A padded batch in host memory: what a [`Loader`](super::Loader) collates and a model's forward pass takes.
+//! A padded batch in host memory: what a [`Loader`](crate::data::Loader) collates and a model's forward pass takes.
 //!
 //! Defines [`Batch`] with its [`Labels`] and [`VerbalizerBatch`]. A model checks it and copies it to its device.
 
-use super::IGNORED;
-use super::loader::Position;
+mod labels;
+mod position;
+
+pub use labels::{Label, LabelSpace, Member, Verbalizer, VerbalizerPosition};
+pub use position::Position;
+
+/// The label of tokens without a loss, as in `transformers`.
+pub const IGNORED: i64 = -100;
 
 /// Labels of a batch, in the type the loss takes. Token labels are padded with [`IGNORED`], which also marks tokens
 /// without a loss.
