@@ -55,6 +55,7 @@ pub mod error;
 pub mod evaluate;
 pub mod file;
 pub mod formats;
+pub mod formula;
 pub mod generate;
 #[cfg(feature = "cli")]
 mod http;
@@ -81,6 +82,7 @@ pub mod stop_flag;
 pub(crate) mod suggest;
 pub mod tokenizer;
 pub mod train;
+pub mod units;
 
 /// The crates below, so that a program needs this one only.
 pub use {bmtrain_core, bmtrain_dist};

@@ -1,6 +1,6 @@
 //! Simulated steps as tables and as JSON.
 
-use model_center::plan::formula::{ParallelLayout, RankMemory};
+use model_center::formula::{ParallelLayout, RankMemory};
 use model_center::plan::{fit_report, size};
 use model_center::simulate::{Published, Run, Scenario, StepReport};
 use model_center::{Error, Result};

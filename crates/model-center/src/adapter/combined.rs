@@ -6,8 +6,8 @@ use super::config::AdapterConfig;
 use super::peft::changes::Change;
 use super::plan::AdapterPlan;
 use super::{Adapter, WeightedAdapter};
+use crate::config::TextHead;
 use crate::formats::NameTable;
-use crate::model::TextHead;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 

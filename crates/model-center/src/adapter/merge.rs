@@ -5,7 +5,7 @@ use super::config::AdapterConfig;
 use super::lora::LoraUpdate;
 use super::plan::AdapterPlan;
 use super::scaling::LearnedFactors;
-use crate::model::Fill;
+use crate::formats::Fill;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::WholeReader;

@@ -35,7 +35,6 @@ mod merge;
 mod modules;
 mod peft;
 mod plan;
-mod save;
 mod scaling;
 mod virtual_tokens;
 
@@ -50,7 +49,7 @@ pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues, fields
 pub use plan::AdapterPlan;
 pub(crate) use plan::TOKENS;
 pub use scaling::LearnedFactors;
-pub(crate) use virtual_tokens::PROMPT_EMBEDDINGS;
+pub(crate) use virtual_tokens::{DECODERS_ALONE, OTHER_METHOD, PROMPT_EMBEDDINGS, PROMPT_NAMES};
 
 use crate::tokenizer::{AutoTokenizer, ChatTemplate};
 use crate::{Error, Result};

@@ -5,15 +5,22 @@
 
 use super::plan::TOKENS;
 use super::{PrefixConfig, PromptConfig};
+use crate::config::TextHead;
+use crate::formats::Fill;
 use crate::formats::names::ParamShape;
 use crate::layer::attention::PROJECT_QKV;
 use crate::layer::prefix::PREFIX;
-use crate::model::prefix::{DECODERS_ALONE, OTHER_METHOD};
-use crate::model::prompt::PROMPT_NAMES;
-use crate::model::{Fill, TextHead};
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use std::ops::Range;
+
+/// Why models with an encoder have none.
+pub(crate) const DECODERS_ALONE: &str = "prefix tuning is for decoders with a language-modelling head";
+/// What to do instead.
+pub(crate) const OTHER_METHOD: &str = "set adapter.method = \"prompt\" or \"lora\", or use a decoder";
+
+/// The tables of virtual tokens, `prompt.<name>.weight`: before the first stack, and before the decoder of two.
+pub(crate) const PROMPT_NAMES: [&str; 2] = ["first", "decoder"];
 
 /// PEFT's tensor of the embeddings of virtual tokens, before the encoder and then before the decoder where both have
 /// them; of prefix tuning, of each virtual token the keys and values of all layers.

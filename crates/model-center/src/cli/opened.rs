@@ -3,11 +3,12 @@
 use crate::adapter::{ADAPTER_CONFIG, Adapter, base_and_adapter, trained_head};
 use crate::cli::places::model_places;
 use crate::cli::terminal;
+use crate::config::TextHead;
 use crate::file::printable;
 use crate::formats::{Pretrained, shortened};
 use crate::model::infer::classifier_outputs;
 use crate::model::registry::{architectures, is_named_by_model_center};
-use crate::model::{OpenedModel, TextHead, WeightForm};
+use crate::model::{OpenedModel, WeightForm};
 use crate::{Error, Result};
 use crate::{directory::left_out, formats::gguf::has_gguf_name};
 use bmtrain_core::DType;

@@ -22,6 +22,7 @@ pub mod rows;
 mod sharing;
 mod take;
 pub(crate) mod text;
+mod text_head;
 mod variants;
 mod windows;
 
@@ -35,6 +36,7 @@ pub use overrides::{ConfigOverrides, ConfigSource};
 pub use rotary::RotaryFields;
 pub use sharing::{LayerSharing, SharingStyle};
 pub use text::TextConfig;
+pub use text_head::TextHead;
 pub use windows::WindowFields;
 
 use std::path::Path;

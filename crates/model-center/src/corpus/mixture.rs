@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bmtrain_core::philox::Key;
 
-use crate::data::Permutation;
 use crate::{Error, Result};
+use bmtrain_dist::order::Permutation;
 
 /// Samples of a block, in which each corpus has its share exactly.
 const BLOCK: u64 = 1 << 16;

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use bmtrain_core::philox::Key;
 
-use crate::data::Permutation;
 use crate::{Error, Result};
+use bmtrain_dist::order::Permutation;
 
 /// Shares of training, validation and test, which add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -15,6 +15,7 @@ mod fingerprint;
 mod joined;
 mod loader;
 mod mixture;
+mod own_data;
 mod packing;
 mod read;
 mod sft;
@@ -31,6 +32,7 @@ pub use bmtrain_dist::order::Permutation;
 pub use dataset::{Dataset, ReadReport, RowRef};
 pub use loader::{Loader, LoaderOptions, Order};
 pub use mixture::Mixture;
+pub use own_data::OwnData;
 pub(crate) use read::padding;
 pub use read::{ReadOptions, TooLong};
 pub use sft::{

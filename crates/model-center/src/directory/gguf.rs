@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{CONFIG_FILE, write_config};
 use crate::config::HfHeader;
 use crate::file::{StagedDirectory, printable, write_atomic};
-use crate::formats::gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, is_gguf, rope};
+use crate::formats::gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope};
 use crate::formats::names::NotFinite;
 use crate::formats::names::finite::{self, CheckedTensor};
 use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
@@ -29,7 +29,7 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// What of a GGUF file is not used, each with the reason; nothing for another path.
 #[cfg(feature = "cli")]
 pub(crate) fn left_out(path: &Path) -> Result<Vec<(String, String)>> {
-    match is_gguf(path) {
+    match crate::formats::gguf::is_gguf(path) {
         true => Ok(skipped(&GgufAsHuggingFace::new(GgufFile::open(path)?)?)),
         false => Ok(Vec::new()),
     }

@@ -8,7 +8,7 @@ pub(crate) mod ranked;
 #[cfg(feature = "cli")]
 pub(crate) use gguf::left_out;
 pub use gguf::{Report as GgufReport, gguf_to_directory};
-pub use ranked::{RankedOptions, RankedReport, ranked_to_directory};
+pub use ranked::{RankedReport, ranked_to_directory};
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -2,8 +2,9 @@
 //!
 //! Defines [`ranked_to_directory`] and [`RankedReport`]; called by programs that convert a model.
 
+use crate::formats::RankedOptions;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use bmtrain_core::limits::make_room;
@@ -27,19 +28,6 @@ use crate::{Error, Result};
 
 /// The longest config.json.
 const CONFIG_LIMIT: u64 = 1 << 20;
-
-/// What the files of a checkpoint may not tell.
-#[derive(Debug, Clone, Default)]
-pub struct RankedOptions {
-    /// Dtype that is written; `None` for the one that most values have.
-    pub dtype: Option<DType>,
-    /// Attention heads.
-    pub heads: Option<usize>,
-    /// Tokens of the vocabulary without padding.
-    pub vocabulary: Option<usize>,
-    /// A directory with the config.json and the tokenizer of the model.
-    pub config: Option<PathBuf>,
-}
 
 /// What became of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]

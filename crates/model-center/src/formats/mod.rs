@@ -34,8 +34,7 @@ pub mod torchtitan;
 pub mod weights;
 
 pub use crate::directory::{
-    COMPANION_FILES, DirectoryLayout, ModelDirectory, RankedOptions, RankedReport, gguf_to_directory,
-    ranked_to_directory,
+    COMPANION_FILES, DirectoryLayout, ModelDirectory, RankedReport, gguf_to_directory, ranked_to_directory,
 };
 pub use distributed::{DistributedWeights, is_distributed};
 pub use gguf::{GgufAsHuggingFace, GgufFile};
@@ -46,7 +45,10 @@ pub use names::{
 };
 pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{ModelCaches, Pretrained};
-pub use ranked::is_ranked;
+pub use ranked::{RankedOptions, is_ranked};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
 pub use weights::Weights;
+
+/// Puts the values of a parameter, by its name, into a vector.
+pub type Fill<'a> = &'a mut dyn FnMut(&str, &mut Vec<f32>) -> crate::Result<()>;

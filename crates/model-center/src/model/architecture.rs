@@ -7,7 +7,7 @@ use super::head::{ClassifierInput, Head, HeadSpec};
 use super::infer::FoundHeads;
 use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
-use super::text_model::TextHead;
+use crate::config::TextHead;
 use crate::config::rows::RowConfig;
 use crate::config::{LayerSharing, ProblemType, TextConfig};
 use crate::error::Result;

@@ -6,7 +6,8 @@
 use super::batch::DeviceBatch;
 use super::labels::Targets;
 use super::lm_head::LmHead;
-use super::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS, TextHead};
+use super::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS};
+use crate::config::TextHead;
 use crate::formats::Alias;
 use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;

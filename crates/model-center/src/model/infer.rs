@@ -3,8 +3,8 @@
 //! Defines [`FoundHeads`], called by [`super::load`], and [`classifier_outputs`], called by programs that need a
 //! classifier.
 
-use super::text_model::TextHead;
 use crate::config;
+use crate::config::TextHead;
 use crate::error::{Error, Result};
 use crate::formats::{NameTable, TensorSource, Weights};
 use std::path::Path;

@@ -4,6 +4,7 @@
 //! that describes configuration, blocks and names, one line in [`registry::MODELS`] and one golden test. Models of
 //! other crates come in through a [`registry::Registry`] of their own.
 
+mod adapter_save;
 pub mod architecture;
 pub mod bart;
 pub mod batch;
@@ -63,9 +64,10 @@ pub mod timed_partition;
 pub mod transformer;
 
 pub use crate::batch::{Batch, Labels, VerbalizerBatch};
+pub use crate::config::TextHead;
+pub use crate::formats::Fill;
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
-pub use opening::Fill;
 pub(crate) use opening::{TENSOR_RANKS, from_parameters};
 pub use packed::{LogitsRead, PackedDecoding, SequenceTokens};
 pub use pooling::{Pooling, PoolingMode};
@@ -74,6 +76,6 @@ pub use registry::{
 };
 pub(crate) use sentence_encoder::sentence_files;
 pub use sentence_encoder::{SentenceEncoder, sentence_field};
-pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextHead, TextModel};
+pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextModel};
 pub use timed_partition::partition_by_time;
 pub use transformer::Transformer;

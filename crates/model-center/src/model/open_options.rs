@@ -1,8 +1,8 @@
 //! Options for opening a model directory.
 
-use super::text_model::TextHead;
 use crate::Result;
 use crate::adapter::Adapter;
+use crate::config::TextHead;
 use crate::config::model_center::is_model_center;
 use crate::config::{ConfigSource, Fields, ProblemType, directory_fields};
 use bmtrain_core::comm::Communicator;

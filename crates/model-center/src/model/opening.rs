@@ -4,6 +4,7 @@ use super::registry::{HeadInit, OpenOptions, OpenedModel, StageOptions, WeightFo
 use super::text_model::TextModel;
 use crate::adapter::{AdapterPlan, TOKENS};
 use crate::error::{Error, Result};
+use crate::formats::Fill;
 use crate::formats::{
     Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center, torchtitan,
 };
@@ -306,9 +307,6 @@ pub fn allow(values: HeadInit, own: &[&str], unused: &[&str]) -> Allow {
     };
     Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh), ..Allow::default() }
 }
-
-/// Puts the values of a parameter, by its name, into a vector.
-pub type Fill<'a> = &'a mut dyn FnMut(&str, &mut Vec<f32>) -> Result<()>;
 
 /// Reads the values of parameters from the model that holds them, one in memory at a time, whichever pipeline stages
 /// hold them.

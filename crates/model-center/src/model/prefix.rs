@@ -6,14 +6,10 @@
 
 use super::architecture::Spec;
 use super::head::Head;
+use crate::adapter::{DECODERS_ALONE, OTHER_METHOD};
 use crate::error::{Error, Result};
 use bmtrain_core::{Device, Segment, Tensor};
 use bmtrain_dist::Builder;
-
-/// Why models with an encoder have none.
-pub(crate) const DECODERS_ALONE: &str = "prefix tuning is for decoders with a language-modelling head";
-/// What to do instead.
-pub(crate) const OTHER_METHOD: &str = "set adapter.method = \"prompt\" or \"lora\", or use a decoder";
 
 /// The number of virtual tokens that the builder's options ask for; 0 if they do not.
 ///

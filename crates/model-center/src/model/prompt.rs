@@ -10,6 +10,7 @@ use super::batch::Sequences;
 use super::decoder_inputs;
 use super::head::Head;
 use super::labels::IGNORED;
+use crate::adapter::PROMPT_NAMES;
 use crate::batch::{Batch, Labels};
 use crate::error::{Error, Result};
 use bmtrain_core::kernel::Distribution;
@@ -18,9 +19,6 @@ use bmtrain_dist::Builder;
 use bmtrain_dist::nn::PromptOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::Init;
-
-/// The tables of virtual tokens, `prompt.<name>.weight`: before the first stack, and before the decoder of two.
-pub(crate) const PROMPT_NAMES: [&str; 2] = ["first", "decoder"];
 
 /// The virtual tokens of a model.
 #[derive(Debug)]

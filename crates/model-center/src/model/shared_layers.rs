@@ -3,8 +3,8 @@
 //! Called by [`super::build`], and by [`super::Transformer`] to write itself.
 
 use super::architecture::{Architecture, Spec, StackSpec};
-use super::opening::Fill;
 use crate::error::{Error, Result};
+use crate::formats::Fill;
 use crate::formats::ParamShape;
 use bmtrain_dist::Mesh;
 use bmtrain_dist::param::Param;

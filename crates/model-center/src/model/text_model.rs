@@ -5,10 +5,12 @@
 
 use crate::batch::{Batch, VerbalizerPosition};
 use crate::config::ProblemType;
+use crate::config::TextHead;
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::Result;
+use crate::formats::Fill;
 use crate::model::decoding::{Decoding, DecodingOptions};
-use crate::model::opening::{Fill, from_parameters};
+use crate::model::opening::from_parameters;
 use crate::model::packed::PackedDecoding;
 use crate::model::pooling::PoolingMode;
 use crate::model::registry::SaveOptions;
@@ -20,34 +22,6 @@ use bmtrain_dist::pipeline::{BlockCosts, MicroBatch, NamedTensors, Pipeline};
 use bmtrain_dist::{Module, OptimManager};
 use std::borrow::Cow;
 use std::path::Path;
-
-/// The head that a caller requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum TextHead {
-    /// Hidden states only.
-    #[default]
-    None,
-    /// Classes, choices or a value, from the outputs of each sequence.
-    Classification {
-        /// Outputs.
-        outputs: usize,
-    },
-    /// Classes of each token.
-    TokenClassification {
-        /// Outputs.
-        outputs: usize,
-    },
-    /// The first and the last token of the span that answers a question.
-    QuestionAnswering,
-    /// Masked language modelling.
-    MaskedLm,
-    /// Next-sentence prediction.
-    NextSentence,
-    /// Masked language modelling and next-sentence prediction.
-    Pretraining,
-    /// Next-token prediction at every position; in an encoder-decoder at every position of the decoder.
-    CausalLm,
-}
 
 /// The output of a forward pass.
 #[derive(Debug, Clone)]

@@ -2,8 +2,9 @@
 
 use super::count::Counted;
 use crate::directory::COMPANION_FILES;
-use crate::recipe::{Interval, Resolved, SaveWhich};
+use crate::recipe::{Resolved, SaveWhich};
 use crate::train::Setup;
+use crate::train::kept::{kept_checkpoints, saved_state};
 use bmtrain_core::DType;
 
 /// Bytes of a file that tell about one tensor: its name, type, shape and place.
@@ -63,28 +64,4 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
         checkpoint: sizes.bytes + state + kinds * entries,
         kept: kept_checkpoints(resolved),
     }
-}
-
-/// The bytes and the tensors of a checkpoint for each value and parameter that is trained and has the dtype of most,
-/// beside the values: the optimizer's, and a master beside 16-bit values. 0 where they are left out.
-pub(crate) fn saved_state(resolved: &Resolved) -> (f64, u64) {
-    match resolved.checkpoint.optimizer_state {
-        true => {
-            let (bytes, tensors) = resolved.train.optimizer.kept(resolved.model.dtype);
-            let averages = u64::from(resolved.train.average.is_some());
-            (bytes + 4.0 * averages as f64, tensors as u64 + averages)
-        }
-        false => (0.0, 0),
-    }
-}
-
-/// The most checkpoints that a run keeps: the newest ones, and the best weights' where evaluations come before
-/// the end. 0 where none is saved.
-pub(crate) fn kept_checkpoints(resolved: &Resolved) -> u64 {
-    let settings = resolved.checkpoint;
-    if settings.every == Interval::Never && settings.minutes == 0.0 {
-        return 0;
-    }
-    let keeps_best = resolved.save.which.keeps_best() && resolved.eval.every != Interval::End;
-    (settings.keep + usize::from(keeps_best)) as u64
 }

@@ -1,9 +1,9 @@
 //! The layouts that fit a machine as text and as JSON.
 
 use super::fit::{Fit, FitRequest, Fitting};
-use super::formula::{ParallelLayout, RankMemory};
-use super::size;
+use crate::formula::{ParallelLayout, RankMemory};
 use crate::simulate::Machine;
+use crate::units::size;
 use serde_json::{Value, json};
 
 /// Most layouts that a table lists.

@@ -7,7 +7,8 @@
 
 use crate::batch::{Batch, Labels};
 use crate::config::ConfigSource;
-use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};
+use crate::config::TextHead;
+use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextModel};
 use crate::recipe::{DataSource, OptimizerSettings, Parallel, Resolved};
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;

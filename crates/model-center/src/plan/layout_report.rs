@@ -1,10 +1,11 @@
 //! Layouts in three dimensions as text: what the ranks of one hold and send, counted.
 
 use super::layout_count::{LayoutRun, RankCount, SentBytes, count_rank};
-use super::{TIMED_PARTITION, recompute_name, size};
+use super::{TIMED_PARTITION, recompute_name};
 use crate::Result;
 use crate::model::{HeadInit, OpenOptions, Registry};
 use crate::recipe::Parallel;
+use crate::units::size;
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::block::Recompute;

@@ -12,7 +12,8 @@ pub mod device;
 pub mod disk;
 pub mod fit;
 pub mod fit_report;
-pub mod formula;
+pub use crate::formula;
+pub use crate::units::size;
 pub mod layout_count;
 pub mod layout_report;
 pub mod outside;
@@ -36,7 +37,6 @@ pub(crate) const TIMED_PARTITION: &str =
     "blocks are divided by parameters here; the run divides them by the times that it measures at its start";
 /// More ranks than any machine room has.
 pub(crate) const MAX_RANKS: usize = 1 << 16;
-const MIB: f64 = (1u64 << 20) as f64;
 
 /// The machine that is planned for, where it is not this one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -333,15 +333,4 @@ pub fn recompute_name(recompute: Recompute) -> String {
         Recompute::Every(blocks) => return blocks.to_string(),
     };
     name.to_owned()
-}
-
-/// A number of bytes in the unit that fits.
-pub fn size(bytes: u64) -> String {
-    let mib = bytes as f64 / MIB;
-    match mib {
-        0.0 => "0".to_owned(),
-        mib if mib < 1.0 => format!("{:.1} KiB", mib * 1024.0),
-        mib if mib < 10_000.0 => format!("{mib:.1} MiB"),
-        mib => format!("{:.1} GiB", mib / 1024.0),
-    }
 }

@@ -2,7 +2,8 @@
 
 use crate::batch::LabelSpace;
 use crate::config::ProblemType;
-use crate::model::{ModelInfo, SentenceEncoder, TextHead};
+use crate::config::TextHead;
+use crate::model::{ModelInfo, SentenceEncoder};
 use crate::{Error, Result};
 use std::path::Path;
 

@@ -7,7 +7,8 @@ use super::mistake::Mistake;
 use super::reader::{Found, Reader, SettingEntry};
 use super::resolved::{Resolved, print_entries, sort_by_table};
 use super::settings::Settings;
-use super::{OwnData, keys, layers, rules};
+use super::{keys, layers, rules};
+use crate::data::OwnData;
 
 /// Every key of a recipe, and the mistakes in it.
 #[derive(Debug)]

@@ -78,26 +78,11 @@ pub use settings::{
 };
 
 use crate::Result;
-use crate::data::{DataClass, TaskEntry};
+pub use crate::data::OwnData;
 use std::path::Path;
 
 /// The largest recipe file that is read, in bytes. Real recipes are about 2 KiB.
 pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
-
-/// What a program adds to the data that recipes know.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OwnData {
-    /// Further values of `data.task`.
-    pub tasks: &'static [TaskEntry],
-    /// Further classes of `data.sets`.
-    pub classes: &'static [DataClass],
-}
-
-impl From<&'static [TaskEntry]> for OwnData {
-    fn from(tasks: &'static [TaskEntry]) -> Self {
-        OwnData { tasks, classes: &[] }
-    }
-}
 
 /// Reads recipes; see the module documentation.
 #[derive(Debug, Clone, Copy)]

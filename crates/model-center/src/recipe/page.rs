@@ -2,12 +2,12 @@
 //!
 //! Defines [`settings_page`], which the `finetune` program prints and `docs/settings.md` holds.
 
-use super::OwnData;
 use super::keys;
 use super::layers::{Origin, Tree};
 use super::meanings::meaning;
 use super::reader::{Declared, Reader};
 use super::resolved::sort_by_table;
+use crate::data::OwnData;
 
 /// Descriptions of defaults that depend on another setting.
 const DEPENDENT: &[(&str, &str)] = &[

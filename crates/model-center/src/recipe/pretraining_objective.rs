@@ -5,7 +5,7 @@
 
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
-use crate::model::TextHead;
+use crate::config::TextHead;
 use crate::pretraining::{PairSampler, RowSampler, SecondSentence};
 
 /// BERT's share of predicted tokens, and T5's of hidden ones.

@@ -8,7 +8,8 @@
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
 use super::mistake::Mistake;
 use super::schema::Shape;
-use super::{OwnData, elsewhere, unknown};
+use super::{elsewhere, unknown};
+use crate::data::OwnData;
 use crate::file::printable;
 
 /// What the note of a setting begins with that has no effect.

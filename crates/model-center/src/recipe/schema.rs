@@ -3,11 +3,11 @@
 //! Defines [`recipe_schema`], which the `finetune` program prints and `docs/recipe.schema.json` holds, and [`Shape`],
 //! what a reader states of the values of a key.
 
-use super::OwnData;
 use super::kinds::Range;
 use super::meanings::meaning;
 use super::page::{declared, default_of};
 use super::reader::Declared;
+use crate::data::OwnData;
 use serde_json::{Map, Value, json};
 
 /// The values that a key has, as far as a schema can state it.

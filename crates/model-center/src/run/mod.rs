@@ -17,7 +17,7 @@ mod progress;
 mod signals;
 mod state;
 mod status;
-mod stop;
+mod stop_reason;
 pub mod tensorboard;
 mod text_log;
 
@@ -45,6 +45,6 @@ pub use progress::{Progress, ProgressMode};
 pub use signals::{Listening, listen, listen_to_interrupts, survive_file_size_limit};
 pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;
-pub use stop::{BestTracker, StopConditions, StopReason};
+pub use stop_reason::StopReason;
 pub use tensorboard::{EventLog, TENSORBOARD_DIRECTORY};
 pub use text_log::{COMMAND_PREFIX, TEXT_LOG_FILE, TextLog, utc};

@@ -1,6 +1,6 @@
 //! What a run keeps with a checkpoint, so that it goes on as if nothing had happened.
 //!
-//! Defines [`BestState`] and [`Exact`]. Made by [`BestTracker`](super::BestTracker).
+//! Defines [`BestState`] and [`Exact`]. Made by [`BestTracker`](crate::train::stop::BestTracker).
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Exact {
     }
 }
 
-/// What a [`BestTracker`](super::BestTracker) remembers.
+/// What a [`BestTracker`](crate::train::stop::BestTracker) remembers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestState {

@@ -4,8 +4,8 @@
 use super::machine::Machine;
 use super::step::{StepReport, simulate};
 use crate::file::read_text;
-use crate::plan::formula::families::sizes_of;
-use crate::plan::formula::{ParallelLayout, TransformerSizes};
+use crate::formula::families::sizes_of;
+use crate::formula::{ParallelLayout, TransformerSizes};
 use crate::{Error, Result};
 use bmtrain_dist::pipeline::{Link, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;

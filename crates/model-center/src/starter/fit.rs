@@ -2,7 +2,7 @@
 
 use super::Trained;
 use super::model::FoundModel;
-use crate::plan::formula::{ParallelLayout, RankMemory, TransformerSizes};
+use crate::formula::{ParallelLayout, RankMemory, TransformerSizes};
 use crate::run::memory;
 use bmtrain_dist::pipeline::{Schedule, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;

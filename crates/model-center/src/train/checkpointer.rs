@@ -5,10 +5,10 @@
 use super::finetune::RunConfig;
 use super::resume::RunState;
 use super::trainer::Trainer;
-use crate::plan::disk::{kept_checkpoints, saved_state};
-use crate::plan::size;
 use crate::recipe::{Interval, OnSaveFailure, Resolved};
 use crate::run::console;
+use crate::train::kept::{kept_checkpoints, saved_state};
+use crate::units::size;
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::{Facts, FailPoints, Store};

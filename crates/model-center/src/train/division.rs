@@ -3,10 +3,11 @@
 //! Defines [`check_ranks`], which needs the recipe alone, and [`check_layout`], which opens the headers of the model's
 //! weights besides. Both list all that does not divide in one error.
 
+use crate::config::TextHead;
 use crate::formats::ModelCaches;
 use crate::metrics::MetricKind;
 use crate::model::division::Division;
-use crate::model::{OpenOptions, Registry, TextHead};
+use crate::model::{OpenOptions, Registry};
 use crate::recipe::{Mismatch, ModelStart, Parallel, Resolved, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;

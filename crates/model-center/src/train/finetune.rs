@@ -13,14 +13,13 @@ use super::setup::{self, Setup};
 use super::start::compare_ranks;
 use super::trainer::Trainer;
 use super::{memory_limit, profile, timed_partition, waiting};
+use crate::error::ExitStatus;
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
+use crate::run::{Machine, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
+use crate::stop_flag::StopFlag;
+use crate::train::stop::StopConditions;
 use crate::{Error, Result};
-use crate::{
-    error::ExitStatus,
-    run::{Machine, Progress, ProgressMode, STOP_FILE, StopConditions, StopReason, console, listen},
-    stop_flag::StopFlag,
-};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;

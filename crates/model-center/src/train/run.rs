@@ -12,13 +12,13 @@ use super::run_times::RunTimes;
 use super::save::{ModelContents, check_finite};
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
-use crate::plan::formula::families::sizes_of_config;
+use crate::formula::families::sizes_of_config;
 use crate::recipe::Resolved;
 use crate::run::{
-    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, EventLog, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY,
-    MetricsLog, OutputDirectory, Progress, Record, SampleRecord, Status, StepRecord, StopReason, TestRecord, Timing,
-    memory,
+    CHECKPOINT_DIRECTORY, Earlier, EvalRecord, EventLog, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog,
+    OutputDirectory, Progress, Record, SampleRecord, Status, StepRecord, StopReason, TestRecord, Timing, memory,
 };
+use crate::train::stop::BestTracker;
 use bmtrain_dist::optim::ScheduleKind;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

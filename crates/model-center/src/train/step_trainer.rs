@@ -12,8 +12,9 @@ use super::trainer::{self, Objective, ProcessShare, StepSchedule, Trainer, Train
 use crate::batch::Batch;
 use crate::model::TextModel;
 use crate::recipe::{Mistake, Recipe, Resolved, as_error, quote};
+use crate::stop_flag::StopFlag;
+use crate::train::stop::StopConditions;
 use crate::{Error, Result};
-use crate::{run::StopConditions, stop_flag::StopFlag};
 use bmtrain_core::comm::Solo;
 use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::RankGroups;
@@ -247,7 +248,8 @@ pub(super) fn of_argument(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::{OwnData, recipe_schema};
+    use crate::data::OwnData;
+    use crate::recipe::recipe_schema;
 
     #[test]
     fn what_is_not_of_a_step_are_keys_of_a_recipe() {

@@ -6,10 +6,10 @@ use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
 use model_center::run::layout_error;
 use model_center::run::{
-    BestTracker, EndRecord, EvalRecord, IfThere, Machine, OutputDirectory, Phases, Progress, ProgressMode, Record,
-    ResumeRecord, StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
-    without_overtaken,
+    EndRecord, EvalRecord, IfThere, Machine, OutputDirectory, Phases, Progress, ProgressMode, Record, ResumeRecord,
+    StartRecord, Status, StepRecord, StopFlag, StopReason, Timing, deterministic_part, without_overtaken,
 };
+use model_center::train::{BestTracker, StopConditions};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

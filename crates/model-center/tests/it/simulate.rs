@@ -2,7 +2,7 @@
 
 use bmtrain_dist::pipeline::{Link, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
-use model_center::plan::formula::{ParallelLayout, TransformerSizes};
+use model_center::formula::{ParallelLayout, TransformerSizes};
 use model_center::simulate::{Machine, Scenario, StepReport, simulate};
 use std::path::Path;
 

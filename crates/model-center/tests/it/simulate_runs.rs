@@ -7,7 +7,7 @@ use bmtrain_core::comm::host::{HostOptions, Link as HostLink};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::pipeline::{Link, ScheduleKind, WorkTimes};
 use bmtrain_dist::shard::ZeroLevel;
-use model_center::plan::formula::{ParallelLayout, TransformerSizes};
+use model_center::formula::{ParallelLayout, TransformerSizes};
 use model_center::simulate::{Machine, simulate};
 use sleepers::{SleepRun, measure};
 use std::time::Duration;

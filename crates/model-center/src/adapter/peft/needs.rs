@@ -6,8 +6,8 @@ use super::tensors::{PeftTensors, of_module};
 use super::{PREFIX, PeftDirectory, read_settings, weights_file};
 use crate::adapter::Adapter;
 use crate::adapter::plan::HEADS;
+use crate::config::TextHead;
 use crate::formats::{NameTable, Weights};
-use crate::model::TextHead;
 use crate::{Error, Result};
 use std::path::Path;
 

@@ -13,12 +13,13 @@ use self::ranks::{Wanted, score};
 use self::setup::EvaluationSetup;
 use crate::cli::flags::with_flags;
 use crate::cli::program;
+use crate::config::TextHead;
 use crate::error::ExitStatus;
 use crate::evaluate::{
     LambadaTotals, MaskedSet, Masking, MlmResult, PerplexityResult, SourceOptions, TokenSource, Windows,
     capped_perplexity, read_lambada, read_masked, read_requests,
 };
-use crate::model::{Registry, TextHead};
+use crate::model::Registry;
 use crate::{Error, Result};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

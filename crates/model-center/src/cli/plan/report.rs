@@ -2,8 +2,9 @@
 
 use crate::plan::count::{Batches, Rows};
 use crate::plan::verdict::{Change, MemoryNeed, Verdict};
-use crate::plan::{Plan, Planned, TIMED_PARTITION, recompute_name, size};
+use crate::plan::{Plan, Planned, TIMED_PARTITION, recompute_name};
 use crate::train::Setup;
+use crate::units::size;
 use crate::{Error, Result};
 use bmtrain_core::Segment;
 use bmtrain_dist::shard::GradientSum;

@@ -11,10 +11,11 @@ use crate::adapter::{Adapter, tokenizer_directory};
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Stored};
 use crate::cli::{device, program, terminal};
+use crate::config::TextHead;
 use crate::data::{Format, Record};
 use crate::file::{AtomicFile, write_atomic};
 use crate::metrics::Metric;
-use crate::model::{OpenOptions, Registry, TextHead, TextModel};
+use crate::model::{OpenOptions, Registry, TextModel};
 use crate::predict::{
     InputFormat, InputRecords, KnownLabel, PredictInput, PredictionKind, Predictor, Rating, RecordFields,
 };

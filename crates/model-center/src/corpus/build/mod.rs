@@ -16,7 +16,7 @@ use super::text::{DocumentCounts, Documents, TextSource};
 use super::threads::thread_count;
 use super::token_type::TokenType;
 use super::writer::{TokenFileWriter, WriterPosition};
-use crate::data::OnBadRecord;
+use crate::io::flaws::OnBadRecord;
 use crate::stop_flag::StopFlag;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Similarity;
 use crate::corpus::text::TextSource;
-use crate::data::OnBadRecord;
+use crate::io::flaws::OnBadRecord;
 use crate::{Error, Result};
 
 /// The stages, and where the result is written.

@@ -11,8 +11,8 @@ use crate::corpus::pipeline::{BATCHES_PER_THREAD, Pipeline};
 use crate::corpus::positioned::PositionedFile;
 use crate::corpus::spool::Spool;
 use crate::corpus::text::Documents;
-use crate::data::Permutation;
 use crate::{Error, Result};
+use bmtrain_dist::order::Permutation;
 
 /// Documents that are read together.
 const BATCH: usize = 64;

@@ -8,8 +8,8 @@ use bmtrain_core::philox::Key;
 
 use super::block_files::{BlockFile, BlockFiles};
 use super::blocks::{BlockWriter, Records};
-use crate::data::Permutation;
 use crate::{Error, Result};
+use bmtrain_dist::order::Permutation;
 
 /// Writes the records of a dataset in a random order to a new one, and returns their number.
 ///

@@ -18,7 +18,7 @@ pub(super) use groups::{GroupMap, GroupRequest};
 use crate::{Error, Result};
 use bmtrain_core::philox::Key;
 
-use crate::data::Permutation;
+use bmtrain_dist::order::Permutation;
 
 /// In which order documents and samples come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

@@ -14,7 +14,7 @@ use super::pipeline::{BATCHES_PER_THREAD, Pipeline};
 use super::text::{DocumentCounts, Documents, TextRecord, TextSource};
 use super::threads::thread_count;
 use crate::Result;
-use crate::data::OnBadRecord;
+use crate::io::flaws::OnBadRecord;
 use crate::stop_flag::StopFlag;
 
 /// Documents that are split together.

@@ -18,3 +18,19 @@ mod zero;
 
 pub use found::{RankedSystem, is_ranked};
 pub use joined::JoinedTensor;
+
+use bmtrain_core::dtype::DType;
+use std::path::PathBuf;
+
+/// What the files of a checkpoint may not tell.
+#[derive(Debug, Clone, Default)]
+pub struct RankedOptions {
+    /// Dtype that is written; `None` for the one that most values have.
+    pub dtype: Option<DType>,
+    /// Attention heads.
+    pub heads: Option<usize>,
+    /// Tokens of the vocabulary without padding.
+    pub vocabulary: Option<usize>,
+    /// A directory with the config.json and the tokenizer of the model.
+    pub config: Option<PathBuf>,
+}

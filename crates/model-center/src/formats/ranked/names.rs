@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::super::safetensors::TensorEntry;
 use super::joined::{Join, JoinedTensor, Order};
 use super::pieces::Pieces;
-use crate::directory::ranked::RankedOptions;
+use crate::formats::ranked::RankedOptions;
 use crate::{Error, Result};
 
 /// A checkpoint's model: its tensors as Hugging Face has them, and its configuration.

@@ -1,6 +1,7 @@
 //! Decoders as an [`Architecture`]: causal blocks, a language-modelling head or a classifier at the last token.
 
 use super::{Classes, DecoderBlock, DecoderFamily};
+use crate::config::TextHead;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable};
 use crate::layer::TransformerBlock;
@@ -8,7 +9,6 @@ use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::opening::allow;
 use crate::model::registry::HeadInit;
-use crate::model::text_model::TextHead;
 use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;

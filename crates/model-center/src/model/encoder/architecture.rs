@@ -1,6 +1,7 @@
 //! Encoders as an [`Architecture`]: blocks with bidirectional attention, BERT's heads.
 
 use super::{Classifier, EncoderFamily};
+use crate::config::TextHead;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable, TensorSource, Weights};
 use crate::layer::{Placement, PositionsConfig, TransformerBlock};
@@ -10,7 +11,6 @@ use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
 use crate::model::position_table::Count;
 use crate::model::registry::HeadInit;
-use crate::model::text_model::TextHead;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::Builder;
 use bmtrain_dist::nn::norm::NormOptions;

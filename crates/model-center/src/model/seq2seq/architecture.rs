@@ -3,13 +3,13 @@
 
 use super::{Around, Seq2SeqFamily, Sinusoids};
 use crate::config::TextConfig;
+use crate::config::TextHead;
 use crate::error::{Error, Result};
 use crate::layer::{PositionsConfig, TransformerBlock};
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::opening::allow;
 use crate::model::registry::{HeadInit, OpenOptions, is_named_by_model_center};
-use crate::model::text_model::TextHead;
 use crate::{
     directory::DirectoryLayout,
     formats::{Allow, NameTable, TensorSource, Weights},

@@ -1,45 +1,13 @@
 //! When a run ends: limits of steps, epochs and minutes, a request from outside, no more improvement.
 //!
-//! Defines [`StopConditions`], [`StopReason`] and [`BestTracker`]. Called by the training loop after each
+//! Defines [`StopConditions`] and [`BestTracker`]. Called by the training loop after each
 //! step and each evaluation.
 
-use super::state::{BestState, EarlyState, Exact};
 use crate::recipe::{EarlyStopSettings, EvalMetric, TrainSettings};
+use crate::run::{BestState, EarlyState, Exact, StopReason};
 use crate::stop_flag::StopFlag;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Why a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopReason {
-    /// `train.steps` were done.
-    Steps,
-    /// `train.epochs` were done.
-    Epochs,
-    /// `train.minutes` were over.
-    Minutes,
-    /// Evaluation stopped getting better.
-    NoImprovement,
-    /// It was requested.
-    Request,
-}
-
-impl StopReason {
-    /// Every reason.
-    pub const ALL: [StopReason; 5] =
-        [StopReason::Steps, StopReason::Epochs, StopReason::Minutes, StopReason::NoImprovement, StopReason::Request];
-
-    /// The name in `metrics.jsonl`.
-    pub fn name(self) -> &'static str {
-        match self {
-            StopReason::Steps => "steps",
-            StopReason::Epochs => "epochs",
-            StopReason::Minutes => "minutes",
-            StopReason::NoImprovement => "no_improvement",
-            StopReason::Request => "request",
-        }
-    }
-}
 
 /// The limits of a run; the first one reached ends it.
 #[derive(Debug, Clone)]
