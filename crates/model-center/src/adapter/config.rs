@@ -19,6 +19,19 @@ pub enum AdapterConfig {
     Bottleneck(BottleneckConfig),
 }
 
+impl AdapterConfig {
+    /// Its name in recipes, `adapter.method`.
+    pub fn method(&self) -> &'static str {
+        match self {
+            AdapterConfig::Lora(_) => "lora",
+            AdapterConfig::Ia3(_) => "ia3",
+            AdapterConfig::Prompt(_) => "prompt",
+            AdapterConfig::Prefix(_) => "prefix",
+            AdapterConfig::Bottleneck(_) => "bottleneck",
+        }
+    }
+}
+
 /// Two maps with an activation in between after the outputs of layers, which are added to them: bottleneck adapters.
 /// Source: Houlsby et al., 2019; Pfeiffer et al., 2021.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -488,7 +488,11 @@ impl<'a> Builder<'a> {
         let records = self.report.records;
         self.flaws.check(self.path, self.options.on_bad_record, records)?;
         if self.dataset.targets.is_empty() {
-            let reason = if records == 0 { "the file is empty" } else { "the file has no usable record" };
+            let reason = match records {
+                0 if std::fs::metadata(self.path).is_ok_and(|file| file.len() > 0) => "the file has no records",
+                0 => "the file is empty",
+                _ => "the file has no usable record",
+            };
             return Err(Error::data(self.path.display().to_string(), reason, "check that this is the right file"));
         }
         if u32::try_from(self.dataset.targets.len()).is_err() {

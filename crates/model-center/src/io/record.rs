@@ -4,6 +4,8 @@
 //! are independent of the file format. [`super::record_reader`] yields records.
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -60,6 +62,15 @@ impl Format {
 }
 
 fn no_format(path: &Path) -> Error {
+    // A pipe would wait for its writer.
+    let start = path.is_file().then(|| {
+        let mut start = [0; 2];
+        File::open(path).and_then(|mut file| file.read_exact(&mut start)).map(|()| start)
+    });
+    if let Some(Ok([0x1F, 0x8B])) = start {
+        let fix = "decompress it first: gunzip --keep FILE";
+        return Error::data(path.display().to_string(), "the file is compressed with gzip", fix);
+    }
     let fix = "give its name the ending of its format (.jsonl, .csv, .tsv, .arrow, .parquet or .txt; save a \
                spreadsheet as .csv), or name the format in a recipe with data.format";
     Error::data(path.display().to_string(), "the file name does not determine the format", fix)
@@ -289,6 +300,11 @@ impl Record<'_> {
         let found = match &self.fields {
             Fields::Json { object, .. } | Fields::Columns { object, .. } => lookup(object, column),
             Fields::Item { object, .. } => lookup(object, column),
+            Fields::Row { header, .. } if header.iter().any(|name| name == column) => {
+                let fix = "write the records as JSON lines; of labels, data.columns.labels names a column of 0 and 1 \
+                           for each";
+                return Err(self.error(column, format!("{column:?} has to be a list, which a cell cannot hold"), fix));
+            }
             Fields::Row { header, .. } => return Err(self.missing(column, header)),
         };
         found.map_err(|inside| self.missing(column, &inside.keys().cloned().collect::<Vec<_>>()))

@@ -268,6 +268,27 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_not_looked_for_in_a_cell() {
+        let (_directory, mut reader) = read("a.csv", "text,label\na b,x\n");
+        let record = reader.next().unwrap().unwrap().unwrap();
+        let error = record.texts("label").unwrap_err().to_string();
+        assert!(error.contains("\"label\" has to be a list, which a cell cannot hold"), "{error}");
+        assert!(record.texts("other").unwrap_err().to_string().contains("no column \"other\""));
+    }
+
+    #[test]
+    fn a_compressed_file_is_named_as_one() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("a.jsonl.gz");
+        let mut encoder =
+            flate2::write::GzEncoder::new(std::fs::File::create(&path).unwrap(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut encoder, b"{}").unwrap();
+        encoder.finish().unwrap();
+        let error = Format::of(&path).unwrap_err().to_string();
+        assert!(error.contains("compressed with gzip") && error.contains("gunzip"), "{error}");
+    }
+
+    #[test]
     fn json_objects_nested_too_deeply_are_refused() {
         let (_directory, mut reader) = read("a.jsonl", &"[".repeat(900));
         let error = reader.next().unwrap().unwrap().unwrap_err().to_string();

@@ -53,7 +53,7 @@ pub(super) fn read_frozen(r: &mut Reader) -> Vec<String> {
 
 /// Reads `train.only`.
 pub(super) fn read_only(r: &mut Reader) -> Vec<String> {
-    r.optional_texts("train.only", "not set: all parameters", "[\"*.bias\", \"classifier.*\"]").unwrap_or_default()
+    r.optional_texts("train.only", "not set: all parameters", "[\"*.bias\", \"cls_projection.*\"]").unwrap_or_default()
 }
 
 impl TrainSettings {
@@ -139,7 +139,17 @@ pub fn param_groups(train: &TrainSettings, parameters: &Parameters) -> Result<Ve
 fn refuse_idle(key: &str, patterns: &NamePatterns, parameters: &Parameters) -> Result<()> {
     let Some(idle) = patterns.idle(parameters).first().copied() else { return Ok(()) };
     let reason = format!("no parameter of the model is called {}", quote(idle));
-    Err(Error::recipe(key, reason, "correct it; train.inspect_every = 1 prints all names"))
+    let mut first: Vec<&str> = Vec::new();
+    for param in parameters.declared() {
+        let part = param.name().split('.').next().unwrap_or_default();
+        if !first.contains(&part) {
+            first.push(part);
+        }
+    }
+    let example = parameters.declared().iter().find(|param| matches!(param.part(), ModelPart::Block(_)));
+    let example = example.map_or_else(String::new, |param| format!(", such as {}", param.name()));
+    let fix = format!("correct it: names begin with {}{example}; train.inspect_every = 1 prints all", first.join(", "));
+    Err(Error::recipe(key, reason, fix))
 }
 
 /// Embeddings are at depth 0, the first block is at 1, and the head is at `head`.

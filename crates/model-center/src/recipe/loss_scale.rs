@@ -7,6 +7,7 @@ use super::kinds::Range;
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::schema::Shape;
+use super::settings::Settings;
 use bmtrain_core::DType;
 use bmtrain_dist::optim::ScalePolicy;
 
@@ -113,6 +114,16 @@ pub(super) fn read(r: &mut Reader) -> LossScale {
         r.contradiction(&keys, "`train.loss_scale_floor` is above the first scale", "lower it");
     }
     LossScale { rule, start_power, window, hysteresis, floor_power }
+}
+
+/// Adds what has no effect beside the dtype of the model.
+pub(super) fn check(r: &mut Reader, s: &Settings) {
+    if s.train.loss_scale.rule == ScaleRule::Auto && s.model.dtype != DType::F16 {
+        for key in ["train.loss_scale_start", "train.loss_scale_window", "train.loss_scale_floor"] {
+            let why = "train.loss_scale = \"auto\" scales for model.dtype = \"f16\" alone";
+            r.without_effect(key, "model.dtype", why, "remove it");
+        }
+    }
 }
 
 /// What the rule of the scale has of its own.

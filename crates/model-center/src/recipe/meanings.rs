@@ -126,7 +126,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.eval", "The same for evaluation."),
     first("data.format", "Format of the files; `auto` derives it from the file name's ending."),
     second("data.delimiter", "The character between columns of CSV where it is not a comma."),
-    first("data.labels", "Names of the classes, in the order of their indices."),
+    first(
+        "data.labels",
+        "Names of the classes, in the order of their indices; a model with classes of these names keeps its own \
+         order.",
+    ),
     first(
         "data.class_weights",
         "Weight of each class in the training loss, `{ name = 2.0, … }`; `balanced` is \
@@ -354,7 +358,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("train.frozen", "Parameters that are not trained, by patterns of their names."),
     second(
         "train.only",
-        "Train only parameters with these patterns of names: `[\"*.bias\", \"classifier.*\"]` is BitFit with a new \
+        "Train only parameters with these patterns of names: `[\"*.bias\", \"cls_projection.*\"]` is BitFit with a new \
          head.",
     ),
     second("train.momentum", "Momentum of `sgd`, `rmsprop` and `muon`."),
@@ -417,7 +421,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     first(
         "train.gradient_sum",
-        "Order in which gradients of micro-batches are added; `elastic` gives the same bits on any number of ranks.",
+        "Order in which gradients of micro-batches are added; `elastic` gives the same bits on any number of ranks with \
+         one `train.micro_batch_size`.",
     ),
     first(
         "train.gradient_dtype",

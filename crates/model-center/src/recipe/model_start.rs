@@ -6,11 +6,13 @@
 use super::mistake::{Group, Mistake};
 use super::resolved::Resolved;
 use super::settings::ModelInit;
+use crate::adapter::{is_adapter_directory, refuse_both};
 use crate::config::{ConfigOverrides, ConfigSource};
 use crate::directory::CONFIG_FILE;
 use crate::formats::gguf::is_gguf;
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::model::{OpenOptions, Registry};
+use crate::run::MODEL_DIRECTORY;
 use crate::tokenizer::{AutoTokenizer, ChatTemplate, TextSpecials, Tokenizer};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -185,7 +187,22 @@ pub fn teacher_directory(resolved: &Resolved, places: &ModelCaches) -> Result<Pa
 
 fn found(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
     let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
-    let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
+    let path = Path::new(name);
+    let key = if revision.is_some() && path.is_dir() { "model.revision" } else { "model.path" };
+    let refused = |reason: String, fix: String| {
+        Err(Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix })
+    };
+    if is_adapter_directory(path) {
+        let fix = "set adapter.path to it, and model.path to the model that it is of";
+        return refused(format!("{name} is the PEFT directory of an adapter"), fix.into());
+    }
+    if let Err(Error::Model { place, reason, fix }) = refuse_both(path) {
+        return refused(format!("{place}: {reason}"), fix);
+    }
+    if !path.join(CONFIG_FILE).is_file() && path.join(MODEL_DIRECTORY).join(CONFIG_FILE).is_file() {
+        let fix = format!("name the model that the run left: {}", path.join(MODEL_DIRECTORY).display());
+        return refused(format!("{name} is the directory of a run"), fix);
+    }
     found_as(resolved, key, (name, revision), places)
 }
 

@@ -167,6 +167,11 @@ impl Resolved {
         self.origin(key).map_or_else(|| key.to_owned(), Origin::place)
     }
 
+    /// The value of a key as TOML; `None` where it has none.
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
+        self.entries.iter().find(|entry| entry.key == key)?.value.as_deref()
+    }
+
     /// Whether the recipe or an argument sets the key.
     pub(super) fn is_explicit(&self, key: &str) -> bool {
         self.origin(key).is_some_and(Origin::is_explicit)

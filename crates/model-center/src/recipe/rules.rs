@@ -10,6 +10,7 @@ use super::data_source::DataSource;
 use super::distill;
 use super::embedding;
 use super::layers::Origin;
+use super::loss_scale;
 use super::memory;
 use super::mistake::{Group, Mistake};
 use super::model;
@@ -41,6 +42,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_budget(r, s);
     batch_ramp::check(r, s);
     schedule::check(r, s);
+    loss_scale::check(r, s);
     check_optimizer(r, s);
     memory::check(r, s);
     average::check(r, s);

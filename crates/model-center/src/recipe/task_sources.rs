@@ -153,7 +153,7 @@ fn multi_label(r: &mut Reader, keys: Keys) -> MultiLabelTask {
 fn refuse_foreign(r: &mut Reader, task: Task) {
     for key in ["data.template", "data.words"] {
         let fix = "remove it, or set data.objective = \"verbalizer\"";
-        r.without_effect(key, "data.objective", "they are for data.objective = \"verbalizer\"", fix);
+        r.without_effect(key, "data.objective", "it is for data.objective = \"verbalizer\"", fix);
     }
     if task != Task::Language {
         r.without_effect("data.columns.prompt", "data.task", "it is for task language", "remove it");

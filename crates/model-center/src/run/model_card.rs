@@ -33,6 +33,9 @@ pub struct ModelCard {
     pub results_before: Vec<(String, f64)>,
     /// Optimizer steps done.
     pub steps: u64,
+    /// The metric by which the weights are the best of the run, and the step after which they were; `None` of the last
+    /// weights.
+    pub best: Option<(String, u64)>,
     /// Passes over the data done.
     pub epochs: f64,
     /// The recipe, [`Resolved::hashed_toml`](crate::recipe::Resolved::hashed_toml).
@@ -58,6 +61,8 @@ pub struct CardData {
     pub eval_samples: u64,
     /// Fingerprint of what was evaluated on.
     pub eval_fingerprint: String,
+    /// Names of the classes in the order of the outputs; empty where labels are no classes.
+    pub classes: Vec<String>,
 }
 
 impl ModelCard {
@@ -113,7 +118,10 @@ impl ModelCard {
             one_line(&self.made_by)
         )?;
         if !self.results.is_empty() {
-            writeln!(out, "## Results\n\nOn {} samples the model was not trained on.\n", self.data.eval_samples)?;
+            let is_same = self.data.eval_fingerprint == self.data.train_fingerprint;
+            let which =
+                if is_same { ", which are those that it was trained on" } else { " the model was not trained on" };
+            writeln!(out, "## Results\n\nOn {} samples{which}.\n", self.data.eval_samples)?;
             let has_before = !self.results_before.is_empty();
             writeln!(
                 out,
@@ -133,10 +141,20 @@ impl ModelCard {
         if self.data.eval_samples > 0 {
             writeln!(out, "| evaluation | {} | `{}` |", self.data.eval_samples, one_line(&self.data.eval_fingerprint))?;
         }
+        if !self.data.classes.is_empty() {
+            let names = self.data.classes.iter().map(|name| serde_json::Value::from(one_line(name)).to_string());
+            writeln!(out, "\nClasses, in the order of the outputs: {}", names.collect::<Vec<_>>().join(", "))?;
+        }
+        let kept = self.best.as_ref().map(|(metric, step)| {
+            format!("; the weights are those after step {step}, the best by {}", one_line(metric))
+        });
         writeln!(
             out,
-            "\n## Training\n\n{} optimizer steps, {:?} epochs, recipe `{}`:\n",
-            self.steps, self.epochs, self.recipe_hash
+            "\n## Training\n\n{} optimizer steps, {:?} epochs{}, recipe `{}`:\n",
+            self.steps,
+            self.epochs,
+            kept.unwrap_or_default(),
+            self.recipe_hash
         )?;
         let fence = fence(&self.recipe);
         writeln!(out, "{fence}toml\n{}\n{fence}", self.recipe.trim_end())

@@ -34,6 +34,9 @@ pub struct BestState {
     pub without: u64,
     /// The same of the metric that stops the run early, if one does.
     pub early: Option<EarlyState>,
+    /// Names and values of all metrics of the best evaluation; checkpoints of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<(String, Exact)>,
 }
 
 /// What it remembers of the metric that stops the run early.

@@ -5,6 +5,7 @@
 
 use super::division::check_layout;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished};
+use super::resume::{Resume, choose, named};
 use super::setup::{self, Setup};
 use super::{memory_limit, waiting};
 use crate::model::Registry;
@@ -12,7 +13,7 @@ use crate::recipe::{Resolved, list};
 use crate::{Error, Result};
 use crate::{
     error::{ExitStatus, layout_error},
-    run::{OutputFault, console},
+    run::{CHECKPOINT_DIRECTORY, OutputFault, console},
 };
 use bmtrain_dist::launch::{ProcessGroup, cpu_options};
 
@@ -79,6 +80,11 @@ fn output(group: &ProcessGroup, resolved: &Resolved, options: &FinetuneOptions) 
     let is_first = group.launch().rank == 0;
     if is_first {
         check_output(resolved, options, &changes(resolved))?;
+        let own = resolved.output.dir.join(CHECKPOINT_DIRECTORY);
+        if matches!(options.resume, Resume::Must | Resume::From(_)) {
+            choose(&options.resume, &own)?;
+        }
+        options.init_from.as_ref().map(named).transpose()?;
     }
     is_finished(resolved, options, is_first).map(drop)
 }

@@ -58,8 +58,13 @@ impl EvalResult {
 
     /// Names and values on one line.
     pub fn line(&self) -> String {
-        self.named().iter().map(|(name, value)| format!("{name} {value:.4}")).collect::<Vec<_>>().join(", ")
+        line(&self.named())
     }
+}
+
+/// Names and values on one line.
+pub(super) fn line(results: &[(String, f64)]) -> String {
+    results.iter().map(|(name, value)| format!("{name} {value:.4}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The evaluation of a run: its data, its metrics, and how answers are generated where a metric compares texts.

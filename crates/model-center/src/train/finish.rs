@@ -1,6 +1,6 @@
 //! The end of a run: the last model, its model card and the last record; or a checkpoint, where it is asked to stop.
 
-use super::evaluate::EvalResult;
+use super::evaluate::{EvalResult, line};
 use super::finetune::RunConfig;
 use super::resume::Resume;
 use super::run::Run;
@@ -8,6 +8,7 @@ use super::save::ModelContents;
 use super::start::OWN_FAILURE;
 use super::trainer::Trainer;
 use super::{pool_usage, run_data};
+use crate::batch::LabelSpace;
 use crate::directory::hub_name;
 use crate::file::write_atomic;
 use crate::recipe::SaveWhich;
@@ -60,7 +61,8 @@ impl Run<'_> {
         let named = |result: &Option<EvalResult>| result.as_ref().map(EvalResult::named).unwrap_or_default();
         let card = card(self.config, trainer, named(&before), named(&after));
         // Without evaluation there are no best weights but the last.
-        let has_best = self.best_step().is_some();
+        let best_step = self.best_step();
+        let has_best = best_step.is_some();
         let best_is_kept = has_best && !self.best_is_lost;
         if has_best && !best_is_kept && trainer.team.is_first() {
             console::note(
@@ -84,6 +86,9 @@ impl Run<'_> {
         }
         if let Some(files) = self.files.as_ref().filter(|_| best_is_kept) {
             let path = files.output.path().join(MODEL_DIRECTORY).join(CARD_FILE);
+            let metric = self.config.resolved.eval.metric.name();
+            let best = best_step.map(|step| (metric.to_owned(), step));
+            let card = ModelCard { results: self.best.results(), best, ..card };
             write_atomic(&path, card.render().as_bytes())?;
         }
         self.end(trainer, reason.name(), true)?;
@@ -94,8 +99,11 @@ impl Run<'_> {
         if let (Some(before), Some(after)) = (&before, &after) {
             lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
         }
+        let earlier = best_step.filter(|step| best_is_kept && *step != trainer.steps());
+        lines.extend(earlier.map(|step| format!("best:   {} (after step {step})", line(&self.best.results()))));
         let (place, what) = match self.config.resolved.save.which {
             SaveWhich::None => (files.output.path().to_owned(), "metrics"),
+            _ if earlier.is_some() => (files.output.path().join(MODEL_DIRECTORY), "best model"),
             _ => (files.output.path().join(MODEL_DIRECTORY), "model"),
         };
         lines.push(format!(
@@ -192,10 +200,17 @@ fn card(
             train_fingerprint: setup.train.fingerprint().into(),
             eval_samples: run_data::samples(&setup.eval),
             eval_fingerprint: run_data::fingerprint(&setup.eval),
+            classes: match setup.train.labels() {
+                LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) | LabelSpace::LabelSets(names) => {
+                    names.clone()
+                }
+                _ => Vec::new(),
+            },
         },
         results,
         results_before,
         steps: trainer.steps(),
+        best: None,
         epochs: trainer.epoch(),
         recipe: resolved.hashed_toml(),
         recipe_hash: resolved.recipe_hash(),

@@ -319,6 +319,9 @@ impl<'a> Run<'a> {
         if let Some(eval_seconds) = eval_seconds {
             self.log_eval(trainer, &result, is_best, eval_seconds)?;
         }
+        if is_best {
+            self.best.keep_results(result.named());
+        }
         if is_best && self.config.resolved.save.which.keeps_best() {
             self.save_present(trainer, MODEL_DIRECTORY, ModelContents::best(step))?;
             self.best_is_lost = false;

@@ -14,13 +14,14 @@ use crate::data::PairLabels;
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
 use crate::model::{OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
-use crate::recipe::{DataSource, EvalMetric, LastBatch, ModelStart, Resolved};
+use crate::recipe::{DataSource, EvalMetric, LastBatch, ModelStart, Resolved, param_groups};
 use crate::stop_flag::StopFlag;
 use crate::tokenizer::Tokenizer;
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
+use bmtrain_dist::Parameters;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use std::sync::Arc;
 
@@ -240,6 +241,8 @@ fn check_fit(
     check(opened.check_tensor_ranks(resolved.parallel.tensor).map_err(|error| unfit(resolved, error)));
     check(opened.model.check_save(&save_options(resolved, &start.directory)));
     check(opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_training));
+    check(opened.adapter.as_ref().map_or(Ok(()), |plan| check_method(resolved, plan)));
+    check(check_patterns(resolved, opened.model.parameters()));
     if let Some(plan) = opened.adapter.as_ref().filter(|_| resolved.save.merged) {
         check(plan.check_merge().map_err(|error| unfit(resolved, error)));
     }
@@ -254,6 +257,30 @@ fn check_fit(
         check(Err(Error::recipe(place, reason, "use a smaller batch or more data")));
     }
     found
+}
+
+/// Refuses an adapter of another method than the recipe has.
+fn check_method(resolved: &Resolved, plan: &AdapterPlan) -> Result<()> {
+    let (key, method) = ("adapter.method", plan.config().method());
+    match resolved.value(key) {
+        Some(asked) if asked.trim_matches('"') != method => {
+            let reason = format!("the directory of adapter.path has an adapter of method \"{method}\"");
+            Err(Error::recipe(resolved.place(key), reason, format!("set adapter.method = \"{method}\"")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses patterns of names that no parameter of the model has, or that leave none to train.
+fn check_patterns(resolved: &Resolved, parameters: &Parameters) -> Result<()> {
+    let train = &resolved.train;
+    if train.frozen.is_empty() && train.only.is_empty() && train.groups.is_empty() {
+        return Ok(());
+    }
+    param_groups(train, parameters).map(drop).map_err(|error| match error {
+        Error::Recipe { place: key, reason, fix } => Error::recipe(resolved.place(&key), reason, fix),
+        other => other,
+    })
 }
 
 /// Whether the last samples of a pass are a batch although they do not fill one.

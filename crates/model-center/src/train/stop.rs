@@ -83,6 +83,8 @@ impl StopConditions {
 pub struct BestTracker {
     best: Judge,
     early: Option<(Judge, u64)>,
+    /// Names and values of all metrics of the best evaluation.
+    results: Vec<(String, f64)>,
 }
 
 /// The best value of one metric so far.
@@ -131,7 +133,11 @@ impl Judge {
 impl BestTracker {
     /// `metric` picks the best weights; `early` sets early stopping.
     pub fn new(metric: EvalMetric, early: Option<EarlyStopSettings>) -> Self {
-        BestTracker { best: Judge::new(metric), early: early.map(|e| (Judge::new(e.metric), e.patience)) }
+        BestTracker {
+            best: Judge::new(metric),
+            early: early.map(|e| (Judge::new(e.metric), e.patience)),
+            results: Vec::new(),
+        }
     }
 
     /// Notes an evaluation after `step` steps; `value` gives the value of a metric. Returns whether it is the best so
@@ -153,14 +159,32 @@ impl BestTracker {
     /// The state for a checkpoint.
     pub fn state(&self) -> BestState {
         let EarlyState { metric, best, without } = self.best.state();
-        BestState { metric, best, without, early: self.early.as_ref().map(|(judge, _)| judge.state()) }
+        let results = self.results.iter().map(|(name, value)| (name.clone(), Exact(*value))).collect();
+        BestState { metric, best, without, early: self.early.as_ref().map(|(judge, _)| judge.state()), results }
     }
 
     /// Load a tracker's state. Values of another metric are ignored.
     pub fn load_state(&mut self, state: &BestState) {
         self.best.load(&state.metric, state.best, state.without);
+        if self.best.metric.name() == state.metric {
+            self.results = state.results.iter().map(|(name, value)| (name.clone(), value.0)).collect();
+        }
         if let (Some((judge, _)), Some(early)) = (&mut self.early, &state.early) {
             judge.load(&early.metric, early.best, early.without);
+        }
+    }
+
+    /// Notes all metrics of the evaluation that [`BestTracker::observe`] called the best.
+    pub fn keep_results(&mut self, results: Vec<(String, f64)>) {
+        self.results = results;
+    }
+
+    /// Names and values of the metrics of the best evaluation: of one that a checkpoint of an earlier version recorded
+    /// only the metric that picks the best weights.
+    pub fn results(&self) -> Vec<(String, f64)> {
+        match self.best.best {
+            Some((value, _)) if self.results.is_empty() => vec![(self.best.metric.name().to_owned(), value)],
+            _ => self.results.clone(),
         }
     }
 

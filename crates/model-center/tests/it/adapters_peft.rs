@@ -6,7 +6,7 @@ use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::param::widen;
 use model_center::adapter::{
     self, ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails, base_and_adapter,
-    base_model,
+    base_model, is_adapter_directory,
 };
 use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
@@ -226,6 +226,23 @@ fn a_relative_base_model_is_looked_for_above_the_directory() {
     assert_eq!((PathBuf::from(named), saved), (base.canonicalize().unwrap(), Some(Adapter::Saved(adapter.clone()))));
     let error = base_and_adapter(&model, Some(Adapter::Saved(adapter)), "--adapter").unwrap_err().to_string();
     assert!(error.contains("--adapter gives another one"), "{error}");
+}
+
+/// Some programs write the configuration of the model beside the adapter; with its weights, it is not said which of
+/// the two is meant.
+#[test]
+fn a_configuration_beside_an_adapter_makes_no_model_of_it_but_weights_do() {
+    let out = tempfile::tempdir().unwrap();
+    let (adapter, base) = (directory("adapters_peft", "pissa"), directory("llama_a", "lm"));
+    for name in [ADAPTER_CONFIG, ADAPTER_WEIGHTS] {
+        std::fs::copy(adapter.join(name), out.path().join(name)).unwrap();
+    }
+    std::fs::copy(base.join("config.json"), out.path().join("config.json")).unwrap();
+    assert!(is_adapter_directory(out.path()));
+    std::fs::copy(base.join("model.safetensors"), out.path().join("model.safetensors")).unwrap();
+    assert!(!is_adapter_directory(out.path()));
+    let error = base_and_adapter(&out.path().display().to_string(), None, "--adapter").unwrap_err().to_string();
+    assert!(error.contains("the weights of a model") && error.contains("adapter_config.json beside them"), "{error}");
 }
 
 #[test]

@@ -20,10 +20,12 @@ fn card() -> ModelCard {
             train_fingerprint: "ab12".into(),
             eval_samples: 1000,
             eval_fingerprint: "cd34".into(),
+            classes: vec!["negative".into(), "positive".into()],
         },
         results: vec![("accuracy".into(), 0.8625), ("loss".into(), f64::NAN)],
         results_before: vec![("accuracy".into(), 0.5)],
         steps: 284,
+        best: Some(("accuracy".into(), 200)),
         epochs: 1.0,
         recipe: "[train]\nlr = 5e-5\n".into(),
         recipe_hash: "ff00".into(),
@@ -80,9 +82,11 @@ movie reviews
 | train | 9072 | `ab12` |
 | evaluation | 1000 | `cd34` |
 
+Classes, in the order of the outputs: "negative", "positive"
+
 ## Training
 
-284 optimizer steps, 1.0 epochs, recipe `ff00`:
+284 optimizer steps, 1.0 epochs; the weights are those after step 200, the best by accuracy, recipe `ff00`:
 
 ```toml
 [train]

@@ -65,3 +65,29 @@ fn a_dry_run_beside_an_earlier_run_reports_the_mistakes_of_the_recipe_too() {
     assert!(dry.contains("the run in this directory is finished") && dry.contains("error[device]"), "{dry}");
     assert_eq!(fixture.snapshot(), before);
 }
+
+#[test]
+fn a_dry_run_refuses_what_the_run_would_and_in_the_same_words() {
+    let fixture = Fixture::new();
+    let adapter = ["adapter.method=ia3", "save.which=last", "train.steps=1"];
+    train(&fixture, "tuned", &adapter);
+    let saved = ["--set", "adapter.path=tuned/model", "--set", "adapter.method=lora"];
+    for (arguments, mistake) in [
+        (&["--set", "train.only=[\"hed.*\"]"][..], "no parameter of the model is called \"hed.*\""),
+        (&["--set", "train.frozen=[\"*\"]"], "no parameter of the model is trained"),
+        (&["--set", "train.groups=[{ params = [\"hed\"], lr_factor = 2.0 }]"], "no parameter of the model is called"),
+        (&["--init-from", "none"], "none"),
+        (&["--resume", "must"], "there is no checkpoint to go on from"),
+        (&saved, "the directory of adapter.path has an adapter of method \"ia3\""),
+        (&["--set", "model.path=tuned/model"], "is the PEFT directory of an adapter"),
+        (&["--set", "model.path=tuned"], "is the directory of a run"),
+        (&["--set", "train.loss_scale_start=8"], "scales for model.dtype = \"f16\" alone"),
+    ] {
+        let run = fixture.finetune(arguments).refused();
+        let dry = fixture.finetune(&[arguments, &["--dry-run"]].concat()).refused();
+        assert!(dry.contains(mistake), "{arguments:?}: no {mistake:?} in {dry}");
+        assert_eq!(dry, run, "{arguments:?}");
+    }
+    let dry = fixture.finetune(&["--dry-run", "--set", "train.only=[\"hed.*\"]"]).refused();
+    assert!(dry.contains("--> --set train.only") && dry.contains("cls_projection"), "{dry}");
+}
