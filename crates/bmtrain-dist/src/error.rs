@@ -1,9 +1,25 @@
 //! The one error type of this crate.
 
-use crate::checkpoint::Fault;
-
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The kind of an [`Error::Checkpoint`], by which a caller decides how to continue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The files contradict each other or their hashes: this checkpoint is not usable, an older one may be.
+    Damaged,
+    /// There is no such checkpoint, tensor or range.
+    Missing,
+    /// The operating system refused: no space, no permission, a failing device. Earlier checkpoints are unaffected.
+    Disk,
+    /// The request is impossible: a mistake in a program or on a command line.
+    Request,
+    /// Something took longer than it was given.
+    Deadline,
+    /// An armed fail point was reached.
+    FailPoint,
+}
 
 /// What can go wrong between the kernels and the models.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -38,6 +38,7 @@ pub mod block;
 pub mod checkpoint;
 pub mod control;
 pub mod dry_run;
+pub mod edge;
 pub mod error;
 pub mod inspect;
 pub mod launch;
@@ -50,7 +51,9 @@ pub mod param;
 pub mod pipeline;
 pub mod prelude;
 pub mod rank_groups;
+pub mod schedule;
 pub mod shard;
+pub mod stages;
 
 /// The crate below, so that a program needs this one only.
 pub use bmtrain_core;

@@ -2,9 +2,9 @@
 //! states and a pipeline stage are made of the same three parts.
 
 use crate::block::Bundle;
+use crate::edge::Edge;
 use crate::error::{Error, Result};
 use crate::param::Parameters;
-use crate::pipeline::Edge;
 use bmtrain_core::Ctx;
 use std::ops::Range;
 

@@ -8,8 +8,9 @@ pub use crate::block::{Block, BlockOptions, BlockPolicy, CheckpointBlock, Recomp
 pub use crate::error::{Error, Result};
 pub use crate::launch::{Launch, run_ranks};
 pub use crate::model::Module;
-pub use crate::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, TensorSplit};
+pub use crate::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions};
 pub use crate::optim::{Adam, AdamOptions, Clip, OptimManager, ParamGroup};
+pub use crate::param::TensorSplit;
 pub use crate::param::{Builder, BuilderOptions, Init, Param, Parameters};
 pub use crate::shard::{GradientSum, Sharding, ZeroLevel};
 pub use bmtrain_core::comm::Communicator;

@@ -1,26 +1,13 @@
 //! Bottleneck adapters of a linear layer's outputs, as options of a builder beside low-rank updates.
 
-use super::linear::TensorSplit;
-use super::low_rank::LinearLayer;
 use crate::error::{Error, Result};
+pub use crate::param::BottleneckOptions;
 use crate::param::{Builder, Init, Param, Split};
+use crate::param::{LinearLayer, TensorSplit};
 use bmtrain_core::kernel::{Activation, Distribution};
 use bmtrain_core::{Ctx, Var, ops};
 use std::cell::Cell;
 use std::rc::Rc;
-
-/// A bottleneck after a linear layer: its outputs `y` become `y + up(activation(down(y)))`, both maps with a bias. The
-/// parameters are `<layer>.bottleneck.down.weight` `[R, N]`, `.down.bias`, `.up.weight` `[N, R]` and `.up.bias`; `up`
-/// begins with zeros, so that the model begins as it is. Tensor-parallel ranks have all of them.
-///
-/// Source: Houlsby et al., 2019; Pfeiffer et al., 2021.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BottleneckOptions {
-    /// R, length in between.
-    pub size: usize,
-    /// Function in between.
-    pub activation: Activation,
-}
 
 /// The bottleneck of a layer.
 #[derive(Debug, Clone)]

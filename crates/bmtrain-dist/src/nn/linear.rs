@@ -5,6 +5,7 @@ use super::embedding::shard_of;
 use super::low_rank::LowRank;
 use super::scaling::{self, Scaling};
 use crate::error::{Error, Result};
+pub use crate::param::TensorSplit;
 use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
@@ -27,21 +28,6 @@ pub struct LinearOptions {
     pub init: Init,
     /// How the weight is split over tensor-parallel ranks.
     pub split: TensorSplit,
-}
-
-/// Which side of a weight is split over tensor-parallel ranks (Shoeybi et al., 2019).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TensorSplit {
-    /// Not at all.
-    None,
-    /// Column-parallel: every rank computes some of the outputs. The bias is split too.
-    Columns,
-    /// Row-parallel: every rank computes a term of all outputs. The bias is replicated.
-    Rows,
-    /// Column-parallel over token ids: each rank has the same number of them, with padding after the last id
-    /// ([`Split::Vocabulary`]). The outputs of all ranks are gathered; a loss needs no gathered outputs, see
-    /// [`Linear::cross_entropy`].
-    Vocabulary,
 }
 
 impl LinearOptions {

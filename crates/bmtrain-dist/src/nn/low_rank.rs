@@ -4,90 +4,18 @@
 //! each update beside the weight, and [`Linear`](super::Linear) adds their product to its outputs. With a
 //! [magnitude](LowRankOptions::magnitude) it scales them, too.
 
-use super::bottleneck::BottleneckOptions;
-use super::linear::{LinearOptions, Parallel, TensorSplit};
+use super::linear::{LinearOptions, Parallel};
 use super::magnitude::Magnitude;
-use super::scaling::ScalingOptions;
 use crate::error::{Error, Result};
-use crate::param::{Builder, Init, NamePatterns, Param, Split, SplitPart};
+use crate::param::TensorSplit;
+pub use crate::param::{Adapters, LinearLayer, LowRankOptions, PrefixOptions, PromptOptions};
+use crate::param::{Builder, Init, Param, Split};
 use bmtrain_core::kernel::{Distribution, Dropout};
 use bmtrain_core::ops::{self, ProductWeight, RowUpdate, TokenShard};
 use bmtrain_core::{Ctx, Var};
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// What is trained of a model that is otherwise frozen.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Adapters {
-    /// Updates by the full name of a linear layer; several of one layer are added.
-    pub low_rank: HashMap<String, Vec<LowRankOptions>>,
-    /// Learned factors by the full name of a linear layer, of outputs or inputs that do not overlap.
-    pub scaling: HashMap<String, Vec<ScalingOptions>>,
-    /// Bottlenecks by the full name of a linear layer.
-    pub bottlenecks: HashMap<String, BottleneckOptions>,
-    /// Virtual tokens, for a model that has them.
-    pub prompt: Option<PromptOptions>,
-    /// Trained keys and values before every sequence, for a model that has them.
-    pub prefix: Option<PrefixOptions>,
-    /// Full names of parameters of the model that are trained, too.
-    pub trained: NamePatterns,
-}
-
-/// Virtual tokens before every sequence, whose embeddings are trained: prompt tuning. A model that has them reads them
-/// from its builder's options and declares their tables below [`Builder::adapter`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PromptOptions {
-    /// Their number, before a sequence.
-    pub tokens: usize,
-    /// Whether the decoder of an encoder-decoder has as many of its own, beside the encoder's.
-    pub decoder: bool,
-}
-
-/// Virtual tokens before every sequence that are keys and values alone, trained for each self-attention: prefix tuning.
-/// A model that has them reads them from its builder's options and declares the values below [`Builder::adapter`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PrefixOptions {
-    /// Their number, before a sequence.
-    pub tokens: usize,
-}
-
-/// One low-rank update of a linear layer: `y[.., rows] += scale · dropout(x) a^T b^T`.
-///
-/// With a magnitude m it is DoRA (Liu et al., 2024): these outputs are multiplied by `m / ‖W + scale · b a‖`, the
-/// lengths of the rows of the updated weight, before the bias is added. No gradient flows through the lengths.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LowRankOptions {
-    /// Its name among the updates of the layer: the matrices are `<layer>.lora.<name>.a` and `<layer>.lora.<name>.b`.
-    pub name: String,
-    /// Rows of the weight that are updated: all of them, or whole parts of a fused layer.
-    pub rows: Range<usize>,
-    /// R, rows of `a` and columns of `b`.
-    pub rank: usize,
-    /// Factor of the update: alpha / R, or alpha / sqrt(R) for rank-stabilised LoRA.
-    pub scale: f32,
-    /// Probability with which an element of the update's input is dropped.
-    pub dropout: f32,
-    /// Whether the lengths of the rows of the updated weight are trained, as `<layer>.lora.<name>.magnitude`. It is an
-    /// f32 parameter, whatever the model's dtype, and begins with the lengths of the rows of the weight.
-    pub magnitude: bool,
-}
-
-/// A linear layer as it was declared, for those who choose [`Adapters`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct LinearLayer {
-    /// Full name; its weight is `<name>.weight`.
-    pub name: String,
-    /// Length of the input.
-    pub inputs: usize,
-    /// Parts of the output.
-    pub outputs: Vec<SplitPart>,
-    /// How the weight is split over tensor-parallel ranks.
-    pub split: TensorSplit,
-    /// Whether it is in a block, not in embedding or head.
-    pub is_in_block: bool,
-}
 
 impl LinearLayer {
     /// Full name of its weight.

@@ -1,13 +1,14 @@
 //! Trained lengths of the rows of an updated weight, as DoRA has them. Defines [`Magnitude`].
 
-use super::linear::TensorSplit;
-use super::low_rank::LinearLayer;
 use crate::error::Result;
+use crate::param::LinearLayer;
+use crate::param::TensorSplit;
 use crate::param::{Builder, Init, Param, Split};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::{self, RowUpdate};
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// The magnitudes of rows of a weight `[N, K]`.
@@ -34,13 +35,9 @@ impl Magnitude {
         let value = place.in_f32(true).param("magnitude", [size], Init::ONES, split, true)?;
         let ranks = place.tensor_ranks().filter(|_| layer.split == TensorSplit::Rows).cloned();
         let magnitude = Magnitude { value, weight: weight.clone(), rows, ranks };
-        place.note_magnitude(&magnitude)?;
+        let deferred = magnitude.clone();
+        place.note_deferred(&magnitude.value, Rc::new(move || deferred.initialize()))?;
         Ok(magnitude)
-    }
-
-    /// The trained parameter.
-    pub(crate) fn value(&self) -> &Param {
-        &self.value
     }
 
     /// What the outputs of the updated weight are multiplied by, f32 `[rows]`.

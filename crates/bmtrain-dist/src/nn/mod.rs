@@ -8,10 +8,11 @@ mod magnitude;
 pub mod norm;
 pub mod scaling;
 
-pub use bottleneck::BottleneckOptions;
+pub use crate::param::adapters::{
+    Adapters, BottleneckOptions, LinearLayer, LowRankOptions, PrefixOptions, PromptOptions, ScaledSide, ScalingOptions,
+    TensorSplit,
+};
 pub use embedding::{Embedding, EmbeddingOptions};
-pub use linear::{Linear, LinearOptions, TensorSplit};
-pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions, PrefixOptions, PromptOptions};
-pub(crate) use magnitude::Magnitude;
+pub use linear::{Linear, LinearOptions};
+pub use low_rank::LowRank;
 pub use norm::{Norm, NormOptions};
-pub use scaling::{ScaledSide, ScalingOptions};

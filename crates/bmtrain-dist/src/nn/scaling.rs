@@ -1,32 +1,14 @@
 //! Learned factors of a linear layer's outputs or inputs: IA³, as options of a builder beside low-rank updates.
 
-use super::low_rank::{LinearLayer, overlap};
+use super::low_rank::overlap;
 use crate::error::{Error, Result};
+use crate::param::LinearLayer;
 use crate::param::{Builder, Init, Param};
+pub use crate::param::{ScaledSide, ScalingOptions};
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var, ops};
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Factors of a linear layer, `<layer>.ia3.<name>`: an f32 parameter, whatever the model's dtype, that begins with
-/// ones.
-/// Source: Liu et al., 2022.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScalingOptions {
-    /// Its name among the factors of the layer.
-    pub name: String,
-    /// What is multiplied.
-    pub side: ScaledSide,
-}
-
-/// What learned factors multiply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ScaledSide {
-    /// These outputs, with their bias: all of them, or whole parts of a fused layer.
-    Outputs(Range<usize>),
-    /// All inputs.
-    Inputs,
-}
 
 /// The learned factors of a layer.
 #[derive(Debug, Clone)]

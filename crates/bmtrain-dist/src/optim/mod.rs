@@ -118,9 +118,6 @@ pub struct StateStretch<'a> {
     pub values: &'a [f32],
 }
 
-/// Elements that [`Optimizer::visit_stretches`] copies to the host at a time (4 MiB).
-pub(crate) const STRETCH: usize = 1 << 20;
-
 /// Something that updates parameters from their gradients.
 pub trait Optimizer {
     /// The groups it updates.

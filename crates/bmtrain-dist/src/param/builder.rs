@@ -2,13 +2,14 @@
 
 use super::blocks::BlockValues;
 use super::census::Census;
+use super::deferred::DeferredValue;
 use super::flat::{FlatRanks, Siblings};
 use super::{F32Parameters, Flat, FusionTable, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
-use crate::nn::{Adapters, LinearLayer, Magnitude};
-use crate::pipeline::{ModelPart, StageGroup};
+use crate::param::{Adapters, LinearLayer};
 use crate::shard::{Sharding, ZeroLevel};
+use crate::stages::{ModelPart, StageGroup};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{BlockFormat, DType, Device, Shape};
@@ -131,7 +132,7 @@ struct BuilderState {
     /// Of this rank's stage.
     params: RefCell<Vec<Param>>,
     linears: RefCell<Vec<LinearLayer>>,
-    magnitudes: RefCell<Vec<Magnitude>>,
+    deferred: RefCell<Vec<DeferredValue>>,
     flats: RefCell<Vec<Rc<Flat>>>,
     siblings: Siblings,
     /// Parameters of the block that is being built.
@@ -171,7 +172,7 @@ impl Builder {
             declared: RefCell::default(),
             params: RefCell::default(),
             linears: RefCell::default(),
-            magnitudes: RefCell::default(),
+            deferred: RefCell::default(),
             flats: RefCell::default(),
             siblings: Siblings::default(),
             open: RefCell::default(),
@@ -264,17 +265,18 @@ impl Builder {
         self.state.linears.borrow_mut().push(LinearLayer { is_in_block, ..layer });
     }
 
-    /// Note magnitudes, which get their initial values after the weight has its own.
-    pub(crate) fn note_magnitude(&self, magnitude: &Magnitude) -> Result<()> {
-        self.state.magnitudes.borrow_mut().push(magnitude.clone());
+    /// Note a parameter whose initial value is computed from others, after these have theirs.
+    pub(crate) fn note_deferred(&self, param: &Param, initialize: Rc<dyn Fn() -> Result<()>>) -> Result<()> {
+        let deferred = DeferredValue { name: param.name().to_owned(), initialize };
+        self.state.deferred.borrow_mut().push(deferred.clone());
         let is_in_block = self.state.open.borrow().is_some();
-        if is_in_block { Ok(()) } else { self.initialize_magnitudes(std::slice::from_ref(magnitude)) }
+        if is_in_block { Ok(()) } else { self.initialize_deferred(&[deferred]) }
     }
 
-    /// Initialize magnitudes of weights that are initialized when they are declared.
-    fn initialize_magnitudes(&self, magnitudes: &[Magnitude]) -> Result<()> {
+    /// Initialize what depends on weights that are initialized when they are declared.
+    fn initialize_deferred(&self, deferred: &[DeferredValue]) -> Result<()> {
         match self.state.options.init {
-            InitMode::Random => magnitudes.iter().try_for_each(Magnitude::initialize),
+            InitMode::Random => deferred.iter().try_for_each(DeferredValue::initialize),
             InitMode::Deferred | InitMode::Uninitialized => Ok(()),
         }
     }
@@ -383,13 +385,13 @@ impl Builder {
         if self.state.open.borrow_mut().replace(Vec::new()).is_some() {
             return Err(Error::parameter(self.path.clone(), "a block inside a block"));
         }
-        let before = self.state.magnitudes.borrow().len();
+        let before = self.state.deferred.borrow().len();
         let built = build(self);
         let members = self.state.open.borrow_mut().take().unwrap_or_default();
         let built = built?;
         let number = self.state.blocks.replace(self.state.blocks.get() + 1);
         self.settle(&members, Some(number))?;
-        self.initialize_magnitudes(&self.state.magnitudes.borrow()[before..])?;
+        self.initialize_deferred(&self.state.deferred.borrow()[before..])?;
         Ok(built)
     }
 
@@ -463,7 +465,7 @@ impl Builder {
             declared: self.state.declared.borrow().clone(),
             params: self.state.params.borrow().clone(),
             linears: self.state.linears.borrow().clone(),
-            magnitudes: self.state.magnitudes.borrow().clone(),
+            deferred: self.state.deferred.borrow().clone(),
             is_adapted: self.state.options.adapters.is_some(),
             updates_left_out: self.updates_left_out(),
             flats: self.state.flats.borrow().clone(),

@@ -1,9 +1,11 @@
 //! Parameters: their declaration, initialization and loading, and the storages of their values and gradients.
 
+pub mod adapters;
 mod blocks;
 pub mod builder;
 mod census;
 mod counted;
+mod deferred;
 mod fill;
 mod finite;
 pub mod flat;
@@ -16,6 +18,10 @@ pub mod spec;
 pub mod split;
 mod whole;
 
+pub use adapters::{
+    Adapters, BottleneckOptions, LinearLayer, LowRankOptions, PrefixOptions, PromptOptions, ScaledSide, ScalingOptions,
+    TensorSplit,
+};
 use blocks::BlockValues;
 pub use blocks::ReadRows;
 pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
@@ -38,14 +44,16 @@ pub use whole::WholeReader;
 pub(crate) use whole::visit_whole;
 
 use crate::error::{Error, Result};
-use crate::optim::STRETCH;
-use crate::pipeline::ModelPart;
+use crate::stages::ModelPart;
 use bmtrain_core::autograd::{GradSink, Recall};
 use bmtrain_core::{Ctx, DType, Float, Shape, Tensor, Var};
 use half::{bf16, f16};
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::rc::Rc;
+
+/// Elements that [`Optimizer::visit_stretches`](crate::optim::Optimizer::visit_stretches) copies to the host at a time (4 MiB).
+pub(crate) const STRETCH: usize = 1 << 20;
 
 /// A parameter. Clones are handles of the same one.
 #[derive(Debug, Clone)]

@@ -1,10 +1,11 @@
 //! The parameters of a model as one: counting, initializing, releasing. Defines [`Parameters`].
 
 use super::census::Census;
+use super::deferred::DeferredValue;
 use super::{Flat, Param};
 use crate::error::Result;
-use crate::nn::{LinearLayer, Magnitude};
-use crate::pipeline::StageGroup;
+use crate::param::LinearLayer;
+use crate::stages::StageGroup;
 use bmtrain_core::comm::Communicator;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +22,7 @@ pub struct Parameters {
     pub(super) params: Vec<Param>,
     pub(super) linears: Vec<LinearLayer>,
     /// Of low-rank updates: their initial values are the weights'.
-    pub(super) magnitudes: Vec<Magnitude>,
+    pub(super) deferred: Vec<DeferredValue>,
     /// Whether the model is frozen but for its adapters.
     pub(super) is_adapted: bool,
     /// Whether low-rank updates are left out of forward passes.
@@ -91,8 +92,7 @@ impl Parameters {
         let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
         missing.iter().try_for_each(|param| param.initialize(self.seed))?;
         let is_missing = |name: &str| missing.iter().any(|param| param.name() == name);
-        let magnitudes = self.magnitudes.iter().filter(|magnitude| is_missing(magnitude.value().name()));
-        magnitudes.into_iter().try_for_each(Magnitude::initialize)?;
+        self.deferred.iter().filter(|deferred| is_missing(&deferred.name)).try_for_each(DeferredValue::initialize)?;
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
     }
 

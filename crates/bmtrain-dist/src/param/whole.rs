@@ -4,8 +4,8 @@
 use super::{Flat, Param, Parameters, Split, widen};
 use crate::control::ControlGroup;
 use crate::error::{Error, Result};
-use crate::optim::STRETCH;
-use crate::pipeline::StageGroup;
+use crate::param::STRETCH;
+use crate::stages::StageGroup;
 use bmtrain_core::comm::tensors;
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{DType, Device, Segment, Storage, Tensor};

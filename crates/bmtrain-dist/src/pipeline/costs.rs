@@ -4,12 +4,12 @@
 //! flow of the declared shapes; no message between stages is sent. The gradients that this leaves in the parameters
 //! belong to no step: measure on a model that is dropped afterwards.
 
-use super::edge::{Edge, EdgeTensor};
-use super::stages::ModelPart;
 use crate::block::Bundle;
 use crate::control::ControlGroup;
+use crate::edge::{Edge, EdgeTensor};
 use crate::error::{Error, Result};
 use crate::model::Model;
+use crate::stages::ModelPart;
 use bmtrain_core::autograd::{Randomness, VarKey};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 use std::time::Instant;

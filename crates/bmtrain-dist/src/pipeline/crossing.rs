@@ -3,7 +3,7 @@
 //! Tensor rank t of a stage sends to tensor rank t of the next, and ranks of one stage are neighbours: each part goes
 //! over the links between stages once, and the receiving ranks gather the parts over the links between neighbours.
 
-use super::EdgeTensor;
+use crate::edge::EdgeTensor;
 use crate::error::Result;
 use bmtrain_core::comm::{Communicator, tensors};
 use bmtrain_core::{DType, Device, Tensor};

@@ -5,12 +5,13 @@
 //! `agree.rs` the comparison of neighbours before the first one.
 
 use super::step::Step;
-use super::{Schedule, StageGroup};
 use crate::control::join;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::optim::OptimManager;
 use crate::param::Flat;
+use crate::schedule::Schedule;
+use crate::stages::StageGroup;
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::comm::Collective;
 use bmtrain_core::{DType, Device, Lane, Segment, Tensor, Var};

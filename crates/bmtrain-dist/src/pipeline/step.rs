@@ -3,11 +3,12 @@
 
 use super::crossing::Crossing;
 use super::executor::{MicroBatch, Pipeline};
-use super::{Action, Edge, EdgeTensor, Message, Schedule, Work};
 use crate::block::Bundle;
+use crate::edge::{Edge, EdgeTensor};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::optim::OptimManager;
+use crate::schedule::{Action, Message, Schedule, Work};
 use bmtrain_core::autograd::{Tape, VarKey, WeightGradients};
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
 use std::collections::BTreeMap;

@@ -4,7 +4,8 @@ use super::attention::{length_scaled, scaled_by_length};
 use bmtrain_core::kernel::{Activation, Dropout};
 use bmtrain_core::ops::TokenShard;
 use bmtrain_core::{Ctx, Var, ops};
-use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
+use bmtrain_dist::nn::linear::{Linear, LinearOptions};
+use bmtrain_dist::param::TensorSplit;
 use bmtrain_dist::param::{Init, SplitPart};
 use bmtrain_dist::{Builder, Result};
 

@@ -13,8 +13,9 @@ use bmtrain_core::ops::{
 };
 use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
-use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
+use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
+use bmtrain_dist::param::TensorSplit;
 use bmtrain_dist::param::{Init, Param};
 use bmtrain_dist::{Builder, Error, Result};
 

@@ -1,27 +1,9 @@
 //! Errors of checkpoints: their kinds, and messages that name file, reason and fix in one line.
 
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use bmtrain_core::limits::explain;
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};
-
-/// The kind of an [`Error::Checkpoint`], by which a caller decides how to continue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The files contradict each other or their hashes: this checkpoint is not usable, an older one may be.
-    Damaged,
-    /// There is no such checkpoint, tensor or range.
-    Missing,
-    /// The operating system refused: no space, no permission, a failing device. Earlier checkpoints are unaffected.
-    Disk,
-    /// The request is impossible: a mistake in a program or on a command line.
-    Request,
-    /// Something took longer than it was given.
-    Deadline,
-    /// An armed fail point was reached.
-    FailPoint,
-}
 
 pub(super) fn damaged(place: impl Into<String>, reason: impl Into<String>) -> Error {
     let fix = "use another checkpoint, or copy this one again from where it is whole";

@@ -40,12 +40,12 @@ mod store;
 mod tiling;
 mod writer;
 
+pub use crate::error::Fault;
 pub use coverage::LogicalTensor;
 pub use digest::Digest;
 pub use fail_point::FailPoints;
 #[cfg(feature = "testing")]
 pub use fail_point::{FailAction, FailPoint};
-pub use fault::Fault;
 pub use filesystem::{Disk, EntryKind, ReadFile, RealDisk, WriteFile};
 pub use hash::ContentHash;
 pub use manifest::{Facts, Manifest, SCHEMA};

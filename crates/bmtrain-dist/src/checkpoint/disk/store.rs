@@ -5,11 +5,12 @@
 //! [`Writer`](super::Writer). Removal is in `prune.rs`.
 
 use super::fail_point::FailPoints;
-use super::fault::{Fault, damaged, missing, refused, unreadable};
+use super::fault::{damaged, missing, refused, unreadable};
 use super::filesystem::{Disk, EntryKind, RealDisk};
 use super::manifest::{MANIFEST_LIMIT, Manifest};
 use super::name::{CheckpointName, MANIFEST_FILE};
 use super::opened::Checkpoint;
+use crate::error::Fault;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::path::Path;

@@ -8,13 +8,14 @@
 
 use super::coverage::logical_tensors;
 use super::fail_point::{FailPoint, FailPoints};
-use super::fault::{Fault, printable, refused, request};
+use super::fault::{printable, refused, request};
 use super::filesystem::{Disk, EntryKind};
 use super::manifest::{Facts, Manifest};
 use super::name::{self, CheckpointName, MANIFEST_FILE};
 use super::piece::{FileRecord, PieceSpec, TensorPiece};
 use super::shard::ShardWriter;
 use super::store::Store;
+use crate::error::Fault;
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -6,7 +6,7 @@ mod text;
 pub use svg::svg;
 pub use text::text;
 
-use super::schedule::{Action, Work};
+use crate::schedule::{Action, Work};
 
 /// The longest row of a text diagram, in characters.
 const MOST_COLUMNS: usize = 4096;

@@ -1,8 +1,8 @@
 //! A diagram as a self-contained SVG: its colours follow the reader's light or dark theme.
 
 use crate::error::{Error, Result};
-use crate::pipeline::schedule::{Action, Schedule, Work};
 use crate::pipeline::simulation::Simulation;
+use crate::schedule::{Action, Schedule, Work};
 use std::fmt::Write as _;
 
 /// Height of a stage's row and of the gap below it, in pixels.

@@ -10,8 +10,8 @@ mod timeline;
 pub use link::Link;
 pub use timeline::{Simulation, Span, Timeline};
 
-use super::schedule::{Action, Schedule, Work};
 use crate::error::{Error, Result};
+use crate::schedule::{Action, Schedule, Work};
 
 /// Seconds that one chunk's work on one micro-batch takes, of computation and of the communication within the stage
 /// that it waits for.

@@ -1,6 +1,6 @@
 //! What a simulation gives: the time of every action, and what follows from it for stages and the step.
 
-use crate::pipeline::schedule::Action;
+use crate::schedule::Action;
 
 /// One action in time.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,9 +2,9 @@
 //!
 //! A model declares of each parameter in which [`ModelPart`] it is used; [`StageGroup`] is the ranks of a pipeline and
 //! what each of them holds. The [`Builder`](crate::Builder) asks it where parameters get storage, the
-//! [`OptimManager`](crate::OptimManager) for the ranks, a [`Pipeline`](super::Pipeline) for what each place runs.
+//! [`OptimManager`](crate::OptimManager) for the ranks, a [`Pipeline`](crate::pipeline::Pipeline) for what each place runs.
 
-use super::{Partition, Schedule, ScheduleKind, Work};
+use super::schedule::{Partition, Schedule, ScheduleKind, Work};
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Communicator, Solo};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl StageGroup {
     }
 
     /// The ranks over which a chunk's work sends its result.
-    pub(super) fn ranks_for(&self, work: Work) -> &Arc<dyn Communicator> {
+    pub(crate) fn ranks_for(&self, work: Work) -> &Arc<dyn Communicator> {
         if work == Work::Forward { &self.ranks } else { &self.gradients }
     }
 

@@ -11,12 +11,14 @@ mod interleaved;
 mod kind;
 mod message;
 mod one_forward_one_backward;
+mod partition;
 mod weight_gradients;
 mod zero_bubble;
 mod zero_bubble_v;
 
 pub use kind::ScheduleKind;
 pub use message::Message;
+pub use partition::Partition;
 
 use crate::error::{Error, Result};
 
