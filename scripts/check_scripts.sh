@@ -129,6 +129,7 @@ if command -v python3 >/dev/null 2>&1; then
     expect "the Python scripts compile" env PYTHONPYCACHEPREFIX="$scratch/pycache" python3 -m compileall -q scripts
     # Comments, strings and documents of the whole repository; scripts/words_allowed.txt has the exceptions.
     expect "no paraphrases of terms and no lines over 120 columns" python3 scripts/words.py
+    expect "no cycles between the modules of a crate" python3 scripts/module_graph.py
     expect "unpacking, sentences, wording and verdicts behave" \
         env PYTHONDONTWRITEBYTECODE=1 python3 scripts/check_scripts.py
     # No package index answers at this address, which is what being offline looks like.

@@ -2,7 +2,8 @@
 //!
 //! A model declares of each parameter in which [`ModelPart`] it is used; [`StageGroup`] is the ranks of a pipeline and
 //! what each of them holds. The [`Builder`](crate::Builder) asks it where parameters get storage, the
-//! [`OptimManager`](crate::OptimManager) for the ranks, a [`Pipeline`](crate::pipeline::Pipeline) for what each place runs.
+//! [`OptimManager`](crate::OptimManager) for the ranks, a [`Pipeline`](crate::pipeline::Pipeline) for what each place
+//! runs.
 
 use super::schedule::{Partition, Schedule, ScheduleKind, Work};
 use crate::error::{Error, Result};

@@ -3,15 +3,13 @@
 //! Defines [`AdapterArgument`], the arguments of `Model`, and [`Tuned`], what a session knows of its adapter.
 
 use crate::error::{argument, type_name};
-use crate::open::OpenArguments;
 use crate::values::settings;
-use model_center::adapter::{ADAPTER_CONFIG, Adapter, AdapterPlan, PeftDetails, base_and_adapter, tokenizer_directory};
-use model_center::bmtrain_core::{DType, DeviceChoice};
-use model_center::formats::DirectoryLayout;
+use model_center::adapter::{ADAPTER_CONFIG, Adapter, AdapterPlan, PeftDetails, tokenizer_directory};
+use model_center::bmtrain_core::DType;
 use model_center::directory::{CONFIG_FILE, copy_companions};
+use model_center::formats::DirectoryLayout;
 use model_center::model::{SaveOptions, TextModel, WeightForm};
 use model_center::tokenizer::ChatTemplate;
-use model_center::train::adapter_of_settings;
 use model_center::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -49,27 +47,6 @@ impl AdapterArgument {
         })?;
         Ok(AdapterArgument::Directories(directories, weights))
     }
-}
-
-/// The model to open, the adapter to open it with, and how its own weights are held.
-pub(crate) fn adapted(
-    arguments: &OpenArguments,
-    device: DeviceChoice,
-) -> Result<(String, Option<Adapter>, WeightForm)> {
-    let (adapter, weights) = match &arguments.adapter {
-        AdapterArgument::Settings(lines) => adapter_of_settings(lines, arguments.dtype.unwrap_or(DType::F32), device)?,
-        AdapterArgument::Directories(directories, factors) => {
-            (Adapter::of_directories(directories, factors, "adapter_weights")?, WeightForm::default())
-        }
-    };
-    let (model, adapter) = base_and_adapter(&arguments.path, adapter, "adapter=")?;
-    let patterns = [("frozen", &arguments.frozen), ("only", &arguments.only)];
-    if let (Some(_), Some((name, _))) = (&adapter, patterns.iter().find(|(_, patterns)| !patterns.is_empty())) {
-        let reason = "a model with an adapter is frozen but for the adapter and what that trains";
-        let fix = "leave it out, or name modules in the adapter's setting \"trained\"";
-        return Err(Error::argument(*name, reason, fix));
-    }
-    Ok((model, adapter, weights))
 }
 
 /// The adapter of a model that is open.

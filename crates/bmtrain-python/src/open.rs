@@ -1,8 +1,9 @@
 //! How a model is opened: from the arguments of `Model` to the library's options, on the model's own thread.
 
-use crate::adapter::{AdapterArgument, Tuned, adapted};
+use crate::adapter::{AdapterArgument, Tuned};
 use crate::error::argument;
 use crate::session::Session;
+use model_center::adapter::{Adapter, base_and_adapter};
 use model_center::bmtrain_core::cpu::Processors;
 use model_center::bmtrain_core::{DType, Device, DeviceChoice, DeviceRequest};
 use model_center::bmtrain_dist::block::Recompute;
@@ -11,7 +12,8 @@ use model_center::bmtrain_dist::param::NamePatterns;
 use model_center::config::ProblemType;
 use model_center::formats::gguf::is_gguf;
 use model_center::formats::{ModelCaches, Pretrained};
-use model_center::model::{HeadInit, OpenOptions, Registry, TextHead};
+use model_center::model::{HeadInit, OpenOptions, Registry, TextHead, WeightForm};
+use model_center::train::adapter_of_settings;
 use model_center::{Error, Result};
 use pyo3::prelude::*;
 use std::path::Path;
@@ -159,4 +161,22 @@ fn options(arguments: &OpenArguments, device: &Device) -> Result<OpenOptions> {
         trained: (!arguments.only.is_empty()).then(|| NamePatterns::new(&arguments.only)),
         ..OpenOptions::new(device)
     })
+}
+
+/// The model to open, the adapter to open it with, and how its own weights are held.
+fn adapted(arguments: &OpenArguments, device: DeviceChoice) -> Result<(String, Option<Adapter>, WeightForm)> {
+    let (adapter, weights) = match &arguments.adapter {
+        AdapterArgument::Settings(lines) => adapter_of_settings(lines, arguments.dtype.unwrap_or(DType::F32), device)?,
+        AdapterArgument::Directories(directories, factors) => {
+            (Adapter::of_directories(directories, factors, "adapter_weights")?, WeightForm::default())
+        }
+    };
+    let (model, adapter) = base_and_adapter(&arguments.path, adapter, "adapter=")?;
+    let patterns = [("frozen", &arguments.frozen), ("only", &arguments.only)];
+    if let (Some(_), Some((name, _))) = (&adapter, patterns.iter().find(|(_, patterns)| !patterns.is_empty())) {
+        let reason = "a model with an adapter is frozen but for the adapter and what that trains";
+        let fix = "leave it out, or name modules in the adapter's setting \"trained\"";
+        return Err(Error::argument(*name, reason, fix));
+    }
+    Ok((model, adapter, weights))
 }

@@ -1,6 +1,6 @@
 //! A request to stop a program's work.
 //!
-//! Defines [`StopFlag`]. Signal handlers set it; training, generation and corpus building look at it between their steps.
+//! Defines [`StopFlag`]. Signal handlers set it; training, generation and corpus building read it between their steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -57,7 +57,7 @@ fn what_is_frozen_keeps_its_values_and_a_pattern_without_parameters_is_named() {
     let outcome = train(&fixture, "none", &[], &["train.frozen=[\"*.wieght\"]"]);
     assert_eq!(outcome.code, 2, "{}", outcome.stderr);
     assert!(
-        outcome.stderr.contains("no parameter of the model is called \"*.wieght\"\n  --> train.frozen"),
+        outcome.stderr.contains("no parameter of the model is called \"*.wieght\"\n  --> --set train.frozen"),
         "{}",
         outcome.stderr
     );

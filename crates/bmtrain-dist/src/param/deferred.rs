@@ -1,4 +1,4 @@
-//! Parameters whose initial values are computed from those of others. Defines [`DeferredValue`].
+//! Parameters whose initial values are computed from other parameters. Defines [`DeferredValue`].
 
 use crate::error::Result;
 use std::fmt;

@@ -52,7 +52,7 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Elements that [`Optimizer::visit_stretches`](crate::optim::Optimizer::visit_stretches) copies to the host at a time (4 MiB).
+/// Elements that optimizers copy to the host at a time (4 MiB).
 pub(crate) const STRETCH: usize = 1 << 20;
 
 /// A parameter. Clones are handles of the same one.

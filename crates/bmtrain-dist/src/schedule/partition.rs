@@ -1,7 +1,8 @@
 //! Which blocks of a model are at which place of a pipeline: pure arithmetic.
 //!
 //! A place is a chunk of the model between two edges, in the order of the forward pass; the first has the embedding
-//! too, the last the head. Defines [`Partition`]; [`PartitionRule`](crate::pipeline::partition_rule::PartitionRule) chooses one for a model.
+//! too, the last the head. Defines [`Partition`]; a [`PartitionRule`](crate::pipeline::PartitionRule) chooses one for a
+//! model.
 
 use crate::error::{Error, Result};
 use std::ops::Range;

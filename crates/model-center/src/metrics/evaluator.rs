@@ -54,7 +54,7 @@ impl Evaluator {
         }
     }
 
-    /// An empty evaluator for samples of which some are judged together: the member that each sample is, or none.
+    /// An empty evaluator for samples that are evaluated in groups; `members` is empty where each stands for itself.
     pub fn with_members(labels: &LabelSpace, members: Arc<[Member]>) -> Evaluator {
         match labels.classes() {
             Some(classes) if !members.is_empty() => Evaluator::Questions(Questions::new(classes), members),

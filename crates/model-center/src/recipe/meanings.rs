@@ -421,8 +421,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     first(
         "train.gradient_sum",
-        "Order in which gradients of micro-batches are added; `elastic` gives the same bits on any number of ranks with \
-         one `train.micro_batch_size`.",
+        "Order in which gradients of micro-batches are added; `elastic` gives the same bits on any number of ranks \
+         with one `train.micro_batch_size`.",
     ),
     first(
         "train.gradient_dtype",

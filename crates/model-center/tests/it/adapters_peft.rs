@@ -228,8 +228,8 @@ fn a_relative_base_model_is_looked_for_above_the_directory() {
     assert!(error.contains("--adapter gives another one"), "{error}");
 }
 
-/// Some programs write the configuration of the model beside the adapter; with its weights, it is not said which of
-/// the two is meant.
+/// Some programs write the configuration of the model beside the adapter; with its weights too, the directory is
+/// ambiguous.
 #[test]
 fn a_configuration_beside_an_adapter_makes_no_model_of_it_but_weights_do() {
     let out = tempfile::tempdir().unwrap();

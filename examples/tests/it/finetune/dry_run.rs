@@ -86,7 +86,8 @@ fn a_dry_run_refuses_what_the_run_would_and_in_the_same_words() {
         let run = fixture.finetune(arguments).refused();
         let dry = fixture.finetune(&[arguments, &["--dry-run"]].concat()).refused();
         assert!(dry.contains(mistake), "{arguments:?}: no {mistake:?} in {dry}");
-        assert_eq!(dry, run, "{arguments:?}");
+        // A run reports its data before it looks for checkpoints.
+        assert!(run.ends_with(&dry), "{arguments:?}: {dry} is not the end of {run}");
     }
     let dry = fixture.finetune(&["--dry-run", "--set", "train.only=[\"hed.*\"]"]).refused();
     assert!(dry.contains("--> --set train.only") && dry.contains("cls_projection"), "{dry}");

@@ -9,8 +9,8 @@
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against
 //! the file before memory is taken, and all claims of the header are checked before a tensor is read.
-//! Called by [`crate::directory::gguf_to_directory`], by [`crate::tokenizer::AutoTokenizer`], and where a GGUF file stands for a
-//! model directory: [`crate::formats::Weights`], the readers of `config.json` and of chat templates.
+//! Called by [`crate::directory::gguf_to_directory`], by [`crate::tokenizer::AutoTokenizer`], and where a GGUF file
+//! stands for a model directory: [`crate::formats::Weights`], the readers of `config.json` and of chat templates.
 
 mod cursor;
 pub(crate) mod decoder;

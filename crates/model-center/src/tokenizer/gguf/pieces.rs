@@ -1,6 +1,6 @@
 //! Vocabularies of pieces in GGUF files: SentencePiece's kinds, with scores, and BERT's.
 //!
-//! Defines [`pieces`], [`parts`] and [`word_pieces`]; called by [`crate::tokenizer::gguf`]. [`crate::tokenizer`] makes the
+//! Defines [`pieces`], [`parts`] and [`word_pieces`]; called by [`super`]. [`crate::tokenizer`] makes the
 //! parts of a `tokenizer.json` of them, as of SentencePiece's own files and of `vocab.txt`.
 
 use serde_json::Value;
