@@ -23,7 +23,7 @@ pub struct Adapters {
 }
 
 /// Virtual tokens before every sequence, whose embeddings are trained: prompt tuning. A model that has them reads them
-/// from its builder's options and declares their tables below [`Builder::adapter`].
+/// from its builder's options and declares their tables below [`Builder::adapter`](super::Builder::adapter).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptOptions {
     /// Their number, before a sequence.
@@ -33,7 +33,8 @@ pub struct PromptOptions {
 }
 
 /// Virtual tokens before every sequence that are keys and values alone, trained for each self-attention: prefix tuning.
-/// A model that has them reads them from its builder's options and declares the values below [`Builder::adapter`].
+/// A model that has them reads them from its builder's options and declares the values below
+/// [`Builder::adapter`](super::Builder::adapter).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefixOptions {
     /// Their number, before a sequence.
@@ -119,7 +120,8 @@ pub enum TensorSplit {
     /// Row-parallel: every rank computes a term of all outputs. The bias is replicated.
     Rows,
     /// Column-parallel over token ids: each rank has the same number of them, with padding after the last id
-    /// ([`Split::Vocabulary`]). The outputs of all ranks are gathered; a loss needs no gathered outputs, see
+    /// ([`Split::Vocabulary`](super::Split::Vocabulary)). The outputs of all ranks are gathered; a loss needs no
+    /// gathered outputs, see
     /// [`Linear::cross_entropy`](crate::nn::Linear::cross_entropy).
     Vocabulary,
 }
