@@ -64,8 +64,9 @@ impl ClassLabels {
             labels.problem = Some(ProblemType::from_name(&name).ok_or_else(wrong)?);
         }
         if let Some(names) = fields.take("id2label") {
-            labels.names = label_names(&names)
-                .map_err(|reason| fields.error("id2label", &reason, "number the classes 0, 1, 2, …"))?;
+            labels.names = label_names(&names).map_err(|reason| {
+                fields.error("id2label", &reason, "number the classes 0, 1, 2, …, and give each a name of its own")
+            })?;
         }
         if let Some(ids) = fields.take("label2id") {
             let agrees = ids.as_object().is_some_and(|ids| {

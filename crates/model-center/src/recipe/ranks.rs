@@ -238,7 +238,8 @@ impl Resolved {
             return None;
         }
         let kind = if data_ranks == ranks { "ranks" } else { "data ranks" };
-        let reason = format!("{count} micro-batches of {micro} cannot be shared evenly among {data_ranks} {kind}");
+        let what = if count == 1 { "micro-batch" } else { "micro-batches" };
+        let reason = format!("{count} {what} of {micro} cannot be shared evenly among {data_ranks} {kind}");
         let (reason, fix) = match batch.is_multiple_of(data_ranks) {
             // By itself the default can be shared: it is the run in the output directory that has to keep its
             // micro-batches.
@@ -256,7 +257,9 @@ impl Resolved {
                 (reason, fix)
             }
         };
-        Some(Mismatch { key: MICRO_BATCH, reason, fix })
+        // The one that was set.
+        let key = if self.is_explicit(BATCH) && !self.is_explicit(MICRO_BATCH) { BATCH } else { MICRO_BATCH };
+        Some(Mismatch { key, reason, fix })
     }
 }
 

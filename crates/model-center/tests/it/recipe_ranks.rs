@@ -74,7 +74,7 @@ fn all_that_does_not_divide_is_named_with_the_nearest_values() {
     assert_eq!((key, &*fix), ("train.batch_size", "set train.batch_size = 40, or leave one of the three out"));
     assert_eq!(reason, "`train.batch_size` = 50 is not train.micro_batch_size 5 x train.accumulation 4 x 2 data ranks");
     let (_, reason, fix) = of(&["train.batch_size=31", "parallel.tensor=2"], 4).remove(0);
-    assert_eq!(reason, "1 micro-batches of 31 cannot be shared evenly among 2 data ranks");
+    assert_eq!(reason, "1 micro-batch of 31 cannot be shared evenly among 2 data ranks");
     assert!(fix.contains("a multiple of 2 (30 or 32)"), "{fix}");
 }
 
