@@ -74,7 +74,7 @@ fn files_that_are_not_squads_are_refused_at_their_place() {
     for (content, place, reason) in [
         ("{\n\"data\": 3}", "train-v1.1.json:2:9", "the file is not SQuAD's: invalid type"),
         ("{\"data\": [", "train-v1.1.json:1:10", "EOF"),
-        ("{\"data\": []}", "train-v1.1.json", "the file is empty"),
+        ("{\"data\": []}", "train-v1.1.json", "the file has no records"),
         (&FILE.replace("\"answers\": []", "\"id2\": 1"), "train-v1.1.json, question 2", "no list of answers"),
     ] {
         let error = refused(content);

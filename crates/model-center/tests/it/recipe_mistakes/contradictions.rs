@@ -179,7 +179,7 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
     let error = replaced("{text}", "{text");
     assert!(error.contains("`data.template` must be a text with names of columns in braces"), "{error}");
     for (sets, reason) in [
-        (vec!["data.template=\"{text}?\""], "`data.template` has no effect: they are for data.objective"),
+        (vec!["data.template=\"{text}?\""], "`data.template` has no effect: it is for data.objective"),
         (vec!["train.prompt_loss=1"], "`train.prompt_loss` has no effect: there is no prompt"),
         (
             vec!["data.task=language", "data.objective=verbalizer"],
