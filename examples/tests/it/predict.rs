@@ -229,3 +229,71 @@ fn a_language_model_is_answered_with_what_to_run() {
     let error = predict(&fixture, &["model", "train.jsonl"]).refused();
     assert!(error.contains("it generates texts") && error.contains("generate"), "{error}");
 }
+
+#[test]
+fn options_without_effect_and_files_that_would_be_lost_are_refused() {
+    let fixture = Fixture::new();
+    trained(&fixture, "run", &[]);
+    fixture.write("in.csv.gz", "x");
+    std::fs::write(fixture.path("zipped.jsonl.gz"), [0x1F, 0x8B, 8, 0]).unwrap();
+    let before = fixture.read("eval.jsonl");
+    for (arguments, texts) in [
+        (&["--threshold", "0.9"][..], ["--threshold", "it has no effect"]),
+        (&["--stride", "4"], ["--stride", "it has no effect"]),
+        (&["--may-be-none"], ["--may-be-none", "the model answers no questions"]),
+        (&["--prompt-name", "query"], ["--prompt-name", "embeds no texts"]),
+        (&["--metric", "f1_weighted", "--without-labels"], ["--metric", "--without-labels"]),
+        (&["--metrics-out", "m.json", "--embeddings"], ["--metrics-out", "compared with labels"]),
+        (&["--delimiter", ";"], ["--delimiter", "no file of columns"]),
+        (&["--label", "text", "--text", "text"], ["--label", "is read as an input too"]),
+        (&["--labels", "positive,negative"], ["--labels", "the model names its classes itself: negative, positive"]),
+        (&["--out", "./eval.jsonl"], ["--out", "this is the file of the inputs"]),
+    ] {
+        let error = predict(&fixture, &[&["run/model", "eval.jsonl"], arguments].concat()).refused();
+        assert!(texts.iter().all(|text| error.contains(text)), "{arguments:?}: {error}");
+    }
+    assert_eq!(fixture.read("eval.jsonl"), before);
+    let error = predict(&fixture, &["run", "eval.jsonl"]).refused();
+    assert!(error.contains("the directory of a run") && error.contains("run/model"), "{error}");
+    let error = predict(&fixture, &["run/model", "zipped.jsonl.gz"]).refused();
+    assert!(error.contains("compressed with gzip") && error.contains("gunzip"), "{error}");
+    // The names that it has may be repeated.
+    predict(&fixture, &["run/model", "eval.jsonl", "--labels", "negative,positive"]).succeeded();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_stop_leaves_no_file_and_a_closed_pipe_no_metrics() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let fixture = Fixture::new();
+    trained(&fixture, "run", &[]);
+    let record = fixture.read("eval.jsonl").lines().next().unwrap().to_owned();
+    fixture.write("many.jsonl", &format!("{record}\n").repeat(20_000));
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_predict"));
+        command.current_dir(fixture.path("")).args(["run/model", "many.jsonl", "--threads", "1"]).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut child = start(&["--metrics-out", "metrics.json"]);
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("prediction"), "{first}");
+    assert!(child.wait().unwrap().success());
+    assert!(!fixture.path("metrics.json").exists(), "metrics of the records that were read");
+
+    let mut child = start(&["--out", "out.jsonl"]);
+    let mut progress = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    // Signals are listened to before the model is opened on its device.
+    while !line.contains("records") {
+        line.clear();
+        assert!(progress.read_line(&mut line).unwrap() > 0, "it ended by itself");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+    let left: Vec<_> =
+        fixture.snapshot().into_keys().filter(|name| name.to_string_lossy().contains("out.jsonl")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

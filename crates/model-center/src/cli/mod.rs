@@ -1,5 +1,6 @@
 //! The programs as functions of the families they know: [`data()`], [`evaluate()`], [`finetune()`], [`forward()`],
-//! [`generate()`], [`init()`], [`plan()`] and [`serve()`].
+//! [`generate()`], [`init()`], [`plan()`], [`predict()`], [`pretrain()`] and [`serve()`]; and [`runs()`], which needs
+//! none of them.
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program

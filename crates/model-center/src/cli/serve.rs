@@ -209,6 +209,15 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     Ok(ExitStatus::Done)
 }
 
+/// Refuses settings of conversations, which a model that generates no texts does not use.
+fn refuse_of_chat(options: &Options) -> Result<()> {
+    let given = [("--chat-template", options.chat_template.is_some()), ("--tool-form", options.tool_form.is_some())];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(Error::argument(flag, "it has no effect: the model generates no texts", "leave it out")),
+        None => Ok(()),
+    }
+}
+
 /// Everything that needs no weights: whether the model generates or embeds, its tokenizer and its settings.
 fn prepare(
     options: &Options,
@@ -235,6 +244,7 @@ fn prepare(
     // With the directory's own head; where it has none, other heads are tried below.
     let own = if options.embeddings { None } else { check(None).ok() };
     if let Some(opened) = own.as_ref().filter(|opened| predicts(opened)) {
+        refuse_of_chat(options)?;
         note(opened)?;
         return Ok((ServedModel { name, created, kind: predictor((directory, adapter), opened)? }, None));
     }

@@ -13,6 +13,8 @@ use super::saved_data::{SavedKind, saved_kind};
 use crate::file::printable;
 use crate::{Error, Result};
 
+/// Where a run of training has its model.
+pub(crate) const RUN_MODEL: &str = "model";
 /// Names that are looked at: a directory of a million files is none of these.
 const NAME_LIMIT: usize = 1 << 14;
 
@@ -205,5 +207,15 @@ pub fn refuse_other_than_model(path: &Path) -> Result<()> {
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
         return Ok(());
     }
-    KnownDirectory::of(path).map_or(Ok(()), |known| Err(known.no_model()))
+    if let Some(known) = KnownDirectory::of(path) {
+        return Err(known.no_model());
+    }
+    let model = path.join(RUN_MODEL);
+    match model.join("config.json").is_file() || model.join("adapter_config.json").is_file() {
+        true => {
+            let fix = format!("give the model that the run left: {}", printable(&model.display().to_string(), 200));
+            Err(Error::model(path.display().to_string(), "this is the directory of a run, not a model directory", fix))
+        }
+        false => Ok(()),
+    }
 }

@@ -61,6 +61,9 @@ impl Format {
     }
 }
 
+/// The reason of the error for a name without a known ending.
+pub(crate) const NO_FORMAT: &str = "the file name does not determine the format";
+
 fn no_format(path: &Path) -> Error {
     // A pipe would wait for its writer.
     let start = path.is_file().then(|| {
@@ -73,7 +76,7 @@ fn no_format(path: &Path) -> Error {
     }
     let fix = "give its name the ending of its format (.jsonl, .csv, .tsv, .arrow, .parquet or .txt; save a \
                spreadsheet as .csv), or name the format in a recipe with data.format";
-    Error::data(path.display().to_string(), "the file name does not determine the format", fix)
+    Error::data(path.display().to_string(), NO_FORMAT, fix)
 }
 
 /// A single value of a record.
@@ -301,8 +304,7 @@ impl Record<'_> {
             Fields::Json { object, .. } | Fields::Columns { object, .. } => lookup(object, column),
             Fields::Item { object, .. } => lookup(object, column),
             Fields::Row { header, .. } if header.iter().any(|name| name == column) => {
-                let fix = "write the records as JSON lines; of labels, data.columns.labels names a column of 0 and 1 \
-                           for each";
+                let fix = "write the records as JSON lines, or labels as a column of 0 and 1 for each";
                 return Err(self.error(column, format!("{column:?} has to be a list, which a cell cannot hold"), fix));
             }
             Fields::Row { header, .. } => return Err(self.missing(column, header)),
@@ -391,7 +393,8 @@ pub(crate) fn other_delimiter(header: &str) -> Option<char> {
 
 /// What to do about columns with another delimiter.
 pub(crate) fn delimiter_fix(delimiter: char) -> String {
-    format!("if columns are separated by {delimiter:?}, set data.delimiter = {:?}", delimiter.to_string())
+    let letter = delimiter.to_string();
+    format!("if columns are separated by {delimiter:?}, set data.delimiter = {letter:?}, or --delimiter of a program")
 }
 
 /// Whether a dotted path begins with a column.

@@ -52,7 +52,7 @@ impl PredictionKind {
                 PredictionKind::Embedding(Box::new(encoder))
             }
             (TextHead::CausalLm, _) => {
-                let fix = "generate texts with `generate`, or give the directory of a classifier";
+                let fix = "generate texts with the program generate, or give the directory of a classifier";
                 return Err(refuse(directory, "it generates texts", fix));
             }
             (TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining, _) => {
@@ -65,7 +65,8 @@ impl PredictionKind {
     /// The same with these names of its classes or labels: a directory of PEFT has none.
     ///
     /// # Errors
-    /// [`Error::Argument`] for another number of names than the model has outputs, and for names that repeat.
+    /// [`Error::Argument`] for another number of names than the model has outputs, for names that repeat, and for a
+    /// model that has other names.
     pub fn named(self, names: Vec<String>) -> Result<Self> {
         let outputs = self.names().len();
         let distinct = names.iter().collect::<std::collections::HashSet<_>>().len();
@@ -78,12 +79,22 @@ impl PredictionKind {
                 "name every class once, in the order of the model's outputs",
             ));
         }
+        if !self.is_unnamed() && names != self.names() {
+            let reason = format!("the model names its classes itself: {}", self.names().join(", "));
+            return Err(Error::argument("labels", reason, "leave it out"));
+        }
         Ok(match self {
             PredictionKind::Class(_) => PredictionKind::Class(names),
             PredictionKind::Labels(_) => PredictionKind::Labels(names),
             PredictionKind::Words(_) => PredictionKind::Words(names),
             other => other,
         })
+    }
+
+    /// Whether it has classes, and the model no names of them.
+    pub fn is_unnamed(&self) -> bool {
+        let names = self.names();
+        !names.is_empty() && names.iter().enumerate().all(|(class, name)| *name == format!("LABEL_{class}"))
     }
 
     /// Names of the classes or labels; none of numbers, answers and embeddings.

@@ -108,6 +108,36 @@ impl Default for PredictOptions {
     }
 }
 
+impl PredictOptions {
+    /// Refuses options that a kind of predictions has no use for.
+    fn refuse_unused(&self, kind: &PredictionKind) -> Result<()> {
+        let (words, answer) = (matches!(kind, PredictionKind::Words(_)), matches!(kind, PredictionKind::Answer));
+        let default = PredictOptions::default();
+        let of_answers = "the model answers no questions";
+        let unused = [
+            (
+                "threshold",
+                self.threshold != default.threshold,
+                matches!(kind, PredictionKind::Labels(_)),
+                "an input has one label",
+            ),
+            ("stride", self.stride != default.stride, words || answer, "inputs are not read in windows"),
+            ("answer_length", self.answer_length != default.answer_length, answer, of_answers),
+            ("may_be_none", self.may_be_none, answer, of_answers),
+            (
+                "prompt_name",
+                self.prompt.is_some(),
+                matches!(kind, PredictionKind::Embedding(_)),
+                "the model embeds no texts",
+            ),
+        ];
+        match unused.into_iter().find(|(_, is_set, has_use, _)| *is_set && !has_use) {
+            Some((name, _, _, why)) => Err(Error::argument(name, format!("it has no effect: {why}"), "leave it out")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Predicts with a model: its tokenizer, its head and the names of its classes.
 #[derive(Debug, Clone)]
 pub struct Predictor {
@@ -155,6 +185,7 @@ impl Predictor {
             let reason = "answers of 0 tokens".to_owned();
             return out_of_range("answer_length", reason, "use 1 or more".to_owned());
         }
+        options.refuse_unused(&kind)?;
         let pad = i64::from(padding(&*tokenizer));
         let has_token_types = info.has_token_types;
         let marks_spaces = words::marks_spaces(&*tokenizer)?;

@@ -65,6 +65,11 @@ impl<'p> RecordFields<'p> {
         if columns.label.is_some() && columns.without_labels {
             return unused("label", "labels are not read with `without_labels`");
         }
+        let read = [&columns.text, &columns.text_pair, &columns.tokens];
+        if let Some(label) = columns.label.as_ref().filter(|label| read.contains(&&Some((*label).clone()))) {
+            let reason = format!("the column {label:?} is read as an input too");
+            return Err(Error::argument("label", reason, "name another column"));
+        }
         let labels = (!columns.without_labels).then(|| LabelFields::new(kind, columns.label.as_deref())).transpose()?;
         Ok(RecordFields { kind, columns, labels })
     }

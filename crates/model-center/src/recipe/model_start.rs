@@ -12,7 +12,6 @@ use crate::directory::CONFIG_FILE;
 use crate::formats::gguf::is_gguf;
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::model::{OpenOptions, Registry};
-use crate::run::MODEL_DIRECTORY;
 use crate::tokenizer::{AutoTokenizer, ChatTemplate, TextSpecials, Tokenizer};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -198,10 +197,6 @@ fn found(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> 
     }
     if let Err(Error::Model { place, reason, fix }) = refuse_both(path) {
         return refused(format!("{place}: {reason}"), fix);
-    }
-    if !path.join(CONFIG_FILE).is_file() && path.join(MODEL_DIRECTORY).join(CONFIG_FILE).is_file() {
-        let fix = format!("name the model that the run left: {}", path.join(MODEL_DIRECTORY).display());
-        return refused(format!("{name} is the directory of a run"), fix);
     }
     found_as(resolved, key, (name, revision), places)
 }

@@ -14,16 +14,18 @@ use crate::cli::{device, program, terminal};
 use crate::config::TextHead;
 use crate::data::{Format, Record};
 use crate::file::{AtomicFile, write_atomic};
+use crate::io::record::NO_FORMAT;
 use crate::metrics::Metric;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::predict::{
     InputFormat, InputRecords, KnownLabel, PredictInput, PredictionKind, Predictor, Rating, RecordFields,
 };
+use crate::stop_flag::StopFlag;
 use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
 use crate::{
     error::ExitStatus,
-    run::{Progress, ProgressMode},
+    run::{Progress, ProgressMode, listen},
 };
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -68,6 +70,12 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         names => kind.named(names.to_vec()),
     });
     let kind = kind.map_err(with_flags)?;
+    check_results(options, &kind)?;
+    if kind.is_unnamed() && !options.results.quiet {
+        let text =
+            format!("note: the model does not name its classes, {}; --labels names them", kind.names().join(", "));
+        terminal::note(&text);
+    }
     let texts = tokenizer_directory(adapter.as_ref(), &directory)?;
     let predictor = Predictor::new((kind, info), AutoTokenizer::open(texts)?, options.settings.options());
     let predictor = predictor.and_then(|predictor| predictor.with_chat_template(texts)).map_err(with_flags)?;
@@ -83,13 +91,44 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let writer = ResultWriter::open(predictor.kind(), options.results.out.as_deref())?;
     // Whether it can be written is known now.
     options.results.metrics_out.as_deref().map(AtomicFile::create).transpose()?;
+    let stop = StopFlag::default();
+    let _listening = listen(&stop)?;
     let device = device::open(options.device, (0, 1), threads, !options.results.quiet)?;
     let device = Device::new(device.backend);
     let opened = registry.open(&directory, &open(&device))?;
-    let mut pass = Pass { options, predictor: &predictor, fields, model: (&*opened.model, &device) };
+    let mut pass = Pass { options, predictor: &predictor, fields, model: (&*opened.model, &device), stop: &stop };
     let totals = pass.run(records, writer, rating)?;
-    report(&totals, &options.results)?;
+    match totals.end {
+        End::Done => report(&totals, &options.results)?,
+        // Nothing is known of the records that were not read.
+        End::Unread => {}
+        End::Stopped => {
+            terminal::note(&format!("stopped after {} records; no file was written", totals.records));
+            return Ok(ExitStatus::Stopped);
+        }
+    }
     Ok(ExitStatus::Done)
+}
+
+/// Refuses files of results that lose the inputs or cannot be made.
+fn check_results(options: &Options, kind: &PredictionKind) -> Result<()> {
+    let (results, columns) = (&options.results, &options.columns);
+    let inputs = options.inputs.as_ref().and_then(|path| path.canonicalize().ok());
+    for (flag, path) in [("--out", &results.out), ("--metrics-out", &results.metrics_out)] {
+        if inputs.is_some() && path.as_ref().and_then(|path| path.canonicalize().ok()) == inputs {
+            return Err(Error::argument(flag, "this is the file of the inputs", "give another name"));
+        }
+    }
+    let why = match kind.labels() {
+        _ if columns.without_labels => "labels are not read with --without-labels",
+        None => "nothing that the model predicts is compared with labels",
+        Some(_) => return Ok(()),
+    };
+    let given = [("--metric", !results.metric.is_empty()), ("--metrics-out", results.metrics_out.is_some())];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(Error::argument(flag, format!("it has no effect: {why}"), "leave it out")),
+        None => Ok(()),
+    }
 }
 
 fn open_options(options: &Options, adapter: Option<&Adapter>, device: &Device) -> OpenOptions {
@@ -108,17 +147,41 @@ fn open_options(options: &Options, adapter: Option<&Adapter>, device: &Device) -
 fn format(options: &Options, path: &Path) -> Result<InputFormat> {
     match (options.columns.format, options.columns.delimiter) {
         (Some(form), _) => Ok(form.format()),
-        (None, Some(delimiter)) => Ok(InputFormat::Records(Format::Separated(delimiter))),
+        (None, Some(delimiter)) => match InputFormat::of(path) {
+            Err(_)
+            | Ok(InputFormat::Records(Format::Csv | Format::Tsv | Format::Separated(_)) | InputFormat::Lines) => {
+                Ok(InputFormat::Records(Format::Separated(delimiter)))
+            }
+            Ok(_) => {
+                let reason = format!("{} is no file of columns with a delimiter, by its name", path.display());
+                Err(Error::argument("--delimiter", reason, "leave it out"))
+            }
+        },
         (None, None) => InputFormat::of(path).map_err(|error| match error {
-            Error::Data { place, reason, .. } => Error::data(place, reason, "name it with --format"),
+            Error::Data { place, reason, .. } if reason == NO_FORMAT => {
+                Error::data(place, reason, "name it with --format")
+            }
             other => other,
         }),
     }
 }
 
+/// How the pass over the records ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum End {
+    /// All were read.
+    #[default]
+    Done,
+    /// The reader of standard output closed it.
+    Unread,
+    /// It was asked to stop.
+    Stopped,
+}
+
 /// What is known after the last record.
 #[derive(Default)]
 struct Totals {
+    end: End,
     records: u64,
     truncated: u64,
     skipped: Vec<String>,
@@ -140,6 +203,7 @@ struct Pass<'p> {
     predictor: &'p Predictor,
     fields: RecordFields<'p>,
     model: (&'p dyn TextModel, &'p Device),
+    stop: &'p StopFlag,
 }
 
 impl Pass<'_> {
@@ -155,6 +219,10 @@ impl Pass<'_> {
         let mut progress = Progress::new(mode, None);
         let (mut totals, mut waiting, mut is_read) = (Totals::default(), Vec::new(), true);
         while is_read && let Some(record) = records.next()? {
+            if self.stop.is_requested() {
+                totals.end = End::Stopped;
+                break;
+            }
             match record.and_then(|record| self.read(&record)) {
                 Ok(record) => waiting.push(record),
                 Err(flaw) => self.skip(flaw, &mut totals)?,
@@ -164,10 +232,16 @@ impl Pass<'_> {
                 progress.advance(totals.records, &format!("{} records", totals.records), true);
             }
         }
-        if is_read && !waiting.is_empty() {
-            self.chunk(waiting, (&mut writer, &mut rating), &mut totals)?;
+        if totals.end == End::Done && is_read && !waiting.is_empty() {
+            is_read = self.chunk(waiting, (&mut writer, &mut rating), &mut totals)?;
         }
         progress.finish();
+        if !is_read {
+            totals.end = End::Unread;
+        }
+        if totals.end != End::Done {
+            return Ok(totals);
+        }
         if totals.records == 0 {
             let place = self.options.inputs.as_ref().map_or_else(String::new, |path| path.display().to_string());
             let reason = if totals.skipped_count > 0 { "there is no usable record" } else { "there is no record" };

@@ -117,8 +117,13 @@ impl SentenceEncoder {
             Some((_, Some(prompt))) => prompt.as_str().unwrap_or_default(),
             Some((name, None)) => {
                 let known = self.prompts().collect::<Vec<_>>().join(", ");
-                let reason = format!("the model has no prompt {name:?}; prompts: {known}");
-                return Err(Error::argument("prompt_name", reason, "name one of these, or none"));
+                let (reason, fix) = match known.is_empty() {
+                    true => (format!("the model has no prompts, and {name:?} is asked for"), "leave it out"),
+                    false => {
+                        (format!("the model has no prompt {name:?}; prompts: {known}"), "name one of these, or none")
+                    }
+                };
+                return Err(Error::argument("prompt_name", reason, fix));
             }
         };
         let text = format!("{before}{text}");

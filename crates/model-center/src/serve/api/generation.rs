@@ -6,9 +6,10 @@ use super::settings::{has_usage, settings};
 use super::{ApiError, format};
 use crate::Error;
 use crate::generate::{FinishReason, GenerateOptions, Grammar};
+use crate::predict::PredictionKind;
 use crate::serve::Shared;
 use crate::serve::job::{Event, GenerateJob, Job, ScoredToken};
-use crate::serve::options::ServedDecoder;
+use crate::serve::options::{ServedDecoder, ServedPredictor};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
@@ -52,9 +53,13 @@ pub(super) struct Scores {
 /// The model that continues texts, if the request names this server's model and it is one.
 pub(super) fn decoder<'s>(fields: &mut Fields, shared: &'s Shared) -> Result<&'s ServedDecoder, ApiError> {
     model(fields, shared)?;
-    shared
-        .decoder()
-        .ok_or_else(|| ApiError::not_found("this model embeds texts and generates none: ask /v1/embeddings"))
+    shared.decoder().ok_or_else(|| {
+        let embeds = |served: &ServedPredictor| matches!(served.predictor.kind(), PredictionKind::Embedding(_));
+        ApiError::not_found(match shared.predictor().is_some_and(embeds) {
+            true => "this model embeds texts and generates none: ask /v1/embeddings",
+            false => "this model predicts and generates no texts: ask /v1/predict",
+        })
+    })
 }
 
 /// Checks the name of the model.
