@@ -153,7 +153,7 @@ const MISTAKES: &[Mistake] = &[
     ),
     set("positions exceeded", &["--set", "data.max_length=25"], "data.max_length=25", &["24 positions"]),
     // Ranks.
-    set("a batch that ranks do not divide", &["--ranks", "3"], "the default", &["3 ranks", "train.batch_size"]),
+    set("a batch that ranks do not divide", &["--ranks", "3"], "recipe.toml:12:14", &["3 ranks", "train.batch_size"]),
     set(
         "heads that tensor ranks do not divide",
         &["--ranks", "3", "parallel.tensor=3", "train.batch_size=3"],

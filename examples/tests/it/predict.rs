@@ -254,7 +254,7 @@ fn options_without_effect_and_files_that_would_be_lost_are_refused() {
     }
     assert_eq!(fixture.read("eval.jsonl"), before);
     let error = predict(&fixture, &["run", "eval.jsonl"]).refused();
-    assert!(error.contains("the directory of a run") && error.contains("run/model"), "{error}");
+    assert!(error.contains("the directory of a run") && error.contains("fix: give run/model"), "{error}");
     let error = predict(&fixture, &["run/model", "zipped.jsonl.gz"]).refused();
     assert!(error.contains("compressed with gzip") && error.contains("gunzip"), "{error}");
     // The names that it has may be repeated.

@@ -143,9 +143,9 @@ fn micro_batches_that_cannot_be_shared_are_named_with_the_fix() {
         }
         assert!(!fixture.path("run").exists());
     };
-    let written = ["error[recipe]: 1 micro-batches of 4", "2 ranks", "set train.micro_batch_size = 2"];
+    let written = ["error[recipe]: 1 micro-batch of 4", "2 ranks", "set train.micro_batch_size = 2"];
     refused("2", &["train.micro_batch_size=4"], &written);
-    refused("3", &[], &["error[recipe]: 1 micro-batches of 4", "a multiple of 3"]);
+    refused("3", &[], &["error[recipe]: 1 micro-batch of 4", "a multiple of 3"]);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_recipe_without_a_micro_batch_trains_on_several_ranks_and_keeps_its_micro_ba
     };
     let refused = cut("one", &elastic);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
-    for part in ["1 micro-batches of 4", "the run was begun with", "train.micro_batch_size = 2", "--accept-change"] {
+    for part in ["1 micro-batch of 4", "the run was begun with", "train.micro_batch_size = 2", "--accept-change"] {
         assert!(refused.stderr.contains(part), "no {part:?} in {}", refused.stderr);
     }
     let fast = cut("fast", &elastic[1..]).succeeded();

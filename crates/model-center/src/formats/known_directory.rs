@@ -13,7 +13,8 @@ use super::saved_data::{SavedKind, saved_kind};
 use crate::file::printable;
 use crate::{Error, Result};
 
-/// Where a run of training has its model.
+/// The file by which a training run's directory is known, and where its model is.
+pub(crate) const RUN_FILE: &str = "run.json";
 pub(crate) const RUN_MODEL: &str = "model";
 /// Names that are looked at: a directory of a million files is none of these.
 const NAME_LIMIT: usize = 1 << 14;
@@ -211,9 +212,9 @@ pub fn refuse_other_than_model(path: &Path) -> Result<()> {
         return Err(known.no_model());
     }
     let model = path.join(RUN_MODEL);
-    match model.join("config.json").is_file() || model.join("adapter_config.json").is_file() {
+    match path.join(RUN_FILE).is_file() && model.is_dir() {
         true => {
-            let fix = format!("give the model that the run left: {}", printable(&model.display().to_string(), 200));
+            let fix = format!("give {}", printable(&model.display().to_string(), 200));
             Err(Error::model(path.display().to_string(), "this is the directory of a run, not a model directory", fix))
         }
         false => Ok(()),

@@ -11,6 +11,7 @@ use super::model_files::{Damage, FileHashes, unrecorded_damage};
 use super::text_log::{TEXT_LOG_FILE, TextLog};
 use crate::error::OutputFault;
 use crate::file::{StagedDirectory, prepared_name, remove, write_atomic};
+use crate::formats::known_directory::{RUN_FILE, RUN_MODEL};
 use crate::run::StopReason;
 use crate::{Error, Result};
 use rustix::fs::Access;
@@ -19,11 +20,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// The file that records the recipe and the outputs of the run.
-pub const MARKER: &str = "run.json";
+pub const MARKER: &str = RUN_FILE;
 /// The recipe with all its values.
 pub const RECIPE_FILE: &str = "recipe.toml";
 /// The directory of the best weights, or of the last ones where there are no best.
-pub const MODEL_DIRECTORY: &str = "model";
+pub const MODEL_DIRECTORY: &str = RUN_MODEL;
 /// The directory of the checkpoints.
 pub const CHECKPOINT_DIRECTORY: &str = "checkpoints";
 /// The log-probabilities of pairs under the model that training begins with.

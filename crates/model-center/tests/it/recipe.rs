@@ -208,10 +208,10 @@ products = "full"               # default
 gradient_sum = "fast"           # default
 gradient_dtype = "f32"          # default
 loss_scale = "auto"             # default
-# loss_scale_start              # not set: as the rule has it
-# loss_scale_window             # not set: as the rule has it
+# loss_scale_start              # no effect: train.loss_scale = "auto" scales for model.dtype = "f16" alone
+# loss_scale_window             # no effect: train.loss_scale = "auto" scales for model.dtype = "f16" alone
 # loss_scale_hysteresis         # no effect: it is for train.loss_scale = "megatron" and "deepspeed"
-# loss_scale_floor              # not set: as the rule has it
+# loss_scale_floor              # no effect: train.loss_scale = "auto" scales for model.dtype = "f16" alone
 offload = false                 # default
 offload_parameters = false      # default
 # inspect_every                 # not set: never

@@ -76,12 +76,13 @@ fn a_dry_run_refuses_what_the_run_would_and_in_the_same_words() {
         (&["--set", "train.only=[\"hed.*\"]"][..], "no parameter of the model is called \"hed.*\""),
         (&["--set", "train.frozen=[\"*\"]"], "no parameter of the model is trained"),
         (&["--set", "train.groups=[{ params = [\"hed\"], lr_factor = 2.0 }]"], "no parameter of the model is called"),
-        (&["--init-from", "none"], "none"),
-        (&["--resume", "must"], "there is no checkpoint to go on from"),
         (&saved, "the directory of adapter.path has an adapter of method \"ia3\""),
         (&["--set", "model.path=tuned/model"], "is the PEFT directory of an adapter"),
-        (&["--set", "model.path=tuned"], "is the directory of a run"),
+        (&["--set", "model.path=tuned"], "this is the directory of a run"),
         (&["--set", "train.loss_scale_start=8"], "scales for model.dtype = \"f16\" alone"),
+        // These runs leave their directories.
+        (&["--resume", "must"], "there is no checkpoint to go on from"),
+        (&["--init-from", "none"], "none"),
     ] {
         let run = fixture.finetune(arguments).refused();
         let dry = fixture.finetune(&[arguments, &["--dry-run"]].concat()).refused();
