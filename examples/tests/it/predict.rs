@@ -244,7 +244,7 @@ fn options_without_effect_and_files_that_would_be_lost_are_refused() {
         (&["--prompt-name", "query"], ["--prompt-name", "embeds no texts"]),
         (&["--metric", "f1_weighted", "--without-labels"], ["--metric", "--without-labels"]),
         (&["--metrics-out", "m.json", "--embeddings"], ["--metrics-out", "compared with labels"]),
-        (&["--delimiter", ";"], ["--delimiter", "no file of columns"]),
+        (&["--delimiter", ";"], ["--delimiter", "not a file of columns"]),
         (&["--label", "text", "--text", "text"], ["--label", "is read as an input too"]),
         (&["--labels", "positive,negative"], ["--labels", "the model names its classes itself: negative, positive"]),
         (&["--out", "./eval.jsonl"], ["--out", "this is the file of the inputs"]),

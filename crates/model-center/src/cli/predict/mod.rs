@@ -153,7 +153,7 @@ fn format(options: &Options, path: &Path) -> Result<InputFormat> {
                 Ok(InputFormat::Records(Format::Separated(delimiter)))
             }
             Ok(_) => {
-                let reason = format!("{} is no file of columns with a delimiter, by its name", path.display());
+                let reason = format!("{} is not a file of columns with a delimiter, by its name", path.display());
                 Err(Error::argument("--delimiter", reason, "leave it out"))
             }
         },
