@@ -9,13 +9,23 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const MPIRUN: [&str; 5] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"];
 const SETS: [&str; 5] =
     ["train.gradient_sum=elastic", "train.micro_batch_size=1", "train.steps=4", "eval.batch_size=3", "parallel.zero=3"];
 
+/// The launcher of two ranks. Each job has a session directory of its own: two that begin at once would both make the
+/// one of this host and user, and one of them would fail.
+fn mpirun(fixture: &Fixture) -> Vec<String> {
+    let sessions = fixture.path("").display().to_string();
+    ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", &sessions, "-n", "2"]
+        .map(str::to_owned)
+        .into()
+}
+
 /// Runs on two ranks with a launcher's arguments before the program; nothing where there is no `mpirun`.
 fn train(fixture: &Fixture, before: &[&str], arguments: &[&str]) -> Option<Outcome> {
-    let outcome = fixture.finetune_under(&[&MPIRUN, before].concat(), &[&SETS[..], arguments].concat());
+    let launcher = mpirun(fixture);
+    let launcher: Vec<&str> = launcher.iter().map(String::as_str).chain(before.iter().copied()).collect();
+    let outcome = fixture.finetune_under(&launcher, &[&SETS[..], arguments].concat());
     if outcome.is_none() {
         skipped();
     }
@@ -74,10 +84,9 @@ fn tensor_parallel_ranks_of_mpi_give_the_bytes_of_threads() {
 fn communication_between_mpi_ranks_is_measured() {
     let fixture = Fixture::new();
     let bench = [env!("CARGO_BIN_EXE_bench"), "collectives", "--comm", "mpi", "--size", "64KiB", "--repeat", "3"];
-    let Ok(output) = Command::new(MPIRUN[0]).args(&MPIRUN[1..]).args(bench).current_dir(fixture.path("")).output()
-    else {
-        return;
-    };
+    let launcher = mpirun(&fixture);
+    let mut command = Command::new(&launcher[0]);
+    let Ok(output) = command.args(&launcher[1..]).args(bench).current_dir(fixture.path("")).output() else { return };
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{error}");
     assert!(text.starts_with("2 processes of MPI, ") && text.lines().count() == 8, "{text}");

@@ -55,12 +55,15 @@ fn mpirun(test: &str, ranks: usize, arguments: &[&str]) -> Option<Job> {
         std::io::stderr().write_all(b"\nSKIPPED tests of MPI: there is no mpirun\n").unwrap();
         return None;
     }
+    // Each job has a session directory of its own: two that begin at once would both make the one of this host and user.
+    let sessions = tempfile::tempdir().unwrap();
     let begin = Instant::now();
     // When a rank is lost, mpirun ends the others: a gentle signal first, which these ignore, and a deadly one a second
     // later.
     let program = ["sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""];
     let output = Command::new("mpirun")
-        .args(["--allow-run-as-root", "--oversubscribe"])
+        .args(["--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base"])
+        .arg(sessions.path())
         .args(arguments)
         .args(["-n", &ranks.to_string()])
         .args(program)
