@@ -55,7 +55,7 @@ fn mpirun(test: &str, ranks: usize, arguments: &[&str]) -> Option<Job> {
         std::io::stderr().write_all(b"\nSKIPPED tests of MPI: there is no mpirun\n").unwrap();
         return None;
     }
-    // Each job has a session directory of its own: two that begin at once would both make the one of this host and user.
+    // Each job has a session directory of its own: two that begin at once would both make the one of this user.
     let sessions = tempfile::tempdir().unwrap();
     let begin = Instant::now();
     // When a rank is lost, mpirun ends the others: a gentle signal first, which these ignore, and a deadly one a second
