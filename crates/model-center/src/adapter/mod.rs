@@ -159,7 +159,7 @@ pub fn base_model(directory: &Path) -> Result<Option<String>> {
 ///
 /// # Errors
 /// A PEFT directory that cannot be read or names no model, or that is given besides another adapter; a directory with
-/// both a model and an adapter, where transformers opens the adapter with the model that it names.
+/// both a model and an adapter, which transformers opens with the adapter on top of the model.
 pub fn base_and_adapter(model: &str, given: Option<Adapter>, option: &str) -> Result<(String, Option<Adapter>)> {
     let directory = Path::new(model);
     if !is_adapter_directory(directory) {
