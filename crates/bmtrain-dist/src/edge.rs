@@ -44,7 +44,7 @@ impl fmt::Debug for Edge<'_> {
 }
 
 impl<'a> Edge<'a> {
-    pub(crate) fn new(take: &'a mut dyn FnMut(EdgeTensor) -> Result<Var>) -> Self {
+    pub(super) fn new(take: &'a mut dyn FnMut(EdgeTensor) -> Result<Var>) -> Self {
         Edge { take, is_replicated: false }
     }
 

@@ -96,7 +96,7 @@ impl StageGroup {
     }
 
     /// The ranks over which a chunk's work sends its result.
-    pub(crate) fn ranks_for(&self, work: Work) -> &Arc<dyn Communicator> {
+    pub(super) fn ranks_for(&self, work: Work) -> &Arc<dyn Communicator> {
         if work == Work::Forward { &self.ranks } else { &self.gradients }
     }
 

@@ -2,8 +2,7 @@
 
 use crate::error::{Error, Result};
 pub use crate::param::BottleneckOptions;
-use crate::param::{Builder, Init, Param, Split};
-use crate::param::{LinearLayer, TensorSplit};
+use crate::param::{Builder, Init, LinearLayer, Param, Split, TensorSplit};
 use bmtrain_core::kernel::{Activation, Distribution};
 use bmtrain_core::{Ctx, Var, ops};
 use std::cell::Cell;

@@ -1,9 +1,7 @@
 //! Trained lengths of the rows of an updated weight, as DoRA has them. Defines [`Magnitude`].
 
 use crate::error::Result;
-use crate::param::LinearLayer;
-use crate::param::TensorSplit;
-use crate::param::{Builder, Init, Param, Split};
+use crate::param::{Builder, Init, LinearLayer, Param, Split, TensorSplit};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::{self, RowUpdate};
 use bmtrain_core::{Ctx, Tensor, Var};

@@ -2,8 +2,7 @@
 
 use super::low_rank::overlap;
 use crate::error::{Error, Result};
-use crate::param::LinearLayer;
-use crate::param::{Builder, Init, Param};
+use crate::param::{Builder, Init, LinearLayer, Param};
 pub use crate::param::{ScaledSide, ScalingOptions};
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var, ops};
 use std::cell::Cell;

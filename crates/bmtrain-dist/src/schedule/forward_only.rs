@@ -3,7 +3,7 @@
 use super::{Action, Placement, Schedule, Work};
 
 /// What each stage runs.
-pub(crate) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
+pub(super) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
     (0..schedule.stages).map(|stage| order(schedule, stage)).collect()
 }
 

@@ -8,7 +8,7 @@
 use super::{Action, Work};
 
 /// What each stage runs.
-pub(crate) fn actions(stages: usize, chunks: usize, micro_batches: usize) -> Vec<Vec<Action>> {
+pub(super) fn actions(stages: usize, chunks: usize, micro_batches: usize) -> Vec<Vec<Action>> {
     (0..stages).map(|stage| order(stages, stage, chunks, micro_batches)).collect()
 }
 

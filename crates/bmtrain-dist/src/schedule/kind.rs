@@ -96,7 +96,7 @@ impl ScheduleKind {
     }
 
     /// Refuses what no schedule of this kind can run.
-    pub(crate) fn require(self, stages: usize, chunks: usize, micro_batches: usize) -> Result<()> {
+    pub(super) fn require(self, stages: usize, chunks: usize, micro_batches: usize) -> Result<()> {
         let refuse = |reason: String| Err(Error::setting("pipeline schedule", format!("{self} {reason}")));
         if stages == 0 || chunks == 0 {
             return refuse(format!("needs at least 1 stage and 1 chunk, got {stages} stages and {chunks} chunks"));

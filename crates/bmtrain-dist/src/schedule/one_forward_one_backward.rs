@@ -6,12 +6,12 @@
 use super::{Action, Work};
 
 /// What each stage runs.
-pub(crate) fn actions(stages: usize, micro_batches: usize) -> Vec<Vec<Action>> {
+pub(super) fn actions(stages: usize, micro_batches: usize) -> Vec<Vec<Action>> {
     (0..stages).map(|stage| order(stages, stage, micro_batches, Work::Backward)).collect()
 }
 
 /// The order of one stage, with `backward` as the work that follows a forward pass.
-pub(crate) fn order(stages: usize, stage: usize, micro_batches: usize, backward: Work) -> Vec<Action> {
+pub(super) fn order(stages: usize, stage: usize, micro_batches: usize, backward: Work) -> Vec<Action> {
     let ahead = (stages - 1 - stage).min(micro_batches);
     let mut order = Vec::with_capacity(2 * micro_batches);
     order.extend((0..ahead).map(|micro_batch| Action::new(Work::Forward, 0, micro_batch)));

@@ -7,7 +7,7 @@ use super::{Action, Schedule, Work};
 use std::collections::VecDeque;
 
 /// The orders with weight gradients in them, at most `most` chunks' activations held by a stage at once.
-pub(crate) fn fill(schedule: &Schedule, orders: Vec<Vec<Action>>, most: usize) -> Vec<Vec<Action>> {
+pub(super) fn fill(schedule: &Schedule, orders: Vec<Vec<Action>>, most: usize) -> Vec<Vec<Action>> {
     let mut stages: Vec<Stage> = orders.into_iter().map(Stage::new).collect();
     let mut done = Done::new(schedule.places(), schedule.micro_batches);
     let mut time = 0;

@@ -6,7 +6,7 @@
 use super::{Action, Schedule, Work, one_forward_one_backward, weight_gradients};
 
 /// What each stage runs.
-pub(crate) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
+pub(super) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
     let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     let order = |stage| one_forward_one_backward::order(stages, stage, micro_batches, Work::InputGradient);
     weight_gradients::fill(schedule, (0..stages).map(order).collect(), stages)

@@ -51,7 +51,7 @@ pub(crate) use plan::TOKENS;
 pub use scaling::LearnedFactors;
 pub(crate) use virtual_tokens::{DECODERS_ALONE, OTHER_METHOD, PROMPT_EMBEDDINGS, PROMPT_NAMES};
 
-use crate::formats::weights::WeightsName;
+use crate::formats::known_directory::has_model;
 use crate::tokenizer::{AutoTokenizer, ChatTemplate};
 use crate::{Error, Result};
 use peft::PeftDirectory;
@@ -127,11 +127,7 @@ impl Adapter {
 /// Whether a directory is PEFT's: it has a configuration of updates and no model. Some programs write the model's
 /// `config.json` beside the updates.
 pub fn is_adapter_directory(directory: &Path) -> bool {
-    directory.join(ADAPTER_CONFIG).is_file() && !is_whole_model(directory)
-}
-
-fn is_whole_model(directory: &Path) -> bool {
-    directory.join("config.json").is_file() && !matches!(WeightsName::of(directory), Ok(None))
+    directory.join(ADAPTER_CONFIG).is_file() && !has_model(directory)
 }
 
 /// The model that a PEFT directory's updates are of, as its configuration names it: a path or a name of the hub. A
@@ -158,12 +154,11 @@ pub fn base_model(directory: &Path) -> Result<Option<String>> {
 /// of an error.
 ///
 /// # Errors
-/// A PEFT directory that cannot be read or names no model, or that is given besides another adapter; a directory with
-/// both a model and an adapter, which transformers opens with the adapter on top of the model.
+/// A PEFT directory that cannot be read or names no model, or that is given besides another adapter.
 pub fn base_and_adapter(model: &str, given: Option<Adapter>, option: &str) -> Result<(String, Option<Adapter>)> {
     let directory = Path::new(model);
     if !is_adapter_directory(directory) {
-        return refuse_both(directory).map(|()| (model.to_owned(), given));
+        return Ok((model.to_owned(), given));
     }
     if given.is_some() {
         let reason = format!("it is the PEFT directory of an adapter, and {option} gives another one");
@@ -174,20 +169,6 @@ pub fn base_and_adapter(model: &str, given: Option<Adapter>, option: &str) -> Re
         Error::model(model, reason, format!("give the model's directory, and this one with {option}"))
     })?;
     Ok((base, Some(Adapter::Saved(directory.to_owned()))))
-}
-
-/// Refuses a directory with both a model and an adapter.
-///
-/// # Errors
-/// [`Error::Model`] for such a directory.
-pub fn refuse_both(directory: &Path) -> Result<()> {
-    if !directory.join(ADAPTER_CONFIG).is_file() || !is_whole_model(directory) {
-        return Ok(());
-    }
-    let reason = "it has the weights of a model, and the adapter of adapter_config.json beside them";
-    let fix = "move adapter_config.json and the adapter's weights to a directory of their own, or away if they were \
-               merged into the model";
-    Err(Error::model(directory.display().to_string(), reason, fix))
 }
 
 /// Where the tokenizer of a model with this adapter is: in the adapter's directory, if that has one, else in the

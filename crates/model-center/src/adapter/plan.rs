@@ -3,15 +3,16 @@
 use super::bottleneck::{self, BottleneckLayer};
 use super::lora::{self, LoraUpdate};
 use super::modules::{LinearModule, linear_modules, names_ancestor, target_modules};
-use super::peft::PeftDirectory;
-use super::peft::changes::{BaseChange, Change};
-use super::peft::settings::{Bias, InitialUpdate};
+use super::peft::{
+    PeftDirectory,
+    changes::{BaseChange, Change},
+    settings::{Bias, InitialUpdate},
+};
 use super::scaling::{self, LearnedFactors};
 use super::virtual_tokens::TokenTables;
 use super::{Adapter, AdapterConfig, BottleneckConfig, PrefixConfig, PromptConfig};
 use crate::config::TextHead;
-use crate::formats::names::ParamShape;
-use crate::formats::{NameTable, TensorPart};
+use crate::formats::{NameTable, TensorPart, names::ParamShape};
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::nn::{Adapters, BottleneckOptions, LowRankOptions, PrefixOptions, PromptOptions, ScalingOptions};

@@ -6,10 +6,8 @@
 use super::plan::TOKENS;
 use super::{PrefixConfig, PromptConfig};
 use crate::config::TextHead;
-use crate::formats::Fill;
-use crate::formats::names::ParamShape;
-use crate::layer::attention::PROJECT_QKV;
-use crate::layer::prefix::PREFIX;
+use crate::formats::{Fill, names::ParamShape};
+use crate::layer::{attention::PROJECT_QKV, prefix::PREFIX};
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use std::ops::Range;

@@ -1,12 +1,7 @@
 //! The finetune program: a recipe, a Hugging Face directory and text in; a trained directory, metrics and the resolved
 //! recipe out. [`crate::train`] trains.
 
-use crate::cli::comm::Comm;
-use crate::cli::exit_time;
-use crate::cli::places::model_places;
-use crate::cli::program;
-use crate::cli::settings::SettingOptions;
-use crate::cli::terminal;
+use crate::cli::{comm::Comm, exit_time, places::model_places, program, settings::SettingOptions, terminal};
 use crate::error::ExitStatus;
 use crate::file::shell_word;
 use crate::model::Registry;

@@ -2,11 +2,13 @@
 //! out. The work is in [`crate::inference`].
 
 use crate::adapter::{Adapter, tokenizer_directory};
-use crate::cli::opened::{self, Head, ModelSource, Stored};
-use crate::cli::places::model_places;
-use crate::cli::program;
-use crate::cli::ranks::{self, ModelRanks, RankModel};
-use crate::cli::terminal;
+use crate::cli::{
+    opened::{self, Head, ModelSource, Stored},
+    places::model_places,
+    program,
+    ranks::{self, ModelRanks, RankModel},
+    terminal,
+};
 use crate::config::TextHead;
 use crate::error::ExitStatus;
 use crate::formats::Pretrained;

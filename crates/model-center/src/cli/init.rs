@@ -1,8 +1,6 @@
 //! The init program: a user's data and model in, a commented recipe out. [`crate::starter`] looks at them.
 
-use crate::cli::places::model_places;
-use crate::cli::program;
-use crate::cli::terminal;
+use crate::cli::{places::model_places, program, terminal};
 use crate::error::ExitStatus;
 use crate::file::{AtomicFile, commit_together, printable, shell_word};
 use crate::model::Registry;

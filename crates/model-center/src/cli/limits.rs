@@ -5,10 +5,8 @@
 
 use crate::Error;
 use crate::cli::terminal;
-use crate::{
-    error::{ExitStatus, render_error},
-    run::survive_file_size_limit,
-};
+use crate::error::{ExitStatus, render_error};
+use crate::run::survive_file_size_limit;
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::heap::{EndingHeap, reserve_stack, share_arena};
 use bmtrain_core::limits::{Limit, Resource, limits, sentence};

@@ -1,16 +1,17 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
 use crate::adapter::{ADAPTER_CONFIG, Adapter, base_and_adapter, trained_head};
-use crate::cli::places::model_places;
-use crate::cli::terminal;
+use crate::cli::{places::model_places, terminal};
 use crate::config::TextHead;
+use crate::directory::left_out;
 use crate::file::printable;
-use crate::formats::{Pretrained, shortened};
-use crate::model::infer::classifier_outputs;
-use crate::model::registry::{architectures, is_named_by_model_center};
-use crate::model::{OpenedModel, WeightForm};
+use crate::formats::{Pretrained, gguf::has_gguf_name, shortened};
+use crate::model::{
+    OpenedModel, WeightForm,
+    infer::classifier_outputs,
+    registry::{architectures, is_named_by_model_center},
+};
 use crate::{Error, Result};
-use crate::{directory::left_out, formats::gguf::has_gguf_name};
 use bmtrain_core::DType;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -245,10 +246,7 @@ pub fn resolve(model: &str, revision: Option<&str>, weights: Option<Form>) -> Re
         return match revision {
             None if path.is_file() => Ok(path.to_owned()),
             None => Err(Error::model(model, "there is no such file", "check the path of the GGUF file")),
-            Some(_) => {
-                let reason = "it has no effect: the model is a file of this machine";
-                Err(Error::argument("--revision", reason, "leave it out"))
-            }
+            Some(_) => Err(Error::without_effect("--revision", "the model is a file of this machine")),
         };
     }
     if weights.is_some() {

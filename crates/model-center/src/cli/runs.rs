@@ -2,12 +2,16 @@
 //! the work.
 
 use crate::cli::{limits, program, terminal};
+use crate::error::ExitStatus;
 use crate::file::{printable, write_atomic};
 use crate::metrics::Metric;
-use crate::runs::serve::{ServeOptions, Server};
-use crate::runs::{ExportFormat, LineReader, Report, Repository, Run, RunDirectory, RunState, export, write_csv};
+use crate::run::Status;
+use crate::runs::{
+    ExportFormat, LineReader, Report, Repository, Run, RunDirectory, RunState, export,
+    serve::{ServeOptions, Server},
+    write_csv,
+};
 use crate::{Error, Result};
-use crate::{error::ExitStatus, run::Status};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::net::IpAddr;

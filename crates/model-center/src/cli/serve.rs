@@ -1,18 +1,23 @@
 //! The serve program: OpenAI's API for a model. [`crate::serve`] does the work. The manual is `docs/serve.md`.
 
 use crate::adapter::{Adapter, tokenizer_directory};
-use crate::cli::flags::with_flags;
-use crate::cli::opened::{self, Form, ModelSource, Stored};
-use crate::cli::{device, program, terminal};
+use crate::cli::{
+    device,
+    flags::with_flags,
+    opened::{self, Form, ModelSource, Stored},
+    program, terminal,
+};
 use crate::config::TextHead;
+use crate::error::ExitStatus;
 use crate::file::printable;
 use crate::generate::{GenerationConfig, GenerationSetup};
 use crate::model::{OpenOptions, OpenedModel, Registry};
 use crate::predict::{PredictOptions, PredictionKind, Predictor};
+use crate::run::listen;
 use crate::serve::{ModelServer, ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServerOptions, ToolForm};
+use crate::stop_flag::StopFlag;
 use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
-use crate::{error::ExitStatus, run::listen, stop_flag::StopFlag};
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Device, DeviceChoice};
 use clap::Parser;
@@ -213,7 +218,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
 fn refuse_of_chat(options: &Options) -> Result<()> {
     let given = [("--chat-template", options.chat_template.is_some()), ("--tool-form", options.tool_form.is_some())];
     match given.into_iter().find(|(_, is_given)| *is_given) {
-        Some((flag, _)) => Err(Error::argument(flag, "it has no effect: the model generates no texts", "leave it out")),
+        Some((flag, _)) => Err(Error::without_effect(flag, "the model generates no texts")),
         None => Ok(()),
     }
 }

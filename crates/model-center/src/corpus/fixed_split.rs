@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use super::split::{DocumentSet, SplitShares};
 use crate::file::{AtomicFile, commit_together};
-use crate::io::input::{TextEncoding, open_corpus_text};
-use crate::io::lines::LineReader;
+use crate::io::{
+    input::{TextEncoding, open_corpus_text},
+    lines::LineReader,
+};
 use crate::{Error, Result};
 
 /// The names of the parts.

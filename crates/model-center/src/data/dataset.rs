@@ -5,9 +5,7 @@
 
 use super::read::renumber;
 use super::{Mixture, SpanWindows};
-use crate::batch::LabelSpace;
-use crate::batch::{IGNORED, Label, Member};
-use crate::batch::{Verbalizer, VerbalizerPosition};
+use crate::batch::{IGNORED, Label, LabelSpace, Member, Verbalizer, VerbalizerPosition};
 use crate::metrics::Evaluator;
 use crate::{Error, Result};
 use std::sync::Arc;

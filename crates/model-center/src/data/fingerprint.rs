@@ -3,8 +3,7 @@
 //! Adds [`Dataset::seal`], the last step of every reader.
 
 use super::Dataset;
-use crate::batch::{Label, LabelSpace, Member};
-use crate::batch::{Verbalizer, VerbalizerPosition};
+use crate::batch::{Label, LabelSpace, Member, Verbalizer, VerbalizerPosition};
 
 impl Dataset {
     /// Computes the fingerprint; the last step of reading.

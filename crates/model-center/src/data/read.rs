@@ -11,11 +11,12 @@ use super::Example;
 use super::answers::AnswerForm;
 use super::dataset::{Dataset, ReadReport};
 use super::task::squad::SquadForm;
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::io::flaws::{Flaws, OnBadRecord};
-use crate::io::record::{Format, Record};
-use crate::io::record_reader::RecordReader;
+use crate::batch::{Label, LabelSpace};
+use crate::io::{
+    flaws::{Flaws, OnBadRecord},
+    record::{Format, Record},
+    record_reader::RecordReader,
+};
 use crate::tokenizer::{Encoding, KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};
 use serde_json::{Map, Value};

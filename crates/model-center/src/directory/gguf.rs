@@ -13,14 +13,17 @@ use serde_json::json;
 use super::{CONFIG_FILE, write_config};
 use crate::config::HfHeader;
 use crate::file::{StagedDirectory, printable, write_atomic};
-use crate::formats::gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope};
-use crate::formats::names::NotFinite;
-use crate::formats::names::finite::{self, CheckedTensor};
-use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
-use crate::formats::shards::{SHARD_BYTES, ShardedWriter};
+use crate::formats::{
+    gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope},
+    names::{NotFinite, finite, finite::CheckedTensor},
+    safetensors::{TensorEntry, TensorSource, stored},
+    shards::{SHARD_BYTES, ShardedWriter},
+};
 use crate::json::to_text;
-use crate::tokenizer::HfTokenizer;
-use crate::tokenizer::gguf::{self as tokenizer, tokenizer_files};
+use crate::tokenizer::{
+    HfTokenizer,
+    gguf::{self as tokenizer, tokenizer_files},
+};
 use crate::{Error, Result};
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -177,7 +180,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
 }
 
 /// What of the file has no place in a model here.
-pub(crate) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
+pub(super) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let mut skipped = Vec::new();
     if source.file().entry(rope::FACTORS).is_some() {
         let reason = match source.decoder().rope_scaling {

@@ -20,13 +20,14 @@ use serde_json::{Map, Value};
 use self::gguf::write_companions;
 use crate::config::{Config, HfHeader};
 use crate::file::{AtomicFile, open_regular, resolve_inside, sync_directory, unreadable, write_atomic};
-use crate::formats::gguf::is_gguf;
-use crate::formats::model_center::{self, WEIGHTS_FILE};
-use crate::formats::names::{NameTable, ParamShape, export};
-use crate::formats::shards::SHARD_BYTES;
-use crate::json;
+use crate::formats::{
+    gguf::is_gguf,
+    model_center::{self, WEIGHTS_FILE},
+    names::{NameTable, ParamShape, export},
+    shards::SHARD_BYTES,
+};
 use crate::tokenizer::further_templates;
-use crate::{Error, Result};
+use crate::{Error, Result, json};
 
 /// The configuration of a model; the last file of a directory.
 pub const CONFIG_FILE: &str = "config.json";

@@ -13,16 +13,17 @@ use serde_json::json;
 use super::{CONFIG_FILE, copy_companions, write_config};
 use crate::config::HfHeader;
 use crate::file::{StagedDirectory, read_text};
-use crate::formats::names::NotFinite;
-use crate::formats::names::finite::{self, CheckedTensor};
-use crate::formats::ranked::found::{RankedSystem, find};
-use crate::formats::ranked::joined::{Join, JoinedTensor, Order, values};
-use crate::formats::ranked::names::Model;
-use crate::formats::ranked::pieces::Pieces;
-use crate::formats::safetensors::{StoredDtype, TensorEntry, TensorSource, stored};
-use crate::formats::shards::{SHARD_BYTES, ShardedWriter};
-use crate::formats::shortened;
-use crate::formats::stored::{absent, require_length, tensor_place};
+use crate::formats::{
+    names::{NotFinite, finite, finite::CheckedTensor},
+    ranked::{
+        found::RankedSystem, found::find, joined::Join, joined::JoinedTensor, joined::Order, joined::values,
+        names::Model, pieces::Pieces,
+    },
+    safetensors::{StoredDtype, TensorEntry, TensorSource, stored},
+    shards::{SHARD_BYTES, ShardedWriter},
+    shortened,
+    stored::{absent, require_length, tensor_place},
+};
 use crate::json::parse_object;
 use crate::{Error, Result};
 

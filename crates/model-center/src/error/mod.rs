@@ -205,6 +205,11 @@ impl Error {
         Error::Argument { place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
+    /// An argument that changes nothing, with the reason.
+    pub fn without_effect(place: impl Into<String>, why: &str) -> Self {
+        Error::argument(place, format!("it has no effect: {why}"), "leave it out")
+    }
+
     /// An output directory that cannot be used.
     pub fn output(
         fault: OutputFault,

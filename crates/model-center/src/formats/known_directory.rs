@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::distributed::{is_distributed, is_megatron_core};
 use super::ranked::is_ranked;
 use super::saved_data::{SavedKind, saved_kind};
+use super::weights::WeightsName;
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -202,10 +203,29 @@ fn newest_step(path: &Path, names: &BTreeSet<String>) -> Option<PathBuf> {
     found.max_by_key(|(step, _)| *step).map(|(_, checkpoint)| checkpoint)
 }
 
-/// Refuses a directory that is known to be something else than a model; one without any known files passes.
+/// Whether a directory has a model's configuration and weights.
+pub(crate) fn has_model(directory: &Path) -> bool {
+    directory.join("config.json").is_file() && !matches!(WeightsName::of(directory), Ok(None))
+}
+
+/// Refuses a directory that is known to be something else than a model, or another one beside; one without any known
+/// files passes.
+///
+/// # Errors
+/// [`Error::Model`] with what it is. A model beside an adapter is ambiguous: transformers opens the model with the
+/// adapter on top, so that a merged model has the update twice.
 pub fn refuse_other_than_model(path: &Path) -> Result<()> {
+    let refused = |reason: &str, fix: &str| Err(Error::model(path.display().to_string(), reason, fix));
+    if path.join("adapter_config.json").is_file() {
+        let fix = "move adapter_config.json and the adapter's weights to a directory of their own, or away if they \
+                   were merged into the model";
+        return match has_model(path) {
+            true => refused("it has the weights of a model, and the adapter of adapter_config.json beside them", fix),
+            false => Ok(()),
+        };
+    }
     // A model's own files are another matter.
-    if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
+    if path.join("config.json").is_file() {
         return Ok(());
     }
     if let Some(known) = KnownDirectory::of(path) {
@@ -213,10 +233,10 @@ pub fn refuse_other_than_model(path: &Path) -> Result<()> {
     }
     let model = path.join(RUN_MODEL);
     match path.join(RUN_FILE).is_file() && model.is_dir() {
-        true => {
-            let fix = format!("give {}", printable(&model.display().to_string(), 200));
-            Err(Error::model(path.display().to_string(), "this is the directory of a run, not a model directory", fix))
-        }
+        true => refused(
+            "this is the directory of a run, not a model directory",
+            &format!("give {}", printable(&model.display().to_string(), 200)),
+        ),
         false => Ok(()),
     }
 }

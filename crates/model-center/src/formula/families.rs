@@ -2,14 +2,12 @@
 
 use super::sizes::TransformerSizes;
 use crate::config::{
-    BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MegatronBertConfig, MistralConfig,
-    OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
+    BertConfig, BloomConfig, Config, ConfigOverrides, ConfigSource, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig,
+    MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
 };
-use crate::config::{Config, ConfigOverrides, ConfigSource};
 use crate::file::printable;
 use crate::layer::BlockConfig;
-use crate::model::decoder::DecoderFamily;
-use crate::model::encoder::EncoderFamily;
+use crate::model::{decoder::DecoderFamily, encoder::EncoderFamily};
 use crate::{Error, Result};
 use std::path::Path;
 

@@ -8,8 +8,7 @@ use super::sheet::{NoteKind, Sheet};
 use crate::Result;
 use crate::directory::CONFIG_FILE;
 use crate::file::shell_word;
-use crate::formats::KnownDirectory;
-use crate::formats::weights::WeightsName;
+use crate::formats::{KnownDirectory, weights::WeightsName};
 use std::path::Path;
 
 /// Writes `model.path` for a checkpoint, and how its model is made; `shown` is the setting that names it, `config` the

@@ -2,8 +2,7 @@
 
 use super::ForwardInputs;
 use crate::io::json_lines::read_json_lines;
-use crate::model::labels::IGNORED;
-use crate::model::{Batch, Labels};
+use crate::model::{Batch, Labels, labels::IGNORED};
 use crate::tokenizer::{AutoTokenizer, Tokenizer};
 use crate::{Error, Result};
 use serde::Deserialize;

@@ -15,8 +15,10 @@ use serde_json::{Map, Value};
 use super::arrow;
 use super::delimited::Field;
 use crate::file::printable;
-use crate::formats::KnownDirectory;
-use crate::formats::saved_data::{SavedKind, saved_kind};
+use crate::formats::{
+    KnownDirectory,
+    saved_data::{SavedKind, saved_kind},
+};
 use crate::{Error, Result};
 
 /// How a data file is written.

@@ -9,10 +9,11 @@ use bmtrain_core::ops::{self, AttentionOptions, Documents, HeadShard, Rotary, To
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::block::checkpoint;
-use bmtrain_dist::nn::linear::{Linear, LinearOptions};
-use bmtrain_dist::nn::norm::{Norm, NormOptions};
-use bmtrain_dist::param::TensorSplit;
-use bmtrain_dist::param::{Init, SplitPart};
+use bmtrain_dist::nn::{
+    linear::{Linear, LinearOptions},
+    norm::{Norm, NormOptions},
+};
+use bmtrain_dist::param::{Init, SplitPart, TensorSplit};
 use bmtrain_dist::{Builder, Error, Result};
 use std::ops::Range;
 

@@ -5,8 +5,7 @@ use bmtrain_core::kernel::{Activation, Dropout};
 use bmtrain_core::ops::TokenShard;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
-use bmtrain_dist::param::TensorSplit;
-use bmtrain_dist::param::{Init, SplitPart};
+use bmtrain_dist::param::{Init, SplitPart, TensorSplit};
 use bmtrain_dist::{Builder, Result};
 
 /// What a [`FeedForward`] is made of.

@@ -1,8 +1,7 @@
 //! What a run leaves of a tuned model: a PEFT directory, or a directory of the merged model.
 
 use crate::Result;
-use crate::adapter::AdapterPlan;
-use crate::adapter::PeftDetails;
+use crate::adapter::{AdapterPlan, PeftDetails};
 use crate::directory::{SaveOptions, copy_companions};
 use crate::model::{TextModel, from_parameters};
 use std::path::Path;

@@ -7,15 +7,11 @@ use super::head::{ClassifierInput, Head, HeadSpec};
 use super::infer::FoundHeads;
 use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
-use crate::config::TextHead;
-use crate::config::rows::RowConfig;
-use crate::config::{LayerSharing, ProblemType, TextConfig};
+use crate::config::{LayerSharing, ProblemType, TextConfig, TextHead, rows::RowConfig};
+use crate::directory::DirectoryLayout;
 use crate::error::Result;
+use crate::formats::{Allow, NameTable};
 use crate::layer::{BlockCache, PositionsConfig, Shared};
-use crate::{
-    directory::DirectoryLayout,
-    formats::{Allow, NameTable},
-};
 use bmtrain_core::Var;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;

@@ -3,8 +3,7 @@
 //! Called by [`super::registry`].
 
 use super::registry::FAMILIES;
-use crate::config::Fields;
-use crate::config::model_center::Class;
+use crate::config::{Fields, model_center::Class};
 
 /// Classes of text models whose families are not supported.
 const OTHERS: &[Class] = &[

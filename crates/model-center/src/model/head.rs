@@ -13,9 +13,11 @@ use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy, Distilled, Reduction, TeacherHead};
 use bmtrain_core::{Ctx, Var};
-use bmtrain_dist::nn::embedding::Embedding;
-use bmtrain_dist::nn::linear::{Linear, LinearOptions};
-use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::nn::{
+    embedding::Embedding,
+    linear::{Linear, LinearOptions},
+    norm::NormOptions,
+};
 use bmtrain_dist::param::Init;
 use bmtrain_dist::{Builder, Error, Result};
 

@@ -12,11 +12,12 @@ use bmtrain_core::ops::{
     VocabularyShard,
 };
 use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
-use bmtrain_dist::nn::embedding::Embedding;
-use bmtrain_dist::nn::linear::{Linear, LinearOptions};
-use bmtrain_dist::nn::norm::Norm;
-use bmtrain_dist::param::TensorSplit;
-use bmtrain_dist::param::{Init, Param};
+use bmtrain_dist::nn::{
+    embedding::Embedding,
+    linear::{Linear, LinearOptions},
+    norm::Norm,
+};
+use bmtrain_dist::param::{Init, Param, TensorSplit};
 use bmtrain_dist::{Builder, Error, Result};
 
 /// Output matrix and the layers before it: the transform of masked-LM heads, or a factor.

@@ -10,9 +10,10 @@ use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures_of, unkn
 use super::shared_layers::on_stages;
 use super::transformer::Transformer;
 use crate::adapter::{Adapter, BaseNeeds, TOKENS, trained_head};
-use crate::config::TextHead;
-use crate::config::rows::{ConfigRows, RowConfig};
-use crate::config::{Config, ProblemType, are_default};
+use crate::config::{
+    Config, ProblemType, TextHead, are_default,
+    rows::{ConfigRows, RowConfig},
+};
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::formats::{Allow, NameTable};

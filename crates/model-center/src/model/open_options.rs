@@ -2,9 +2,7 @@
 
 use crate::Result;
 use crate::adapter::Adapter;
-use crate::config::TextHead;
-use crate::config::model_center::is_model_center;
-use crate::config::{ConfigSource, Fields, ProblemType, directory_fields};
+use crate::config::{ConfigSource, Fields, ProblemType, TextHead, directory_fields, model_center::is_model_center};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{DType, Device};

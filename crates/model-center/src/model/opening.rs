@@ -4,20 +4,18 @@ use super::registry::{HeadInit, OpenOptions, OpenedModel, StageOptions, WeightFo
 use super::text_model::TextModel;
 use crate::adapter::{AdapterPlan, TOKENS};
 use crate::error::{Error, Result};
-use crate::formats::Fill;
 use crate::formats::{
-    Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center, torchtitan,
+    Allow, BlockPlan, Fill, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center, torchtitan,
 };
 use crate::tokenizer::AutoTokenizer;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::quantised::BlockFormat;
 use bmtrain_core::wrap::Counting;
-use bmtrain_dist::ControlGroup;
-use bmtrain_dist::Parameters;
 use bmtrain_dist::nn::LinearLayer;
 use bmtrain_dist::param::{BuilderOptions, WholeReader, divided_block};
 use bmtrain_dist::pipeline::{Partition, StageGroup};
+use bmtrain_dist::{ControlGroup, Parameters};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;

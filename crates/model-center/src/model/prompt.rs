@@ -16,8 +16,10 @@ use crate::error::{Error, Result};
 use bmtrain_core::kernel::Distribution;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::Builder;
-use bmtrain_dist::nn::PromptOptions;
-use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
+use bmtrain_dist::nn::{
+    PromptOptions,
+    embedding::{Embedding, EmbeddingOptions},
+};
 use bmtrain_dist::param::Init;
 
 /// The virtual tokens of a model.

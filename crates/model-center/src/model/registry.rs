@@ -1,22 +1,23 @@
 //! Opens a directory as a model of one of its families: this crate's, and those that other crates add.
 
-use super::class_families;
-use super::family_names;
 pub(crate) use super::family_names::Signature;
 pub use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
 use super::text_model::TextModel;
-use super::{bart, bert, bloom, cpm_t5, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt, qwen2};
-use super::{qwen3, roberta, t5};
+use super::{
+    bart, bert, bloom, cpm_t5, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt, qwen2, qwen3,
+    roberta, t5,
+};
+use super::{class_families, family_names};
 use crate::adapter::AdapterPlan;
-use crate::config::model_center::Class;
-use crate::config::{self, Fields, model_center};
-use crate::data::OwnData;
-use crate::data::{DataClass, TaskEntry};
+use crate::config::{
+    self, Fields,
+    model_center::{self, Class},
+};
+use crate::data::{DataClass, OwnData, TaskEntry};
 pub use crate::directory::SaveOptions;
 use crate::error::{Error, Result};
 use crate::file::printable;
-use crate::formats::pretrained::family_of;
-use crate::formats::{LoadPlan, ParamShape, Weights};
+use crate::formats::{LoadPlan, ParamShape, Weights, pretrained::family_of};
 use bmtrain_core::quantised::BlockFormat;
 use bmtrain_dist::Parameters;
 use std::collections::HashMap;

@@ -4,8 +4,7 @@
 
 use super::architecture::{Architecture, Spec, StackSpec};
 use crate::error::{Error, Result};
-use crate::formats::Fill;
-use crate::formats::ParamShape;
+use crate::formats::{Fill, ParamShape};
 use bmtrain_dist::Mesh;
 use bmtrain_dist::param::Param;
 use std::collections::HashMap;

@@ -4,17 +4,18 @@
 //! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
 
 use crate::batch::{Batch, VerbalizerPosition};
-use crate::config::ProblemType;
-use crate::config::TextHead;
+use crate::config::{ProblemType, TextHead};
+use crate::directory::DirectoryLayout;
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::Result;
-use crate::formats::Fill;
-use crate::model::decoding::{Decoding, DecodingOptions};
-use crate::model::opening::from_parameters;
-use crate::model::packed::PackedDecoding;
-use crate::model::pooling::PoolingMode;
-use crate::model::registry::SaveOptions;
-use crate::{directory::DirectoryLayout, formats::NameTable};
+use crate::formats::{Fill, NameTable};
+use crate::model::{
+    decoding::{Decoding, DecodingOptions},
+    opening::from_parameters,
+    packed::PackedDecoding,
+    pooling::PoolingMode,
+    registry::SaveOptions,
+};
 use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::param::WholeReader;

@@ -20,15 +20,12 @@ use super::stack::Stack;
 use super::text_model::{DIVERGENCE, ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
 use crate::batch::{Batch, VerbalizerPosition};
 use crate::config::model_center::no_model_center;
+use crate::directory::{DirectoryLayout, ModelDirectory};
 use crate::distillation::{DistillationLoss, Teaching};
 use crate::error::{Error, Result};
-use crate::formats::Fill;
-use crate::layer::attention::length_scaled;
-use crate::layer::position::Rows;
-use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
-use crate::{
-    directory::{DirectoryLayout, ModelDirectory},
-    formats::NameTable,
+use crate::formats::{Fill, NameTable};
+use crate::layer::{
+    AttentionContext, BlockCache, Memory, Shared, Visible, attention::length_scaled, position::Rows, token_dropout,
 };
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::ops::Distilled;

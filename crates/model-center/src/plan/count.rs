@@ -11,12 +11,10 @@ use crate::data::Dataset;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::stop_flag::StopFlag;
-use crate::train::evaluate::Evaluation;
-use crate::train::run_ranks::RunRanks;
-use crate::train::save::pass_model;
-use crate::train::stop::StopConditions;
-use crate::train::trainer::Trainer;
-use crate::train::{Distiller, EvalSet, RunData, Setup, open_options};
+use crate::train::{
+    Distiller, EvalSet, RunData, Setup, evaluate::Evaluation, open_options, run_ranks::RunRanks, save::pass_model,
+    stop::StopConditions, trainer::Trainer,
+};
 use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};

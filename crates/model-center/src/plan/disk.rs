@@ -3,8 +3,10 @@
 use super::count::Counted;
 use crate::directory::COMPANION_FILES;
 use crate::recipe::{Resolved, SaveWhich};
-use crate::train::Setup;
-use crate::train::kept::{kept_checkpoints, saved_state};
+use crate::train::{
+    Setup,
+    kept::{kept_checkpoints, saved_state},
+};
 use bmtrain_core::DType;
 
 /// Bytes of a file that tell about one tensor: its name, type, shape and place.

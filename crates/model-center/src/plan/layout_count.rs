@@ -6,8 +6,7 @@
 //! no data are needed. Called by [`super::layout_report`].
 
 use crate::batch::{Batch, Labels};
-use crate::config::ConfigSource;
-use crate::config::TextHead;
+use crate::config::{ConfigSource, TextHead};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextModel};
 use crate::recipe::{DataSource, OptimizerSettings, Parallel, Resolved};
 use crate::{Error, Result};

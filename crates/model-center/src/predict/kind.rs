@@ -1,8 +1,7 @@
 //! What a model predicts, by its head and its configuration.
 
 use crate::batch::LabelSpace;
-use crate::config::ProblemType;
-use crate::config::TextHead;
+use crate::config::{ProblemType, TextHead};
 use crate::model::{ModelInfo, SentenceEncoder};
 use crate::{Error, Result};
 use std::path::Path;

@@ -111,28 +111,21 @@ impl Default for PredictOptions {
 impl PredictOptions {
     /// Refuses options that a kind of predictions has no use for.
     fn refuse_unused(&self, kind: &PredictionKind) -> Result<()> {
-        let (words, answer) = (matches!(kind, PredictionKind::Words(_)), matches!(kind, PredictionKind::Answer));
         let default = PredictOptions::default();
+        let labels = matches!(kind, PredictionKind::Labels(_));
+        let words = matches!(kind, PredictionKind::Words(_));
+        let answer = matches!(kind, PredictionKind::Answer);
+        let embedding = matches!(kind, PredictionKind::Embedding(_));
         let of_answers = "the model answers no questions";
         let unused = [
-            (
-                "threshold",
-                self.threshold != default.threshold,
-                matches!(kind, PredictionKind::Labels(_)),
-                "an input has one label",
-            ),
-            ("stride", self.stride != default.stride, words || answer, "inputs are not read in windows"),
-            ("answer_length", self.answer_length != default.answer_length, answer, of_answers),
-            ("may_be_none", self.may_be_none, answer, of_answers),
-            (
-                "prompt_name",
-                self.prompt.is_some(),
-                matches!(kind, PredictionKind::Embedding(_)),
-                "the model embeds no texts",
-            ),
+            ("threshold", self.threshold != default.threshold && !labels, "an input has one label"),
+            ("stride", self.stride != default.stride && !words && !answer, "inputs are not read in windows"),
+            ("answer_length", self.answer_length != default.answer_length && !answer, of_answers),
+            ("may_be_none", self.may_be_none && !answer, of_answers),
+            ("prompt_name", self.prompt.is_some() && !embedding, "the model embeds no texts"),
         ];
-        match unused.into_iter().find(|(_, is_set, has_use, _)| *is_set && !has_use) {
-            Some((name, _, _, why)) => Err(Error::argument(name, format!("it has no effect: {why}"), "leave it out")),
+        match unused.into_iter().find(|(_, is_unused, _)| *is_unused) {
+            Some((name, _, why)) => Err(Error::without_effect(name, why)),
             None => Ok(()),
         }
     }

@@ -46,8 +46,7 @@ impl<'p> RecordFields<'p> {
     /// # Errors
     /// [`Error::Argument`] for a column that the kind has no use for.
     pub fn new(kind: &'p PredictionKind, columns: &'p PredictColumns) -> Result<Self> {
-        let unused =
-            |name: &str, why: &str| Err(Error::argument(name, format!("it has no effect: {why}"), "leave it out"));
+        let unused = |name: &str, why: &str| Err(Error::without_effect(name, why));
         match kind {
             PredictionKind::Words(_) => {}
             _ if columns.tokens.is_some() => return unused("tokens", "the model does not classify words"),

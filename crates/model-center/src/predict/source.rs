@@ -1,8 +1,7 @@
 //! Records of files: rows with columns, lines of text, sentences of CoNLL, questions of SQuAD.
 
 use crate::data::{Format, Record, next_sentence, read_squad};
-use crate::io::lines::LineReader;
-use crate::io::record_reader::RecordReader;
+use crate::io::{lines::LineReader, record_reader::RecordReader};
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};

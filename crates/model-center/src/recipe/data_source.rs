@@ -9,8 +9,7 @@ use crate::data::{
     PairLabels, PromptEntry, PublishedTask, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TagTask,
     TaskEntry, TaskLabels, TemplateTask, TextFormats,
 };
-use crate::metrics::{MULTI_LABEL_METRICS, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
-use crate::metrics::{Metric, MetricKind};
+use crate::metrics::{MULTI_LABEL_METRICS, Metric, MetricKind, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
 use std::path::PathBuf;
 
 /// Where the data come from.

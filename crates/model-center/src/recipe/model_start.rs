@@ -6,11 +6,13 @@
 use super::mistake::{Group, Mistake};
 use super::resolved::Resolved;
 use super::settings::ModelInit;
-use crate::adapter::{is_adapter_directory, refuse_both};
+use crate::adapter::is_adapter_directory;
 use crate::config::{ConfigOverrides, ConfigSource};
 use crate::directory::CONFIG_FILE;
-use crate::formats::gguf::is_gguf;
-use crate::formats::pretrained::{ModelCaches, Pretrained};
+use crate::formats::{
+    gguf::is_gguf,
+    pretrained::{ModelCaches, Pretrained},
+};
 use crate::model::{OpenOptions, Registry};
 use crate::tokenizer::{AutoTokenizer, ChatTemplate, TextSpecials, Tokenizer};
 use crate::{Error, Result};
@@ -188,16 +190,6 @@ fn found(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> 
     let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     let path = Path::new(name);
     let key = if revision.is_some() && path.is_dir() { "model.revision" } else { "model.path" };
-    let refused = |reason: String, fix: String| {
-        Err(Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix })
-    };
-    if is_adapter_directory(path) {
-        let fix = "set adapter.path to it, and model.path to the model that it is of";
-        return refused(format!("{name} is the PEFT directory of an adapter"), fix.into());
-    }
-    if let Err(Error::Model { place, reason, fix }) = refuse_both(path) {
-        return refused(format!("{place}: {reason}"), fix);
-    }
     found_as(resolved, key, (name, revision), places)
 }
 
@@ -208,12 +200,22 @@ fn found_as(
     (name, revision): (&str, Option<&str>),
     places: &ModelCaches,
 ) -> Result<PathBuf, Mistake> {
-    Pretrained::resolve(name, revision, places).map_err(|error| {
-        let (reason, fix) = match error {
-            Error::Model { place, reason, fix } => (format!("{place}: {reason}"), fix),
-            Error::File { path, source, fix, .. } => (format!("cannot open {}: {source}", path.display()), fix),
-            other => (other.to_string(), "name a Hugging Face model directory".into()),
+    let mistake = |reason: String, fix: String| Mistake {
+        group: Group::Model,
+        place: resolved.place(key),
+        reason: format!("`{key}`: {reason}"),
+        fix,
+    };
+    if is_adapter_directory(Path::new(name)) {
+        let fix = match key.starts_with("model.") {
+            true => "set adapter.path to it, and model.path to the model that it is of",
+            false => "merge it into its model first: convert MODEL OUT --merge ADAPTER",
         };
-        Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix }
+        return Err(mistake(format!("{name} is the PEFT directory of an adapter"), fix.into()));
+    }
+    Pretrained::resolve(name, revision, places).map_err(|error| match error {
+        Error::Model { place, reason, fix } => mistake(format!("{place}: {reason}"), fix),
+        Error::File { path, source, fix, .. } => mistake(format!("cannot open {}: {source}", path.display()), fix),
+        other => mistake(other.to_string(), "name a Hugging Face model directory".into()),
     })
 }

@@ -3,29 +3,23 @@
 //! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
-use super::adapter;
-use super::average;
-use super::batch_ramp;
 use super::data_source::DataSource;
-use super::distill;
-use super::embedding;
 use super::layers::Origin;
-use super::loss_scale;
-use super::memory;
 use super::mistake::{Group, Mistake};
-use super::model;
 use super::model_start::{config_file, model_directory, teacher_directory};
-use super::parallel;
-use super::preference;
 use super::reader::Reader;
 use super::resolved::Resolved;
-use super::schedule;
 use super::settings::{EvalMetric, Interval, Settings};
+use super::{
+    adapter, average, batch_ramp, distill, embedding, loss_scale, memory, model, parallel, preference, schedule,
+};
 use crate::Error;
 use crate::corpus::{index_path, token_path};
 use crate::data::{Format, LabelColumns, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
-use crate::formats::KnownDirectory;
-use crate::formats::pretrained::{ModelCaches, near_path};
+use crate::formats::{
+    KnownDirectory,
+    pretrained::{ModelCaches, near_path},
+};
 use crate::metrics::{LabelSetCounts, MetricKind};
 use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
 use std::io::ErrorKind;

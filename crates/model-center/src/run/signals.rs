@@ -1,8 +1,9 @@
 //! Signals as requests to stop: a scheduler's warning or Ctrl-C ends a run after the step in hand, its state saved. And
 //! the signal of a limit on the size of files, which is an error in place of an end.
 
+use crate::error::ExitStatus;
+use crate::stop_flag::StopFlag;
 use crate::{Error, Result};
-use crate::{error::ExitStatus, stop_flag::StopFlag};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::low_level::unregister;
 use signal_hook::{SigId, flag};

@@ -4,16 +4,15 @@
 
 use super::index::INDEX_FILE;
 use super::summary::Summary;
-use crate::error::OutputFault;
+use crate::error::{ExitStatus, OutputFault};
 use crate::file::{prepared_name, read_text};
 use crate::recipe::flat;
-use crate::run::lock::{LOCK, is_locked};
-use crate::run::marker::read_marker;
-use crate::{Error, Result};
-use crate::{
-    error::ExitStatus,
-    run::{FIXED_NAMES, MARKER, RECIPE_FILE, STOP_FILE, StopReason},
+use crate::run::{
+    FIXED_NAMES, MARKER, RECIPE_FILE, STOP_FILE, StopReason,
+    lock::{LOCK, is_locked},
+    marker::read_marker,
 };
+use crate::{Error, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;

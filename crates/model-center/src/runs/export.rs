@@ -6,8 +6,10 @@ use super::directory::RunDirectory;
 use super::lines::LineReader;
 use crate::file::AtomicFile;
 use crate::io::delimited::csv_field;
-use crate::run::tensorboard::{EventLog, scalars};
-use crate::run::{RECIPE_FILE, TENSORBOARD_DIRECTORY};
+use crate::run::{
+    RECIPE_FILE, TENSORBOARD_DIRECTORY,
+    tensorboard::{EventLog, scalars},
+};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;

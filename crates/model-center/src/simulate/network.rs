@@ -2,8 +2,7 @@
 
 use super::machine::Machine;
 use crate::Result;
-use crate::formula::ParallelLayout;
-use crate::formula::communication::ring_share;
+use crate::formula::{ParallelLayout, communication::ring_share};
 use bmtrain_dist::mesh::RankGroup;
 
 /// A group of ranks and the slowest part of the ring through them.

@@ -4,8 +4,7 @@
 use super::machine::Machine;
 use super::step::{StepReport, simulate};
 use crate::file::read_text;
-use crate::formula::families::sizes_of;
-use crate::formula::{ParallelLayout, TransformerSizes};
+use crate::formula::{ParallelLayout, TransformerSizes, families::sizes_of};
 use crate::{Error, Result};
 use bmtrain_dist::pipeline::{Link, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;

@@ -8,9 +8,9 @@
 use super::machine::Machine;
 use super::network::Ring;
 use crate::Result;
-use crate::formula::communication::REDUCES_OF_BLOCK;
-use crate::formula::memory::parameters_of_stage;
-use crate::formula::{Communication, ParallelLayout, TransformerSizes};
+use crate::formula::{
+    Communication, ParallelLayout, TransformerSizes, communication::REDUCES_OF_BLOCK, memory::parameters_of_stage,
+};
 use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::pipeline::{self, PipelineCosts, Schedule, Simulation, Transfer, WorkTimes};
 use bmtrain_dist::shard::ZeroLevel;

@@ -3,8 +3,10 @@
 use super::StarterOptions;
 use crate::data::{Format, OnBadRecord, Record, each_record};
 use crate::file::printable;
-use crate::io::input::{file_error, open_text};
-use crate::io::record::other_delimiter;
+use crate::io::{
+    input::{file_error, open_text},
+    record::other_delimiter,
+};
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -4,8 +4,7 @@
 
 use super::model_options::{open_options, whole_options};
 use super::setup::of_key;
-use crate::batch::Batch;
-use crate::batch::LabelSpace;
+use crate::batch::{Batch, LabelSpace};
 use crate::distillation::DistillationLoss;
 use crate::formats::ModelCaches;
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, TextModel, WeightForm};

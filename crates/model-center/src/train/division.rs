@@ -6,8 +6,7 @@
 use crate::config::TextHead;
 use crate::formats::ModelCaches;
 use crate::metrics::MetricKind;
-use crate::model::division::Division;
-use crate::model::{OpenOptions, Registry};
+use crate::model::{OpenOptions, Registry, division::Division};
 use crate::recipe::{Mismatch, ModelStart, Parallel, Resolved, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;

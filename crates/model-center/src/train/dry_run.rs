@@ -8,13 +8,11 @@ use super::preconditions::{FinetuneOptions, changes, check_output, is_finished};
 use super::resume::{Resume, choose, named};
 use super::setup::{self, Setup};
 use super::{memory_limit, waiting};
+use crate::error::{ExitStatus, layout_error};
 use crate::model::Registry;
 use crate::recipe::{Resolved, list};
+use crate::run::{CHECKPOINT_DIRECTORY, OutputFault, console};
 use crate::{Error, Result};
-use crate::{
-    error::{ExitStatus, layout_error},
-    run::{CHECKPOINT_DIRECTORY, OutputFault, console},
-};
 use bmtrain_dist::launch::{ProcessGroup, cpu_options};
 
 /// What to do about the output directory of another recipe while that recipe has mistakes: a corrected setting may be

@@ -10,16 +10,14 @@ use super::trainer::Trainer;
 use super::{pool_usage, run_data};
 use crate::batch::LabelSpace;
 use crate::directory::hub_name;
+use crate::error::{ExitStatus, layout_error};
 use crate::file::write_atomic;
 use crate::recipe::SaveWhich;
-use crate::{Error, Result};
-use crate::{
-    error::{ExitStatus, layout_error},
-    run::{
-        CARD_FILE, CardData, EndRecord, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard, StopReason,
-        console, memory,
-    },
+use crate::run::{
+    CARD_FILE, CardData, EndRecord, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard, StopReason, console,
+    memory,
 };
+use crate::{Error, Result};
 use bmtrain_dist::optim::ScalePolicy;
 use std::time::SystemTime;
 

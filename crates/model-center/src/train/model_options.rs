@@ -3,8 +3,7 @@
 use crate::Result;
 use crate::adapter::PeftDetails;
 use crate::batch::LabelSpace;
-use crate::config::ProblemType;
-use crate::config::TextHead;
+use crate::config::{ProblemType, TextHead};
 use crate::directory::DirectoryLayout;
 use crate::model::{HeadInit, OpenOptions, SaveOptions, StageOptions};
 use crate::recipe::{Head, Resolved};

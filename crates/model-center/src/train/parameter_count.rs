@@ -3,8 +3,7 @@
 //! Defines [`lines`], which the summary of a run has.
 
 use super::setup::Setup;
-use crate::formula::TransformerSizes;
-use crate::formula::families::sizes_of_config;
+use crate::formula::{TransformerSizes, families::sizes_of_config};
 
 /// The vocabulary of Megatron-LM's models is a multiple of this times the tensor-parallel ranks.
 const VOCABULARY_MULTIPLE: usize = 128;

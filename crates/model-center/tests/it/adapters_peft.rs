@@ -8,7 +8,9 @@ use model_center::adapter::{
     self, ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails, base_and_adapter,
     base_model, is_adapter_directory,
 };
-use model_center::formats::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
+use model_center::formats::{
+    DirectoryLayout, ModelCaches, Pretrained, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource,
+};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::tokenizer::{AutoTokenizer, ChatMessage};
 use serde_json::{Value, json};
@@ -241,7 +243,8 @@ fn a_configuration_beside_an_adapter_makes_no_model_of_it_but_weights_do() {
     assert!(is_adapter_directory(out.path()));
     std::fs::copy(base.join("model.safetensors"), out.path().join("model.safetensors")).unwrap();
     assert!(!is_adapter_directory(out.path()));
-    let error = base_and_adapter(&out.path().display().to_string(), None, "--adapter").unwrap_err().to_string();
+    let name = out.path().display().to_string();
+    let error = Pretrained::resolve(&name, None, &ModelCaches::default()).unwrap_err().to_string();
     assert!(error.contains("the weights of a model") && error.contains("adapter_config.json beside them"), "{error}");
 }
 

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bmtrain_core::{BlockFormat, DType};
-use model_center::formats::gguf::{GgmlType, GgufArray, GgufValue};
 use model_center::formats::{
-    GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights, gguf_to_directory,
+    GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights,
+    gguf::{GgmlType, GgufArray, GgufValue},
+    gguf_to_directory,
 };
-use model_center::tokenizer::gguf::tokenizer_files;
-use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer};
+use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, gguf::tokenizer_files};
 use serde_json::{Value, json};
 
 fn golden(name: &str) -> PathBuf {

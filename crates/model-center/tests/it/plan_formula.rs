@@ -2,8 +2,7 @@
 
 use bmtrain_dist::pipeline::ScheduleKind;
 use bmtrain_dist::shard::ZeroLevel;
-use model_center::formula::families::sizes_of;
-use model_center::formula::{Communication, ParallelLayout, RankMemory, TransformerSizes};
+use model_center::formula::{Communication, ParallelLayout, RankMemory, TransformerSizes, families::sizes_of};
 use model_center::plan::fit::{FitRequest, fit};
 use model_center::simulate::Machine;
 use std::fs;

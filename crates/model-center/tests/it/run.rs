@@ -4,10 +4,9 @@ use bmtrain_dist::optim::Fingerprint;
 use indicatif::{ProgressDrawTarget, TermLike};
 use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
-use model_center::run::layout_error;
 use model_center::run::{
     EndRecord, EvalRecord, IfThere, Machine, OutputDirectory, Phases, Progress, ProgressMode, Record, ResumeRecord,
-    StartRecord, Status, StepRecord, StopFlag, StopReason, Timing, deterministic_part, without_overtaken,
+    StartRecord, Status, StepRecord, StopFlag, StopReason, Timing, deterministic_part, layout_error, without_overtaken,
 };
 use model_center::train::{BestTracker, StopConditions};
 use std::io::Write;

@@ -4,8 +4,7 @@
 use super::pattern::is_saved_module;
 use super::tensors::{PeftTensors, of_module};
 use super::{PREFIX, PeftDirectory, read_settings, weights_file};
-use crate::adapter::Adapter;
-use crate::adapter::plan::HEADS;
+use crate::adapter::{Adapter, plan::HEADS};
 use crate::config::TextHead;
 use crate::formats::{NameTable, Weights};
 use crate::{Error, Result};

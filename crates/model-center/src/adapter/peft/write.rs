@@ -6,16 +6,16 @@
 use super::settings::InitialUpdate;
 use super::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, BOTTLENECK, MAGNITUDE, PREFIX, VIRTUAL_PREFIX};
 use crate::Result;
-use crate::adapter::bottleneck::BottleneckLayer;
-use crate::adapter::lora::LoraUpdate;
-use crate::adapter::plan::AdapterPlan;
-use crate::adapter::{AdapterConfig, BottleneckConfig, LoraConfig, PROMPT_EMBEDDINGS, PrefixConfig, PromptConfig};
-use crate::config::TextHead;
-use crate::config::activations;
+use crate::adapter::{
+    AdapterConfig, BottleneckConfig, LoraConfig, PROMPT_EMBEDDINGS, PrefixConfig, PromptConfig,
+    bottleneck::BottleneckLayer, lora::LoraUpdate, plan::AdapterPlan,
+};
+use crate::config::{TextHead, activations};
 use crate::file::write_atomic;
-use crate::formats::Fill;
-use crate::formats::TensorPart;
-use crate::formats::safetensors::{SafetensorsWriter, TensorEntry, stored};
+use crate::formats::{
+    Fill, TensorPart,
+    safetensors::{SafetensorsWriter, TensorEntry, stored},
+};
 use crate::json::{number, to_text};
 use bmtrain_core::DType;
 use serde_json::{Map, Value, json};

@@ -4,8 +4,7 @@ mod display;
 mod preview;
 
 use crate::Result;
-use crate::cli::program;
-use crate::cli::settings::SettingOptions;
+use crate::cli::{program, settings::SettingOptions};
 use crate::error::ExitStatus;
 use crate::model::Registry;
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -3,8 +3,7 @@
 use super::display::{Styles, bar, visible};
 use super::{Part, PreviewOptions};
 use crate::batch::{IGNORED, Label, LabelSpace, Position};
-use crate::cli::places::model_places;
-use crate::cli::terminal;
+use crate::cli::{places::model_places, terminal};
 use crate::data::{Dataset, Loader, LoaderOptions, Order};
 use crate::error::ExitStatus;
 use crate::model::Registry;

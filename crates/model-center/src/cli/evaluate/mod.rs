@@ -11,8 +11,7 @@ mod setup;
 use self::options::{LambadaOptions, LikelihoodOptions, MlmOptions, PerplexityOptions};
 use self::ranks::{Wanted, score};
 use self::setup::EvaluationSetup;
-use crate::cli::flags::with_flags;
-use crate::cli::program;
+use crate::cli::{flags::with_flags, program};
 use crate::config::TextHead;
 use crate::error::ExitStatus;
 use crate::evaluate::{

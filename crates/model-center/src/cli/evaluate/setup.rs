@@ -2,11 +2,12 @@
 
 use super::options::ModelOptions;
 use crate::adapter::{Adapter, tokenizer_directory};
-use crate::cli::device;
-use crate::cli::flags::with_flags;
-use crate::cli::opened::{self, Form, Stored};
-use crate::cli::ranks;
-use crate::cli::terminal;
+use crate::cli::{
+    device,
+    flags::with_flags,
+    opened::{self, Form, Stored},
+    ranks, terminal,
+};
 use crate::config::TextHead;
 use crate::model::{ModelInfo, OpenOptions, OpenedModel, Registry};
 use crate::tokenizer::{AutoTokenizer, Tokenizer};

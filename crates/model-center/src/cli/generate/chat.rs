@@ -3,12 +3,12 @@
 
 use super::output::{Statistics, show};
 use super::setup::GenerateRun;
-use crate::cli::flags::with_flags;
-use crate::cli::terminal;
+use crate::cli::{flags::with_flags, terminal};
+use crate::error::render_error;
 use crate::generate::{Generator, PromptRow, TextChunk};
+use crate::stop_flag::StopFlag;
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
-use crate::{error::render_error, stop_flag::StopFlag};
 use bmtrain_core::{Ctx, Device};
 use std::io::{BufRead, IsTerminal, Read};
 

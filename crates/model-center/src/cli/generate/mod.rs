@@ -10,10 +10,12 @@ mod ranks;
 mod setup;
 
 use crate::Result;
-use crate::cli::opened::{Form, ModelSource, Stored};
-use crate::cli::program;
-use crate::cli::ranks::ModelRanks;
-use crate::cli::terminal;
+use crate::cli::{
+    opened::{Form, ModelSource, Stored},
+    program,
+    ranks::ModelRanks,
+    terminal,
+};
 use crate::error::ExitStatus;
 use crate::model::Registry;
 use bmtrain_core::DeviceChoice;

@@ -102,7 +102,7 @@ impl PromptOptions {
             () => None,
         };
         match unused {
-            Some((name, reason)) => Err(Error::argument(name, format!("it has no effect: {reason}"), "leave it out")),
+            Some((name, reason)) => Err(Error::without_effect(name, reason)),
             None => Ok(rows),
         }
     }

@@ -3,16 +3,12 @@
 use super::chat::Conversation;
 use super::output::{Statistics, TextOutput, show};
 use super::setup::{GenerateRun, open_options};
-use crate::cli::opened::Form;
-use crate::cli::ranks::on_groups;
-use crate::cli::terminal;
+use crate::cli::{opened::Form, ranks::on_groups, terminal};
+use crate::error::ExitStatus;
 use crate::generate::{Generated, Generator, Prompt, TextChunk};
+use crate::run::{listen, listen_to_interrupts};
+use crate::stop_flag::StopFlag;
 use crate::{Error, Result};
-use crate::{
-    error::ExitStatus,
-    run::{listen, listen_to_interrupts},
-    stop_flag::StopFlag,
-};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, Placement};
 use bmtrain_core::{Ctx, Device};

@@ -1,17 +1,20 @@
 //! `plan --layout` and `plan --fit`: ranks in three dimensions, counted or by formula, without data and weights.
 
 use super::Options;
-use crate::cli::places::model_places;
-use crate::cli::terminal;
+use crate::cli::{places::model_places, terminal};
 use crate::error::ExitStatus;
-use crate::formula::TransformerSizes;
-use crate::formula::families::{sizes_of, sizes_of_config};
+use crate::formula::{
+    TransformerSizes,
+    families::{sizes_of, sizes_of_config},
+};
 use crate::model::Registry;
-use crate::plan::fit::{FitRequest, fit};
-use crate::plan::fit_report::{fit_json, fit_text};
-use crate::plan::layout_count::LayoutRun;
-use crate::plan::layout_report::LayoutReport;
-use crate::plan::{self, MAX_RANKS};
+use crate::plan::{
+    self, MAX_RANKS,
+    fit::{FitRequest, fit},
+    fit_report::{fit_json, fit_text},
+    layout_count::LayoutRun,
+    layout_report::LayoutReport,
+};
 use crate::recipe::{ModelStart, Resolved, as_error};
 use crate::simulate::{Machine, Scenario};
 use crate::train::check_layout_of_config;

@@ -1,8 +1,11 @@
 //! A plan as tables and as JSON.
 
-use crate::plan::count::{Batches, Rows};
-use crate::plan::verdict::{Change, MemoryNeed, Verdict};
-use crate::plan::{Plan, Planned, TIMED_PARTITION, recompute_name};
+use crate::plan::{
+    Plan, Planned, TIMED_PARTITION,
+    count::{Batches, Rows},
+    recompute_name,
+    verdict::{Change, MemoryNeed, Verdict},
+};
 use crate::train::Setup;
 use crate::units::size;
 use crate::{Error, Result};

@@ -8,11 +8,15 @@ pub use options::{Columns, Form, Options, Results, Settings};
 
 use self::output::ResultWriter;
 use crate::adapter::{Adapter, tokenizer_directory};
-use crate::cli::flags::with_flags;
-use crate::cli::opened::{self, Stored};
-use crate::cli::{device, program, terminal};
+use crate::cli::{
+    device,
+    flags::with_flags,
+    opened::{self, Stored},
+    program, terminal,
+};
 use crate::config::TextHead;
 use crate::data::{Format, Record};
+use crate::error::ExitStatus;
 use crate::file::{AtomicFile, write_atomic};
 use crate::io::record::NO_FORMAT;
 use crate::metrics::Metric;
@@ -20,13 +24,10 @@ use crate::model::{OpenOptions, Registry, TextModel};
 use crate::predict::{
     InputFormat, InputRecords, KnownLabel, PredictInput, PredictionKind, Predictor, Rating, RecordFields,
 };
+use crate::run::{Progress, ProgressMode, listen};
 use crate::stop_flag::StopFlag;
 use crate::tokenizer::AutoTokenizer;
 use crate::{Error, Result};
-use crate::{
-    error::ExitStatus,
-    run::{Progress, ProgressMode, listen},
-};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use serde_json::{Map, Value};
@@ -126,7 +127,7 @@ fn check_results(options: &Options, kind: &PredictionKind) -> Result<()> {
     };
     let given = [("--metric", !results.metric.is_empty()), ("--metrics-out", results.metrics_out.is_some())];
     match given.into_iter().find(|(_, is_given)| *is_given) {
-        Some((flag, _)) => Err(Error::argument(flag, format!("it has no effect: {why}"), "leave it out")),
+        Some((flag, _)) => Err(Error::without_effect(flag, why)),
         None => Ok(()),
     }
 }

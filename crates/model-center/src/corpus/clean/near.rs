@@ -17,10 +17,7 @@ use super::sort::ExternalSort;
 use super::store::Store;
 use super::{NearOptions, TextKeys};
 use crate::Result;
-use crate::corpus::output::LineWriter;
-use crate::corpus::positioned::PositionedFile;
-use crate::corpus::spool::Spool;
-use crate::corpus::threads::in_parallel;
+use crate::corpus::{output::LineWriter, positioned::PositionedFile, spool::Spool, threads::in_parallel};
 use crate::stop_flag::StopFlag;
 
 /// Bytes of a pair: two places in the store, the similarity.

@@ -7,10 +7,12 @@ use super::ngrams::{Filtered, TaskNgrams};
 use super::state::CleanState;
 use super::store::{Store, StorePosition, StoreWriter, line_of, put_text, text_under};
 use super::{CleanProgress, CleanStage, LineWriter, Work};
-use crate::corpus::pipeline::{BATCHES_PER_THREAD, Pipeline};
-use crate::corpus::positioned::PositionedFile;
-use crate::corpus::spool::Spool;
-use crate::corpus::text::Documents;
+use crate::corpus::{
+    pipeline::{BATCHES_PER_THREAD, Pipeline},
+    positioned::PositionedFile,
+    spool::Spool,
+    text::Documents,
+};
 use crate::{Error, Result};
 use bmtrain_dist::order::Permutation;
 

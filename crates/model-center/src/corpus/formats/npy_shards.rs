@@ -8,8 +8,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use super::super::npy::NpyHeader;
-use super::super::positioned::PositionedFile;
+use super::super::{npy::NpyHeader, positioned::PositionedFile};
 use super::numpy::{Array, ArrayData, Pickled, StoredInteger, read_integers, read_pickle};
 use super::{DocumentPart, StatedCounts, TokenDocuments, sized};
 use crate::file::read_text;

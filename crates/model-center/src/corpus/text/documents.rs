@@ -12,14 +12,15 @@ use serde_json::{Map, Value};
 use super::json_array::JsonArray;
 use super::wiki::WikiReader;
 use super::{TextFormat, TextSource};
-use crate::io::delimited::RowParser;
-use crate::io::flaws::Flaws;
-use crate::io::flaws::OnBadRecord;
-use crate::io::input::{TextInput, file_error, open_corpus_text};
-use crate::io::lines::{Flaw, LineReader};
-use crate::io::parquet::{ParquetRows, Wanted};
-use crate::io::record::Record;
-use crate::io::record_reader::RecordReader;
+use crate::io::{
+    delimited::RowParser,
+    flaws::{Flaws, OnBadRecord},
+    input::{TextInput, file_error, open_corpus_text},
+    lines::{Flaw, LineReader},
+    parquet::{ParquetRows, Wanted},
+    record::Record,
+    record_reader::RecordReader,
+};
 use crate::{Error, Result};
 
 /// How many documents were met.

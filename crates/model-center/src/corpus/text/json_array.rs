@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::TextRecord;
-use crate::io::input::{TextInput, file_error};
-use crate::io::lines::Flaw;
-use crate::io::record::{Fields, Record};
+use crate::io::{
+    input::{TextInput, file_error},
+    lines::Flaw,
+    record::{Fields, Record},
+};
 use crate::{Error, Result};
 
 /// Reads an array element by element.

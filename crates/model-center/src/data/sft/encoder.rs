@@ -6,9 +6,10 @@
 
 use super::{DataSet, LossOn, PairLabels, SftModel, SftTask};
 use crate::batch::Label;
-use crate::data::read::{ReadOptions, TooLong, around, around_text};
-use crate::data::sft::Sample;
-use crate::data::sft::messages::ASSISTANT;
+use crate::data::{
+    read::{ReadOptions, TooLong, around, around_text},
+    sft::{Sample, messages::ASSISTANT},
+};
 use crate::io::record::SKIPPABLE;
 use crate::tokenizer::{AssistantTurns, ChatMessage, ChatRequest, ChatTokens, Encoding, KeepSide};
 use crate::{Error, Result};

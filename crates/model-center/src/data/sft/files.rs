@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::DataSet;
 use crate::data::{Format, Split};
-use crate::formats::KnownDirectory;
-use crate::formats::saved_data::{SavedKind, saved_kind};
+use crate::formats::{
+    KnownDirectory,
+    saved_data::{SavedKind, saved_kind},
+};
 use crate::io::arrow::{NOTES, not_one};
 use crate::{Error, Result};
 

@@ -15,9 +15,11 @@ use super::sample::Sample;
 use super::{judged, preference, texts};
 use crate::data::Format;
 use crate::file::{printable, read_text};
-use crate::io::input::of_data;
-use crate::io::record::{Fields, Record, SKIPPABLE};
-use crate::io::record_reader::RecordReader;
+use crate::io::{
+    input::of_data,
+    record::{Fields, Record, SKIPPABLE},
+    record_reader::RecordReader,
+};
 use crate::{Error, Result};
 
 /// A file that is one list is read whole.

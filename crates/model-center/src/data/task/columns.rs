@@ -7,11 +7,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::Example;
-use crate::data::dataset::Dataset;
-use crate::data::read::{ReadOptions, RecordSource, renumber};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example,
+    dataset::Dataset,
+    read::{ReadOptions, RecordSource, renumber},
+};
 use crate::io::record::{Format, Record, SKIPPABLE, Scalar, shorten, unknown_label};
 use crate::{Error, Result};
 use serde_json::{Map, Value};

@@ -5,11 +5,12 @@
 use std::path::Path;
 
 use crate::Result;
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::Example;
-use crate::data::dataset::Dataset;
-use crate::data::read::{ReadOptions, read};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example,
+    dataset::Dataset,
+    read::{ReadOptions, read},
+};
 use crate::io::record::Format;
 
 /// Columns of files of pairs or triplets.

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use super::packed;
 use crate::Result;
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::Example;
-use crate::data::dataset::Dataset;
-use crate::data::read::{ReadOptions, RecordSource};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example,
+    dataset::Dataset,
+    read::{ReadOptions, RecordSource},
+};
 use crate::io::record::Format;
 use serde_json::{Map, Value};
 

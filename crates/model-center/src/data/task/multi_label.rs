@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::columns::LabelReader;
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::dataset::Dataset;
-use crate::data::read::{ReadOptions, read, renumber};
-use crate::data::{Example, LabelSpec};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example, LabelSpec,
+    dataset::Dataset,
+    read::{ReadOptions, read, renumber},
+};
 use crate::io::record::{Format, Record};
 use crate::{Error, Result};
 

@@ -8,12 +8,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::dataset::{Dataset, ReadReport};
-use crate::data::read::{ReadOptions, around_text, padding};
-use crate::io::chunks::ChunkReader;
-use crate::io::flaws::Flaws;
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    dataset::{Dataset, ReadReport},
+    read::{ReadOptions, around_text, padding},
+};
+use crate::io::{chunks::ChunkReader, flaws::Flaws};
 use crate::{Error, Result};
 
 /// Text is tokenised in chunks of this number of bytes.

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 
 use super::passages::{multirc, record_task};
 use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, Split, ZERO_ONE, label, truth};
-use crate::batch::LabelSpace;
-use crate::batch::VerbalizerPosition;
-use crate::batch::{Label, Member};
-use crate::data::Example;
-use crate::data::answers::AnswerForm;
-use crate::data::dataset::Dataset;
-use crate::data::read::{ReadOptions, RowForm, read_as};
+use crate::batch::{Label, LabelSpace, Member, VerbalizerPosition};
+use crate::data::{
+    Example,
+    answers::AnswerForm,
+    dataset::Dataset,
+    read::{ReadOptions, RowForm, read_as},
+};
 use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::{Error, Result};

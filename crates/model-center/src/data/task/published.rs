@@ -8,14 +8,17 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::superglue::{Split, ZERO_ONE};
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::Example;
-use crate::data::dataset::Dataset;
-use crate::data::read::{Builder, ReadOptions, RowForm, read};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example,
+    dataset::Dataset,
+    read::{Builder, ReadOptions, RowForm, read},
+};
 use crate::file::{read_text, unreadable};
-use crate::io::input::of_data;
-use crate::io::record::{Format, Record};
+use crate::io::{
+    input::of_data,
+    record::{Format, Record},
+};
 use crate::metrics::Metric;
 use crate::{Error, Result};
 

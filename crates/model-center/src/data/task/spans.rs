@@ -15,10 +15,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::squad::{Article, Paragraph, Question, read_squad};
-use crate::batch::LabelSpace;
-use crate::batch::{Label, Member};
-use crate::data::dataset::Dataset;
-use crate::data::read::{Builder, ReadOptions, RowForm};
+use crate::batch::{Label, LabelSpace, Member};
+use crate::data::{
+    dataset::Dataset,
+    read::{Builder, ReadOptions, RowForm},
+};
 use crate::metrics::{AnswerScores, SpanAnswers, SpanSearch};
 use crate::tokenizer::{Encoding, Template, TemplateSlot, TokenSpan, Tokenizer};
 use crate::{Error, Result};

@@ -13,12 +13,13 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::superglue::Split;
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::Example;
-use crate::data::answers::sentinels;
-use crate::data::dataset::Dataset;
-use crate::data::read::{Builder, ReadOptions, RowForm, RowLimit};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example,
+    answers::sentinels,
+    dataset::Dataset,
+    read::{Builder, ReadOptions, RowForm, RowLimit},
+};
 use crate::file::{printable, read_text};
 use crate::io::input::of_data;
 use crate::metrics::Metric;

@@ -10,11 +10,12 @@
 
 use std::path::Path;
 
-use crate::batch::Label;
-use crate::batch::LabelSpace;
-use crate::data::Example;
-use crate::data::dataset::Dataset;
-use crate::data::read::{ReadOptions, read};
+use crate::batch::{Label, LabelSpace};
+use crate::data::{
+    Example,
+    dataset::Dataset,
+    read::{ReadOptions, read},
+};
 use crate::io::record::{Format, Record};
 use crate::metrics::Metric;
 use crate::tokenizer::KeepSide;

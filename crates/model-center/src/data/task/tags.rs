@@ -6,14 +6,17 @@
 use std::path::Path;
 
 use super::columns::LabelReader;
-use crate::batch::LabelSpace;
-use crate::batch::{IGNORED, Label};
-use crate::data::LabelSpec;
-use crate::data::dataset::Dataset;
-use crate::data::read::{Builder, ReadOptions, RowForm, renumber};
-use crate::io::lines::LineReader;
-use crate::io::record::{Format, Record};
-use crate::io::record_reader::RecordReader;
+use crate::batch::{IGNORED, Label, LabelSpace};
+use crate::data::{
+    LabelSpec,
+    dataset::Dataset,
+    read::{Builder, ReadOptions, RowForm, renumber},
+};
+use crate::io::{
+    lines::LineReader,
+    record::{Format, Record},
+    record_reader::RecordReader,
+};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 

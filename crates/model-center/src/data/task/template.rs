@@ -8,10 +8,8 @@ use std::path::Path;
 
 use super::columns::{LabelReader, LabelSpec};
 use super::prompts::{LabelWords, Prompt, read_prompts};
-use crate::batch::Label;
-use crate::batch::VerbalizerPosition;
-use crate::data::dataset::Dataset;
-use crate::data::read::ReadOptions;
+use crate::batch::{Label, VerbalizerPosition};
+use crate::data::{dataset::Dataset, read::ReadOptions};
 use crate::io::record::{Format, Record};
 use crate::{Error, Result};
 

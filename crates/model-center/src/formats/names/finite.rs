@@ -7,11 +7,9 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use crate::Error;
-use crate::Result;
 use crate::file::printable;
-use crate::formats::safetensors::TensorSource;
-use crate::formats::stored::tensor_place;
+use crate::formats::{safetensors::TensorSource, stored::tensor_place};
+use crate::{Error, Result};
 
 /// Elements that are read and then checked while the processor has them in its cache.
 const HOT: usize = 1 << 18;
@@ -125,7 +123,7 @@ impl CheckedTensor<'_> {
 }
 
 /// Whether there is neither NaN nor an infinity, at the speed of memory.
-pub(crate) fn all_finite(values: &[f32]) -> bool {
+pub(super) fn all_finite(values: &[f32]) -> bool {
     let has_all_bits = |value: &f32| u32::from(value.to_bits() & EXPONENT == EXPONENT);
     values.iter().fold(0, |any, value| any | has_all_bits(value)) == 0
 }

@@ -28,21 +28,21 @@ pub enum RankedSystem {
 #[derive(Debug, Default)]
 pub(crate) struct RankFiles {
     pub(crate) root: PathBuf,
-    pub(crate) is_deepspeed: bool,
+    pub(super) is_deepspeed: bool,
     /// By tensor-parallel rank and stage.
-    pub(crate) model: BTreeMap<(usize, usize), PathBuf>,
+    pub(super) model: BTreeMap<(usize, usize), PathBuf>,
     /// Files of single layers, by layer and tensor-parallel rank.
-    pub(crate) layers: BTreeMap<(usize, usize), PathBuf>,
+    pub(super) layers: BTreeMap<(usize, usize), PathBuf>,
     /// ZeRO's optimizer states, by tensor-parallel rank and data rank.
-    pub(crate) zero: BTreeMap<(usize, usize), PathBuf>,
+    pub(super) zero: BTreeMap<(usize, usize), PathBuf>,
     /// Of stage 3, what each data rank has of the model, in the same way.
-    pub(crate) divided: BTreeMap<(usize, usize), PathBuf>,
+    pub(super) divided: BTreeMap<(usize, usize), PathBuf>,
     /// The directory of whole master weights of a universal checkpoint.
-    pub(crate) universal: Option<PathBuf>,
+    pub(super) universal: Option<PathBuf>,
 }
 
 impl RankFiles {
-    pub(crate) fn tensor_ranks(&self) -> usize {
+    pub(super) fn tensor_ranks(&self) -> usize {
         let of = |map: &BTreeMap<(usize, usize), PathBuf>| map.keys().map(|(rank, _)| rank + 1).max().unwrap_or(0);
         // Its parameters are whole.
         if self.universal.is_some() {
@@ -52,7 +52,7 @@ impl RankFiles {
         if of_layers > 0 { of_layers } else { of(&self.model).max(1) }
     }
 
-    pub(crate) fn stages(&self) -> usize {
+    pub(super) fn stages(&self) -> usize {
         self.model.keys().map(|(_, stage)| stage + 1).max().unwrap_or(0)
     }
 

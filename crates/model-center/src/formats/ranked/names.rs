@@ -28,13 +28,13 @@ pub(crate) struct Model {
     pub(crate) is_padded: bool,
 }
 
-pub(crate) struct Sizes {
-    pub(crate) layers: usize,
-    pub(crate) hidden: usize,
-    pub(crate) heads: usize,
-    pub(crate) positions: usize,
-    pub(crate) vocabulary: usize,
-    pub(crate) feed_forward: usize,
+pub(super) struct Sizes {
+    pub(super) layers: usize,
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) positions: usize,
+    pub(super) vocabulary: usize,
+    pub(super) feed_forward: usize,
 }
 
 impl Model {
@@ -79,8 +79,8 @@ fn vocabulary(pieces: &Pieces, options: &RankedOptions) -> Option<usize> {
     })
 }
 
-pub(crate) struct Maker<'a> {
-    pub(crate) pieces: &'a Pieces,
+pub(super) struct Maker<'a> {
+    pub(super) pieces: &'a Pieces,
     place: &'a Path,
     tensors: Vec<JoinedTensor>,
     used: BTreeSet<String>,
@@ -92,7 +92,7 @@ impl Maker<'_> {
         Error::model(self.place.display().to_string(), reason, fix)
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.pieces.ranks[0].pieces.contains_key(name)
     }
 
@@ -108,7 +108,7 @@ impl Maker<'_> {
         Ok(&first.shape)
     }
 
-    pub(crate) fn rows_columns(&self, name: &str) -> Result<(usize, usize)> {
+    pub(super) fn rows_columns(&self, name: &str) -> Result<(usize, usize)> {
         match self.shape(name)? {
             [rows, columns] if *rows > 0 && *columns > 0 => Ok((*rows, *columns)),
             shape => Err(self.bad(format!("{name} of shape {shape:?} is not a matrix"))),
@@ -154,7 +154,7 @@ impl Maker<'_> {
     }
 
     /// Adds a tensor and checks that the ranks' pieces make its shape.
-    pub(crate) fn add(
+    pub(super) fn add(
         &mut self,
         theirs: &str,
         name: String,
@@ -190,7 +190,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    pub(crate) fn norm(&mut self, theirs: &str, name: &str, hidden: usize) -> Result<()> {
+    pub(super) fn norm(&mut self, theirs: &str, name: &str, hidden: usize) -> Result<()> {
         for kind in ["weight", "bias"] {
             self.add(&format!("{theirs}.{kind}"), format!("{name}.{kind}"), &[hidden], Join::Replicated, false)?;
         }
@@ -236,17 +236,17 @@ impl Maker<'_> {
     }
 
     /// The form of GELU by the run's arguments. GPT-2's of 2019, which has none, is the one by tanh.
-    pub(crate) fn gelu(&self, is_gpt: bool) -> &'static str {
+    pub(super) fn gelu(&self, is_gpt: bool) -> &'static str {
         let is_known = self.pieces.settings.contains_key("args.openai_gelu");
         let by_tanh = self.pieces.is_set("args.openai_gelu") || self.pieces.is_set("args.bias_gelu_fusion");
         if by_tanh || (is_gpt && !is_known) { "gelu_new" } else { "gelu" }
     }
 
-    pub(crate) fn epsilon(&self) -> f64 {
+    pub(super) fn epsilon(&self) -> f64 {
         self.pieces.float("args.layernorm_epsilon").unwrap_or(1e-5)
     }
 
-    pub(crate) fn dropout(&self, name: &str) -> f64 {
+    pub(super) fn dropout(&self, name: &str) -> f64 {
         self.pieces.float(&format!("args.{name}")).filter(|rate| (0.0..1.0).contains(rate)).unwrap_or(0.1)
     }
 }

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::super::pickle::{PickleFile, Scalar};
-use super::super::safetensors::{StoredDtype, TensorSource};
+use super::super::{
+    pickle::{PickleFile, Scalar},
+    safetensors::{StoredDtype, TensorSource},
+};
 use super::found::RankFiles;
 use super::fragments::{FrozenShards, UniversalStates};
 use super::zero::ZeroShards;
@@ -15,7 +17,7 @@ use crate::{Error, Result};
 
 /// Where a tensor of a rank is.
 #[derive(Debug, Clone)]
-pub(crate) enum Held {
+pub(super) enum Held {
     /// In a file, by its number and name.
     File(usize, String),
     /// In ZeRO's shards.
@@ -49,7 +51,7 @@ pub(crate) struct RankPieces {
 pub(crate) struct Pieces {
     pub(crate) ranks: Vec<RankPieces>,
     /// Settings of the run, `args.…` and `checkpoint_version`.
-    pub(crate) settings: BTreeMap<String, Scalar>,
+    pub(super) settings: BTreeMap<String, Scalar>,
     /// The directory of the checkpoint.
     pub(crate) place: PathBuf,
     /// Whether names are Megatron-LM's; otherwise they are the model's own.
@@ -58,7 +60,7 @@ pub(crate) struct Pieces {
 
 impl RankPieces {
     /// The values of a tensor.
-    pub(crate) fn read(&self, name: &str) -> Result<Vec<f32>> {
+    pub(super) fn read(&self, name: &str) -> Result<Vec<f32>> {
         let lost = || {
             let place = self.files.first().map_or_else(String::new, TensorSource::place);
             let fix = "copy the checkpoint again, with the files of all ranks";
@@ -141,7 +143,7 @@ impl Pieces {
         Ok(pieces)
     }
 
-    pub(crate) fn whole(&self, key: &str) -> Option<usize> {
+    pub(super) fn whole(&self, key: &str) -> Option<usize> {
         match self.settings.get(key)? {
             Scalar::Whole(value) => usize::try_from(*value).ok(),
             Scalar::Float(value) if value.fract() == 0.0 && *value >= 0.0 => Some(*value as usize),
@@ -149,7 +151,7 @@ impl Pieces {
         }
     }
 
-    pub(crate) fn float(&self, key: &str) -> Option<f64> {
+    pub(super) fn float(&self, key: &str) -> Option<f64> {
         match self.settings.get(key)? {
             Scalar::Whole(value) => Some(*value as f64),
             Scalar::Float(value) => Some(*value),
@@ -157,11 +159,11 @@ impl Pieces {
         }
     }
 
-    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
         if let Scalar::Text(text) = self.settings.get(key)? { Some(text) } else { None }
     }
 
-    pub(crate) fn is_set(&self, key: &str) -> bool {
+    pub(super) fn is_set(&self, key: &str) -> bool {
         self.settings.get(key) == Some(&Scalar::Truth(true))
     }
 

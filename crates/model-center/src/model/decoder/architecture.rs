@@ -5,10 +5,12 @@ use crate::config::TextHead;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable};
 use crate::layer::TransformerBlock;
-use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
-use crate::model::head::{ClassifierInput, Head, HeadSpec};
-use crate::model::opening::allow;
-use crate::model::registry::HeadInit;
+use crate::model::{
+    architecture::{Added, Architecture, Spec, StackSpec},
+    head::{ClassifierInput, Head, HeadSpec},
+    opening::allow,
+    registry::HeadInit,
+};
 use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;

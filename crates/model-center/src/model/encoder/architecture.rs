@@ -5,12 +5,14 @@ use crate::config::TextHead;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable, TensorSource, Weights};
 use crate::layer::{Placement, PositionsConfig, TransformerBlock};
-use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
-use crate::model::head::{ClassifierInput, Head, HeadSpec};
-use crate::model::infer::FoundHeads;
-use crate::model::opening::allow;
-use crate::model::position_table::Count;
-use crate::model::registry::HeadInit;
+use crate::model::{
+    architecture::{Added, Architecture, Spec, StackSpec},
+    head::{ClassifierInput, Head, HeadSpec},
+    infer::FoundHeads,
+    opening::allow,
+    position_table::Count,
+    registry::HeadInit,
+};
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::Builder;
 use bmtrain_dist::nn::norm::NormOptions;

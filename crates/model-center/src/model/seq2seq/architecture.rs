@@ -2,17 +2,16 @@
 //! classifier at the EOS token.
 
 use super::{Around, Seq2SeqFamily, Sinusoids};
-use crate::config::TextConfig;
-use crate::config::TextHead;
+use crate::config::{TextConfig, TextHead};
+use crate::directory::DirectoryLayout;
 use crate::error::{Error, Result};
+use crate::formats::{Allow, NameTable, TensorSource, Weights};
 use crate::layer::{PositionsConfig, TransformerBlock};
-use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
-use crate::model::head::{ClassifierInput, Head, HeadSpec};
-use crate::model::opening::allow;
-use crate::model::registry::{HeadInit, OpenOptions, is_named_by_model_center};
-use crate::{
-    directory::DirectoryLayout,
-    formats::{Allow, NameTable, TensorSource, Weights},
+use crate::model::{
+    architecture::{Added, Architecture, Spec, StackSpec},
+    head::{ClassifierInput, Head, HeadSpec},
+    opening::allow,
+    registry::{HeadInit, OpenOptions, is_named_by_model_center},
 };
 use bmtrain_core::DType;
 use bmtrain_dist::Builder;

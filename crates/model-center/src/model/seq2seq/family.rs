@@ -5,9 +5,9 @@
 
 use super::{Added, Seq2SeqHead};
 use crate::config::rows::RowConfig;
-use crate::layer::BlockConfig;
-use crate::layer::position::RelativeConfig;
-use crate::{directory::DirectoryLayout, formats::NameTable};
+use crate::directory::DirectoryLayout;
+use crate::formats::NameTable;
+use crate::layer::{BlockConfig, position::RelativeConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
 

@@ -14,8 +14,10 @@ use super::Shared;
 use crate::Result;
 use crate::error::render_error;
 use crate::http::{Request, Response};
-use crate::runs::report::{CHART_SCRIPT, Report};
-use crate::runs::{Index, Run, RunDirectory};
+use crate::runs::{
+    Index, Run, RunDirectory,
+    report::{CHART_SCRIPT, Report},
+};
 use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("../assets/page.html");

@@ -7,9 +7,11 @@ use super::{ApiError, format};
 use crate::Error;
 use crate::generate::{FinishReason, GenerateOptions, Grammar};
 use crate::predict::PredictionKind;
-use crate::serve::Shared;
-use crate::serve::job::{Event, GenerateJob, Job, ScoredToken};
-use crate::serve::options::{ServedDecoder, ServedPredictor};
+use crate::serve::{
+    Shared,
+    job::{Event, GenerateJob, Job, ScoredToken},
+    options::{ServedDecoder, ServedPredictor},
+};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};

@@ -9,8 +9,10 @@ use crate::http::Response;
 use crate::predict::{
     PredictColumns, PredictInput, PredictedValue, Prediction, PredictionKind, Predictor, RecordFields,
 };
-use crate::serve::Shared;
-use crate::serve::job::{Job, RowsJob};
+use crate::serve::{
+    Shared,
+    job::{Job, RowsJob},
+};
 use crate::tokenizer::Encoding;
 use serde_json::{Map, Value, json};
 use std::path::Path;

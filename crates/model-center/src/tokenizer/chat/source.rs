@@ -10,8 +10,10 @@ use serde_json::{Map, Value};
 use super::DEFAULT;
 use crate::file::{printable, read_text, resolve_inside, unreadable};
 use crate::formats::gguf::is_gguf;
-use crate::tokenizer::files::{Settings, spelling};
-use crate::tokenizer::gguf::tokenizer_config;
+use crate::tokenizer::{
+    files::{Settings, spelling},
+    gguf::tokenizer_config,
+};
 use crate::{Error, Result};
 
 const FILE: &str = "chat_template.jinja";

@@ -10,13 +10,15 @@ use serde_json::{Map, Value, json};
 use crate::Result;
 use crate::file::printable;
 use crate::formats::gguf::{GgufFile, Metadata};
-use crate::tokenizer::byte_level::Split;
-use crate::tokenizer::document::{BpeOptions, DocumentParts, added_token, around, bpe, byte_level, merge};
-use crate::tokenizer::pieces::{self as sentencepiece, Cutting};
+use crate::tokenizer::{
+    byte_level::Split,
+    document::{BpeOptions, DocumentParts, added_token, around, bpe, byte_level, merge},
+    pieces::{self as sentencepiece, Cutting},
+};
 
-pub(crate) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
 const SPLIT: &str = "tokenizer.ggml.pre";
-pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const ADD_BEGIN: &str = "tokenizer.ggml.add_bos_token";
@@ -25,7 +27,7 @@ const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// The keys of special tokens and their names in `tokenizer_config.json`.
-pub(crate) const SPECIAL: [(&str, &str); 7] = [
+pub(super) const SPECIAL: [(&str, &str); 7] = [
     ("tokenizer.ggml.bos_token_id", "bos_token"),
     ("tokenizer.ggml.eos_token_id", "eos_token"),
     ("tokenizer.ggml.unknown_token_id", "unk_token"),
@@ -35,12 +37,12 @@ pub(crate) const SPECIAL: [(&str, &str); 7] = [
     ("tokenizer.ggml.mask_token_id", "mask_token"),
 ];
 
-pub(crate) const FIX: &str = "take the tokenizer's files from the model's own directory";
+pub(super) const FIX: &str = "take the tokenizer's files from the model's own directory";
 
 /// The maximum number of tokens, and of merges: several times more than the largest real vocabularies have.
 const COUNT_LIMIT: usize = 1 << 20;
 const UNKNOWN: i32 = 2;
-pub(crate) const CONTROL: i32 = 3;
+pub(super) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const LAST_TYPE: i32 = 6;
@@ -63,23 +65,23 @@ pub(crate) fn knows(key: &str) -> bool {
     keys.contains(&key) || pieces.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
 }
 
-pub(crate) struct Vocabulary<'a> {
-    pub(crate) metadata: &'a Metadata,
-    pub(crate) tokens: &'a [Box<str>],
-    pub(crate) types: &'a [i32],
+pub(super) struct Vocabulary<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) tokens: &'a [Box<str>],
+    pub(super) types: &'a [i32],
     ids: HashMap<&'a str, usize>,
 }
 
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
-pub(crate) struct GgufParts {
-    pub(crate) parts: DocumentParts,
+pub(super) struct GgufParts {
+    pub(super) parts: DocumentParts,
     /// Added tokens, if the kind has its own.
-    pub(crate) added: Option<Vec<Value>>,
+    pub(super) added: Option<Vec<Value>>,
     /// Whether a text begins and ends with BOS and EOS if the file does not specify it.
-    pub(crate) begins: bool,
-    pub(crate) ends: bool,
+    pub(super) begins: bool,
+    pub(super) ends: bool,
     /// What goes over the tokens before others are put around them.
-    pub(crate) processor: Option<Value>,
+    pub(super) processor: Option<Value>,
 }
 
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
@@ -246,7 +248,7 @@ fn byte_pairs(vocabulary: &Vocabulary<'_>, fallback: Option<Option<&str>>, ignor
 }
 
 /// Special tokens with their ids, in the order of [`SPECIAL`], where stated.
-pub(crate) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
+pub(super) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
 
 fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<Special<'a>> {
     let mut found = [None; SPECIAL.len()];

@@ -8,19 +8,21 @@ use serde_json::Value;
 use super::{CONTROL, FIX, GgufParts, SPECIAL, Special, TOKENS, Vocabulary};
 use crate::Result;
 use crate::formats::gguf::{GgufArray, GgufValue};
-use crate::tokenizer::VocabOptions;
-use crate::tokenizer::files::Settings;
-use crate::tokenizer::pieces::{self as sentencepiece, Cutting, PieceKind, PieceVocabulary, ScoredPiece};
-use crate::tokenizer::vocab::of_tokens;
+use crate::tokenizer::{
+    VocabOptions,
+    files::Settings,
+    pieces::{self as sentencepiece, Cutting, PieceKind, PieceVocabulary, ScoredPiece},
+    vocab::of_tokens,
+};
 
-pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 /// Whether spaces at the ends, and all but one of several together, are left out.
-pub(crate) const TRIMS: &str = "tokenizer.ggml.remove_extra_whitespaces";
+pub(super) const TRIMS: &str = "tokenizer.ggml.remove_extra_whitespaces";
 /// SentencePiece's compiled table of replacements.
-pub(crate) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+pub(super) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
 /// The pieces of a vocabulary. `prefixed` is whether a space is put before every text.
-pub(crate) fn pieces<'a>(
+pub(super) fn pieces<'a>(
     vocabulary: &Vocabulary<'a>,
     cutting: Cutting,
     prefixed: bool,
@@ -57,7 +59,7 @@ pub(crate) fn pieces<'a>(
     })
 }
 
-pub(crate) fn parts(pieces: &PieceVocabulary<'_>) -> Result<GgufParts> {
+pub(super) fn parts(pieces: &PieceVocabulary<'_>) -> Result<GgufParts> {
     let parts = pieces.parts()?;
     // By default neither kind adds BOS and EOS; the file may.
     let ends = pieces.cutting == Cutting::Unigram;
@@ -66,7 +68,7 @@ pub(crate) fn parts(pieces: &PieceVocabulary<'_>) -> Result<GgufParts> {
 
 /// The `tokenizer.json` of BERT's vocabulary, which marks the tokens that begin a word instead of those that continue
 /// one. Texts are lower-cased if no token has an ASCII capital: the file does not specify it.
-pub(crate) fn word_pieces(vocabulary: &Vocabulary<'_>, special: &Special<'_>) -> Result<Value> {
+pub(super) fn word_pieces(vocabulary: &Vocabulary<'_>, special: &Special<'_>) -> Result<Value> {
     let name = |key: &str, usual: String| {
         let at = SPECIAL.iter().position(|(_, known)| *known == key);
         at.and_then(|at| special[at]).map_or(usual, |(token, _)| token.to_owned())

@@ -12,8 +12,10 @@ use tokenizers::{
 
 use super::{TrainOptions, VocabularyKind, document};
 use crate::io::texts::{TextSource, read_texts};
-use crate::tokenizer::catch::catch_errors;
-use crate::tokenizer::document::{BpeOptions, bpe};
+use crate::tokenizer::{
+    catch::catch_errors,
+    document::{BpeOptions, bpe},
+};
 use crate::{Error, Result};
 
 /// Longer words are cut, so that one line without a space cannot take quadratic time.

@@ -14,10 +14,14 @@ fn read(name: &str, content: impl AsRef<[u8]>) -> Result<Dataset, String> {
 #[test]
 fn empty_files_are_reported() {
     for name in ["a.jsonl", "a.csv", "a.tsv"] {
-        for (content, reason) in [("", "is empty"), ("\n\n", ""), ("\u{feff}", "")] {
+        for content in ["", "\n\n", "\u{feff}"] {
             let error = read(name, content).unwrap_err();
-            let is_named = error.contains("the file is empty") || error.contains("the file has no records");
-            assert!(is_named && error.contains(reason) && error.contains(name), "{error}");
+            // Of a table the header is missing.
+            let reason = match content.is_empty() || name != "a.jsonl" {
+                true => "the file is empty",
+                false => "the file has no records",
+            };
+            assert!(error.contains(reason) && error.contains(name), "{error}");
         }
     }
     assert!(read("a.csv", "text,label\n").unwrap_err().contains("the file has no records"));

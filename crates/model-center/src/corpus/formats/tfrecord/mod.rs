@@ -26,9 +26,7 @@ use flate2::write::GzEncoder;
 
 use super::super::positioned::corrupt;
 use crate::Result;
-use crate::file::AtomicFile;
-use crate::file::crc32c::masked;
-use crate::file::write_framed;
+use crate::file::{AtomicFile, crc32c::masked, write_framed};
 use crate::io::input::{file_error, open_decompressed};
 
 pub use bert::BertRecord;
