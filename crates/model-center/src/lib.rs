@@ -72,6 +72,7 @@ pub mod preference;
 pub mod prelude;
 pub mod pretraining;
 pub mod recipe;
+pub mod rotary;
 pub mod run;
 pub mod runs;
 #[cfg(feature = "cli")]

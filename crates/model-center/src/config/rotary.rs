@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::variants::not_available;
 use super::{Fields, TextConfig};
 use crate::file::printable;
-use crate::layer::position::RotaryScaling;
+use crate::rotary::RotaryScaling;
 use crate::{Error, Result};
 
 /// The longest text of a first training that is believed.

@@ -1,17 +1,19 @@
 //! File operations for untrusted directories and for files that are written atomically.
 //!
 //! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`], [`printable`] and [`shell_word`];
-//! `atomic` has [`AtomicFile`] and [`write_atomic`], `staged` directories that appear whole, `preparation` the names
+//! `name` has the rules of names, `atomic` has [`AtomicFile`] and [`write_atomic`], `staged` directories that appear whole, `preparation` the names
 //! of both until then. Used by all readers and writers of files in this crate.
 
 mod atomic;
 pub(crate) mod crc32c;
+mod name;
 mod preparation;
 mod staged;
 mod tfrecord;
 
 pub use atomic::{AtomicFile, commit_together, write_atomic};
 pub(crate) use atomic::{OpenDirectory, sync_directory};
+pub use name::{MAX_NAME_BYTES, is_output_name, is_plain_name};
 pub(crate) use preparation::{prepared_name, temporary_name};
 pub use staged::StagedDirectory;
 pub(crate) use staged::remove;

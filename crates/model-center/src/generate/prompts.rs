@@ -1,8 +1,8 @@
 //! Prompts and the rows of a JSONL file that has them.
 
 use super::options::Generated;
+use crate::file::is_output_name;
 use crate::io::json_lines::read_json_lines;
-use crate::run::is_output_name;
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};

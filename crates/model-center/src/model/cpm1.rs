@@ -7,7 +7,7 @@
 
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::prelude::*;
-use crate::formats::model_center;
+use crate::model::model_center_names;
 
 model_config! {
     /// Sizes and options of a CPM-1.
@@ -125,10 +125,10 @@ impl DecoderFamily for Cpm1Config {
     /// Only ModelCenter names its parameters.
     fn names(&self, _head: DecoderHead) -> NameTable {
         let (block, layers) = (self.block(0), self.text.num_layers);
-        let mut rules = model_center::decoder_heads();
+        let mut rules = model_center_names::decoder_heads();
         rules.push(Rule::new("decoder.relative_attention_bias.weight", "position_bias.relative_attention_bias"));
-        let stack = model_center::Stack { ours: "decoder", theirs: "encoder", block: &block, layers };
-        model_center::table(&[stack], rules)
+        let stack = model_center_names::Stack { ours: "decoder", theirs: "encoder", block: &block, layers };
+        model_center_names::table(&[stack], rules)
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {

@@ -6,7 +6,7 @@
 use super::cpm1::{self, Cpm1Config, block};
 use super::prelude::*;
 use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::formats::model_center;
+use crate::model::model_center_names;
 
 model_config! {
     /// Sizes and options of a CPM-2.
@@ -128,7 +128,7 @@ impl Seq2SeqFamily for Cpm2Config {
     /// Only ModelCenter names its parameters.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
         let encoder = (&self.encoder_block(), self.text.num_layers);
-        model_center::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))
+        model_center_names::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {

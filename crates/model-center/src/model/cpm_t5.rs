@@ -8,7 +8,7 @@
 
 use super::prelude::*;
 use super::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::formats::model_center as names;
+use crate::model::model_center_names as names;
 
 model_config! {
     /// Sizes and options of a CPM-T5.

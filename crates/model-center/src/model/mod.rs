@@ -39,6 +39,7 @@ pub mod load;
 pub mod marian;
 pub mod megatron_bert;
 pub mod mistral;
+mod model_center_names;
 mod open_options;
 pub mod opening;
 pub mod opt;

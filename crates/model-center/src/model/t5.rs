@@ -5,7 +5,7 @@ use super::prelude::*;
 use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::activations;
 use crate::directory::DirectoryLayout;
-use crate::formats::model_center as names;
+use crate::model::model_center_names as names;
 use bmtrain_core::dtype::DType;
 
 /// T5 or mT5, which differ in names and defaults.

@@ -9,6 +9,7 @@ use super::output::{CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MODEL_DI
 use super::tensorboard::TENSORBOARD_DIRECTORY;
 use super::text_log::TEXT_LOG_FILE;
 use crate::error::OutputFault;
+use crate::file::is_plain_name;
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::ContentHash;
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,6 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-/// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
-pub const MAX_NAME_BYTES: usize = 199;
 /// A marker is about 2 KB, and has about 130 bytes more for every file of a model; a larger file of that name is not
 /// ours.
 const MAX_MARKER_BYTES: u64 = 1 << 20;
@@ -94,7 +93,7 @@ pub(crate) fn read_marker(path: &Path) -> Result<Marker> {
         return Err(wrong(format!("it is of format {}, and this program knows 1", marker.format)));
     }
     // These names get removed by --overwrite, so they must not lead out of the directory.
-    if let Some(name) = marker.names.iter().find(|name| !is_plain(name) || *name == MARKER) {
+    if let Some(name) = marker.names.iter().find(|name| !is_plain_name(name) || *name == MARKER) {
         return Err(wrong(format!("{name:?} is not a name of an output")));
     }
     if let Some(name) =
@@ -172,14 +171,4 @@ fn begins_as_metrics(path: &Path) -> Result<bool> {
 /// The first digits of a hash, as shown in messages; the marker may hold anything.
 pub(super) fn short(hash: &str) -> String {
     hash.chars().take(12).filter(|c| c.is_ascii_alphanumeric()).collect()
-}
-
-fn is_plain(name: &str) -> bool {
-    let is_short = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
-    is_short && name != "." && name != ".." && !name.contains(['/', '\\']) && !name.contains(char::is_control)
-}
-
-/// Whether a name may be an output's: a plain one that does not begin with a dot, unlike locks and temporary files.
-pub fn is_output_name(name: &str) -> bool {
-    is_plain(name) && !name.starts_with('.')
 }

@@ -23,11 +23,11 @@ mod text_log;
 
 pub use crate::error::{ExitStatus, OutputFault, layout_error, render_error};
 pub use crate::file::StagedDirectory;
+pub use crate::file::{MAX_NAME_BYTES, is_output_name};
 pub use crate::stop_flag::StopFlag;
 pub use lr_range::{LR_RANGE_FILE, LrRange};
 pub use machine::{Machine, commit_of};
 pub(crate) use marker::FIXED_NAMES;
-pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::Memory;
 pub use metrics_log::{
     EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,

@@ -5,11 +5,12 @@
 //! request. A run holds a lock, so that two processes cannot share a directory.
 
 use super::lock::{LOCK, take_lock};
-use super::marker::{Ended, Failed, Marker, is_output_name, not_a_file, read_marker, short, unusable};
+use super::marker::{Ended, Failed, Marker, not_a_file, read_marker, short, unusable};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
 use super::text_log::{TEXT_LOG_FILE, TextLog};
 use crate::error::OutputFault;
+use crate::file::is_output_name;
 use crate::file::{StagedDirectory, prepared_name, remove, write_atomic};
 use crate::formats::known_directory::{RUN_FILE, RUN_MODEL};
 use crate::run::StopReason;

@@ -6,7 +6,7 @@ use super::decoder::Keys;
 use super::{GgufFile, tensor_place};
 use crate::formats::TensorSource;
 use crate::json::number;
-use crate::layer::position::{RotaryConfig, RotaryScaling};
+use crate::rotary::{RotaryConfig, RotaryScaling};
 use crate::{Error, Result};
 
 /// The default: the value of the first Llama models, which the format and `transformers` use, too.

@@ -8,9 +8,10 @@ mod alibi;
 mod relative;
 mod rotary;
 
+pub use crate::rotary::{RotaryConfig, RotaryScaling};
 pub use alibi::{Alibi, slopes};
 pub use relative::{RelativeBias, RelativeConfig, bucket};
-pub use rotary::{RotaryAngles, RotaryConfig, RotaryScaling};
+pub use rotary::RotaryAngles;
 
 use super::mask::{AttentionContext, Visible};
 use bmtrain_core::{Ctx, Tensor, Var};

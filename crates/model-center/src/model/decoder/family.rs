@@ -5,9 +5,10 @@
 
 use super::DecoderHead;
 use crate::config::rows::RowConfig;
-use crate::formats::{NameTable, model_center};
+use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockCache, BlockConfig, Placement, PositionsConfig, Shared, TransformerBlock};
 use crate::model::block::block;
+use crate::model::model_center_names;
 use crate::model::position_table::PositionTable;
 use bmtrain_core::Var;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -55,8 +56,8 @@ pub trait DecoderFamily: RowConfig + Debug + 'static {
     /// Parameter names in ModelCenter's checkpoints, if it has the family.
     fn names_of_model_center(&self) -> Option<NameTable> {
         let (block, theirs, layers) = (self.block(0), self.stack_of_model_center()?, self.text().num_layers);
-        let stack = model_center::Stack { ours: "decoder", theirs, block: &block, layers };
-        Some(model_center::table(&[stack], model_center::decoder_heads()))
+        let stack = model_center_names::Stack { ours: "decoder", theirs, block: &block, layers };
+        Some(model_center_names::table(&[stack], model_center_names::decoder_heads()))
     }
 }
 

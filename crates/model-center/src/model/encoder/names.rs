@@ -1,7 +1,8 @@
 //! Names that encoder checkpoints share: embeddings, blocks and pooler, under the family's prefix.
 
 use super::{EncoderFamily, EncoderHead};
-use crate::formats::{Alias, NameTable, Rule, model_center};
+use crate::formats::{Alias, NameTable, Rule};
+use crate::model::model_center_names;
 use std::borrow::Cow;
 
 /// Old suffixes of names and their replacements.
@@ -40,8 +41,8 @@ pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameT
         ["weight", "bias"].map(|kind| Rule::owned(format!("{name}.{kind}"), format!("{name}.{kind}")))
     });
     let (block, layers) = (family.block(), family.text().num_layers);
-    let stack = model_center::Stack { ours: "encoder", theirs: "encoder", block: &block, layers };
-    let table = model_center::table(&[stack], heads.collect());
+    let stack = model_center_names::Stack { ours: "encoder", theirs: "encoder", block: &block, layers };
+    let table = model_center_names::table(&[stack], heads.collect());
     match head {
         EncoderHead::MaskedLm | EncoderHead::Pretraining => {
             NameTable { aliases: Cow::Borrowed(&OWN_TIED), ignored: Cow::Borrowed(&OWN_TABLE), ..table }
