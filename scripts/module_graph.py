@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Crates whose cycles are not removed yet.
 LATER = {"bmtrain-core"}
 # Re-exports at an earlier path, of items of modules above: they go when the crates are split.
-ALIASES = {("model-center", "config", "model"), ("model-center", "formats", "directory")}
+ALIASES = set()
 
 # A string, a raw string, a character, or a comment.
 OTHER = re.compile(

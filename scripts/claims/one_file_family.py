@@ -9,18 +9,23 @@ import re
 import sys
 from pathlib import Path
 
-SOURCES = ["crates/model-center/src", "crates/bmtrain-core/src", "crates/bmtrain-dist/src", "examples/src"]
-REGISTRY = ["crates/model-center/src/model/mod.rs", "crates/model-center/src/model/registry.rs"]
+SOURCES = [
+    *(f"crates/bmtrain-{name}/src" for name in ("core", "corpus", "dist", "programs")),
+    *(f"crates/model-center-{name}/src" for name in ("base", "data", "formats", "import", "models", "recipe", "train")),
+    "crates/model-center/src",
+    "examples/src",
+]
+REGISTRY = ["crates/model-center-models/src/model/mod.rs", "crates/model-center-models/src/model/registry.rs"]
 
 # Files that name families, and why. A path that ends in / stands for a directory.
 EXCEPTIONS = {
-    "crates/model-center/src/formats/pretrained/aliases.rs": "identifiers of published models",
-    "crates/model-center/src/formats/gguf/": "architectures and vocabularies as GGUF names them",
-    "crates/model-center/src/tokenizer/": "tokenizers of transformers, by model_type for unknown families too",
-    "crates/model-center/src/data/answers.rs": "an error that lists the models with what is asked for",
-    "crates/model-center/src/model/text_model.rs": "the same",
-    "crates/model-center/src/recipe/elsewhere.rs": "the same",
-    "crates/model-center/src/recipe/keys.rs": "examples of values in the help of recipe keys",
+    "crates/model-center-formats/src/formats/pretrained/aliases.rs": "identifiers of published models",
+    "crates/model-center-formats/src/formats/gguf/": "architectures and vocabularies as GGUF names them",
+    "crates/model-center-formats/src/tokenizer/": "tokenizers of transformers, by model_type for unknown families too",
+    "crates/model-center-data/src/data/answers.rs": "an error that lists the models with what is asked for",
+    "crates/model-center-models/src/model/text_model.rs": "the same",
+    "crates/model-center-recipe/src/recipe/elsewhere.rs": "the same",
+    "crates/model-center-recipe/src/recipe/keys.rs": "examples of values in the help of recipe keys",
     "examples/src/step/": "sizes of published models that are timed",
     "examples/src/gpu_check/": "models that are timed and compared on a device",
     "examples/src/bench/steps.rs": "the model that is timed by default",
@@ -55,7 +60,7 @@ def main():
     files = {str(p.relative_to(root)): code(p) for source in SOURCES for p in sorted((root / source).rglob("*.rs"))}
     own = {}
     for name, lines in files.items():
-        if name.startswith("crates/model-center/src/model/"):
+        if name.startswith("crates/model-center-models/src/model/"):
             for family in re.findall(r'ModelEntry\s*\{\s*model_type:\s*"([^"]+)"', "\n".join(lines)):
                 own[family] = name
     ok = 0

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 def fail(place, reason):
     sys.exit(f"error: {place}\n  reason: {reason}\n"
-             "  fix: compare crates/model-center/src/formats/pickle/writer.rs with what torch.save writes")
+             "  fix: compare crates/model-center-formats/src/formats/pickle/writer.rs with what torch.save writes")
 
 
 def main():

@@ -298,11 +298,11 @@ def write_tokenizer(directory):
 
 
 def unknown_fields():
-    """Fields of PEFT's configurations that crates/model-center/src/adapter/peft/fields.rs does not list."""
+    """Fields of PEFT's configurations that crates/model-center-models/src/adapter/peft/fields.rs does not list."""
     import dataclasses
     import re
 
-    listed = (Path(__file__).resolve().parents[2] / "crates/model-center/src/adapter/peft/fields.rs").read_text()
+    listed = (Path(__file__).resolve().parents[2] / "crates/model-center-models/src/adapter/peft/fields.rs").read_text()
     names = set(re.findall(r'^    \("(\w+)", ', listed, re.MULTILINE))
     kinds = (LoraConfig, IA3Config, PromptTuningConfig, PrefixTuningConfig, PromptEncoderConfig)
     return sorted({f"{kind.__name__}.{field.name}" for kind in kinds for field in dataclasses.fields(kind)

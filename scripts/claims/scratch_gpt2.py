@@ -7,7 +7,7 @@
 fixed seed and without dropout, and the directories DIR/train and DIR/eval of addresses: every tenth is held out.
 `compare` trains the same model by the recipe in PyTorch and prints the verdict on what finetune left in DIR/run: how
 its loss on the held-out rows compares. Both sides read the same batches: rows are cut from the tokens as
-docs/recipes.md describes, and come in the order that crates/model-center/src/data/order.rs computes from the seed,
+docs/recipes.md describes, and come in the order that crates/model-center-data/src/data/order.rs computes from the seed,
 which is written here a second time. The first steps, whose weights are still nearly the same, prove it: the loss of the
 first must agree to 1e-4, the first twenty losses to 1e-3.
 

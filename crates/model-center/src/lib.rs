@@ -40,50 +40,37 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod account;
-pub mod adapter;
-pub mod batch;
-#[cfg(feature = "cli")]
-pub mod cli;
-pub mod config;
-pub mod contrastive;
-pub mod corpus;
-pub mod data;
-pub mod directory;
-pub mod distillation;
-pub mod error;
-pub mod evaluate;
-pub mod file;
-pub mod formats;
-pub mod formula;
-pub mod generate;
-#[cfg(feature = "cli")]
-mod http;
-pub mod import;
-pub mod inference;
-pub(crate) mod io;
-pub(crate) mod json;
-pub mod layer;
-pub mod metrics;
-pub mod model;
-pub mod plan;
-pub mod predict;
-pub mod preference;
 pub mod prelude;
-pub mod pretraining;
-pub mod recipe;
-pub mod rotary;
-pub mod run;
-pub mod runs;
+
+/// Configurations of models: their parts, and those of the families.
+pub mod config {
+    pub use model_center_formats::config::*;
+    pub use model_center_models::model::registry::configs::*;
+}
+
+/// Pretraining corpora: raw text to token files, and token files to samples.
+pub mod corpus {
+    pub use bmtrain_corpus::*;
+    pub use model_center_data::corpus::*;
+}
+
+/// File formats of models: safetensors, PyTorch's pickles, GGUF, checkpoints of other systems.
+pub mod formats {
+    pub use model_center_formats::directory::{
+        COMPANION_FILES, DirectoryLayout, ModelDirectory, RankedReport, gguf_to_directory, ranked_to_directory,
+    };
+    pub use model_center_formats::formats::*;
+}
+
 #[cfg(feature = "cli")]
-pub mod serve;
-pub mod simulate;
-pub mod starter;
-pub mod stop_flag;
-pub(crate) mod suggest;
-pub mod tokenizer;
-pub mod train;
-pub mod units;
+pub use bmtrain_programs::{cli, program, runs, serve};
+pub use model_center_base::{batch, error, file, stop_flag, units};
+pub use model_center_data::{data, metrics, pretraining};
+pub use model_center_formats::{directory, model_config, rotary, tokenizer};
+pub use model_center_import::{import, starter};
+pub use model_center_models::{adapter, contrastive, distillation, generate, layer, model, preference};
+pub use model_center_recipe::{recipe, run};
+pub use model_center_train::{evaluate, formula, inference, plan, predict, simulate, train};
 
 /// The crates below, so that a program needs this one only.
 pub use {bmtrain_core, bmtrain_dist};

@@ -1,0 +1,47 @@
+//! What every program does at its edges: logging, errors on standard error, exit codes.
+
+use super::trace::{self, TraceFile, TraceLayer};
+use crate::Result;
+use bmtrain_core::panics::silence_caught;
+use model_center_base::error::{ExitStatus, render_error};
+pub use model_center_recipe::run::console::{note, print, print_bytes};
+use std::path::Path;
+use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+/// Send log messages to standard error: warnings, or what `RUST_LOG` asks for. Panics of other libraries that end as
+/// errors are shown as errors alone.
+pub fn start_logging() {
+    start(None);
+}
+
+/// [`start_logging`], and write the spans of the run to a file. The trace is complete when the handle is dropped.
+pub fn start_tracing(path: Option<&Path>) -> Result<Option<TraceFile>> {
+    let (layer, file) = path.map(trace::layer).transpose()?.unzip();
+    start(layer);
+    Ok(file)
+}
+
+fn start(trace: Option<TraceLayer>) {
+    silence_caught();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    // Where standard error cannot be written to, reporting that on standard error would panic.
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let subscriber = tracing_subscriber::registry().with(log.with_filter(filter));
+    // A second subscriber, as in tests that call a program twice, is refused; the first one stays.
+    let _ = subscriber.with(trace.map(|layer| layer.with_filter(LevelFilter::DEBUG))).try_init();
+}
+
+/// The exit code of a program's result; an error is shown in full.
+pub fn finish(result: Result<ExitStatus>) -> ExitCode {
+    match result {
+        Ok(status) => ExitCode::from(status.code()),
+        Err(error) => {
+            note(&render_error(&error));
+            ExitCode::from(ExitStatus::from(&error).code())
+        }
+    }
+}

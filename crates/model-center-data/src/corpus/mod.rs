@@ -1,0 +1,44 @@
+//! Pretraining corpora: raw text to token files, and token files to samples.
+//!
+//! ```text
+//! raw text ─▶ text (documents) ─▶ clean, sentences (if asked for) ─▶ build ─▶ token file ─▶ maps ─▶ Samples ─▶ Mixture
+//! ```
+//!
+//! A [`TokenFile`] holds the token ids of a corpus in Megatron-LM's format, `PREFIX.bin` and `PREFIX.idx`;
+//! [`TokenFileWriter`] writes one. [`Samples`] cuts its documents into samples of a fixed number of tokens: which
+//! tokens sample i has is a pure function of file, settings and i. [`SentenceGroups`] collects consecutive sentences
+//! instead, and [`WeightedDocuments`] chooses documents by length. A [`Mixture`] joins several corpora with weights.
+//! Everything is read by position when it is asked for, so that memory does not grow with a corpus, and a file that is
+//! cut off or replaced under a running process ends in an error. `docs/corpus.md` explains the format, and
+//! `docs/adr/0028-corpora-are-read-by-position.md` these choices.
+//!
+//! Nothing here knows a model or a trainer. The program `corpus` is the caller.
+
+mod fingerprint;
+mod groups;
+mod index;
+mod legacy;
+mod maps;
+mod mixture;
+pub mod npy;
+mod numpy_random;
+pub mod positioned;
+mod samples;
+pub mod split;
+pub mod spool;
+pub mod text;
+pub mod threads;
+pub mod token_file;
+pub mod token_type;
+mod weighted;
+pub mod writer;
+
+pub use groups::{GroupOptions, SentenceGroup, SentenceGroups};
+pub use maps::{SampleOrder, map_names};
+pub use mixture::{Mixture, MixtureWeight};
+pub use samples::{SampleOptions, Samples};
+pub use split::{DocumentSet, SplitShares};
+pub use token_file::{IndexFormat, TokenFile};
+pub use token_type::TokenType;
+pub use weighted::{DocumentUnit, WeightedDocuments};
+pub use writer::{TokenFileWriter, WriterPosition, index_path, token_path};

@@ -1,0 +1,291 @@
+//! Data for supervised fine-tuning: conversations, prompts with completions, instructions, texts.
+//!
+//! ```text
+//! file or directory ─▶ class ─▶ Sample ─▶ SampleEncoder ─▶ ids and loss mask ─▶ Dataset
+//! several data sets ─▶ Dataset of all of them with a Mixture, their order
+//! ```
+//!
+//! Defines [`SftTask`] and its [`DataSet`]s. Called by the finetune program and by `data preview`.
+
+mod class;
+mod classes;
+mod encoder;
+mod files;
+mod judged;
+mod keys;
+mod lengths;
+mod messages;
+mod preference;
+mod record;
+mod sample;
+mod text_formats;
+mod texts;
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use tokenizers::parallelism::MaybeParallelRefIterator;
+
+pub use class::{ClassSource, DataClass, SampleSink};
+pub use classes::DATA_CLASSES;
+pub use lengths::SampleLength;
+pub use messages::TURN_MARKS;
+pub use record::each_record;
+pub use record::{RecordForm, SftColumns};
+pub use sample::Sample;
+pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, write_formats};
+
+use self::encoder::{EncodedSample, SampleEncoder};
+use self::judged::Mismatch;
+use self::keys::Unused;
+use self::record::{OF_MESSAGES, RecordReading};
+use super::dataset::Dataset;
+use super::read::{Builder, ReadOptions, RowForm};
+use super::{Format, Split};
+use crate::{Error, Result};
+use model_center_base::batch::LabelSpace;
+use model_center_formats::tokenizer::{ChatTemplate, KeepSide, start_threads};
+
+/// Samples are encoded in parallel, this number of them at a time.
+const CHUNK: usize = 256;
+
+/// Which tokens of a sample have a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossOn {
+    /// What the assistant writes, in all of its turns; of a prompt with a completion, the completion.
+    #[default]
+    Assistant,
+    /// The same of the last turn alone.
+    Last,
+    /// All.
+    All,
+}
+
+/// What completions are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairLabels {
+    /// The log-probabilities of their learned tokens, as in DPO.
+    LogProbs,
+    /// The same of single completions, which are judged as good or bad, and of their prompts with other completions, as
+    /// in KTO. A pair is two of them.
+    Judged,
+    /// The output of a classification head for each whole sequence: the loss is the cross-entropy over the two, the
+    /// negative log-likelihood of the Bradley-Terry model.
+    Rewards,
+}
+
+/// A data set of the task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataSet {
+    /// A file of training samples, or a directory with the directories `train` and `val`.
+    pub path: PathBuf,
+    /// A file of evaluation samples; of a directory, `None` for `val`.
+    pub eval: Option<PathBuf>,
+    /// What reads it; `None` for records of any form.
+    pub class: Option<&'static DataClass>,
+    /// What the class is told.
+    pub config: Map<String, Value>,
+    /// Its share of the samples of an epoch, compared with others.
+    pub proportion: f64,
+    /// The form of its records; `None` for the one that the first record has.
+    pub form: Option<RecordForm>,
+    /// What inputs and outputs become part of.
+    pub formats: TextFormats,
+    /// Most tokens of an input.
+    pub max_input_tokens: Option<usize>,
+    /// Most tokens of an output, with EOS.
+    pub max_output_tokens: Option<usize>,
+}
+
+/// Supervised fine-tuning, or learning from pairs of completions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SftTask {
+    /// Of samples that are pairs: what is compared. `None` learns single samples.
+    pub pairs: Option<PairLabels>,
+    /// At least one.
+    pub sets: Vec<DataSet>,
+    /// The columns of records.
+    pub columns: SftColumns,
+    /// The format of files; `None` derives it from their names.
+    pub format: Option<Format>,
+    /// Which tokens have a loss.
+    pub loss_on: LossOn,
+    /// Which side of a long sample stays.
+    pub keep: KeepSide,
+    /// Whether prompts and completions become messages.
+    pub as_chat: bool,
+}
+
+/// What reading depends on besides the tokenizer.
+#[derive(Debug, Clone, Copy)]
+pub struct SftModel<'a> {
+    /// The model's chat template, if it has one.
+    pub chat: Option<&'a ChatTemplate>,
+    /// Whether an encoder reads the input and a decoder writes the output.
+    pub generates_targets: bool,
+}
+
+impl SftTask {
+    /// Whether any data set has evaluation samples; of a directory that is looked at.
+    pub fn has_eval(&self) -> bool {
+        self.sets.iter().any(|set| files::path_of(set, Split::Validation).is_some())
+    }
+
+    /// Reads a split of all data sets. `None` if none of them has that split.
+    ///
+    /// A record without a token to learn, such as one whose answer is truncated, is bad, as is a conversation that the
+    /// chat template refuses: [`ReadOptions::on_bad_record`] decides what becomes of it.
+    ///
+    /// # Errors
+    /// What a file, a record, the chat template or the tokenizer is at fault for; conversations for a model without a
+    /// chat template; texts for an encoder-decoder.
+    pub fn read(&self, split: Split, options: &ReadOptions<'_>, model: SftModel<'_>) -> Result<Option<Dataset>> {
+        options.check()?;
+        let (mut parts, mut rest) = (Vec::new(), options.limit);
+        for set in &self.sets {
+            if rest == Some(0) {
+                break;
+            }
+            let options = ReadOptions { limit: rest, ..*options };
+            if let Some(part) = self.read_set(set, split, &options, model)? {
+                rest = rest.map(|rest| rest.saturating_sub(part.len() as u64));
+                parts.push((part, set.proportion));
+            }
+        }
+        match (parts.len(), split) {
+            (0, _) => Ok(None),
+            (1, _) => Ok(parts.pop().map(|(part, _)| part)),
+            (_, Split::Train) => Dataset::mixed(parts).map(Some),
+            // Of an evaluation every sample counts once.
+            (_, Split::Validation) => Dataset::joined(parts.into_iter().map(|(part, _)| part).collect()).map(Some),
+        }
+    }
+
+    /// The formats of the data sets, each once.
+    pub fn formats(&self) -> Vec<TextFormats> {
+        let mut found: Vec<TextFormats> = Vec::new();
+        for set in &self.sets {
+            if !found.contains(&set.formats) {
+                found.push(set.formats.clone());
+            }
+        }
+        found
+    }
+
+    /// How the records of a data set are read.
+    fn record_reading<'a>(&'a self, set: &DataSet, unused: &'a Unused) -> RecordReading<'a> {
+        let form = set.form.or(self.pairs.map(|labels| match labels {
+            PairLabels::Judged => RecordForm::Judged,
+            PairLabels::LogProbs | PairLabels::Rewards => RecordForm::Preference,
+        }));
+        let has_rewards = self.pairs == Some(PairLabels::Rewards);
+        RecordReading { form, columns: &self.columns, format: self.format, as_chat: self.as_chat, has_rewards, unused }
+    }
+
+    fn read_set(
+        &self,
+        set: &DataSet,
+        split: Split,
+        options: &ReadOptions<'_>,
+        model: SftModel<'_>,
+    ) -> Result<Option<Dataset>> {
+        let Some(path) = files::path_of(set, split) else { return Ok(None) };
+        let labels = match (self.pairs, model.generates_targets) {
+            (Some(PairLabels::LogProbs | PairLabels::Judged), true) => {
+                let reason = "completions of an encoder-decoder are not compared";
+                return Err(Error::argument("data.task", reason, "take a model with one stack"));
+            }
+            (Some(PairLabels::LogProbs), false) => LabelSpace::Pairs,
+            (Some(PairLabels::Judged), false) => LabelSpace::Judged,
+            (Some(PairLabels::Rewards), _) => LabelSpace::Choices(2),
+            (None, true) => LabelSpace::Target,
+            (None, false) => LabelSpace::NextTokens,
+        };
+        let encoder = SampleEncoder { task: self, set, options, model };
+        let mut builder = Builder::new(&path, options, labels, RowForm::Plain);
+        let mut reading = Reading { encoder, mismatch: Mismatch::default(), waiting: Vec::new(), learned: Vec::new() };
+        let mut take = |place: String, sample: Result<Sample>| reading.take(place, sample, &mut builder);
+        let unused = Unused::default();
+        let source = ClassSource {
+            path: &path,
+            split,
+            config: &set.config,
+            tokenizer: options.tokenizer,
+            max_input_tokens: set.max_input_tokens,
+            max_output_tokens: set.max_output_tokens,
+            max_line_bytes: options.max_line_bytes,
+            as_chat: self.as_chat,
+            unused: &unused,
+        };
+        let mut sink = SampleSink::new(&mut take);
+        match set.class {
+            Some(class) => (class.read)(&source, &mut sink)?,
+            None => record::read(&source, &self.record_reading(set, &unused), &mut sink)?,
+        }
+        reading.finish(&mut builder)?;
+        let learned = reading.learned;
+        let mut dataset = builder.finish()?;
+        dataset.learned = learned;
+        // A template reads the fields of messages that it names.
+        let source = model.chat.and_then(|chat| chat.source(false)).unwrap_or_default();
+        let is_unused = |name: &String| name.strip_prefix(OF_MESSAGES).is_none_or(|field| !source.contains(field));
+        dataset.report.unused_columns = unused.into_inner().into_iter().filter(is_unused).collect();
+        dataset.seal();
+        Ok(Some(dataset))
+    }
+}
+
+/// Samples on their way into a data set.
+struct Reading<'a> {
+    encoder: SampleEncoder<'a>,
+    /// Of completions that are judged, those whose mismatch is not known yet.
+    mismatch: Mismatch,
+    waiting: Vec<(String, Sample)>,
+    /// The loss mask of all rows.
+    learned: Vec<u8>,
+}
+
+impl Reading<'_> {
+    /// Takes a sample; whether more are wanted.
+    fn take(&mut self, place: String, sample: Result<Sample>, builder: &mut Builder<'_>) -> Result<bool> {
+        builder.count();
+        match sample {
+            Ok(sample) if self.encoder.task.pairs == Some(PairLabels::Judged) => {
+                self.waiting.extend(self.mismatch.add(place, sample));
+            }
+            Ok(sample) => self.waiting.push((place, sample)),
+            Err(flaw @ Error::Data { .. }) => builder.skip(flaw)?,
+            Err(error) => return Err(error),
+        }
+        // Which samples are usable is known once they are encoded.
+        if self.waiting.len() >= CHUNK || builder.has_reached_limit() {
+            self.flush(builder)?;
+        }
+        Ok(!builder.has_reached_limit())
+    }
+
+    /// Encodes what is left.
+    fn finish(&mut self, builder: &mut Builder<'_>) -> Result<()> {
+        self.waiting.extend(std::mem::take(&mut self.mismatch).finish());
+        self.flush(builder)
+    }
+
+    fn flush(&mut self, builder: &mut Builder<'_>) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        start_threads();
+        let encoded: Vec<Result<EncodedSample>> =
+            waiting.maybe_par_iter().map(|(place, sample)| self.encoder.encode(place, sample)).collect();
+        for sample in encoded {
+            match sample {
+                Ok(EncodedSample { rows, label, learned }) => {
+                    builder.push_sample(&rows, label);
+                    self.learned.extend(learned);
+                }
+                Err(flaw @ Error::Data { .. }) => builder.skip(flaw)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

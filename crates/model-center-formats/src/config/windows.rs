@@ -1,0 +1,105 @@
+//! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a
+//! name for each layer.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{Fields, TextConfig};
+use crate::Result;
+use model_center_base::file::printable;
+
+/// What a layer without a window is called.
+const FULL: &str = "full_attention";
+/// What one with a window is called.
+const SLIDING: &str = "sliding_attention";
+
+/// The windows of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowFields {
+    /// Whether there are any. Hugging Face: `use_sliding_window`.
+    pub is_used: bool,
+    /// The number of keys, the token's own last. Hugging Face: `sliding_window`. Files give it also where
+    /// it is not used.
+    pub size: Option<usize>,
+    /// The number of layers without one, from the first, where a file does not list them.
+    /// Hugging Face: `max_window_layers`.
+    pub max_window_layers: usize,
+    /// Layers with a window, counted from 0. Hugging Face: `layer_types`.
+    pub layers: BTreeSet<usize>,
+}
+
+impl Default for WindowFields {
+    /// No layer has one. Numbers are the defaults of transformers.
+    fn default() -> Self {
+        WindowFields { is_used: false, size: Some(4096), max_window_layers: 28, layers: BTreeSet::new() }
+    }
+}
+
+impl WindowFields {
+    /// Take the fields out for a model of these sizes.
+    ///
+    /// # Errors
+    /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a
+    /// window where there is none.
+    pub fn take(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
+        // Layers are counted one by one below.
+        text.validate(fields.place())?;
+        let own = WindowFields::default();
+        let is_used = fields.take_flag("use_sliding_window")?.unwrap_or(own.is_used);
+        let size = match fields.has("sliding_window") {
+            true => fields.take_size("sliding_window")?,
+            false => own.size,
+        };
+        let max_window_layers = fields.take_index("max_window_layers")?.unwrap_or(own.max_window_layers);
+        let has_windows = is_used && size.is_some();
+        let layers = match fields.take("layer_types") {
+            None if has_windows => (max_window_layers..text.num_layers).collect(),
+            None => BTreeSet::new(),
+            Some(listed) => listed_layers(fields, &listed, text.num_layers)?,
+        };
+        if !has_windows && !layers.is_empty() {
+            let reason = format!("layers are listed as {SLIDING}, and the file turns windows off or gives no size");
+            let fix = "set use_sliding_window to true and sliding_window to a size, or correct the list";
+            return Err(fields.error("layer_types", &reason, fix));
+        }
+        Ok(WindowFields { is_used, size, max_window_layers, layers })
+    }
+
+    /// The window of a layer, counted from 0.
+    pub fn of(&self, layer: usize) -> Option<usize> {
+        self.size.filter(|_| self.is_used && self.layers.contains(&layer))
+    }
+
+    /// Write them for a model of `num_layers` layers.
+    pub fn write(&self, num_layers: usize, map: &mut Map<String, Value>) {
+        let kind = |layer| if self.of(layer).is_some() { SLIDING } else { FULL };
+        let kinds: Vec<&str> = (0..num_layers).map(kind).collect();
+        map.insert("use_sliding_window".to_string(), json!(self.is_used));
+        map.insert("sliding_window".to_string(), json!(self.size));
+        map.insert("max_window_layers".to_string(), json!(self.max_window_layers));
+        map.insert("layer_types".to_string(), json!(kinds));
+    }
+}
+
+/// The layers with a window according to a list.
+fn listed_layers(fields: &Fields, listed: &Value, num_layers: usize) -> Result<BTreeSet<usize>> {
+    let words = listed.as_array().filter(|words| words.len() == num_layers).ok_or_else(|| {
+        let reason = format!("this is not a list of {num_layers} kinds of layers");
+        fields.error("layer_types", &reason, &format!("give {FULL} or {SLIDING} for each layer"))
+    })?;
+    let mut layers = BTreeSet::new();
+    for (layer, word) in words.iter().enumerate() {
+        match word.as_str() {
+            Some(FULL) => {}
+            Some(SLIDING) => {
+                layers.insert(layer);
+            }
+            _ => {
+                let reason = format!("unknown kind of layer {}", printable(&word.to_string(), 40));
+                return Err(fields.error("layer_types", &reason, &format!("known are: {FULL}, {SLIDING}")));
+            }
+        }
+    }
+    Ok(layers)
+}

@@ -1,0 +1,250 @@
+//! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank, and its
+//! loop around the training step.
+
+use super::beside::Beside;
+use super::distill::Distiller;
+use super::division::check_layout;
+use super::dry_run::dry_run;
+use super::model_options::open_options;
+use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
+use super::run::Run;
+use super::run_ranks::RunRanks;
+use super::setup::{self, Setup};
+use super::start::compare_ranks;
+use super::trainer::Trainer;
+use super::{memory_limit, profile, timed_partition, waiting};
+use crate::train::stop::StopConditions;
+use crate::{Error, Result};
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::cpu::gemm::measure_peak;
+use bmtrain_core::wrap::Profiled;
+use bmtrain_core::{Backend, Device};
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank, init_distributed};
+use bmtrain_dist::{ControlGroup, RankGroups};
+use model_center_base::error::ExitStatus;
+use model_center_base::stop_flag::StopFlag;
+use model_center_models::Registry;
+use model_center_recipe::run::{Machine, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
+use model_center_recipe::{Resolved, Threads};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Everything that is decided before the first rank starts.
+#[derive(Debug)]
+pub(super) struct RunConfig {
+    pub(super) setup: Setup,
+    pub(super) resolved: Resolved,
+    pub(super) options: FinetuneOptions,
+    pub(super) registry: Registry<'static>,
+    pub(super) group: ProcessGroup,
+    /// Settings that differ from the run in the output directory.
+    pub(super) changes: Vec<String>,
+    pub(super) stop: StopFlag,
+}
+
+/// Fine-tune a model as a recipe specifies, on the ranks that the environment names.
+///
+/// # Errors
+/// Mistakes in the recipe, the data or the model directory; a full disk; numbers that are not finite; a lost rank.
+pub fn finetune(resolved: Resolved, options: &FinetuneOptions, registry: Registry<'static>) -> Result<ExitStatus> {
+    let group = init_distributed(DistributedOptions::default())?;
+    let ended = finetune_on(&group, resolved, options, registry);
+    abandon_unless_done(&group, &ended);
+    ended
+}
+
+/// Tell ranks that wait for this process that it ends before it has joined them, unless it ends well.
+pub fn abandon_unless_done(group: &ProcessGroup, ended: &Result<ExitStatus>) {
+    match ended {
+        Ok(ExitStatus::Done) => {}
+        Ok(status) => group.abandon(status.code(), status.meaning()),
+        Err(error) => group.abandon(ExitStatus::from(error).code(), &error.summary()),
+    }
+}
+
+/// [`finetune`] on the ranks of `group`.
+pub fn finetune_on(
+    group: &ProcessGroup,
+    resolved: Resolved,
+    options: &FinetuneOptions,
+    registry: Registry<'static>,
+) -> Result<ExitStatus> {
+    let launch = group.launch();
+    group.check_device(resolved.device.name)?;
+    let resolved = on_ranks(resolved, options, launch.world);
+    if options.dry_run {
+        return dry_run(group, &resolved, options, registry);
+    }
+    let mut changes = changes(&resolved);
+    // The first rank writes and reports; the others would only repeat it.
+    if launch.rank == 0 {
+        check_output(&resolved, options, &changes)?;
+    }
+    if is_finished(&resolved, options, launch.rank == 0)? {
+        return Ok(ExitStatus::Done);
+    }
+    check_layout(&resolved, launch.world, registry, &options.places)?;
+    let data_ranks = resolved.parallel.data_ranks(launch.world);
+    let (begun, micro_batch) = (resolved.train.micro_batch_size, resolved.micro_batch_on(data_ranks));
+    if begun != micro_batch {
+        changes.push(format!("train.micro_batch_size: {begun} -> {micro_batch} on {data_ranks} ranks"));
+        if launch.rank == 0 {
+            let text = "the run was begun with micro-batches of";
+            console::note(&format!("{text} {begun}; {data_ranks} ranks share the batch in ones of {micro_batch}"));
+        }
+    }
+    let stop = StopFlag::default();
+    let _listening = listen(&stop)?;
+    if launch.rank == 0 {
+        waiting::note_reading(&resolved);
+    }
+    let setup = setup::prepare(&resolved, registry, &options.places)?;
+    if stop.is_requested() {
+        console::note("stopped before the first step: nothing was written");
+        return Ok(ExitStatus::Stopped);
+    }
+    let (options, group) = (options.clone(), group.clone());
+    let config = Arc::new(RunConfig { setup, resolved, options, registry, group, changes, stop });
+    let of_rank = {
+        let config = Arc::clone(&config);
+        move |ranks| run_rank(&config, ranks)
+    };
+    config.group.run(of_rank)
+}
+
+/// The run of one rank. The first rank writes the files and reports.
+fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
+    let begin = Instant::now();
+    let RunConfig { setup, resolved, options, registry, group, .. } = config;
+    let launch = group.launch();
+    let asked = match resolved.device.threads {
+        Threads::Count(count) => Some(count),
+        Threads::Auto => None,
+    };
+    let control = ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?);
+    compare_ranks(config, &control)?;
+    let cpu = cpu_options_of_rank(&control, launch, asked, resolved.device.pin_threads)?;
+    let threads = cpu.threads;
+    let is_first = ranks.rank() == 0;
+    let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
+    opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
+    let places = group.describe_ranks(&control, &opened, threads)?;
+    places.iter().filter(|_| is_first).for_each(|place| console::note(place));
+    let on_processors = opened.cuda.is_none();
+    if on_processors {
+        // Before the ranks meet in the next line: after it, one that is ahead already allocates its weights.
+        memory_limit::check(setup, resolved, launch)?;
+    }
+    let beside = Beside::of(config, &control)?;
+    let ranks = group.communicator(&opened, ranks)?;
+    let machine = Machine::here(cpu.instruction_set, opened.cuda.map(|_| opened.backend.name().to_string()));
+    let backend = opened.backend;
+    let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
+    let device = Device::new(match &profiled {
+        Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
+        None => backend,
+    });
+    let groups = RankGroups::split(ranks, resolved.parallel.pipeline, resolved.parallel.tensor)?;
+    let team = RunRanks::new(&groups, &device);
+    let open = open_options(resolved, setup.train.labels(), &device, &groups)?;
+    let open = timed_partition::by_time(config, &team, open)?;
+    let opened = registry.open(&setup.start.directory, &setup.start.with_config(open))?;
+    let resolved = &*timed_partition::in_force(resolved, &*opened.model, &team);
+    let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
+    let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
+    let display = display(resolved.log.quiet || !is_first, stop.total_steps());
+    let mut trainer = Trainer::new(setup, resolved, stop, opened, &device, team)?;
+    if let Some(teacher) = &setup.teacher {
+        let place = (setup.train.labels(), &device, &groups);
+        trainer.learn_from(Distiller::open(teacher, resolved, *registry, place, false)?);
+    }
+    trainer.limit_process(options);
+    // Only now that all input is checked, the output directory is touched.
+    let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;
+    // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
+    let measured = || if on_processors { measure_peak(threads, cpu.instruction_set) } else { 0.0 };
+    let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);
+    run.set_peak(peak * launch.world as f64, &trainer);
+    let ended = match run.start(&mut trainer, (threads, machine)) {
+        Ok(()) => run.train(&mut trainer, profiled.as_deref()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = &ended {
+        run.fail(&trainer, error);
+    }
+    run.display.finish();
+    ended
+}
+
+fn display(is_quiet: bool, total_steps: Option<u64>) -> Progress {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    Progress::new(ProgressMode::choose(is_quiet, std::io::stderr().is_terminal(), no_color), total_steps)
+}
+
+impl Run<'_> {
+    /// Evaluate, train, evaluate again, save.
+    pub(super) fn train(&mut self, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<ExitStatus> {
+        if self.eval_before.is_none() && self.decision.stop != Some(StopReason::Request) {
+            self.eval_before = self.evaluate(trainer, false)?;
+        }
+        if let Some(profiled) = profiled {
+            profiled.reset();
+        }
+        let reason = match self.train_steps(trainer) {
+            // A range test goes on until it diverges.
+            Err(Error::Diverged { .. }) if self.lr_range.is_some() => StopReason::Steps,
+            other => other?,
+        };
+        self.write_lr_range()?;
+        if let Some(profiled) = profiled {
+            self.display.finish();
+            profile::print(profiled, trainer.train_time().as_secs_f64());
+        }
+        let after = match reason {
+            StopReason::Request => None,
+            _ if self.lr_range.is_some() => None,
+            _ => self.evaluate(trainer, true)?,
+        };
+        if self.decision.stop != Some(StopReason::Request) && self.lr_range.is_none() {
+            self.test(trainer)?;
+        }
+        if self.decision.stop == Some(StopReason::Request) {
+            return self.stop_early(trainer);
+        }
+        if self.checkpointer.saves_at_end() {
+            self.save_checkpoint(trainer)?;
+        }
+        let note = self.checkpointer.finish()?;
+        self.note(note);
+        self.finish(trainer, reason, after)?;
+        Ok(ExitStatus::Done)
+    }
+
+    /// Step until a stop condition holds.
+    fn train_steps(&mut self, trainer: &mut Trainer) -> Result<StopReason> {
+        let every = self.config.resolved.eval.every.in_steps(trainer.schedule().steps_per_epoch);
+        loop {
+            // Here, so that weights from a checkpoint are evaluated too. The last evaluation follows the loop, whatever
+            // ends it.
+            let is_due = trainer.steps() > 0 && every.is_some_and(|every| trainer.steps().is_multiple_of(every));
+            if is_due && self.decision.stop.is_none() {
+                self.evaluate(trainer, true)?;
+            }
+            if let Some(reason) = self.decision.stop {
+                return Ok(reason);
+            }
+            if self.best.has_lost_patience() {
+                return Ok(StopReason::NoImprovement);
+            }
+            if self.checkpointer.is_due(trainer.steps(), self.decision.checkpoint) {
+                self.save_checkpoint(trainer)?;
+            }
+            let result = trainer.step(self.checkpointer.is_due_by_time())?;
+            self.decision = result.decision;
+            self.report(trainer, &result)?;
+            let note = self.checkpointer.advance()?;
+            self.note(note);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
+
+use crate::Result;
+use bmtrain_core::Device;
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::ops::ProductPrecision;
+use bmtrain_dist::RankGroups;
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::param::{NamePatterns, TensorGroup};
+use bmtrain_dist::pipeline::Schedule;
+use bmtrain_dist::shard::Sharding;
+use model_center_base::batch::LabelSpace;
+use model_center_formats::config::{ProblemType, TextHead};
+use model_center_formats::directory::DirectoryLayout;
+use model_center_models::adapter::PeftDetails;
+use model_center_models::{HeadInit, OpenOptions, SaveOptions, StageOptions};
+use model_center_recipe::{Head, Resolved};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How the recipe shares parameters among these data-parallel ranks.
+fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
+    Sharding {
+        ranks,
+        level: resolved.parallel.zero,
+        sum: resolved.train.gradient_sum,
+        prefetch: resolved.parallel.prefetch,
+    }
+}
+
+/// How the model of this run is opened on a rank of these groups; `device` is where its parameters go.
+///
+/// # Errors
+/// A number of micro-batches that the schedule of the pipeline does not run.
+pub fn open_options(
+    resolved: &Resolved,
+    labels: &LabelSpace,
+    device: &Device,
+    groups: &RankGroups,
+) -> Result<OpenOptions> {
+    if resolved.train.products == ProductPrecision::Fp8 && !device.backend().multiplies_fp8() {
+        tracing::warn!(
+            device = device.backend().name(),
+            "train.products = \"fp8\" is slower here than \"full\": 8-bit products need compute capability 8.9"
+        );
+    }
+    let sharding = sharding(resolved, Arc::clone(groups.data()));
+    let whole = whole_options(resolved, labels, device);
+    let tensor = TensorGroup { sequence: resolved.parallel.sequence, ..whole.tensor };
+    let stages = stages(resolved, groups)?;
+    let recompute = match whole.recompute {
+        // The room for activations is one micro-batch's, and a stage has several in flight.
+        Recompute::Auto if stages.is_some() => Recompute::Checkpoint,
+        other => other,
+    };
+    Ok(OpenOptions { sharding, tensor, stages, recompute, ..whole }.on_groups(groups))
+}
+
+/// The pipeline stages of these groups, with the schedule of a data-parallel rank's micro-batches.
+fn stages(resolved: &Resolved, groups: &RankGroups) -> Result<Option<StageOptions>> {
+    let (parallel, data_ranks) = (&resolved.parallel, groups.mesh().data_size());
+    if groups.pipe().size() == 1 {
+        return Ok(None);
+    }
+    let micro_batches = resolved.micro_batches_on(data_ranks);
+    let schedule = Schedule::new(parallel.schedule, groups.pipe().size(), parallel.virtual_stages, micro_batches)?;
+    Ok(Some(StageOptions { ranks: Arc::clone(groups.pipe()), schedule, partition: parallel.partition.rule() }))
+}
+
+/// The same for a model on one rank.
+pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
+    let names = match labels {
+        LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) | LabelSpace::LabelSets(names) => names.clone(),
+        _ => Vec::new(),
+    };
+    let problem = match labels {
+        LabelSpace::Value => Some(ProblemType::Regression),
+        LabelSpace::LabelSets(_) => Some(ProblemType::MultiLabel),
+        LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
+        LabelSpace::NextTokens
+        | LabelSpace::Pairs
+        | LabelSpace::Judged
+        | LabelSpace::Texts(_)
+        | LabelSpace::Target
+        | LabelSpace::Verbalizer(_)
+        | LabelSpace::MaskedTokens { .. }
+        | LabelSpace::TokenClasses(_)
+        | LabelSpace::Span => None,
+    };
+    let head = match labels {
+        LabelSpace::MaskedTokens { sentences: true } => TextHead::Pretraining,
+        LabelSpace::MaskedTokens { sentences: false } => TextHead::MaskedLm,
+        _ if labels.need_lm_head() => TextHead::CausalLm,
+        LabelSpace::TokenClasses(names) => TextHead::TokenClassification { outputs: names.len() },
+        LabelSpace::Span => TextHead::QuestionAnswering,
+        LabelSpace::Texts(_) => TextHead::None,
+        _ => TextHead::Classification { outputs: labels.outputs() },
+    };
+    let whole_parameters = resolved.train.optimizer.needs_whole_parameters();
+    let pads_one_rank = device.backend().aligns_products() && whole_parameters.is_none();
+    OpenOptions {
+        family: resolved.model.family.clone(),
+        leave: resolved.model.leave.clone(),
+        head: Some(head),
+        head_values: match resolved.model.head {
+            // Encoders are published without their pretraining heads, too.
+            _ if matches!(labels, LabelSpace::MaskedTokens { .. }) => HeadInit::DirectoryOrRandom,
+            // A language model keeps its head: a new one would destroy what was pretrained.
+            _ if labels.need_lm_head() => HeadInit::Directory,
+            Head::Auto => HeadInit::DirectoryOrRandom,
+            Head::New => HeadInit::Random,
+        },
+        labels: names,
+        problem,
+        dtype: resolved.model.dtype,
+        adapter: resolved.adapter.clone(),
+        frozen: frozen(resolved, labels),
+        trained: resolved.train.only_trained(),
+        weights: resolved.base_weights,
+        f32_parameters: resolved.model.f32_parameters,
+        grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
+        seed: resolved.model.init_seed,
+        tensor: TensorGroup { pads_one_rank, ..TensorGroup::default() },
+        recompute: resolved.train.recompute,
+        recompute_inputs: resolved.train.recompute_inputs,
+        products: resolved.train.products,
+        offload_parameters: resolved.train.offload_parameters,
+        hidden_dropout: resolved.model.hidden_dropout,
+        attention_dropout: resolved.model.attention_dropout,
+        ..OpenOptions::new(device)
+    }
+}
+
+/// Patterns of frozen parameters. Embeddings are made without the pooler of a base model, which has no gradient then:
+/// weight decay alone would change it.
+fn frozen(resolved: &Resolved, labels: &LabelSpace) -> NamePatterns {
+    let pooler = matches!(labels, LabelSpace::Texts(_)).then_some("pooler.*");
+    NamePatterns::new(resolved.train.frozen.iter().map(String::as_str).chain(pooler))
+}
+
+/// How the model of this run is saved; `directory` is the one it came from.
+pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions<'f> {
+    SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
+}
+
+/// What a PEFT directory of this run states beside its updates.
+pub(super) fn peft_details(resolved: &Resolved) -> PeftDetails<'_> {
+    let (base_model, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
+    PeftDetails { base_model, revision, dtype: resolved.save.dtype }
+}
