@@ -24,6 +24,7 @@ mod low_rank;
 mod matmul;
 mod message;
 mod norm;
+mod operators;
 mod product_input;
 mod product_weight;
 mod random;
@@ -94,21 +95,7 @@ fn expect_elements(op: &'static str, what: &str, expected: usize, got: Shape) ->
 
 /// The tensor in another dtype; itself when it has that type.
 fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
-    if tensor.dtype() == dtype {
-        return Ok(tensor);
-    }
-    copied(&tensor, dtype)
-}
-
-fn copied(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
-    let mut copy = Tensor::empty_in(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
-    tensor.device().launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
-    Ok(copy)
-}
-
-/// The tensor itself when its memory may be written, else a copy.
-pub(crate) fn own(tensor: Tensor) -> Result<Tensor> {
-    if tensor.may_be_overwritten() { Ok(tensor) } else { copied(&tensor, tensor.dtype()) }
+    if tensor.dtype() == dtype { Ok(tensor) } else { tensor.copied(dtype) }
 }
 
 /// The value of an operand that may be absent.
