@@ -6,6 +6,12 @@ use crate::limits::{self, Resource};
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The call of an [`Error::Device`] where there is no driver, or not all of it.
+pub(crate) const OPEN_DRIVER: &str = "open the driver";
+
+/// The call of an [`Error::Device`] where there is a driver, but not the device.
+pub(crate) const OPEN_DEVICE: &str = "open a device";
+
 /// What can go wrong below the level of layers and models.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]

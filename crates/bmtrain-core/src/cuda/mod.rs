@@ -29,6 +29,7 @@ mod launch;
 mod libraries;
 mod loss;
 mod modules;
+pub(crate) mod nccl_version;
 mod norm;
 mod optimizer;
 mod options;

@@ -4,11 +4,11 @@
 //! Each group has ids of its own: NCCL's way to split a communicator demands that nothing is under way on it, and what
 //! groups would share puts their calls in one order.
 
-use super::NcclOptions;
 use super::connection::Connection;
 use super::job::{NAP, NcclJob};
-use super::library::{Library, Progress, Version, failure};
+use super::library::{Library, Progress, failure};
 use super::rank::{Member, Route};
+use super::{NcclOptions, Version};
 use crate::backend::{Backend, Lane};
 use crate::comm::call::{Call, What};
 use crate::comm::{Collective, Communicator};
