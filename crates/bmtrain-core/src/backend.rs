@@ -3,11 +3,13 @@
 //! A backend is a run-time object, `Arc<dyn Backend>`; adding one is a crate of its own that implements the two
 //! traits here and passes the conformance table. Everything above this file is written once for all of them.
 
+pub use crate::memory::Memory;
+
 use crate::buffer::{View, ViewMut};
-use crate::cpu::threads::Threads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Activation, Kernel};
+use crate::threads::Threads;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -56,36 +58,6 @@ impl DeviceId {
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         DeviceId(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// A range of device memory that a backend handed out.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Memory {
-    address: u64,
-    bytes: usize,
-}
-
-impl Memory {
-    /// Describe memory of a backend.
-    ///
-    /// # Safety
-    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for
-    /// every kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing
-    /// else. Views derived from this value are what safe code uses to reach it.
-    #[allow(unsafe_code)]
-    pub unsafe fn new(address: u64, bytes: usize) -> Self {
-        Memory { address, bytes }
-    }
-
-    /// First address, meaningful to the backend alone.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 }
 

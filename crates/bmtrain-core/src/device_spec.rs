@@ -1,10 +1,11 @@
 //! Which device a rank runs on, as people write it: `auto`, `cpu`, `cuda`, `cuda:1`.
 
 use crate::backend::Backend;
-use crate::cpu::{CpuBackend, CpuOptions};
+use crate::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaBackend, CudaOptions, device_count, usable};
 use crate::error::{Error, OPEN_DEVICE, OPEN_DRIVER, Result};
+use crate::threads::CpuOptions;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

@@ -49,6 +49,7 @@ pub mod fp8;
 pub mod heap;
 pub mod kernel;
 pub mod limits;
+mod memory;
 pub mod offload;
 pub mod ops;
 pub mod panics;
@@ -57,17 +58,18 @@ pub mod pool;
 pub mod prelude;
 pub mod quantised;
 pub mod shape;
+mod simd;
 pub mod tensor;
+pub mod threads;
 pub mod wrap;
 
 pub use autograd::{Ctx, Var};
 pub use backend::{Backend, Kernels, Lane};
 pub use device::Device;
 pub use device_spec::{DeviceChoice, DeviceRequest};
-pub use dtype::{DType, Element, Float};
+pub use dtype::{BlockFormat, DType, Element, Float};
 pub use error::{Error, Result};
 pub use pool::Segment;
-pub use quantised::BlockFormat;
 pub use shape::Shape;
 pub use tensor::{Storage, Tensor, Watch};
 

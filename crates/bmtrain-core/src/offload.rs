@@ -7,12 +7,11 @@
 #![allow(unsafe_code)]
 
 pub use crate::cpu::host::{HostSettings, HostUpdate, widen};
-pub use crate::cpu::threads::Threads;
+pub use crate::threads::Threads;
 
-use crate::backend::Memory;
-use crate::cpu::memory;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::memory::{self, Memory};
 use crate::pool::Usage;
 use std::fmt;
 use std::sync::Arc;

@@ -50,11 +50,11 @@ mod update;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
-use crate::cpu::threads::Threads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Kernel};
+use crate::threads::Threads;
 use blas::Blas;
 pub use blas::ProductChoices;
 use counters::Counters;

@@ -4,9 +4,8 @@ use super::elementwise::Activation;
 use super::gemm::Epilogue;
 use super::{Access, Arguments, Batch, Dest, Matrix, Operand, expect_float_operand, expect_len};
 use crate::buffer::{View, ViewMut};
-use crate::dtype::DType;
+use crate::dtype::{BlockFormat, DType};
 use crate::error::{Error, Result};
-use crate::quantised::BlockFormat;
 
 /// What a backend without these kernels states after their names.
 pub const NOT_HERE: &str =
