@@ -5,11 +5,11 @@
 //! f32 pays nothing for the other types.
 
 use super::access;
-use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::simd::{f16_to_f32, f32_to_f16, vectorised};
 use crate::threads::Divide;
+use crate::view::{View, ViewMut};
 use half::{bf16, f16};
 
 /// Most elements of a tile: some tiles of f32 fit the first-level cache together.

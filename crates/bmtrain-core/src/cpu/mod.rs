@@ -3,8 +3,8 @@
 //! Kernels run when they are given, unless their lane is busy with work of the host, for which `lanes` has threads.
 //! (`crate::wrap::deferred` wraps this backend to run all lanes late.) [`threads`] divides work so that the bits do not
 //! depend on the number of threads, `access` is the one place where a view becomes a slice, `floats` makes three
-//! storage types one arithmetic, `crate::simd` and `math` are what inner loops are written with, and each other file
-//! or directory is one stem of kernels.
+//! storage types one arithmetic, `crate::simd` and `math` are what inner loops are written with, `device` makes devices
+//! of the backend, and each other file or directory is one stem of kernels.
 
 #![allow(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod adam_8bit;
 mod attention;
 mod caches;
 mod cross_entropy;
+mod device;
 mod elementwise;
 pub(crate) mod floats;
 pub mod gemm;
@@ -35,12 +36,13 @@ pub use crate::simd::InstructionSet;
 pub use crate::threads::{self, Core, CpuOptions, Pinning, Placement, Processors};
 pub use caches::Caches;
 
-use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark};
-use crate::buffer::{View, ViewMut};
+use crate::backend::{Backend, HostWork, Kernels};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use crate::lane::{DeviceId, Lane, Mark};
 use crate::memory::{self, Memory};
 use crate::threads::Threads;
+use crate::view::{View, ViewMut};
 use lanes::Lanes;
 use std::sync::Arc;
 

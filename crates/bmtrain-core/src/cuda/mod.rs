@@ -48,13 +48,15 @@ mod survey;
 mod trace;
 mod update;
 
-use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
-use crate::buffer::{View, ViewMut};
+use crate::backend::{Backend, HostWork, Kernels};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Kernel};
+use crate::lane::{DeviceId, Lane, Mark};
+use crate::memory::Memory;
 use crate::threads::Threads;
+use crate::view::{View, ViewMut};
 use blas::Blas;
 pub use blas::ProductChoices;
 use counters::Counters;

@@ -67,7 +67,6 @@ pub use vocabulary::{gather_logits, vocabulary_embedding};
 
 // What every op is made of: the files here import it from this one.
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
-use crate::buffer::View;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -75,6 +74,7 @@ use crate::kernel::{Cast, Dest};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::view::View;
 
 /// The gradient of an op's only result. The tape calls an op only when there is one.
 fn only(op: &'static str, dy: Grads) -> Result<Tensor> {

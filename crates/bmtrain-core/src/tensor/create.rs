@@ -3,12 +3,12 @@
 //! Those without a [`Segment`] count their memory as [`Segment::Data`]; the library's own code names the segment.
 
 use super::Tensor;
-use crate::backend::Lane;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::dtype::{BlockFormat, DType, Element};
 use crate::error::{Error, Result};
 use crate::kernel::{Cast, Distribution, Fill, FillRandom};
+use crate::lane::Lane;
 use crate::philox::Key;
 use crate::pool::Segment;
 use crate::shape::Shape;

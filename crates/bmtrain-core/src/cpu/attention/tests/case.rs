@@ -2,12 +2,12 @@
 
 use super::super::tiles::Settings;
 use super::super::{backward, forward};
-use crate::backend::Lane;
 use crate::dtype::{DType, Float};
 use crate::kernel::{
     Arguments, AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Dest, Dropout, Heads,
     HeadsMut, Kernel, Mask,
 };
+use crate::lane::Lane;
 use crate::ops::Documents;
 use crate::philox::{Key, block, unit};
 use crate::threads::Threads;
