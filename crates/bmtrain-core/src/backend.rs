@@ -3,91 +3,16 @@
 //! A backend is a run-time object, `Arc<dyn Backend>`; adding one is a crate of its own that implements the two
 //! traits here and passes the conformance table. Everything above this file is written once for all of them.
 
-use crate::buffer::{View, ViewMut};
-use crate::cpu::threads::Threads;
+pub use crate::lane::{DeviceId, Lane, Mark};
+pub use crate::memory::Memory;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Activation, Kernel};
+use crate::threads::Threads;
+use crate::view::{View, ViewMut};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// An ordered queue of work on a device. Work on one lane runs in the order it was given; lanes run independently
-/// until one waits for a [`Mark`] of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Lane {
-    /// All ops.
-    Compute = 0,
-    /// Gathering parameters and reducing gradients over data-parallel ranks.
-    Zero = 1,
-    /// Tensor-parallel collectives.
-    Tensor = 2,
-    /// Sends and receives between pipeline stages.
-    Pipe = 3,
-    /// Transfers between host and device.
-    Copy = 4,
-}
-
-impl Lane {
-    /// Every lane, in the order of their numbers.
-    pub const ALL: [Lane; 5] = [Lane::Compute, Lane::Zero, Lane::Tensor, Lane::Pipe, Lane::Copy];
-
-    pub(crate) const fn bit(self) -> u8 {
-        1 << self as u8
-    }
-}
-
-/// A point in the work of one lane: everything given to the lane before the mark was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    /// The lane it was made on.
-    pub lane: Lane,
-    /// What the backend needs to find it again.
-    pub ticket: u64,
-}
-
-/// Identity of one backend instance, so that a view of one device is refused by another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct DeviceId(u32);
-
-impl DeviceId {
-    /// A new identity, unique in this process. Every backend instance takes one when it is built.
-    pub fn fresh() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        DeviceId(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// A range of device memory that a backend handed out.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Memory {
-    address: u64,
-    bytes: usize,
-}
-
-impl Memory {
-    /// Describe memory of a backend.
-    ///
-    /// # Safety
-    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for
-    /// every kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing
-    /// else. Views derived from this value are what safe code uses to reach it.
-    #[allow(unsafe_code)]
-    pub unsafe fn new(address: u64, bytes: usize) -> Self {
-        Memory { address, bytes }
-    }
-
-    /// First address, meaningful to the backend alone.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
 
 /// The arithmetic of a backend. One method: a kernel is a value of [`Kernel`], whose variants are the table of
 /// contents.

@@ -1,11 +1,10 @@
 //! One rank's handle of a device: a backend and the pool of its memory. Cheap to clone, confined to the rank's thread.
 
-use crate::backend::{Backend, DeviceId, Lane};
-use crate::cpu::{CpuBackend, CpuOptions};
+use crate::backend::Backend;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::offload::HostAccount;
-use crate::pool::{Chunk, Pool, Report, Segment};
+use crate::lane::{DeviceId, Lane};
+use crate::pool::{Chunk, HostAccount, Pool, Report, Segment};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -29,19 +28,6 @@ impl Device {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let id = backend.id();
         Device { inner: Rc::new(Inner { backend, id, pool: RefCell::new(Pool::default()), host: Arc::default() }) }
-    }
-
-    /// The CPU with this many threads and the widest instruction set of the processor.
-    pub fn cpu(threads: usize) -> Result<Self> {
-        Self::cpu_with(CpuOptions::new(threads))
-    }
-
-    /// The CPU with these settings.
-    ///
-    /// # Errors
-    /// [`crate::Error::Argument`] for no threads and for an instruction set that the processor does not have.
-    pub fn cpu_with(options: CpuOptions) -> Result<Self> {
-        Ok(Device::new(Arc::new(CpuBackend::with(options)?)))
     }
 
     /// The backend.

@@ -1,10 +1,11 @@
 //! Which device a rank runs on, as people write it: `auto`, `cpu`, `cuda`, `cuda:1`.
 
 use crate::backend::Backend;
-use crate::cpu::{CpuBackend, CpuOptions};
+use crate::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaBackend, CudaOptions, device_count, usable};
-use crate::error::{Error, Result};
+use crate::error::{Error, OPEN_DEVICE, OPEN_DRIVER, Result};
+use crate::threads::CpuOptions;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -120,12 +121,6 @@ impl DeviceChoice {
         Error::NoDevice { asked: self.to_string(), reason, fix }
     }
 }
-
-/// The call that fails where there is no driver, or not all of it.
-pub(crate) const OPEN_DRIVER: &str = "open the driver";
-
-/// The call that fails where there is a driver, but not the device.
-pub(crate) const OPEN_DEVICE: &str = "open a device";
 
 enum Refused {
     /// Nothing on this machine speaks of one.

@@ -1,10 +1,15 @@
 //! The one error type of this crate. Every variant names the operation, what it expected and what it found.
 
 use crate::dtype::DType;
-use crate::limits::{self, Resource};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The call of an [`Error::Device`] where there is no driver, or not all of it.
+pub(crate) const OPEN_DRIVER: &str = "open the driver";
+
+/// The call of an [`Error::Device`] where there is a driver, but not the device.
+pub(crate) const OPEN_DEVICE: &str = "open a device";
 
 /// What can go wrong below the level of layers and models.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -166,12 +171,6 @@ impl Error {
     /// A [`Error::OutOfMemory`] of a backend, for the pool to complete.
     pub fn no_memory(backend: impl Into<String>, requested: usize) -> Self {
         Error::OutOfMemory { backend: backend.into(), segment: "the pool", requested, in_use: 0 }
-    }
-
-    /// A [`Error::Refused`] with the limits that are set now.
-    pub fn refused(what: impl Into<String>, resource: Resource, reason: impl std::fmt::Display) -> Self {
-        let (reason, limits) = (reason.to_string(), limits::sentence(&limits::limits(Some(resource))));
-        Error::Refused { what: what.into(), reason, limits, fix: resource.fix() }
     }
 
     /// A [`Error::Argument`].

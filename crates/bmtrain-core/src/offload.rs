@@ -7,37 +7,14 @@
 #![allow(unsafe_code)]
 
 pub use crate::cpu::host::{HostSettings, HostUpdate, widen};
-pub use crate::cpu::threads::Threads;
+pub use crate::threads::Threads;
 
-use crate::backend::Memory;
-use crate::cpu::memory;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::pool::Usage;
+use crate::memory::{self, Memory};
+use crate::pool::HostAccount;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-#[derive(Debug, Default)]
-pub(crate) struct HostAccount {
-    now: AtomicUsize,
-    peak: AtomicUsize,
-}
-
-impl HostAccount {
-    pub(crate) fn usage(&self) -> Usage {
-        Usage { now: self.now.load(Ordering::Relaxed), peak: self.peak.load(Ordering::Relaxed) }
-    }
-
-    pub(crate) fn reset_peak(&self) {
-        self.peak.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
-    fn add(&self, bytes: usize) {
-        let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.peak.fetch_max(now, Ordering::Relaxed);
-    }
-}
 
 /// A run of f32 in the host's memory. It may travel to the thread of a lane; a page that is never touched costs
 /// nothing.
@@ -84,7 +61,7 @@ impl fmt::Debug for HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.account.now.fetch_sub(memory.bytes(), Ordering::Relaxed);
+            self.account.subtract(memory.bytes());
             memory::release(memory);
         }
     }

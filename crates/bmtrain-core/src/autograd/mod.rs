@@ -5,7 +5,6 @@
 
 mod context;
 mod observe;
-mod operators;
 mod saved;
 mod tape;
 mod var;

@@ -345,7 +345,7 @@ impl<'t> BackwardCtx<'t> {
                 self.grads[slot] = Some(match self.grads[slot].take() {
                     None => grad,
                     Some(partial) if partial.may_be_overwritten() => add_into(self.device, partial, &grad)?,
-                    Some(partial) => add_into(self.device, crate::ops::own(grad)?, &partial)?,
+                    Some(partial) => add_into(self.device, grad.owned()?, &partial)?,
                 });
                 Ok(())
             }

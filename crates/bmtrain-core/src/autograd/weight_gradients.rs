@@ -58,7 +58,7 @@ impl<'t> BackwardCtx<'t> {
     /// write over theirs, and round as they would without a queue.
     pub fn keep(&self, dy: &Tensor) -> Result<Tensor> {
         match self.queue.is_some() && !dy.may_be_overwritten() {
-            true => crate::ops::own(dy.clone()),
+            true => dy.clone().owned(),
             false => Ok(dy.clone()),
         }
     }

@@ -1,8 +1,8 @@
 //! What ranks do together, as values, and the check of their arguments.
 
-use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 /// How the values of all ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,8 +1,9 @@
 //! One rank of a group whose other ranks are not there: for counting what a rank takes before there are any.
 
 use super::{Collective, Communicator};
-use crate::backend::{Backend, Lane};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::lane::Lane;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -30,8 +30,9 @@ pub use collective::{Collective, Reduction, Signature};
 pub use counting::CountingRank;
 pub use solo::Solo;
 
-use crate::backend::{Backend, Lane};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::lane::Lane;
 use std::fmt::Debug;
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@
 
 use super::Reduction;
 use crate::cpu::floats::{Floats, FloatsMut, Spare, TILE, tiles};
-use crate::cpu::simd::vectorised;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::simd::vectorised;
 
 /// Parts begin at multiples of this many bytes: a whole number of elements of every dtype.
 pub(super) const GRAIN: usize = 64;
@@ -269,7 +269,7 @@ fn reduce_integers<T: Integer>(by: Reduction, sources: &[Source<'_>], out: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::instruction_set::for_each_set;
+    use crate::simd::for_each_set;
     use half::bf16;
 
     #[test]

@@ -1,8 +1,9 @@
 //! A group of one rank: what it sends is what it gets.
 
 use super::{Collective, Communicator};
-use crate::backend::{Backend, Lane};
+use crate::backend::Backend;
 use crate::error::Result;
+use crate::lane::Lane;
 use std::sync::Arc;
 
 /// The only rank of its group.

@@ -5,10 +5,10 @@
 //! that begin on another lane and are waited for later ([`Pending`]). Several at once: [`Communicator::launch_all`].
 
 use super::{Collective, Communicator, Reduction};
-use crate::backend::{Lane, Mark};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::lane::{Lane, Mark};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;

@@ -1,9 +1,9 @@
 //! The one place where a view becomes a slice.
 #![allow(unsafe_code)]
 
-use crate::buffer::{View, ViewMut};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 pub(super) fn read<'a, T: Element>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
     if view.dtype() != T::DTYPE {

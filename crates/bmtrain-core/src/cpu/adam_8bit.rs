@@ -5,10 +5,10 @@ use super::access::{read, write};
 use super::floats::{Floats, FloatsMut};
 use super::optimizer::{Elements, piece};
 use super::rows::Strided;
-use super::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Adam8bit, AdamNumbers, STATE_BLOCK};
 use crate::quantised::{DynamicMap, SIGNED, UNSIGNED};
+use crate::threads::Threads;
 
 /// Blocks of a piece of work.
 const BLOCKS: usize = 64;

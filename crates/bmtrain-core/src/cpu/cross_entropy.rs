@@ -7,13 +7,13 @@ use crate::cpu::access::{read, write};
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, tiles};
 use crate::cpu::math::exp;
 use crate::cpu::reduce::{RowStatistics, dot, total};
-use crate::cpu::simd::vectorised;
-use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::{
     Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
     CrossEntropyStatistics, ShardClasses,
 };
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 #[derive(Clone, Copy)]
 struct Rows<'a> {

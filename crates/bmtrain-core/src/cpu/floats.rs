@@ -5,11 +5,11 @@
 //! f32 pays nothing for the other types.
 
 use super::access;
-use super::simd::vectorised;
-use super::threads::Divide;
-use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
+use crate::simd::{f16_to_f32, f32_to_f16, vectorised};
+use crate::threads::Divide;
+use crate::view::{View, ViewMut};
 use half::{bf16, f16};
 
 /// Most elements of a tile: some tiles of f32 fit the first-level cache together.
@@ -236,7 +236,7 @@ impl<'a> FloatsMut<'a> {
         }
     }
 
-    /// As rows of `width` elements, for [`Threads::for_each_part`](super::threads::Threads::for_each_part).
+    /// As rows of `width` elements, for [`Threads::for_each_part`](crate::threads::Threads::for_each_part).
     pub(crate) fn rows(self, width: usize) -> RowsMut<'a> {
         RowsMut { data: self, width }
     }
@@ -283,33 +283,10 @@ vectorised! {
     }
 }
 
-/// Exact, without branches: the bits shifted to their places in an f32 are too small by 2^112, and multiplying puts
-/// right subnormals as well.
-#[inline(always)]
-pub(crate) fn f16_to_f32(bits: u16) -> f32 {
-    let (sign, size) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
-    let value = (f32::from_bits(size) * f32::from_bits(0x7780_0000)).to_bits();
-    let value = if size >= 0x0f80_0000 { size | 0x7f80_0000 } else { value };
-    f32::from_bits(value | sign)
-}
-
-/// To nearest, ties to even, without branches; NaN becomes quiet.
-#[inline(always)]
-fn f32_to_f16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let (sign, size) = (bits >> 16 & 0x8000, bits & 0x7fff_ffff);
-    // Below the normal range an addition of 1/2 leaves as many bits as a subnormal has, rounded by the addition itself.
-    let small = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
-    let normal = size.wrapping_sub(0x3800_0000 - 0xfff).wrapping_add(size >> 13 & 1) >> 13;
-    let number = if size < 0x3880_0000 { small } else { normal };
-    let special = if size > 0x7f80_0000 { 0x7e00 | (size >> 13 & 0x1ff) } else { 0x7c00 };
-    (sign | if size >= 0x4780_0000 { special } else { number }) as u16
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::instruction_set::for_each_set;
     use super::*;
+    use crate::simd::for_each_set;
 
     #[test]
     fn every_f16_becomes_its_f32_and_back() {

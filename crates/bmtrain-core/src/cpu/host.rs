@@ -3,11 +3,11 @@
 
 use super::floats::{Floats, FloatsMut};
 use super::optimizer::{Elements, step};
-use super::threads::Threads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::exact::Sum;
 use crate::kernel::{AdamSettings, UpdateSettings, check_step};
+use crate::threads::Threads;
 use std::sync::{Mutex, PoisonError};
 
 /// The formulas of a [`HostUpdate`] and the numbers of its step.

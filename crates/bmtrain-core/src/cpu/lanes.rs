@@ -4,8 +4,8 @@
 //! all-reduce of gradients with other ranks, is given to another lane, and then everything after it on that lane queues
 //! up too. A lane that has nothing to do costs nothing: work on it runs at once, as on the compute lane.
 
-use crate::backend::{Lane, Mark};
 use crate::error::{Error, Result};
+use crate::lane::{Lane, Mark};
 use crate::limits::Resource;
 use std::collections::VecDeque;
 use std::fmt;

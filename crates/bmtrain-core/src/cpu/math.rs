@@ -3,8 +3,8 @@
 //! The polynomials are minimax fits of our own (Remez algorithm at 50 digits). The errors stated here hold with fused
 //! multiply-add; without it they are about twice as large.
 
-use super::simd::Isa;
 use crate::kernel::Activation;
+use crate::simd::Isa;
 
 /// Adding it to a small number rounds that number to an integer, which is then in the low bits of the sum.
 const ROUNDER: f32 = 12_582_912.0;
@@ -171,7 +171,7 @@ macro_rules! with_function {
 }
 pub(super) use with_function;
 
-super::simd::vectorised! {
+crate::simd::vectorised! {
     pub(super) fn activate<I>(activation: Activation, x: &mut [f32]) {
         with_function!(activation, F => for x in x.iter_mut() {
             *x = F::both::<I>(*x).0;
@@ -187,10 +187,10 @@ super::simd::vectorised! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::instruction_set::for_each_set;
-    use super::super::simd::vectorised;
     use super::*;
     use crate::conformance::reference::{activation as exact, normal_cdf};
+    use crate::simd::for_each_set;
+    use crate::simd::vectorised;
 
     vectorised! {
         fn map_exp<I>(x: &mut [f32]) {

@@ -1,10 +1,10 @@
 //! The CPU backend: f32 arithmetic, a thread pool per rank, vector code chosen at run time, fixed orders of summation.
 //!
 //! Kernels run when they are given, unless their lane is busy with work of the host, for which `lanes` has threads.
-//! (`crate::wrap::deferred` wraps this backend to run all lanes late.) `threads` divides work so that the bits do not
+//! (`crate::wrap::deferred` wraps this backend to run all lanes late.) [`threads`] divides work so that the bits do not
 //! depend on the number of threads, `access` is the one place where a view becomes a slice, `floats` makes three
-//! storage types one arithmetic, `simd` and `math` are what inner loops are written with, and each other file or
-//! directory is one stem of kernels.
+//! storage types one arithmetic, `crate::simd` and `math` are what inner loops are written with, `device` makes devices
+//! of the backend, and each other file or directory is one stem of kernels.
 
 #![allow(unsafe_code)]
 
@@ -13,44 +13,38 @@ mod adam_8bit;
 mod attention;
 mod caches;
 mod cross_entropy;
+mod device;
 mod elementwise;
 pub(crate) mod floats;
 pub mod gemm;
 pub(crate) mod host;
-pub(crate) mod instruction_set;
 mod lanes;
 mod loss;
 mod math;
-pub(crate) mod memory;
 mod norm;
 mod optimizer;
-mod options;
-mod placement;
-mod processors;
 mod quantised;
 mod random;
 mod reduce;
 mod rotary;
 mod rows;
 mod scratch;
-pub(crate) mod simd;
-mod thread_pool;
-pub mod threads;
 mod update;
 mod vector;
 
-use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
-use crate::buffer::{View, ViewMut};
+pub use crate::simd::InstructionSet;
+pub use crate::threads::{self, Core, CpuOptions, Pinning, Placement, Processors};
+pub use caches::Caches;
+
+use crate::backend::{Backend, HostWork, Kernels};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
-pub use caches::Caches;
-pub use instruction_set::InstructionSet;
+use crate::lane::{DeviceId, Lane, Mark};
+use crate::memory::{self, Memory};
+use crate::threads::Threads;
+use crate::view::{View, ViewMut};
 use lanes::Lanes;
-pub use options::CpuOptions;
-pub use placement::{Pinning, Placement};
-pub use processors::{Core, Processors};
 use std::sync::Arc;
-use threads::Threads;
 
 /// What the CPU's pool asks the system for at a time: address space, not memory. Pages are taken when they are touched.
 pub const SLAB_BYTES: usize = 256 << 20;

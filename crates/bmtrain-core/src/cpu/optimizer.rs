@@ -4,11 +4,11 @@
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
 use super::reduce::squares;
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::error::Result;
 use crate::exact::Sum;
 use crate::kernel::{Adam, AdamNumbers, AdamRun, ClipFactor, NORM_CHUNK, NormOrder};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 use std::sync::{Mutex, PoisonError};
 
 /// Elements of a piece of work.

@@ -2,10 +2,10 @@
 
 use super::access::read;
 use super::floats::{Floats, FloatsMut, Spare, TILE, tiles};
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, RotaryApply, RotaryLayout};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 15;

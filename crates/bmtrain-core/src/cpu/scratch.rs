@@ -1,7 +1,7 @@
 //! Memory that the threads of a stem work in and keep between calls.
 
-use super::memory::{HUGE_PAGE, prefer_huge_pages};
 use super::vector::LINE;
+use crate::memory::{HUGE_PAGE, prefer_huge_pages};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// From this size on a region is worth a huge page: its panels are read over and over, and small pages at random

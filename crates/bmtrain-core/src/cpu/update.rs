@@ -3,10 +3,10 @@
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut};
 use super::optimizer::{Elements, States, TileUpdate, step};
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Update, UpdateForm, UpdateNumbers};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 pub(super) fn update(threads: &Threads, a: Update<'_>) -> Result<()> {
     const NAME: &str = "update";
@@ -40,14 +40,14 @@ impl TileUpdate for UpdateNumbers {
 
 /// RMSprop's average of squares and the change before momentum.
 #[inline(always)]
-fn scaled<I: super::simd::Isa>(step: UpdateNumbers, g: f32, s: &mut f32) -> f32 {
+fn scaled<I: crate::simd::Isa>(step: UpdateNumbers, g: f32, s: &mut f32) -> f32 {
     *s = I::mul_add(step.beta2, *s, step.rest2 * g * g);
     g / (s.sqrt() + step.epsilon)
 }
 
 /// The same from the deviation.
 #[inline(always)]
-fn centered<I: super::simd::Isa>(step: UpdateNumbers, g: f32, s: &mut f32, a: &mut f32) -> f32 {
+fn centered<I: crate::simd::Isa>(step: UpdateNumbers, g: f32, s: &mut f32, a: &mut f32) -> f32 {
     *s = I::mul_add(step.beta2, *s, step.rest2 * g * g);
     *a = I::mul_add(step.rest2, g - *a, *a);
     g / (I::mul_add(-*a, *a, *s).max(0.0).sqrt() + step.epsilon)

@@ -3,7 +3,7 @@
 //! Loops are generic over [`Vector`] and always inlined, into a function that is compiled for the instruction set.
 #![allow(unsafe_code)]
 
-use super::simd::{Isa, Separate};
+use crate::simd::{Isa, Separate};
 
 /// f32 per cache line.
 pub(super) const LINE: usize = 16;

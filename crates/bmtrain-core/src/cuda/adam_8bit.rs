@@ -3,10 +3,10 @@
 
 use super::driver::Grid;
 use super::launch::{In, Launch, Out, Typed, arguments, long, typed};
-use crate::buffer::ViewMut;
 use crate::error::Result;
 use crate::kernel::{Adam8bit, AdamNumbers, Arguments as _, STATE_BLOCK};
 use crate::quantised::{SIGNED, UNSIGNED};
+use crate::view::ViewMut;
 
 const ADAM: Typed = typed!("adam_8bit", "adam_8bit");
 

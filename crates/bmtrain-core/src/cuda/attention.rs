@@ -9,13 +9,13 @@ use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, arguments, block_each, long, tag};
 use super::modules::Name;
 use super::scratch::Taken;
-use crate::buffer::View;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
     Arguments as _, AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Dest, Mask,
 };
 use crate::kernel::{Heads, HeadsMut};
+use crate::view::View;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 

@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Pattern, Stream};
-use crate::backend::Lane;
 use crate::error::Result;
+use crate::lane::Lane;
 use std::sync::Arc;
 
 /// Counters of a lane, a multiple of 64 so that no two lanes share a line of the cache: `kNormClusters` and one.

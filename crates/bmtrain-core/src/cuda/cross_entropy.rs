@@ -5,12 +5,12 @@ use super::driver::Grid;
 use super::launch::{In, Launch, Out, PACK, Typed, arguments, block_each, long, threads_for, typed, whole};
 use super::loss::TotalsArguments;
 use super::modules::Name;
-use crate::buffer::View;
 use crate::error::Result;
 use crate::kernel::{
     Arguments as _, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
     CrossEntropyStatistics,
 };
+use crate::view::View;
 
 /// `kLossThreads`.
 const THREADS: usize = 512;

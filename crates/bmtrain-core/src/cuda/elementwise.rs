@@ -4,13 +4,13 @@
 use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, threads_for, typed, whole};
 use super::modules::Name;
-use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::Result;
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, ActivationInPlace, AddScaled, Arguments as _, Cast, Fill,
     GatedBackward, GatedForward, GatedInPlace, Multiply,
 };
+use crate::view::{View, ViewMut};
 use half::{bf16, f16};
 
 /// `kElementwiseThreads`.

@@ -9,12 +9,12 @@
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Pattern, Pinned, Stream};
-use crate::backend::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{
     Arguments, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyStatistics,
     EmbeddingBackward, EmbeddingForward, LossTotals, RotaryApply,
 };
+use crate::lane::Lane;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernels that report, by the numbers their sources use; 0 stands for no report.

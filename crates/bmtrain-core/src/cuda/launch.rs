@@ -8,11 +8,11 @@ use super::CudaOptions;
 use super::driver::{Grid, Stream};
 use super::modules::{Modules, Name};
 use super::scratch::Scratch;
-use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Dest, Dropout};
 use crate::philox::round_keys;
+use crate::view::{View, ViewMut};
 use bytemuck::NoUninit;
 
 pub(super) const WARP: usize = 32;

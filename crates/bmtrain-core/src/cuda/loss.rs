@@ -4,12 +4,12 @@
 use super::driver::Grid;
 use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, threads_for, typed, whole};
 use super::modules::Name;
-use crate::buffer::View;
 use crate::error::Result;
 use crate::kernel::{
     Arguments as _, LossTotals, Pointwise, PointwiseBackward, PointwiseForward, ScaleBy, SquaredErrorBackward,
     SquaredErrorForward,
 };
+use crate::view::View;
 
 /// `kLossThreads`.
 const THREADS: usize = 512;

@@ -5,9 +5,9 @@ use super::driver::Grid;
 use super::launch::{In, Launch, Mask, Out, PACK, Typed, arguments, block_each, long, threads_for, typed, whole};
 use super::rows::zero;
 use super::scratch::Taken;
-use crate::buffer::{View, ViewMut};
 use crate::error::Result;
 use crate::kernel::{Arguments as _, NormBackward, NormForward};
+use crate::view::{View, ViewMut};
 
 /// `kNormThreads`.
 const THREADS: usize = 1024;

@@ -1,6 +1,6 @@
 //! How a device is opened.
 
-use crate::cpu::CpuOptions;
+use crate::threads::CpuOptions;
 use std::path::PathBuf;
 
 /// Where the backend finds what it needs beside the driver.

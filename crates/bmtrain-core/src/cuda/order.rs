@@ -5,8 +5,8 @@
 //! one.
 
 use super::driver::{Context, Event, GraphCounts, Stream, failure};
-use crate::backend::{Lane, Mark};
 use crate::error::Result;
+use crate::lane::{Lane, Mark};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -5,10 +5,10 @@ use super::driver::Grid;
 use super::launch::{In, Launch, Out, PACK, Typed, WARP, arguments, block_each, long, tag, threads_for, typed, whole};
 use super::modules::Name;
 use super::runs::{NORM_RUNS, NormRun, RunBlocks, blocks_of};
-use crate::buffer::View;
 use crate::error::Result;
 use crate::exact::WORDS;
 use crate::kernel::{Arguments as _, ColumnSum, GradNorm, NORM_CHUNK, NonFinite, NormOrder, Softmax, SoftmaxBackward};
+use crate::view::View;
 
 /// `kSumThreads`.
 const SUM_THREADS: usize = 256;

@@ -4,10 +4,10 @@
 use super::driver::Grid;
 use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, typed, whole};
 use super::modules::Name;
-use crate::buffer::{View, ViewMut};
 use crate::error::Result;
 use crate::kernel::{Arguments as _, Dest, Permute, RowCopy};
 use crate::shape::MAX_RANK;
+use crate::view::{View, ViewMut};
 
 /// `kRowsThreads`.
 pub(super) const THREADS: usize = 256;

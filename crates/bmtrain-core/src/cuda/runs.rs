@@ -3,9 +3,9 @@
 
 use super::driver::Grid;
 use super::launch::{Launch, PACK, Typed, long, tag, whole};
-use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::view::{View, ViewMut};
 use bytemuck::NoUninit;
 
 /// `kStepThreads` of steps.cuh.

@@ -5,8 +5,9 @@
 
 use super::CudaBackend;
 use super::driver::Event;
-use crate::backend::{Backend as _, DeviceId, Lane};
+use crate::backend::Backend as _;
 use crate::error::{Error, Result};
+use crate::lane::{DeviceId, Lane};
 use std::ffi::c_void;
 
 /// What was queued at one time, between two events.

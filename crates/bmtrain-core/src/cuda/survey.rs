@@ -5,9 +5,8 @@ use super::blas;
 use super::compile::{Nvrtc, Target};
 use super::driver::{Described, cuda_version, devices, failure};
 use super::libraries::{ALL, CUBLASLT, NVRTC, Opened, Wanted, open};
-use crate::comm::nccl::Version;
-use crate::device_spec::OPEN_DRIVER;
-use crate::error::{Error, Result};
+use super::nccl_version::Version;
+use crate::error::{Error, OPEN_DRIVER, Result};
 use std::ops::Range;
 use std::path::PathBuf;
 

@@ -5,8 +5,8 @@
 
 use super::driver::{Context, Event};
 use super::order::Lanes;
-use crate::backend::Lane;
 use crate::error::Result;
+use crate::lane::Lane;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -7,8 +7,8 @@
 //! Without it a refused allocation ends a Rust program by a signal, which schedulers take for a crash.
 #![allow(unsafe_code)]
 
-use crate::cpu::memory;
 use crate::error::Result;
+use crate::memory;
 use rustix::fd::BorrowedFd;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

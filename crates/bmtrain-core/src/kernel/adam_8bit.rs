@@ -2,7 +2,7 @@
 
 use super::AdamSettings;
 use super::optimizer::check_step;
-use crate::buffer::{View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// Elements of a moment that share a scale.
 pub const STATE_BLOCK: usize = 256;

@@ -2,9 +2,9 @@
 
 use super::random::Dropout;
 use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand, expect_operand};
-use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 /// Sizes of one attention call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

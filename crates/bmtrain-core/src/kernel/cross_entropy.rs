@@ -6,8 +6,8 @@
 //! gradient of the logits of a shard or of the whole vocabulary, [`CrossEntropyInPlace`] loss and gradient together.
 
 use super::{Arguments, Elements, Operand, expect};
-use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 /// The classes of the columns of a logits matrix: a shard of a vocabulary, or all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

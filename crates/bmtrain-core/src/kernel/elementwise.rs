@@ -1,9 +1,9 @@
 //! Arguments of elementwise kernels: activations, sums, products, casts.
 
 use super::{Arguments, Dest, expect_float_operand, expect_replaced};
-use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 /// An elementwise function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

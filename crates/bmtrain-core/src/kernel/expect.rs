@@ -1,9 +1,9 @@
 //! Checks of the operands of kernels: lengths, dtypes, and what is computed in place.
 
 use super::operand::{Dest, Operand};
-use crate::buffer::{Ranged, View};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::view::{Ranged, View};
 
 /// Require an exact element count.
 pub(crate) fn expect_len(op: &'static str, what: &str, expected: usize, got: usize) -> Result<()> {

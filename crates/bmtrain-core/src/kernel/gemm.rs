@@ -2,10 +2,10 @@
 
 use super::elementwise::Activation;
 use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand};
-use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::fp8::Fp8Factors;
 use crate::shape::expect_apart;
+use crate::view::{View, ViewMut};
 
 /// A matrix inside a view: element `(row, column)` of batch entry `(o, i)` is at
 /// `o * batch[0] + i * batch[1] + row * ld + column`, or with rows and columns swapped if `transposed`.

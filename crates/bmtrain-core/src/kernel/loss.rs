@@ -2,8 +2,8 @@
 //! losses, and of the scaling of their gradients.
 
 use super::{Dest, expect_replaced};
-use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 /// Mean of the squared differences, f32 `[1]`.
 #[derive(Debug)]

@@ -93,8 +93,8 @@ pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
 pub use update::{Update, UpdateRule, UpdateSettings};
 pub(crate) use update::{UpdateForm, UpdateNumbers};
 
-use crate::backend::{DeviceId, Lane};
 use crate::error::{Error, Result};
+use crate::lane::{DeviceId, Lane};
 use operand::{Footprint, any_collides};
 
 /// How much work a kernel is: what a benchmark and a profile divide time by.

@@ -2,8 +2,8 @@
 
 use super::random::Dropout;
 use super::{Dest, Operand};
-use crate::buffer::{Range, View, ViewMut};
 use crate::error::Error;
+use crate::view::{Range, View, ViewMut};
 
 /// Which normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! What the arguments of kernels hold: views, each read or written, and the bytes that they cover.
 
-use crate::buffer::{Range, View, ViewMut};
+use crate::view::{Range, View, ViewMut};
 
 /// Where a gradient goes: overwrite what is there, or add to it.
 #[derive(Debug)]

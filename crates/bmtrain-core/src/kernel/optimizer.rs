@@ -1,10 +1,10 @@
 //! Arguments of the optimizer step and of gradient clipping.
 
 use super::{Arguments, Elements, Operand, expect};
-use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::exact::WORDS;
+use crate::view::{View, ViewMut};
 
 /// Which norm of all gradients together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

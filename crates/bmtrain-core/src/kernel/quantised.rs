@@ -3,10 +3,9 @@
 use super::elementwise::Activation;
 use super::gemm::Epilogue;
 use super::{Access, Arguments, Batch, Dest, Matrix, Operand, expect_float_operand, expect_len};
-use crate::buffer::{View, ViewMut};
-use crate::dtype::DType;
+use crate::dtype::{BlockFormat, DType};
 use crate::error::{Error, Result};
-use crate::quantised::BlockFormat;
+use crate::view::{View, ViewMut};
 
 /// What a backend without these kernels states after their names.
 pub const NOT_HERE: &str =

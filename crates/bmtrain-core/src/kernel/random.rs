@@ -1,9 +1,9 @@
 //! Arguments of kernels that generate random numbers. Every number has an address; nothing is streamed.
 
 use super::{Dest, expect_replaced};
-use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::philox::Key;
+use crate::view::{View, ViewMut};
 
 /// A dropout mask as a pure function of its address.
 ///

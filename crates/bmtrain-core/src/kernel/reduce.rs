@@ -2,9 +2,9 @@
 
 use super::optimizer::NormOrder;
 use super::{Arguments, Dest, Elements, expect};
-use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::exact::WORDS;
+use crate::view::{View, ViewMut};
 
 /// `out[c] (+)= sum over rows of x[r, c]`: the gradient of a bias.
 #[derive(Debug)]

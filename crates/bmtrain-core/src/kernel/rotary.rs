@@ -1,8 +1,8 @@
 //! Arguments of rotary positions.
 
 use super::{Arguments, Dest, Elements, expect, expect_replaced};
-use crate::buffer::View;
 use crate::error::{Error, Result};
+use crate::view::View;
 
 /// Which elements of a head turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,9 +2,9 @@
 
 use super::elementwise::row_span;
 use super::{Arguments, Dest, expect_float, expect_len, expect_operand, expect_single};
-use crate::buffer::View;
 use crate::error::{Error, Result};
 use crate::shape::MAX_RANK;
+use crate::view::View;
 
 /// `out[r] (+)= table[ids[r]]`. An id outside the table is an error, never an access.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Arguments of the optimizers that update each element by itself, Adam apart.
 
 use super::optimizer::check_step;
-use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
+use crate::view::{View, ViewMut};
 
 /// One step of an optimizer over a run of elements that share their weight decay.
 ///

@@ -7,6 +7,9 @@ mod cpu_quota;
 
 pub(crate) use control_groups::text;
 pub use cpu_quota::{CpuQuota, cpu_quota};
+
+use crate::error::{Error, Result};
+use crate::heap;
 use rustix::io::Errno;
 use rustix::process::{Resource as Kind, getrlimit};
 use std::fmt;
@@ -136,7 +139,15 @@ fn address_space() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Limits as the end of a sentence, as in [`Error::Refused`](crate::Error::Refused).
+impl Error {
+    /// A [`Error::Refused`] with the limits that are set now.
+    pub fn refused(what: impl Into<String>, resource: Resource, reason: impl fmt::Display) -> Self {
+        let (reason, limits) = (reason.to_string(), sentence(&limits(Some(resource))));
+        Error::Refused { what: what.into(), reason, limits, fix: resource.fix() }
+    }
+}
+
+/// Limits as the end of a sentence, as in [`Error::Refused`].
 pub fn sentence(limits: &[Limit]) -> String {
     let found: Vec<String> = limits.iter().map(Limit::to_string).collect();
     match found.as_slice() {
@@ -167,11 +178,11 @@ pub fn explain(error: &io::Error) -> String {
 /// Make room for `count` more elements, where that may be refused.
 ///
 /// # Errors
-/// [`Error::Refused`](crate::Error::Refused) with `what` the memory is for; the vector is unchanged.
-pub fn make_room<T>(vector: &mut Vec<T>, count: usize, what: impl fmt::Display) -> crate::Result<()> {
-    crate::heap::fallible(|| vector.try_reserve_exact(count)).map_err(|_| {
+/// [`Error::Refused`] with `what` the memory is for; the vector is unchanged.
+pub fn make_room<T>(vector: &mut Vec<T>, count: usize, what: impl fmt::Display) -> Result<()> {
+    heap::fallible(|| vector.try_reserve_exact(count)).map_err(|_| {
         let bytes = count.saturating_mul(size_of::<T>());
-        crate::Error::refused(format!("{bytes} bytes for {what}"), Resource::Memory, "out of memory")
+        Error::refused(format!("{bytes} bytes for {what}"), Resource::Memory, "out of memory")
     })
 }
 
@@ -206,10 +217,7 @@ mod tests {
     fn room_that_cannot_exist_is_an_error() {
         let mut values = Vec::<u64>::new();
         let error = make_room(&mut values, usize::MAX / 16, "a table").unwrap_err();
-        assert!(
-            matches!(&error, crate::Error::Refused { what, .. } if what.ends_with(" bytes for a table")),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Refused { what, .. } if what.ends_with(" bytes for a table")), "{error}");
         make_room(&mut values, 10, "a table").unwrap();
         assert!(values.capacity() >= 10);
     }

@@ -2,12 +2,12 @@
 //! are sharded over tensor-parallel ranks. [`linear_cross_entropy`](super::linear_cross_entropy) shares its parts.
 
 use super::*;
-use crate::buffer::ViewMut;
 use crate::comm::{Communicator, tensors};
 use crate::kernel::{
     ClassWeights, ColumnSum, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace,
     CrossEntropyLoss, CrossEntropyStatistics, LossTotals, ShardClasses,
 };
+use crate::view::ViewMut;
 use std::sync::Arc;
 
 /// How the losses of the rows are reduced.

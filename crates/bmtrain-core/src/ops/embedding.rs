@@ -45,7 +45,7 @@ pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index:
         return Err(Error::shape("add_embedding", "innermost axis of x", columns, x.shape()));
     }
     let (value, source) = x.into_parts();
-    let mut y = own(value)?; // [.., D]
+    let mut y = value.owned()?; // [.., D]
     look_up(cx, ids, table, [entries, columns], y.dest(true)?)?;
     let x = Var::from_parts(y.clone(), source);
     Ok(cx.record(y, &[&x, table], || Box::new(AddEmbeddingNode { rows: Rows::new(ids, table, padding_index) })))

@@ -3,11 +3,11 @@
 use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
-use crate::buffer::ViewMut;
 use crate::fp8::Fp8Factors;
 use crate::kernel::{
     Activation, ActivationBackward, ColumnSum, Epilogue, Gemm, Matrix, QuantisedInputGradient, QuantisedLinear,
 };
+use crate::view::ViewMut;
 
 /// What the factors of a layer's products are rounded to before they are multiplied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

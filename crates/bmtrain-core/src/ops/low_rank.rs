@@ -21,7 +21,7 @@ pub fn add_low_rank(cx: &Ctx, y: Var, t: &Var, b: &Var, first: usize, factor: f3
     }
     let update = LowRankUpdate { rows, columns, rank, width, first, factor };
     let (value, source) = y.into_parts();
-    let mut value = own(value)?; // [.., N]
+    let mut value = value.owned()?; // [.., N]
     if !update.is_empty() {
         let sums = value.view_mut()?.part(first, update.span())?;
         let (t, b) = (Matrix::plain(t.value().view()?, rank), Matrix::transposed(b.value().view()?, rank));

@@ -24,6 +24,7 @@ mod low_rank;
 mod matmul;
 mod message;
 mod norm;
+mod operators;
 mod product_input;
 mod product_weight;
 mod random;
@@ -66,7 +67,6 @@ pub use vocabulary::{gather_logits, vocabulary_embedding};
 
 // What every op is made of: the files here import it from this one.
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
-use crate::buffer::View;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -74,6 +74,7 @@ use crate::kernel::{Cast, Dest};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::view::View;
 
 /// The gradient of an op's only result. The tape calls an op only when there is one.
 fn only(op: &'static str, dy: Grads) -> Result<Tensor> {
@@ -94,21 +95,7 @@ fn expect_elements(op: &'static str, what: &str, expected: usize, got: Shape) ->
 
 /// The tensor in another dtype; itself when it has that type.
 fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
-    if tensor.dtype() == dtype {
-        return Ok(tensor);
-    }
-    copied(&tensor, dtype)
-}
-
-fn copied(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
-    let mut copy = Tensor::empty_in(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
-    tensor.device().launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
-    Ok(copy)
-}
-
-/// The tensor itself when its memory may be written, else a copy.
-pub(crate) fn own(tensor: Tensor) -> Result<Tensor> {
-    if tensor.may_be_overwritten() { Ok(tensor) } else { copied(&tensor, tensor.dtype()) }
+    if tensor.dtype() == dtype { Ok(tensor) } else { tensor.copied(dtype) }
 }
 
 /// The value of an operand that may be absent.

@@ -218,7 +218,7 @@ impl Backward for ResidualNormNode {
                 if !(cx.needs(X) || cx.needs(RESIDUAL)) {
                     return cx.write_many([weight, bias], |device, dests| saved.launch(device, &dy, None, None, dests));
                 }
-                let total = add_norm(cx, &saved, &dy, own(dsum)?, true)?;
+                let total = add_norm(cx, &saved, &dy, dsum.owned()?, true)?;
                 split(cx, total, dropout, x_dtype)
             }
         }

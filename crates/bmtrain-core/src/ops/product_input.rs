@@ -5,10 +5,10 @@
 use super::gemm::{ProductPrecision, input_gradient, parameter_gradients, project_rows};
 use super::product_weight::CHUNK_ROWS;
 use super::*;
-use crate::backend::Lane;
 use crate::comm::tensors::{self, Pending};
 use crate::comm::{Communicator, Reduction};
 use crate::kernel::{Activation, Epilogue};
+use crate::lane::Lane;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@
 
 use super::gemm::{ProductPrecision, add_to_rows, bias_gradient, project, project_rows};
 use super::*;
-use crate::backend::Lane;
 use crate::comm::tensors::{self, Pending};
 use crate::comm::{Communicator, Reduction};
 use crate::kernel::{AddScaled, Epilogue, Fill, Gemm, Matrix};
+use crate::lane::Lane;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -16,10 +16,10 @@
 
 use super::gemm::{add_to_rows, bias_gradient};
 use super::*;
-use crate::backend::Lane;
 use crate::comm::tensors::{self, Pending};
 use crate::comm::{Communicator, Reduction};
 use crate::kernel::{Dropout, Fill};
+use crate::lane::Lane;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -3,10 +3,9 @@
 //! Defines [`dequantise`]. Each formula is evaluated in single precision with exactly one rounding for each product and
 //! each sum, in the order written here, so that the bits equal the reference package's on every instruction set.
 
-use super::BlockFormat;
 use super::nf4::CODE;
-use crate::cpu::floats::f16_to_f32;
-use crate::cpu::simd::vectorised;
+use crate::dtype::BlockFormat;
+use crate::simd::{f16_to_f32, vectorised};
 
 vectorised! {
     /// Blocks of `format` as f32. `raw` and `out` hold the same number of blocks; what is beyond the shorter is left
@@ -171,7 +170,7 @@ fn nf4(raw: &[u8; 36], out: &mut [f32; 64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::InstructionSet;
+    use crate::simd::InstructionSet;
 
     #[test]
     fn a_block_has_the_same_bits_on_every_instruction_set() {

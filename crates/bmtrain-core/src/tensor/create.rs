@@ -1,17 +1,16 @@
-//! Constructors of tensors.
+//! Constructors of tensors, and copies.
 //!
 //! Those without a [`Segment`] count their memory as [`Segment::Data`]; the library's own code names the segment.
 
 use super::Tensor;
-use crate::backend::Lane;
 use crate::buffer::Buffer;
 use crate::device::Device;
-use crate::dtype::{DType, Element};
+use crate::dtype::{BlockFormat, DType, Element};
 use crate::error::{Error, Result};
-use crate::kernel::{Distribution, Fill, FillRandom};
+use crate::kernel::{Cast, Distribution, Fill, FillRandom};
+use crate::lane::Lane;
 use crate::philox::Key;
 use crate::pool::Segment;
-use crate::quantised::BlockFormat;
 use crate::shape::Shape;
 use std::ops::Range;
 use std::rc::Rc;
@@ -105,6 +104,18 @@ impl Tensor {
     pub fn arange(device: &Device, range: Range<i64>) -> Result<Self> {
         let values: Vec<i64> = range.collect();
         Tensor::from_slice(device, [values.len()], &values)
+    }
+
+    /// A copy of the elements in another dtype, as [`Segment::Activations`].
+    pub(crate) fn copied(&self, dtype: DType) -> Result<Self> {
+        let mut copy = Tensor::empty_in(self.device(), self.shape(), dtype, Segment::Activations)?;
+        self.device().launch(Cast { x: self.view()?, out: copy.dest(false)? })?;
+        Ok(copy)
+    }
+
+    /// The tensor itself where its memory may be written, else a copy.
+    pub(crate) fn owned(self) -> Result<Self> {
+        if self.may_be_overwritten() { Ok(self) } else { self.copied(self.dtype()) }
     }
 
     /// A tensor of unspecified content in a memory segment.

@@ -8,13 +8,14 @@ mod storage;
 
 pub use storage::{Storage, Watch};
 
-use crate::backend::{Lane, Mark};
-use crate::buffer::{Buffer, View, ViewMut};
+use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::kernel::Dest;
+use crate::lane::{Lane, Mark};
 use crate::shape::Shape;
+use crate::view::{View, ViewMut};
 use std::ops::Range;
 use std::rc::Rc;
 

@@ -1,14 +1,15 @@
 //! Storages: memory that is shared on purpose and written in place.
 
 use super::Tensor;
-use crate::backend::Lane;
-use crate::buffer::{Buffer, View, ViewMut};
+use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::Fill;
+use crate::lane::Lane;
 use crate::pool::Segment;
 use crate::shape::Shape;
+use crate::view::{View, ViewMut};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 

@@ -2,13 +2,15 @@
 //! the work of the step before anything is spent.
 #![allow(unsafe_code)]
 
-use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
-use crate::buffer::{View, ViewMut};
+use crate::backend::{Backend, HostWork, Kernels};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::elementwise::library_has_derivative;
 use crate::kernel::{Activation, Cost, Kernel};
+use crate::lane::{DeviceId, Lane, Mark};
+use crate::memory::Memory;
 use crate::pool::ALIGNMENT;
+use crate::view::{View, ViewMut};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

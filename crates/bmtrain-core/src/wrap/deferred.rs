@@ -5,11 +5,12 @@
 //! some seed: this proves the ordering of a step before any device that is really asynchronous exists.
 #![allow(unsafe_code)]
 
-use crate::backend::{Backend, HostWork, Kernels, Lane, Mark};
-use crate::buffer::{View, ViewMut};
+use crate::backend::{Backend, HostWork, Kernels};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use crate::lane::{Lane, Mark};
 use crate::philox::{self, Key};
+use crate::view::{View, ViewMut};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

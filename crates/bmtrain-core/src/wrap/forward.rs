@@ -124,7 +124,7 @@ macro_rules! forward_to_inner {
     // Without marks, which a wrapper may make itself.
 
     (@abilities) => {
-        fn host_threads(&self) -> Option<std::sync::Arc<$crate::cpu::threads::Threads>> {
+        fn host_threads(&self) -> Option<std::sync::Arc<$crate::threads::Threads>> {
             self.inner.host_threads()
         }
 

@@ -1,9 +1,10 @@
 //! A backend that times every kernel of another one. It waits after each, so it shows where time goes, not how well
 //! lanes overlap.
 
-use crate::backend::{Backend, Kernels, Lane};
+use crate::backend::{Backend, Kernels};
 use crate::error::Result;
 use crate::kernel::{Cost, Kernel};
+use crate::lane::Lane;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

@@ -1,10 +1,11 @@
 //! A backend around another that counts how often the host waits for it. A training step that keeps a device busy waits
 //! once.
 
-use crate::backend::{Backend, Kernels, Lane};
-use crate::buffer::View;
+use crate::backend::{Backend, Kernels};
 use crate::error::Result;
 use crate::kernel::Kernel;
+use crate::lane::Lane;
+use crate::view::View;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

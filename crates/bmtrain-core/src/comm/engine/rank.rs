@@ -4,11 +4,12 @@
 //! when the last of both has ended.
 
 use super::Group;
-use crate::backend::{Backend, Lane};
+use crate::backend::Backend;
 use crate::comm::call::{Call, What};
 use crate::comm::queue::{CallQueues, lock};
 use crate::comm::{Collective, Reduction};
 use crate::error::Result;
+use crate::lane::Lane;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 

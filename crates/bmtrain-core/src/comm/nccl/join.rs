@@ -4,18 +4,19 @@
 //! Each group has ids of its own: NCCL's way to split a communicator demands that nothing is under way on it, and what
 //! groups would share puts their calls in one order.
 
-use super::NcclOptions;
 use super::connection::Connection;
 use super::job::{NAP, NcclJob};
-use super::library::{Library, Progress, Version, failure};
+use super::library::{Library, Progress, failure};
 use super::rank::{Member, Route};
-use crate::backend::{Backend, Lane};
+use super::{NcclOptions, Version};
+use crate::backend::Backend;
 use crate::comm::call::{Call, What};
 use crate::comm::{Collective, Communicator};
 use crate::cuda::CudaBackend;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::lane::Lane;
 use crate::pool::Segment;
 use crate::tensor::Storage;
 use std::sync::Arc;

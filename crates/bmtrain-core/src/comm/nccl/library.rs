@@ -4,6 +4,7 @@
 //! it is missing. Answers are read as numbers, because a newer library may have some that the bindings do not know.
 #![allow(unsafe_code)]
 
+use crate::cuda::nccl_version::Version;
 use crate::error::{Error, Result};
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
@@ -70,18 +71,6 @@ functions! {
     ncclBroadcast(*const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, Stream) -> c_int;
     ncclSend(*const c_void, usize, ncclDataType_t, c_int, ncclComm_t, Stream) -> c_int;
     ncclRecv(*mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, Stream) -> c_int;
-}
-
-/// A version of NCCL, as it counts them: 22809 is 2.28.9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u32);
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Before 2.9 the minor version had one digit less.
-        let thousands = if self.0 < 10_000 { 1000 } else { 10_000 };
-        write!(f, "{}.{}.{}", self.0 / thousands, self.0 % thousands / 100, self.0 % 100)
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,14 +203,6 @@ fn describe(path: &Path, error: &libloading::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_read_as_people_write_them() {
-        assert_eq!(Version(22809).to_string(), "2.28.9");
-        assert_eq!(Version(21800).to_string(), "2.18.0");
-        assert_eq!(Version(2708).to_string(), "2.7.8");
-        assert!(Version(2708) < OLDEST && Version(22809) > OLDEST);
-    }
 
     #[test]
     fn a_library_that_is_missing_or_is_another_one_is_an_error() {

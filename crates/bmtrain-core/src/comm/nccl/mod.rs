@@ -30,7 +30,8 @@ mod library;
 mod rank;
 mod watch;
 
-pub use library::{Library, Version};
+pub use crate::cuda::nccl_version::Version;
+pub use library::Library;
 pub use rank::NcclRank;
 
 use crate::cuda::{CudaOptions, nccl_paths};

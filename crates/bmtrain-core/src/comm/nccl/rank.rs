@@ -9,13 +9,14 @@ use super::job::{Failure, NAP, NcclJob};
 use super::join;
 use super::library::Progress;
 use super::watch::{SLICE, Trouble, Watched};
-use crate::backend::{Backend, Lane};
-use crate::buffer::Range;
+use crate::backend::Backend;
 use crate::comm::call::{Call, What};
 use crate::comm::queue::lock;
 use crate::comm::{Collective, Communicator, Solo};
 use crate::cuda::CudaBackend;
 use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::view::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

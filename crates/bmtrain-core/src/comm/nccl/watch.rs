@@ -7,11 +7,11 @@
 use super::job::NcclJob;
 use super::join;
 use super::rank::{Member, Route};
-use crate::backend::Lane;
 use crate::comm::call::{Call, What, describe};
 use crate::comm::queue::lock;
 use crate::cuda::Span;
 use crate::error::{Error, Result};
+use crate::lane::Lane;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

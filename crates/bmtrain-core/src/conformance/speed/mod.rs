@@ -11,13 +11,13 @@ mod norm;
 mod reduce;
 mod rows;
 
-use crate::backend::Lane;
 use crate::bench::{Rounds, measure, seconds};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::exact::WORDS;
 use crate::kernel::*;
+use crate::lane::Lane;
 use crate::philox::Key;
 use crate::pool::Segment;
 use crate::shape::MAX_RANK;

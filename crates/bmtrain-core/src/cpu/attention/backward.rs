@@ -16,9 +16,9 @@ use super::extent::Extent;
 use super::gradients::{Pass, WHOLE_LIMIT, Work};
 use super::scratch::{self, Scratch};
 use super::tiles::{Scheme, Settings};
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{AttentionBackward, AttentionShape};
+use crate::threads::Threads;
 use std::ops::Range;
 
 pub(super) fn run(threads: &Threads, a: AttentionBackward<'_>, settings: Settings) -> Result<()> {

@@ -15,9 +15,9 @@ use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
 use crate::cpu::floats::{Floats, FloatsMut};
 use crate::cpu::gemm::{self, Epilogue, Operand, Product};
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Arguments, AttentionForward, AttentionShape};
+use crate::threads::Threads;
 use std::ops::Range;
 use std::sync::OnceLock;
 

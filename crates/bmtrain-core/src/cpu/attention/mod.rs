@@ -29,9 +29,9 @@ mod tiles;
 #[cfg(test)]
 mod tests;
 
-use super::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{AttentionBackward, AttentionForward};
+use crate::threads::Threads;
 use tiles::Settings;
 
 pub(in crate::cpu) use scratch::bytes as scratch_bytes;

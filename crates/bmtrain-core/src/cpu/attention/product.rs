@@ -7,10 +7,10 @@
 //! holds when adding. So how a long sum is cut into calls does not change its bits.
 #![allow(unsafe_code)]
 
-use crate::cpu::instruction_set::InstructionSet;
 #[cfg(target_arch = "aarch64")]
 use crate::cpu::vector::Pair;
 use crate::cpu::vector::{Eight, Vector};
+use crate::simd::InstructionSet;
 
 /// Columns of a panel of [`Right`], and the width of the widest register tile.
 pub(super) const PANEL: usize = 64;

@@ -11,8 +11,8 @@ use super::product::STRIP;
 use super::score::{Rules, ScoreTile};
 use crate::cpu::math;
 use crate::cpu::random::dropout_multipliers;
-use crate::cpu::simd::{Isa, vectorised};
 use crate::kernel::Dropout;
+use crate::simd::{Isa, vectorised};
 
 /// Numbers that a row of multipliers may need beside its columns.
 pub(super) const ROW_SLACK: usize = 3;

@@ -3,12 +3,12 @@
 use super::each;
 use crate::cpu::floats::{Floats, FloatsMut, Spare, tiles};
 use crate::cpu::math::{Function, activate, with_function};
-use crate::cpu::simd::vectorised;
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, ActivationInPlace, GatedBackward, GatedForward, GatedInPlace,
 };
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 pub(in crate::cpu) fn activation_forward(threads: &Threads, a: ActivationForward<'_>) -> Result<()> {
     const NAME: &str = "activation_forward";

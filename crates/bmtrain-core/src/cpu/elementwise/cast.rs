@@ -3,11 +3,11 @@
 use super::{PIECE, each};
 use crate::cpu::access::read;
 use crate::cpu::floats::{Floats, FloatsMut, Spare, not_a_float, tiles};
-use crate::cpu::simd::vectorised;
-use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::kernel::Cast;
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 const NAME: &str = "cast";
 

@@ -9,11 +9,11 @@ pub(super) use cast::cast;
 
 use super::access::write;
 use super::floats::{Floats, FloatsMut, Spare, tiles};
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::dtype::{DType, Element, Float};
 use crate::error::Result;
 use crate::kernel::{AddScaled, Fill, Multiply};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 use half::{bf16, f16};
 
 /// Elements of a piece of work: some tens of microseconds, well above what handing it to a thread costs.

@@ -5,7 +5,7 @@
 use super::left::PackRoutine;
 use super::operand::Source;
 use super::portable;
-use crate::cpu::instruction_set::InstructionSet;
+use crate::simd::InstructionSet;
 
 pub(super) const MAX_TILE: usize = 512;
 

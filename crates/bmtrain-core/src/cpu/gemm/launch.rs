@@ -5,10 +5,10 @@ use crate::cpu::gemm::{self, BatchedProduct, Operand, Product};
 use crate::cpu::math::{activate, times_slope};
 use crate::cpu::reduce::column_sum;
 use crate::cpu::rows::add;
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::fp8::{Fp8Factors, Fp8Format};
 use crate::kernel::{ColumnSum, Gemm, Matrix};
+use crate::threads::Threads;
 
 const NAME: &str = "gemm";
 

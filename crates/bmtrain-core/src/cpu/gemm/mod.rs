@@ -60,8 +60,9 @@ pub use peak::measure_peak;
 pub(super) use schedule::Tickets;
 pub use scratch::bytes as scratch_bytes;
 
-use crate::cpu::{self, InstructionSet};
 use crate::error::Result;
+use crate::simd::InstructionSet;
+use crate::threads;
 use cut::Limits;
 use job::{Batch, GemmJob};
 
@@ -72,7 +73,7 @@ pub enum Threads<'a> {
     Calling,
     /// The threads of a pool. Small products still run on the calling thread. The result has the same bits as with
     /// [`Threads::Calling`].
-    Pool(&'a cpu::threads::Threads),
+    Pool(&'a threads::Threads),
 }
 
 impl Threads<'_> {

@@ -8,8 +8,8 @@ use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine,
 use super::left;
 use super::table;
 use super::tile::{self, Stored, Wide};
-use crate::cpu::simd::Fused;
 use crate::cpu::vector::{Eight, Pair, Vector};
+use crate::simd::Fused;
 
 table::table!(
     #[target_feature(enable = "neon")]

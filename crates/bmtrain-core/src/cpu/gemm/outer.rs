@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::job::GemmJob;
 use super::operand::Source;
-use crate::cpu::simd::vectorised;
+use crate::simd::vectorised;
 
 /// Most terms of a sum. With more of them, the arithmetic of tiles counts more than how C is written.
 const TERMS: usize = 4;

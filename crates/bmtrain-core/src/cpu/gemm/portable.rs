@@ -7,8 +7,8 @@ use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine,
 use super::left;
 use super::table;
 use super::tile::{self, Stored, Wide};
-use crate::cpu::simd::Separate;
 use crate::cpu::vector::Eight;
+use crate::simd::Separate;
 
 table::table!(
     KERNEL: Eight, lanes 8, stretch 768, rows [1, 2, 3, 4], height 4, vectors [1],

@@ -6,8 +6,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::kernel::{Dots, RowStrip, Rows, Strip};
-use crate::cpu::simd::Isa;
 use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
+use crate::simd::Isa;
 
 /// Prefetch distance in rows of B, where they are read in place: they are on different pages, where the hardware does
 /// not look ahead.
@@ -102,7 +102,7 @@ macro_rules! stored {
 }
 stored!(f32, load, load_first, |x: f32| x);
 stored!(bf16, load_bf16, load_first_bf16, |x: bf16| f32::from_bits(u32::from(x.to_bits()) << 16));
-stored!(f16, load_f16, load_first_f16, |x: f16| crate::cpu::floats::f16_to_f32(x.to_bits()));
+stored!(f16, load_f16, load_first_f16, |x: f16| crate::simd::f16_to_f32(x.to_bits()));
 
 /// See [`super::kernel::StripRoutine`].
 ///

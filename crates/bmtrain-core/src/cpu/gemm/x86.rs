@@ -16,7 +16,7 @@ use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine,
 use super::left;
 use super::table;
 use super::tile::{self, Wide};
-use crate::cpu::simd::Fused;
+use crate::simd::Fused;
 
 table::table!(
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]

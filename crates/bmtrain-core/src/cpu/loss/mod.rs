@@ -6,10 +6,10 @@ pub(super) use pointwise::{pointwise_backward, pointwise_forward};
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 /// Elements of one unit of work.
 pub(super) const PIECE: usize = 1 << 14;

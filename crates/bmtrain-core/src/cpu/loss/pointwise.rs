@@ -2,9 +2,9 @@
 
 use crate::cpu::elementwise::each;
 use crate::cpu::floats::{Floats, FloatsMut};
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Pointwise, PointwiseBackward, PointwiseForward};
+use crate::threads::Threads;
 
 pub(in crate::cpu) fn pointwise_forward(threads: &Threads, a: PointwiseForward<'_>) -> Result<()> {
     const NAME: &str = "pointwise_forward";

@@ -4,10 +4,10 @@ use crate::cpu::access::read;
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, TILE, tiles};
 use crate::cpu::random::dropout_multipliers;
 use crate::cpu::reduce::{add_partials, group_rows};
-use crate::cpu::simd::{LANES, add_lanes, vectorised};
-use crate::cpu::threads::{Divide, Threads};
 use crate::error::Result;
 use crate::kernel::{Dest, Dropout, NormBackward, NormKind};
+use crate::simd::{LANES, add_lanes, vectorised};
+use crate::threads::{Divide, Threads};
 
 const NAME: &str = "norm_backward";
 

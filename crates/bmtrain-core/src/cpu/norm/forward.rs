@@ -5,10 +5,10 @@ use crate::cpu::access::write;
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, TILE, tiles};
 use crate::cpu::random::dropout_multipliers;
 use crate::cpu::reduce::total;
-use crate::cpu::simd::{LANES, add_lanes, vectorised};
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Dropout, NormForward, NormKind};
+use crate::simd::{LANES, add_lanes, vectorised};
+use crate::threads::Threads;
 
 const NAME: &str = "norm_forward";
 

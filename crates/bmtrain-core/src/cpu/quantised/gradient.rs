@@ -6,10 +6,10 @@
 use super::super::floats::{Floats, FloatsMut};
 use super::super::gemm::{self, Combination, Epilogue, Operand, Product, Source};
 use super::super::math::times_slope;
-use super::super::threads::Threads;
 use super::{Blocks, ELEMENTS, ROWS_AT_ONCE, scratch};
 use crate::error::Result;
 use crate::kernel::{Dest, QuantisedInputGradient};
+use crate::threads::Threads;
 
 const NAME: &str = "quantised_input_gradient";
 
@@ -67,7 +67,7 @@ pub(in crate::cpu) fn input_gradient(threads: &Threads, a: QuantisedInputGradien
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantised::BlockFormat;
+    use crate::dtype::BlockFormat;
 
     #[test]
     fn bands_are_whole_blocks_of_bounded_size() {

@@ -18,13 +18,13 @@ use super::floats::{Floats, FloatsMut, Spare, tiles};
 use super::gemm::{self, Activation, Epilogue, Operand, Product, Source, Target};
 use super::math::activate;
 use super::rows::{add, checked_ids, rows_at_once};
-use super::threads::Threads;
-use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::kernel::quantised::format_of;
 use crate::kernel::{QuantisedLinear, QuantisedRows};
 use crate::quantised::{BlockFormat, dequantise};
+use crate::threads::Threads;
+use crate::view::{View, ViewMut};
 use half::{bf16, f16};
 use std::ops::Range;
 

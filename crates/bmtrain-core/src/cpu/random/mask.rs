@@ -1,7 +1,7 @@
 //! Dropout masks: many blocks of the generator at once, as vector code.
 
-use crate::cpu::simd::vectorised;
 use crate::kernel::Dropout;
+use crate::simd::vectorised;
 
 /// Blocks made at once; 64 random numbers.
 const BLOCKS: usize = 16;

@@ -10,10 +10,10 @@ mod tests;
 pub(super) use mask::dropout_multipliers;
 
 use super::floats::{Floats, FloatsMut, Spare, TILE, tiles};
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{DropoutApply, FillRandom};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 15;

@@ -9,9 +9,9 @@
 //! the logarithm and the sine made here; the one rounding to f32 comes last. So a value has the same bits on every
 //! machine with IEEE arithmetic. These rules are frozen: changing them changes what a seed means.
 
-use crate::cpu::simd::vectorised;
 use crate::kernel::Distribution;
 use crate::philox::{self, Key};
+use crate::simd::vectorised;
 
 /// Normals beyond this many standard deviations are sampled again.
 const CUT: f64 = 2.0;

@@ -2,10 +2,10 @@
 
 use super::dropout_multipliers;
 use crate::DType;
-use crate::cpu::instruction_set::for_each_set;
 use crate::device::Device;
 use crate::kernel::*;
 use crate::philox::{self, Key};
+use crate::simd::for_each_set;
 use crate::tensor::Tensor;
 
 #[test]

@@ -7,11 +7,11 @@ pub(super) use softmax::{RowStatistics, dot, softmax, softmax_backward, total};
 
 use super::access::write;
 use super::floats::{Floats, FloatsMut, Spare, tiles};
-use super::simd::vectorised;
-use super::threads::Threads;
 use crate::error::Result;
 use crate::exact::Sum;
 use crate::kernel::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, NormOrder};
+use crate::simd::vectorised;
+use crate::threads::Threads;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Fewest rows that are summed into one partial sum.

@@ -2,10 +2,10 @@
 
 use crate::cpu::floats::{Floats, FloatsMut, Spare, tiles};
 use crate::cpu::math::exp;
-use crate::cpu::simd::{LANES, add_lanes, vectorised};
-use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Softmax, SoftmaxBackward};
+use crate::simd::{LANES, add_lanes, vectorised};
+use crate::threads::Threads;
 
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 14;

@@ -3,9 +3,9 @@
 use super::{add, rows_at_once};
 use crate::cpu::access::read;
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, tiles};
-use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::{EmbeddingBackward, EmbeddingForward};
+use crate::threads::Threads;
 
 pub(in crate::cpu) fn embedding_forward(threads: &Threads, a: EmbeddingForward<'_>) -> Result<()> {
     const NAME: &str = "embedding_forward";

@@ -7,11 +7,11 @@ pub(super) use permute::permute;
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
-use super::simd::vectorised;
-use super::threads::{Divide, Threads};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::kernel::RowCopy;
+use crate::simd::vectorised;
+use crate::threads::{Divide, Threads};
 use half::{bf16, f16};
 
 /// Elements of a piece of work.

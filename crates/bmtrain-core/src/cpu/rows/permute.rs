@@ -2,11 +2,11 @@
 
 use super::{PIECE, Strided, not_elements};
 use crate::cpu::access::{read, write};
-use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Element, Float};
 use crate::error::Result;
 use crate::kernel::Permute;
 use crate::shape::MAX_RANK;
+use crate::threads::Threads;
 use half::{bf16, f16};
 
 pub(in crate::cpu) fn permute(threads: &Threads, a: Permute<'_>) -> Result<()> {

@@ -3,8 +3,7 @@
 
 use super::functions::OUT_OF_MEMORY;
 use super::{Functions, Stream, answer, failure, functions, warn_of};
-use crate::device_spec::{OPEN_DEVICE, OPEN_DRIVER};
-use crate::error::{Error, Result};
+use crate::error::{Error, OPEN_DEVICE, OPEN_DRIVER, Result};
 use crate::panics::catch;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int};

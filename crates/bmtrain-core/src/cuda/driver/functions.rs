@@ -5,8 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::failure;
-use crate::device_spec::OPEN_DRIVER;
-use crate::error::Result;
+use crate::error::{OPEN_DRIVER, Result};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
 };

@@ -1,12 +1,12 @@
 //! One call of attention, with its heads in one to three tensors: checks, launch, and saved tensors.
 
 use super::{AttentionMask, AttentionOptions, Documents, HeadShard};
-use crate::buffer::ViewMut;
 use crate::kernel::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, ColumnSum, Dropout, Heads, HeadsMut,
     Mask,
 };
 use crate::ops::*;
+use crate::view::ViewMut;
 
 #[derive(Debug)]
 enum SavedMask {

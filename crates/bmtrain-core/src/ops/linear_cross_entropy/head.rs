@@ -2,12 +2,12 @@
 
 use super::owned;
 use super::plan::Wanted;
-use crate::buffer::ViewMut;
 use crate::comm::{Reduction, tensors};
 use crate::kernel::{ColumnSum, CrossEntropyBackward, Gemm, Matrix};
 use crate::ops::cross_entropy::{RowRange, Terms, VocabularyShard};
 use crate::ops::*;
 use crate::tensor::Storage;
+use crate::view::ViewMut;
 use std::ops::Range;
 
 #[derive(Debug, Clone, Copy)]

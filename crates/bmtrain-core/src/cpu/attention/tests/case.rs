@@ -2,15 +2,15 @@
 
 use super::super::tiles::Settings;
 use super::super::{backward, forward};
-use crate::backend::Lane;
-use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Float};
 use crate::kernel::{
     Arguments, AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Dest, Dropout, Heads,
     HeadsMut, Kernel, Mask,
 };
+use crate::lane::Lane;
 use crate::ops::Documents;
 use crate::philox::{Key, block, unit};
+use crate::threads::Threads;
 use crate::{Device, Segment, Storage};
 use half::{bf16, f16};
 

@@ -4,7 +4,7 @@ mod case;
 mod reference;
 
 use super::tiles::{Scheme, Settings};
-use crate::cpu::instruction_set::for_each_set;
+use crate::simd::for_each_set;
 use case::{Case, Data, Masking, Results, run};
 use reference::reference;
 

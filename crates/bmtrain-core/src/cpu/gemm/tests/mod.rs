@@ -9,9 +9,9 @@ use half::{bf16, f16};
 use super::cut::Limits;
 use super::job::{Batch, GemmJob};
 use super::*;
-use crate::cpu::CpuOptions;
-use crate::cpu::instruction_set::for_each_set;
 use crate::error::Error;
+use crate::simd::for_each_set;
+use crate::threads::CpuOptions;
 
 /// Reproducible numbers in -1..1 (a linear congruential generator: quality does not matter here).
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -229,9 +229,9 @@ fn check(threads: Threads<'_>, case: Case) -> Outcome {
 }
 
 /// Threads with the current instruction set.
-fn pool(threads: usize) -> cpu::threads::Threads {
+fn pool(threads: usize) -> threads::Threads {
     let instruction_set = InstructionSet::current();
-    cpu::threads::Threads::with(CpuOptions { instruction_set, ..CpuOptions::new(threads) }).unwrap()
+    threads::Threads::with(CpuOptions { instruction_set, ..CpuOptions::new(threads) }).unwrap()
 }
 
 const SHAPES: [(usize, usize, usize); 19] = [

@@ -1,6 +1,15 @@
-//! Vector code without intrinsics: plain loops, compiled for every [`InstructionSet`](super::InstructionSet).
+//! Vector code without intrinsics: plain loops, compiled for every [`InstructionSet`].
 //!
-//! A loop whose rounding must not depend on the machine uses neither [`Isa::mul_add`] nor anything else of `Isa`.
+//! Called by the kernels of the CPU, by reductions between ranks, and where quantised blocks become numbers. A loop
+//! whose rounding must not depend on the machine uses neither [`Isa::mul_add`] nor anything else of `Isa`.
+
+mod half_precision;
+mod instruction_set;
+
+pub(crate) use half_precision::{f16_to_f32, f32_to_f16};
+pub use instruction_set::InstructionSet;
+#[cfg(test)]
+pub(crate) use instruction_set::for_each_set;
 
 /// The instruction set of a loop.
 pub(crate) trait Isa {
@@ -40,18 +49,18 @@ macro_rules! vectorised {
         #[allow(unsafe_code, clippy::too_many_arguments)]
         $visibility fn $name($($argument: $type),*) $(-> $result)? {
             #[inline(always)]
-            fn body<$isa: $crate::cpu::simd::Isa>($($argument: $type),*) $(-> $result)? $body
+            fn body<$isa: $crate::simd::Isa>($($argument: $type),*) $(-> $result)? $body
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
                 fn avx512($($argument: $type),*) $(-> $result)? {
-                    body::<$crate::cpu::simd::Fused>($($argument),*)
+                    body::<$crate::simd::Fused>($($argument),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2($($argument: $type),*) $(-> $result)? {
-                    body::<$crate::cpu::simd::Fused>($($argument),*)
+                    body::<$crate::simd::Fused>($($argument),*)
                 }
-                use $crate::cpu::InstructionSet;
+                use $crate::simd::InstructionSet;
                 match InstructionSet::current() {
                     // SAFETY: the current set is available, with every feature that the function is compiled with.
                     InstructionSet::Avx512 => return unsafe { avx512($($argument),*) },
@@ -61,10 +70,10 @@ macro_rules! vectorised {
                 }
             }
             #[cfg(target_arch = "aarch64")]
-            if $crate::cpu::InstructionSet::current() == $crate::cpu::InstructionSet::Neon {
-                return body::<$crate::cpu::simd::Fused>($($argument),*);
+            if $crate::simd::InstructionSet::current() == $crate::simd::InstructionSet::Neon {
+                return body::<$crate::simd::Fused>($($argument),*);
             }
-            body::<$crate::cpu::simd::Separate>($($argument),*)
+            body::<$crate::simd::Separate>($($argument),*)
         }
     )*};
 }

@@ -1,8 +1,8 @@
 //! What a CPU backend is made with.
 
-use super::instruction_set::InstructionSet;
 use super::placement::Placement;
 use crate::error::{Error, Result};
+use crate::simd::InstructionSet;
 use std::ffi::OsString;
 
 /// Settings of a CPU backend.

@@ -1,6 +1,9 @@
 //! Dtypes known at run time, and the Rust types that store them.
 
-use crate::quantised::BlockFormat;
+mod block_format;
+
+pub use block_format::BlockFormat;
+
 use half::{bf16, f16};
 use std::fmt;
 

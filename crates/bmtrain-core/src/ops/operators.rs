@@ -1,12 +1,12 @@
 //! Arithmetic operators on [`Var`]s: `(&a + &b)?`, `(&x * 0.5)?`, `(-&x)?`.
 //!
-//! An operator has no [`Ctx`] argument: it records on the tape of its operands. It computes, and
-//! differentiates, like [`ops::add`], [`ops::mul`] and [`ops::scale`], in f32, f16 and bf16. Shapes have to be equal:
+//! An operator has no [`Ctx`] argument: it records on the tape of its operands. It computes, and differentiates, like
+//! [`add`](super::add), [`mul`](super::mul) and [`scale`](super::scale), in f32, f16 and bf16. Shapes have to be equal:
 //! nothing is broadcast.
 
-use super::{Ctx, Var};
+use super::elementwise;
+use crate::autograd::{Ctx, Var};
 use crate::error::{Error, Result};
-use crate::ops;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 fn context(operator: &'static str, operands: &[&Var]) -> Result<Ctx> {
@@ -24,7 +24,7 @@ impl Add for &Var {
     type Output = Result<Var>;
 
     fn add(self, other: &Var) -> Result<Var> {
-        ops::add(&context("operator +", &[self, other])?, self, other)
+        elementwise::add(&context("operator +", &[self, other])?, self, other)
     }
 }
 
@@ -33,7 +33,7 @@ impl Sub for &Var {
 
     fn sub(self, other: &Var) -> Result<Var> {
         let cx = context("operator -", &[self, other])?;
-        ops::add(&cx, self, &ops::scale(&cx, other, -1.0)?)
+        elementwise::add(&cx, self, &elementwise::scale(&cx, other, -1.0)?)
     }
 }
 
@@ -41,7 +41,7 @@ impl Mul for &Var {
     type Output = Result<Var>;
 
     fn mul(self, other: &Var) -> Result<Var> {
-        ops::mul(&context("operator *", &[self, other])?, self, other)
+        elementwise::mul(&context("operator *", &[self, other])?, self, other)
     }
 }
 
@@ -49,7 +49,7 @@ impl Mul<f32> for &Var {
     type Output = Result<Var>;
 
     fn mul(self, factor: f32) -> Result<Var> {
-        ops::scale(&context("operator *", &[self])?, self, factor)
+        elementwise::scale(&context("operator *", &[self])?, self, factor)
     }
 }
 
@@ -57,7 +57,7 @@ impl Div<f32> for &Var {
     type Output = Result<Var>;
 
     fn div(self, divisor: f32) -> Result<Var> {
-        ops::scale(&context("operator /", &[self])?, self, 1.0 / divisor)
+        elementwise::scale(&context("operator /", &[self])?, self, 1.0 / divisor)
     }
 }
 
@@ -65,6 +65,6 @@ impl Neg for &Var {
     type Output = Result<Var>;
 
     fn neg(self) -> Result<Var> {
-        ops::scale(&context("operator -", &[self])?, self, -1.0)
+        elementwise::scale(&context("operator -", &[self])?, self, -1.0)
     }
 }

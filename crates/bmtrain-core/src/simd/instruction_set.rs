@@ -1,7 +1,7 @@
 //! The instruction sets that the CPU backend is compiled for, and which of them the running code uses.
 //!
-//! A backend has one ([`CpuOptions`](super::CpuOptions)). Its kernels are compiled for all; `launch` and the threads of
-//! the backend's pool set [`InstructionSet::current`], which the inner loops ask.
+//! A backend has one ([`CpuOptions`](crate::threads::CpuOptions)). Its kernels are compiled for all; `launch` and the
+//! threads of the backend's pool set [`InstructionSet::current`], which the inner loops ask.
 
 use crate::error::{Error, Result};
 use std::cell::Cell;
@@ -95,12 +95,12 @@ impl InstructionSet {
     }
 
     /// Make it the set of the calling thread for good.
-    pub(super) fn of_thread(self) {
+    pub(crate) fn of_thread(self) {
         CURRENT.set(Some(self));
     }
 
     /// Refuse a set that this processor does not have.
-    pub(super) fn check(self) -> Result<()> {
+    pub(crate) fn check(self) -> Result<()> {
         if self.is_available() {
             return Ok(());
         }

@@ -5,8 +5,15 @@
 //! that still work on it; the pool waits for them, on the device, before the memory is used on another lane. In steady
 //! state the system is asked for nothing, which [`Report::system_requests`] shows.
 
-use crate::backend::{Backend, Lane, Mark, Memory};
+mod usage;
+
+pub(crate) use usage::HostAccount;
+pub use usage::{Report, Segment, Usage};
+
+use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::lane::{Lane, Mark};
+use crate::memory::Memory;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every chunk starts at a multiple of this, in bytes: the alignment of storages and of vector loads.
@@ -14,61 +21,6 @@ pub const ALIGNMENT: usize = 512;
 
 /// What the pool of a CUDA device takes from the driver at a time for short-lived tensors, bytes.
 pub const CUDA_SLAB_BYTES: usize = 64 << 20;
-
-/// What memory is used for; only for accounting and for keeping long-lived storages apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Segment {
-    /// Parameter storages: this rank's shards, or whole ones where nothing is cut.
-    Parameters,
-    /// Whole parameters of blocks that are at work, gathered from all ranks' shards.
-    Gathered,
-    /// Gradients of parameters.
-    Gradients,
-    /// Optimizer moments and master copies.
-    Optimizer,
-    /// Values and gradients inside the tape.
-    Activations,
-    /// Scratch of ops.
-    Workspace,
-    /// Batches.
-    Data,
-    /// Optimizer state, parameters and block inputs in the host's memory: none of the device's, so outside the pool and
-    /// the total.
-    Offload,
-}
-
-impl Segment {
-    /// Every segment, in report order.
-    pub const ALL: [Segment; 8] = [
-        Segment::Parameters,
-        Segment::Gathered,
-        Segment::Gradients,
-        Segment::Optimizer,
-        Segment::Activations,
-        Segment::Workspace,
-        Segment::Data,
-        Segment::Offload,
-    ];
-
-    /// Lower-case name in reports and errors.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Segment::Parameters => "parameters",
-            Segment::Gathered => "gathered",
-            Segment::Gradients => "gradients",
-            Segment::Optimizer => "optimizer",
-            Segment::Activations => "activations",
-            Segment::Workspace => "workspace",
-            Segment::Data => "data",
-            Segment::Offload => "offload",
-        }
-    }
-
-    const fn long_lived(self) -> bool {
-        matches!(self, Segment::Parameters | Segment::Optimizer)
-    }
-}
 
 /// A piece of pool memory on its way to or from a buffer.
 #[derive(Debug)]
@@ -104,41 +56,6 @@ struct Slab {
     long_lived: bool,
     /// End of the part that was ever handed out.
     reached: usize,
-}
-
-/// Bytes in use and their high-water mark.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes in use now, rounded up to whole chunks.
-    pub now: usize,
-    /// The most that was in use at once.
-    pub peak: usize,
-}
-
-impl Usage {
-    fn add(&mut self, bytes: usize) {
-        self.now += bytes;
-        self.peak = self.peak.max(self.now);
-    }
-}
-
-/// Memory of one device as the pool sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// Use by segment, in the order of [`Segment::ALL`].
-    pub segments: Vec<(Segment, Usage)>,
-    /// Use over all segments of the device together; its peak is below the sum of the peaks.
-    pub total: Usage,
-    /// Bytes of each segment at the moment of [`Report::total`]'s peak, in the order of [`Segment::ALL`]; they add up
-    /// to it.
-    pub at_peak: Vec<(Segment, usize)>,
-    /// Bytes taken from the system.
-    pub system_bytes: usize,
-    /// The most of them that were ever handed out, the parts in use and released parts between them. Where
-    /// the system gives memory page by page as it is touched, as the CPU's does, the rest of a slab costs nothing.
-    pub touched: Usage,
-    /// How often the system was asked since the device was made.
-    pub system_requests: u64,
 }
 
 #[derive(Debug, Default)]

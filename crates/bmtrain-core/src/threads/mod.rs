@@ -2,14 +2,26 @@
 //!
 //! Work is cut into pieces by its size alone; threads take pieces as they come. Since no sum crosses a piece in an
 //! order that depends on who computed it, results have the same bits for any number of threads.
+//!
+//! Called by the CPU backend, which publishes what is here, and by work of the host beside other devices. `options` is
+//! what threads are made with, `processors` which processors there are, `placement` where threads run on them,
+//! `thread_pool` the helpers of a calling thread.
 
-use super::instruction_set::InstructionSet;
-use super::options::CpuOptions;
-use super::thread_pool::ThreadPool;
+mod options;
+mod placement;
+mod processors;
+mod thread_pool;
+
+pub use options::CpuOptions;
+pub use placement::{Pinning, Placement};
+pub use processors::{Core, Processors};
+
 use crate::error::{Error, Result};
 use crate::limits::Resource;
+use crate::simd::InstructionSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use thread_pool::ThreadPool;
 
 /// The calling thread and a pool of helpers, of its own for each rank.
 #[derive(Debug)]
@@ -23,7 +35,7 @@ pub struct Threads {
 }
 
 /// Something that is written in rows and can be cut between two of them.
-pub(super) trait Divide: Send + Sized {
+pub(crate) trait Divide: Send + Sized {
     /// The first `rows` rows, and the others.
     fn divide(self, rows: usize) -> (Self, Self);
 }
@@ -99,12 +111,12 @@ impl Threads {
 
     /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. All of them take pieces as
     /// they come, so that no helper is needed: none comes while the threads help another caller.
-    pub(super) fn share<R>(&self, workers: usize, help: impl Fn() + Sync, mine: impl FnOnce() -> R) -> R {
+    pub(crate) fn share<R>(&self, workers: usize, help: impl Fn() + Sync, mine: impl FnOnce() -> R) -> R {
         self.pool.run(workers.saturating_sub(1), &help, || self.instruction_set.within(mine))
     }
 
     /// Run `work` on the calling thread and up to `workers - 1` others.
-    pub(super) fn run(&self, workers: usize, work: impl Fn() + Sync) {
+    pub(crate) fn run(&self, workers: usize, work: impl Fn() + Sync) {
         self.share(workers, &work, &work);
     }
 
@@ -134,7 +146,7 @@ impl Threads {
     }
 
     /// Cut `rows` rows of what is written into parts of `at_once` rows and run `work(first row, rows, part)` for each.
-    pub(super) fn for_each_part<D: Divide>(
+    pub(crate) fn for_each_part<D: Divide>(
         &self,
         written: D,
         rows: usize,
@@ -160,7 +172,7 @@ impl Threads {
     }
 
     /// Lend room for `len` f32 of arbitrary content: partial sums, or an order of rows.
-    pub(super) fn with_partials<R>(&self, len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
+    pub(crate) fn with_partials<R>(&self, len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
         let Ok(mut kept) = self.partials.try_lock() else {
             return work(&mut vec![0.0; len]);
         };
@@ -175,9 +187,7 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
-    use super::super::processors;
     use super::*;
-    use crate::cpu::{Pinning, Placement, Processors};
 
     #[test]
     fn every_row_is_handed_out_once_in_parts_cut_at_the_same_places() {

@@ -1,15 +1,46 @@
-//! Memory of the CPU backend, and of the host beside other devices: anonymous pages, zeroed by the system when they are
+//! [`Memory`], a range that a backend hands out, and the host's: anonymous pages, zeroed by the system when they are
 //! first touched.
+//!
+//! [`allocate`] and [`release`] are called by the CPU backend, by buffers of the host beside other devices, and where
+//! the stack of the main thread is reserved.
 #![allow(unsafe_code)]
 
-use crate::backend::Memory;
 use crate::error::{Error, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr;
 
+/// A range of device memory that a backend handed out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Memory {
+    address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    /// Describe memory of a backend.
+    ///
+    /// # Safety
+    /// Until the backend's [`release`](crate::Backend::release) is called with it, the `bytes` bytes from `address`
+    /// must be valid for every kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and
+    /// used by nothing else. Views derived from this value are what safe code uses to reach it.
+    pub unsafe fn new(address: u64, bytes: usize) -> Self {
+        Memory { address, bytes }
+    }
+
+    /// First address, meaningful to the backend alone.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 /// Bytes of a huge page of x86-64, and of aarch64 with pages of 4 KiB.
-pub(super) const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Take memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
 pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
@@ -28,7 +59,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
 }
 
 /// Ask for huge pages where `data` covers whole ones. Without them everything works, slower.
-pub(super) fn prefer_huge_pages(data: &mut [f32]) {
+pub(crate) fn prefer_huge_pages(data: &mut [f32]) {
     let range = data.as_mut_ptr_range();
     let (start, end) = (range.start as usize, range.end as usize);
     let first = start.next_multiple_of(4096);
@@ -38,6 +69,7 @@ pub(super) fn prefer_huge_pages(data: &mut [f32]) {
     }
 }
 
+/// Give memory of [`allocate`] back.
 pub(crate) fn release(memory: Memory) {
     // SAFETY: the range was mapped by `allocate` and is consumed here; the pool has waited for the work on it.
     if let Err(error) = unsafe { munmap(memory.address() as *mut c_void, memory.bytes()) } {
