@@ -1,4 +1,4 @@
-//! Recipes that nobody has to write: from settings of other systems ([`import`]) and from data ([`starter`]).
+//! Recipes from settings of other systems ([`import`]) and from the user's data ([`starter`]).
 //!
 //! The name to depend on is `model-center`, which re-exports this crate's modules.
 #![forbid(unsafe_code)]

@@ -42,7 +42,7 @@
 
 pub mod prelude;
 
-/// Configurations of models: their parts, and those of the families.
+/// Configurations of models: their parts, and each family's.
 pub mod config {
     pub use model_center_formats::config::*;
     pub use model_center_models::model::registry::configs::*;

@@ -1,4 +1,5 @@
-//! The init program: a user's data and model in, a commented recipe out. [`model_center_import::starter`] looks at them.
+//! The init program: a user's data and model in, a commented recipe out. [`model_center_import::starter`] looks at
+//! them.
 
 use crate::cli::{places::model_places, program, terminal};
 use crate::{Error, Result};

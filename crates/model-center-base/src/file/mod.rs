@@ -1,8 +1,8 @@
 //! File operations for untrusted directories and for files that are written atomically.
 //!
 //! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`], [`printable`] and [`shell_word`];
-//! `name` has the rules of names, `atomic` has [`AtomicFile`] and [`write_atomic`], `staged` directories that appear whole, `preparation` the names
-//! of both until then. Used by all readers and writers of files in this crate.
+//! `name` has the rules of names, `atomic` has [`AtomicFile`] and [`write_atomic`], `staged` directories that appear
+//! whole, `preparation` the names of both until then. Used by all readers and writers of files in this crate.
 
 mod atomic;
 pub mod crc32c;

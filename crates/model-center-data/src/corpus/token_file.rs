@@ -52,8 +52,8 @@ pub struct TokenFile {
 impl TokenFile {
     /// Opens both files by their common prefix, or by the name of either.
     ///
-    /// Header, counts and both lengths are compared here, and each entry when it is used; `bmtrain_corpus::verify` compares
-    /// all of them.
+    /// Header, counts and both lengths are compared here, and each entry when it is used; `bmtrain_corpus::verify`
+    /// compares all of them.
     ///
     /// # Errors
     /// [`Error::Data`] for a file that is missing, cut off, of another kind, or not the other's; [`Error::File`] if

@@ -59,7 +59,7 @@ pub mod by_name {
     /// Writes the name of an activation.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(activation: &Activation, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(super::name(*activation))
     }
@@ -67,7 +67,7 @@ pub mod by_name {
     /// Reads the name of an activation.
     ///
     /// # Errors
-    /// Those of the deserializer, and an unknown name.
+    /// Errors of the deserializer, and an unknown name.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
         let name = String::deserialize(deserializer)?;
         let between = parse(&name).filter(|between| !between.gated);

@@ -1,5 +1,5 @@
-//! ModelCenter's file of weights: whether weights are its, and writing them. The names of its parameters are those of the
-//! model that has them.
+//! ModelCenter's file of weights: its recognition, and writing it. Families in `model-center-models` have the names
+//! of its parameters.
 
 use super::safetensors::stored;
 use super::{NameTable, ParamShape, TensorEntry, TensorPart, TensorSource, write_pickle};

@@ -30,12 +30,7 @@ impl ParquetRows {
     ///
     /// # Errors
     /// [`Error::Data`] that names the feature, always.
-    pub fn open(
-        path: &Path,
-        _: Wanted<'_>,
-        _: (usize, TextEncoding),
-        _: &Arc<AtomicU64>,
-    ) -> Result<ParquetRows> {
+    pub fn open(path: &Path, _: Wanted<'_>, _: (usize, TextEncoding), _: &Arc<AtomicU64>) -> Result<ParquetRows> {
         let reason = "this program was built without the feature parquet, and reads no Parquet files";
         let fix = "build it with the feature, a default of the programs, or write the rows as JSON lines or Arrow";
         Err(Error::data(path.display().to_string(), reason, fix))

@@ -1,7 +1,8 @@
 //! ModelCenter's names of parameters, which are alike for all of its families:
 //! `encoder.layers.3.self_att.self_attention.project_q.weight`.
 //!
-//! Defines [`Stack`], [`table`], [`encoder_decoder`] and [`decoder_heads`]. Called by the families that ModelCenter has.
+//! Defines [`Stack`], [`table`], [`encoder_decoder`] and [`decoder_heads`]. Called by the families that ModelCenter
+//! has.
 
 use crate::layer::{AttentionConfig, BlockConfig, Placement};
 use model_center_formats::{Alias, NameTable, Rule};

@@ -79,8 +79,8 @@ pub struct OpenOptions {
     pub dtype: DType,
     /// The parameters that are f32 where [`OpenOptions::dtype`] is a 16-bit one.
     pub f32_parameters: F32Parameters,
-    /// Use the [dtype of the stored weights](model_center_formats::Weights::dtype) instead, if the family computes in it. A
-    /// family whose hidden states overflow f16 uses f32 in its place.
+    /// Use the [dtype of the stored weights](model_center_formats::Weights::dtype) instead, if the family computes in
+    /// it. A family whose hidden states overflow f16 uses f32 in its place.
     pub keep_dtype: bool,
     /// Whether matrices are held in quantised blocks.
     pub weights: WeightForm,

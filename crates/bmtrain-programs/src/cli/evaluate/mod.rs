@@ -1,7 +1,7 @@
 //! The evaluate program: published evaluations of a model.
 //!
-//! What is computed is in [`model_center_train::evaluate`]; here are the command line (`options`, `setup`), the ranks (`ranks`) and
-//! the output (`report`). The manual is `docs/evaluate.md`.
+//! What is computed is in [`model_center_train::evaluate`]; here are the command line (`options`, `setup`), the ranks
+//! (`ranks`) and the output (`report`). The manual is `docs/evaluate.md`.
 
 pub mod options;
 mod ranks;

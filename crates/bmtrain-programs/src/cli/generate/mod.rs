@@ -1,7 +1,7 @@
 //! The generate program: texts for prompts, or a conversation.
 //!
-//! Generation is in [`model_center_models::generate`]; here are the command line (`options`, `setup`), the ranks (`ranks`),
-//! the output (`output`) and the conversation in a terminal (`chat`). The manual is `docs/generate.md`.
+//! Generation is in [`model_center_models::generate`]; here are the command line (`options`, `setup`), the ranks
+//! (`ranks`), the output (`output`) and the conversation in a terminal (`chat`). The manual is `docs/generate.md`.
 
 mod chat;
 pub mod options;

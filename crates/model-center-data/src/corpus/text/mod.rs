@@ -1,7 +1,8 @@
 //! Raw text: the documents of files in several formats, one in memory at a time.
 //!
 //! Defines [`TextSource`], what is read, and [`Documents`], which reads it. `json_array` has the elements of a JSON
-//! array, `wiki` the output of WikiExtractor, `aliases` the table of named corpora. Called by the builder of token files.
+//! array, `wiki` the output of WikiExtractor, `aliases` the table of named corpora. Called by the builder of token
+//! files.
 
 mod aliases;
 mod documents;

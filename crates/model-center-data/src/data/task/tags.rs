@@ -181,7 +181,7 @@ impl<'t> WordTokenizer<'t> {
     /// A tokenizer of single words.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::tokenize`].
+    /// Errors of [`Tokenizer::tokenize`].
     pub fn new(tokenizer: &'t dyn Tokenizer) -> Result<Self> {
         let ids = tokenizer.tokenize(&["a", " a"])?;
         Ok(WordTokenizer { tokenizer, with_space: ids.first() != ids.get(1) })
