@@ -175,7 +175,7 @@ fn read_from(
     let mut builder = Builder::new(path, options, labels, form);
     let mut examples = Vec::new();
     while builder.wants_more()? {
-        let Some(record) = records.next()? else { break };
+        let Some(record) = records.read_next()? else { break };
         builder.count();
         examples.clear();
         let parsed = record.and_then(|record| parse(&record, &mut examples).map(|()| record.line()));

@@ -100,7 +100,7 @@ impl RecordReader {
     }
 
     /// The next record, `None` at the end. The inner error concerns this record alone, the outer one the file.
-    pub fn next(&mut self) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
+    pub fn read_next(&mut self) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
         match &mut self.kind {
             Kind::Json(lines) => next_object(lines),
             Kind::Columns(rows) => {
@@ -248,18 +248,18 @@ mod tests {
             ("a.tsv", "text\tn\r\na b\t3\r\n"),
         ] {
             let (_directory, mut reader) = read(name, content);
-            let record = reader.next().unwrap().unwrap().unwrap();
+            let record = reader.read_next().unwrap().unwrap().unwrap();
             assert_eq!(record.text("text").unwrap(), "a b", "{name}");
             assert_eq!(record.scalar("n").unwrap().spelled(), "3");
             assert_eq!(record.choice("n", &["1", "3"]).unwrap(), 1);
-            assert!(reader.next().unwrap().is_none());
+            assert!(reader.read_next().unwrap().is_none());
         }
     }
 
     #[test]
     fn dotted_names_reach_into_objects() {
         let (_directory, mut reader) = read("a.jsonl", r#"{"target": {"span": "x"}, "a.b": true}"#);
-        let record = reader.next().unwrap().unwrap().unwrap();
+        let record = reader.read_next().unwrap().unwrap().unwrap();
         assert_eq!(record.text("target.span").unwrap(), "x");
         assert!(record.flag("a.b").unwrap());
         let error = record.text("target.other").unwrap_err().to_string();
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_list_is_not_looked_for_in_a_cell() {
         let (_directory, mut reader) = read("a.csv", "text,label\na b,x\n");
-        let record = reader.next().unwrap().unwrap().unwrap();
+        let record = reader.read_next().unwrap().unwrap().unwrap();
         let error = record.texts("label").unwrap_err().to_string();
         assert!(error.contains("\"label\" has to be a list, which a cell cannot hold"), "{error}");
         assert!(record.texts("other").unwrap_err().to_string().contains("no column \"other\""));
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn json_objects_nested_too_deeply_are_refused() {
         let (_directory, mut reader) = read("a.jsonl", &"[".repeat(900));
-        let error = reader.next().unwrap().unwrap().unwrap_err().to_string();
+        let error = reader.read_next().unwrap().unwrap().unwrap_err().to_string();
         assert!(error.contains("recursion limit"), "{error}");
     }
 }

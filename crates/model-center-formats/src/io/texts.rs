@@ -50,7 +50,7 @@ pub fn read_texts(
                 other => other,
             })?;
             let mut records = RecordReader::open(path, format, max_line_bytes)?;
-            while let Some(record) = records.next()? {
+            while let Some(record) = records.read_next()? {
                 each(record?.text(column)?)?;
                 count += 1;
             }

@@ -84,7 +84,7 @@ impl InputRecords {
     pub fn next(&mut self) -> Result<Option<Result<Record<'_>>>> {
         let InputRecords { path, kind, object, number } = self;
         let found = match kind {
-            Kind::Records(records) => return records.next(),
+            Kind::Records(records) => return records.read_next(),
             Kind::Lines(lines) => next_text(lines)?,
             Kind::Conll(lines) => next_sentence(lines)?.map(|read| {
                 read.map(|sentence| {

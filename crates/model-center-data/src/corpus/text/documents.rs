@@ -250,11 +250,11 @@ impl OpenFile {
     ) -> Result<Option<std::result::Result<TextRecord, Flaw>>> {
         let text = match self {
             OpenFile::Records(records) => {
-                let Some(record) = records.next()? else { return Ok(None) };
+                let Some(record) = records.read_next()? else { return Ok(None) };
                 return Ok(Some(record.and_then(|record| text_of(&record, &source.key, with_fields))));
             }
             OpenFile::Batches(records) => {
-                let Some(record) = records.next()? else { return Ok(None) };
+                let Some(record) = records.read_next()? else { return Ok(None) };
                 return Ok(Some(record.and_then(|record| text_of_batch(&record, &source.key, with_fields))));
             }
             OpenFile::Rows(rows) => {

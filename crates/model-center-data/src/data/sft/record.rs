@@ -181,7 +181,7 @@ pub fn each_record(
         return each_of_list(path, take);
     }
     let mut records = RecordReader::open(path, format, max_line_bytes)?;
-    while let Some(record) = records.next()? {
+    while let Some(record) = records.read_next()? {
         if !take(record)? {
             return Ok(false);
         }

@@ -68,7 +68,7 @@ impl TagTask {
             Some(format @ (Format::Jsonl | Format::Arrow | Format::Parquet)) => {
                 let mut records = RecordReader::open(path, format, options.max_line_bytes)?;
                 while builder.wants_more()? {
-                    let Some(record) = records.next()? else { break };
+                    let Some(record) = records.read_next()? else { break };
                     let sentence = record.and_then(|record| self.of_record(&record, &mut labels));
                     add(sentence, &mut builder)?;
                 }
