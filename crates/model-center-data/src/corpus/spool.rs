@@ -46,7 +46,7 @@ impl Spool {
     /// Appends bytes.
     ///
     /// # Errors
-    /// [`Error::File`](crate::Error::File) if they cannot be written.
+    /// [`Error::File`] if they cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(|e| refused(&self.path, e))
     }
@@ -54,7 +54,7 @@ impl Spool {
     /// Writes what is buffered and waits until the disk has it.
     ///
     /// # Errors
-    /// [`Error::File`](crate::Error::File) if it cannot be written.
+    /// [`Error::File`] if it cannot be written.
     pub fn sync(&mut self) -> Result<()> {
         self.file.flush().and_then(|()| self.file.get_ref().sync_data()).map_err(|e| refused(&self.path, e))
     }

@@ -63,7 +63,7 @@ impl TokenFile {
     /// Calls `each` with where all sequences are, in their order, by pieces.
     ///
     /// # Errors
-    /// The errors of `each`; [`Error::Data`] for sequences that overlap or leave ids out.
+    /// The errors of `each`; [`crate::Error::Data`] for sequences that overlap or leave ids out.
     pub fn contiguous(&self, mut each: impl FnMut(&[Range<u64>]) -> Result<()>) -> Result<()> {
         let (mut first, mut end) = (0, 0);
         let mut ranges = Vec::new();
@@ -87,7 +87,7 @@ impl TokenFile {
     /// Calls `each` with the end of each document, a number of sequences, by pieces.
     ///
     /// # Errors
-    /// The errors of `each`; [`Error::Data`] for boundaries out of order.
+    /// The errors of `each`; [`crate::Error::Data`] for boundaries out of order.
     pub fn ordered(&self, mut each: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
         let (mut first, mut before) = (0, 0);
         while first < self.documents() {

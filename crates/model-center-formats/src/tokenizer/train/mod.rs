@@ -151,7 +151,7 @@ impl Trained {
 ///
 /// # Errors
 /// [`Error::Argument`] for options that contradict each other or a size that the alphabet does not fit into;
-/// [`Error::Data`] for files as [`read_texts`](crate::io::read_texts) says, and if there is no word in them.
+/// [`Error::Data`] for files as [`read_texts`](crate::io::texts::read_texts) says, and if there is no word in them.
 pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
     options.check_effect()?;
     let special = special_tokens(options)?;
