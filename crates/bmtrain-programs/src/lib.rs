@@ -1,11 +1,41 @@
-//! The programs of BMTrain for Rust as functions, over `model-center`'s crates: command lines ([`cli`]), the server
-//! ([`serve`]), reports of runs ([`runs`]).
+//! The programs of BMTrain for Rust as functions, over `model-center`'s crates. The binary `bmtrain` has all of them; a
+//! crate with models of its own calls these functions with a registry that has them.
+//!
+//! [`cli`] has the command lines of what trains and uses models, the other modules what is beside: tools around
+//! models, checkpoints and builds, the server, reports of runs. Features leave them out of a build.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "tools")]
+pub mod bench;
+#[cfg(feature = "tools")]
+pub mod ckpt;
 pub mod cli;
+#[cfg(feature = "tools")]
+pub mod convert;
+#[cfg(feature = "corpus")]
+pub mod corpus;
+#[cfg(feature = "tools")]
+pub mod doctor;
+#[cfg(feature = "hub")]
+pub mod fetch;
+#[cfg(feature = "testing")]
+pub mod gpu_check;
+#[cfg(any(feature = "runs", feature = "serve"))]
 mod http;
+#[cfg(feature = "import")]
+pub mod import;
+#[cfg(feature = "tools")]
+pub mod profile;
+#[cfg(feature = "runs")]
 pub mod runs;
+#[cfg(feature = "serve")]
 pub mod serve;
+#[cfg(feature = "tools")]
+pub mod simulate;
+#[cfg(feature = "tools")]
+pub mod step;
+#[cfg(feature = "tools")]
+pub mod tokenizer;
 
 pub use model_center_base::{Error, Result};
 

@@ -16,6 +16,9 @@ pub mod tokenizer;
 
 pub use model_center_base::{Error, Result};
 
+pub use directory::{
+    COMPANION_FILES, DirectoryLayout, ModelDirectory, RankedReport, gguf_to_directory, ranked_to_directory,
+};
 pub use formats::*;
 
 /// The example of the README is compiled with the documentation tests.

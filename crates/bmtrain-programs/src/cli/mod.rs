@@ -16,6 +16,7 @@ pub mod finetune;
 pub mod flags;
 pub mod forward;
 pub mod generate;
+#[cfg(feature = "import")]
 pub mod init;
 pub mod limits;
 pub mod opened;
@@ -25,7 +26,9 @@ pub mod predict;
 pub mod pretrain;
 pub mod program;
 pub mod ranks;
+#[cfg(feature = "runs")]
 pub mod runs;
+#[cfg(feature = "serve")]
 pub mod serve;
 pub mod settings;
 pub mod terminal;
@@ -36,12 +39,15 @@ pub use evaluate::main as evaluate;
 pub use finetune::main as finetune;
 pub use forward::main as forward;
 pub use generate::main as generate;
+#[cfg(feature = "import")]
 pub use init::main as init;
 pub use limits::HEAP;
 pub use plan::main as plan;
 pub use predict::main as predict;
 pub use pretrain::main as pretrain;
+#[cfg(feature = "runs")]
 pub use runs::main as runs;
+#[cfg(feature = "serve")]
 pub use serve::main as serve;
 
 /// The `main` of a program and its allocator: `program!(model_center::cli::finetune, Registry::default());`.

@@ -11,7 +11,52 @@ use model_center_base::error::{ExitStatus, render_error};
 use model_center_models::Registry;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
+use std::sync::OnceLock;
+
+/// The arguments of the program that this process runs, where one binary has several.
+static ENTERED: OnceLock<Entered> = OnceLock::new();
+
+struct Entered {
+    /// The word that chose the program; `None` where the name of a link did.
+    word: Option<String>,
+    arguments: Vec<OsString>,
+}
+
+/// Chooses one program of a binary that has several: `word` is the first argument that named it, which is none of its
+/// own, and `before` comes before the user's arguments, or `instead` in their place. Called once, before its `main`.
+pub fn enter(word: Option<&str>, before: &[&str], instead: &[&str]) {
+    let mut given = std::env::args_os();
+    let binary = given.next().unwrap_or_default();
+    let mut name = binary.clone();
+    if let Some(word) = word {
+        name = format!("bmtrain {word}").into();
+        given.next();
+    }
+    let given: Vec<OsString> =
+        if instead.is_empty() { given.collect() } else { instead.iter().map(Into::into).collect() };
+    let arguments = std::iter::once(name).chain(before.iter().map(Into::into)).chain(given).collect();
+    let _ = ENTERED.set(Entered { word: word.map(str::to_owned), arguments });
+}
+
+/// The command line of this program: its name, then its arguments.
+fn arguments() -> Vec<OsString> {
+    ENTERED.get().map_or_else(|| std::env::args_os().collect(), |entered| entered.arguments.clone())
+}
+
+/// This program with the arguments that it has, for another process of it.
+///
+/// # Errors
+/// The system's, if it does not tell where the program is.
+pub fn again() -> std::io::Result<process::Command> {
+    let mut command = process::Command::new(std::env::current_exe()?);
+    if let Some(entered) = ENTERED.get() {
+        let linked = std::path::Path::new(&entered.arguments[0]).file_name();
+        command.arg(entered.word.as_deref().map_or(linked.unwrap_or_default(), std::ffi::OsStr::new));
+    }
+    command.args(arguments().into_iter().skip(1));
+    Ok(command)
+}
 
 /// Read the command line, whose help lists the families, and run the program.
 pub fn main<O: Parser>(
@@ -31,10 +76,10 @@ pub fn main_or<O: Parser>(
 ) -> ExitCode {
     limits::prepare();
     let command = O::command().after_help(families(registry));
-    if let Some(ended) = describe(&command, std::env::args_os().skip(1)) {
+    if let Some(ended) = describe(&command, arguments().into_iter().skip(1)) {
         return terminal::finish(ended);
     }
-    let matches = command.try_get_matches().unwrap_or_else(|error| {
+    let matches = command.try_get_matches_from(arguments()).unwrap_or_else(|error| {
         if error.use_stderr() {
             misused(&error.to_string());
         }
@@ -53,7 +98,7 @@ pub fn main_or<O: Parser>(
 /// The options of a program without families, which ends here if the command line is wrong, or asks for help or for a
 /// description.
 pub fn parse<O: Parser>() -> O {
-    if let Some(ended) = describe(&O::command(), std::env::args_os().skip(1)) {
+    if let Some(ended) = describe(&O::command(), arguments().into_iter().skip(1)) {
         let code = match ended {
             Ok(status) => status.code(),
             Err(error) => {
@@ -61,9 +106,14 @@ pub fn parse<O: Parser>() -> O {
                 ExitStatus::from(&error).code()
             }
         };
-        std::process::exit(code.into());
+        process::exit(code.into());
     }
-    O::parse()
+    O::parse_from(arguments())
+}
+
+/// Prints the completions or the manual page of a binary that has several programs, which its arguments ask for.
+pub fn described(command: &Command) -> ExitCode {
+    terminal::finish(describe(command, std::env::args_os().skip(1)).unwrap_or(Ok(ExitStatus::Done)))
 }
 
 /// Prints completions or the manual page of a program if that is all its arguments ask for: `--completions SHELL`,

@@ -1,0 +1,50 @@
+//! `bmtrain SUBCOMMAND`: every program of BMTrain in one binary. A link to it that has the name of a subcommand runs
+//! that one.
+
+mod subcommands;
+
+use bmtrain_core::heap::EndingHeap;
+use bmtrain_programs::cli::{self, program};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+use subcommands::Subcommand;
+
+#[global_allocator]
+static HEAP: EndingHeap = cli::HEAP;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let own_name = words.next().unwrap_or_default();
+    let linked = Path::new(&own_name).file_name().and_then(OsStr::to_str).and_then(subcommands::find);
+    if let Some(linked) = linked {
+        return linked.enter(None, &[]);
+    }
+    let first = words.next();
+    let rest: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    match first.as_ref().and_then(|word| word.to_str()) {
+        None if first.is_none() => subcommands::misused(&subcommands::help()),
+        Some("help") if !rest.is_empty() => match subcommands::find(&rest[0]) {
+            Some(subcommand) => subcommand.enter(Some(&rest[0]), &["--help"]),
+            None => subcommands::unknown(&rest[0]),
+        },
+        Some("help" | "--help" | "-h") => subcommands::printed(&subcommands::help()),
+        Some("--version" | "-V") => subcommands::printed(concat!("bmtrain ", env!("CARGO_PKG_VERSION"), "\n")),
+        Some("--completions" | "--man") => program::described(&subcommands::command()),
+        word => {
+            let word = word.unwrap_or_default();
+            match subcommands::find(word) {
+                Some(subcommand) => subcommand.enter(Some(word), &[]),
+                None => subcommands::unknown(word),
+            }
+        }
+    }
+}
+
+impl Subcommand {
+    /// Runs the program on the arguments of this process, without the word that chose it, or on these.
+    fn enter(&self, word: Option<&str>, instead: &[&str]) -> ExitCode {
+        program::enter(word, self.before, instead);
+        (self.run)()
+    }
+}
