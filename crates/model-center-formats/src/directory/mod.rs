@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use self::gguf::write_companions;
 use crate::config::{Config, HfHeader};
+use crate::formats::Fill;
 use crate::formats::{
     gguf::is_gguf,
     model_center::{self, WEIGHTS_FILE},
@@ -147,8 +148,10 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
         &self,
         directory: &Path,
         params: &[ParamShape],
-        fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
+        mut fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
     ) -> Result<()> {
+        // The writers below are compiled once, whatever fills.
+        let fill: Fill<'_> = &mut fill;
         let config = self.config()?;
         std::fs::create_dir_all(directory)
             .map_err(|e| Error::file("create", directory, e, "choose a directory that you may write"))?;

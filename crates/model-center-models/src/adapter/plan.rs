@@ -210,7 +210,7 @@ impl AdapterPlan {
     /// As [`AdapterPlan::check_training`].
     pub fn check_write(&self) -> Result<()> {
         let refuse = |reason: String| {
-            let fix = "write the model with it merged: convert --merge, or merged=True in Python";
+            let fix = "write the model with it merged: bmtrain convert --merge, or merged=True in Python";
             Err(Error::argument("adapter", reason, fix))
         };
         match self.unwritten() {

@@ -5,13 +5,13 @@
 
 use super::head::{ClassifierInput, Head, HeadSpec};
 use super::infer::FoundHeads;
+pub use super::modules::StackBlock;
 use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
-use crate::layer::{BlockCache, PositionsConfig, Shared};
-use bmtrain_core::Var;
+use crate::layer::PositionsConfig;
+use bmtrain_dist::Builder;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
-use bmtrain_dist::{Block, Builder};
 use model_center_base::error::Result;
 use model_center_formats::config::{LayerSharing, ProblemType, TextConfig, TextHead, rows::RowConfig};
 use model_center_formats::directory::DirectoryLayout;
@@ -161,7 +161,7 @@ pub trait Architecture: Debug + 'static {
     type Config: RowConfig + Debug;
 
     /// The block.
-    type Block: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + 'static;
+    type Block: StackBlock;
 
     /// Whether ModelCenter's files of the family hold all heads at once, whatever class they name.
     const HAS_ALL_HEADS: bool = false;

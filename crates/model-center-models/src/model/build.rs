@@ -3,9 +3,10 @@
 use super::architecture::{Architecture, Spec, StackSpec};
 use super::head::{Head, Heads};
 use super::inputs::Inputs;
+use super::modules::{Modules, StackBlock};
 use super::prefix;
 use super::prompt::Prompt;
-use super::shared_layers;
+use super::shared_layers::{self, AreAlike};
 use super::stack::{Stack, StackParts};
 use super::text_model::ModelInfo;
 use super::transformer::Transformer;
@@ -29,11 +30,29 @@ impl<A: Architecture> Transformer<A> {
     ) -> Result<Self> {
         let names = A::names(&config, head);
         let builder = Builder::new(device, BuilderOptions { fusion: names.fusion(), ..options });
-        let spec = A::spec(&config);
+        let are_alike = |stack: usize, blocks: [usize; 2]| A::are_alike(&config, stack, blocks);
+        let block = |stack: usize, layer: usize, builder: &Builder| A::block(&config, stack, layer, builder);
+        let modules = Modules::build(builder, A::spec(&config), head, blocks.into(), (&are_alike, &block))?;
+        Ok(Transformer { config, names, modules })
+    }
+}
+
+/// Declares the parameters of a block, given its stack and its place there.
+type BuildBlock<'a, B> = &'a dyn Fn(usize, usize, &Builder) -> bmtrain_dist::Result<B>;
+
+impl<B: StackBlock> Modules<B> {
+    /// Builds the modules of a specification; `are_alike` is [`Architecture::are_alike`].
+    fn build(
+        builder: Builder,
+        spec: Spec,
+        head: Head,
+        blocks: BlockPolicy,
+        (are_alike, block): (AreAlike<'_>, BuildBlock<'_, B>),
+    ) -> Result<Self> {
         let spec = Spec { prefix: prefix::tokens(&builder, &spec, head)?, ..spec };
         let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
         check_f32(f32, &spec)?;
-        let orders = shared_layers::orders::<A>(&config, &spec, builder.options().mesh)?;
+        let orders = shared_layers::orders(are_alike, &spec, builder.options().mesh)?;
         let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
         let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
         let tokens = EmbeddingOptions { entries, size, init, padding_index };
@@ -48,8 +67,8 @@ impl<A: Architecture> Transformer<A> {
         let body = builder.on_token_shards();
         let blocks = match builder.token_ranks() {
             // A rank with fewer tokens would keep other tapes than the others, and miss their collectives.
-            Some(_) => blocks.into().map(without_auto),
-            None => blocks.into(),
+            Some(_) => blocks.map(without_auto),
+            None => blocks,
         };
         let mut inputs = Vec::with_capacity(spec.stacks.len());
         for (index, stack) in spec.stacks.iter().enumerate() {
@@ -58,7 +77,7 @@ impl<A: Architecture> Transformer<A> {
         let stack = |(index, stack): (usize, &StackSpec)| {
             let order = orders.get(index).and_then(Option::as_deref);
             Stack::new(&body.at(stack.name), stack, parts(index), (blocks.clone(), order), |layer, builder| {
-                A::block(&config, index, layer, builder)
+                block(index, layer, builder)
             })
         };
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
@@ -74,20 +93,7 @@ impl<A: Architecture> Transformer<A> {
         let max_length = info.max_length.saturating_sub(virtual_tokens);
         let info = ModelInfo { max_length, ..info };
         let token_ranks = builder.token_ranks().cloned();
-        Ok(Transformer {
-            config,
-            spec,
-            info,
-            names,
-            dtype,
-            tokens,
-            inputs,
-            stacks,
-            heads,
-            prompt,
-            parameters,
-            token_ranks,
-        })
+        Ok(Modules { spec, info, dtype, tokens, inputs, stacks, heads, prompt, parameters, token_ranks })
     }
 }
 

@@ -1,16 +1,15 @@
-//! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder. Tokens
-//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations. Of several
-//! pipeline stages each keeps the KV cache of its blocks, and all get the logits.
+//! Incremental decoding of a [transformer](super::Transformer) with a KV cache, given the encoder's output if it has an
+//! encoder. Tokens are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations.
+//! Of several pipeline stages each keeps the KV cache of its blocks, and all get the logits.
 
-use super::architecture::Architecture;
 use super::batch::{SequenceInput, Sequences, visible_keys};
 use super::batch_checks::{check_length, refuse_documents, refuse_spans};
 use super::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, join, last_places};
 use super::head::Head;
 use super::labels::Numbers;
+use super::modules::{Modules, StackBlock};
 use super::position_table::{Count, PositionTable};
 use super::prefix;
-use super::transformer::Transformer;
 use crate::layer::{BlockCache, Memory, PositionsConfig, TokensRead, Visible, cache};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use bmtrain_dist::pipeline::ModelPart;
@@ -21,8 +20,8 @@ use model_center_base::error::{Error, Result};
 const GENERATED_ALONE: &str = "generation continues one text for each sequence, and these are packed with several";
 
 /// Sequences in incremental decoding.
-pub(super) struct Incremental<'a, A: Architecture> {
-    model: &'a Transformer<A>,
+pub(super) struct Incremental<'a, B: StackBlock> {
+    model: &'a Modules<B>,
     source: Option<Source>,
     caches: Vec<BlockCache>,
     past: Past,
@@ -45,7 +44,7 @@ struct Source {
 
 impl Source {
     /// Runs the encoder.
-    fn read<A: Architecture>(model: &Transformer<A>, batch: &Batch, cx: &mut Ctx) -> Result<Self> {
+    fn read<B: StackBlock>(model: &Modules<B>, batch: &Batch, cx: &mut Ctx) -> Result<Self> {
         let (spec, device) = (&model.spec, cx.device().clone());
         let prompted = model.prompt.as_ref().map(|prompt| prompt.first(batch, spec));
         let batch = prompted.as_ref().unwrap_or(batch);
@@ -91,12 +90,12 @@ impl Source {
     }
 }
 
-impl<'a, A: Architecture> Incremental<'a, A> {
+impl<'a, B: StackBlock> Incremental<'a, B> {
     /// The state before the first token; runs the encoder on the source.
     ///
     /// # Errors
     /// A model without a head for next-token prediction; a source without an encoder, or an encoder without a source.
-    pub(super) fn new(model: &'a Transformer<A>, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Self> {
+    pub(super) fn new(model: &'a Modules<B>, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Self> {
         let spec = &model.spec;
         if !matches!(model.heads.kind(), Head::CausalLm { .. }) {
             if spec.head.transform.is_some() {
@@ -211,7 +210,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
     }
 }
 
-impl<A: Architecture> Decoding for Incremental<'_, A> {
+impl<B: StackBlock> Decoding for Incremental<'_, B> {
     fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor> {
         let stack = self.model.spec.stacks.len() - 1;
         let prompt = self.model.prompt.as_ref().filter(|prompt| prompt.table(stack).is_some());

@@ -61,6 +61,20 @@ pub fn open_with<M: TextModel + 'static>(
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
+    open_boxed(directory, options, tables, allow, &|device, builder| Ok(Box::new(build(device, builder)?)))
+}
+
+/// Builds a model on a device.
+type BuildModel<'a> = &'a dyn Fn(&Device, BuilderOptions) -> Result<Box<dyn TextModel>>;
+
+/// [`open_with`] for all models, compiled once.
+fn open_boxed(
+    directory: &Path,
+    options: &OpenOptions,
+    tables: &FileNames,
+    allow: &Allow,
+    build: BuildModel<'_>,
+) -> Result<OpenedModel> {
     if options.from_config {
         return from_config(options, &tables.hugging_face, build);
     }
@@ -72,7 +86,7 @@ pub fn open_with<M: TextModel + 'static>(
         model_center::check_vocab_size(&weights, sketch.info().vocab_size)?;
     }
     let names = tables.of(&weights)?;
-    let adapter = adapter_plan(options, &sketch, &tables.hugging_face)?;
+    let adapter = adapter_plan(options, &*sketch, &tables.hugging_face)?;
     let mut allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
     let replaced: Vec<String> = adapter.iter().flat_map(AdapterPlan::replaced).map(str::to_owned).collect();
     allow.fresh.extend(replaced.iter().cloned());
@@ -87,7 +101,7 @@ pub fn open_with<M: TextModel + 'static>(
         Ok(OpenedModel { model, initialized, unused, parameters, plan, adapter, blocks, notes })
     };
     if options.only_check {
-        return without_values(Box::new(sketch), plan, adapter, notes);
+        return without_values(sketch, plan, adapter, notes);
     }
     check_blocks(&blocks, sketch.parameters(), options.tensor.ranks.size())?;
     let stages = stages(options, sketch.parameters())?;
@@ -95,7 +109,7 @@ pub fn open_with<M: TextModel + 'static>(
     let model =
         build(&options.device, BuilderOptions { blocks: blocks.clone(), stages, adapters, ..options.builder() })?;
     if options.leave_values {
-        return without_values(Box::new(model), plan, adapter, notes);
+        return without_values(model, plan, adapter, notes);
     }
     let (mut found, mut found_in_blocks) = (Vec::new(), Vec::new());
     plan.load_noting(&weights, &mut found, |name, read| match model.parameters().get(name) {
@@ -110,12 +124,12 @@ pub fn open_with<M: TextModel + 'static>(
         plan.read(&weights, TOKENS, &mut table)?;
         adapter.iter().try_for_each(|plan| plan.begin_with(&text_ids(directory, text)?, &table, model.parameters()))?;
     }
-    let initialized = initialize(&model, adapter.as_ref(), &mut |name, values| {
+    let initialized = initialize(&*model, adapter.as_ref(), &mut |name, values| {
         // Values that are not finite were refused when they were loaded.
         plan.read(&weights, name, values).map(drop)
     })?;
     let unused = plan.unused().to_vec();
-    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, adapter, blocks, notes })
+    Ok(OpenedModel { model, initialized, unused, parameters, plan, adapter, blocks, notes })
 }
 
 /// The tokens of a text that virtual tokens begin with, with special tokens as around any text.
@@ -128,7 +142,7 @@ fn text_ids(directory: &Path, text: &str) -> Result<Vec<u32>> {
 
 /// Load what the adapter's directory has, change the base model as it does, and initialize what is left; returns the
 /// model's own initialized parameters. `base` reads the values of the base model.
-fn initialize<M: TextModel>(model: &M, adapter: Option<&AdapterPlan>, base: Fill<'_>) -> Result<Vec<String>> {
+fn initialize(model: &dyn TextModel, adapter: Option<&AdapterPlan>, base: Fill<'_>) -> Result<Vec<String>> {
     let parameters = model.parameters();
     adapter.map_or(Ok(()), |plan| plan.load(parameters, base))?;
     let is_own = |name: &String| parameters.get(name).is_none_or(|param| !param.spec().is_adapter);
@@ -136,7 +150,7 @@ fn initialize<M: TextModel>(model: &M, adapter: Option<&AdapterPlan>, base: Fill
 }
 
 /// The options' adapter of the model that a sketch is of.
-fn adapter_plan<M: TextModel>(options: &OpenOptions, sketch: &M, names: &NameTable) -> Result<Option<AdapterPlan>> {
+fn adapter_plan(options: &OpenOptions, sketch: &dyn TextModel, names: &NameTable) -> Result<Option<AdapterPlan>> {
     let plan = |adapter| {
         AdapterPlan::new(adapter, sketch.parameters(), names, (options.head, sketch.info().generates_targets))
     };
@@ -144,11 +158,7 @@ fn adapter_plan<M: TextModel>(options: &OpenOptions, sketch: &M, names: &NameTab
 }
 
 /// The model without weights: initialized, or without values where only a sketch is asked for or none are needed.
-fn from_config<M: TextModel + 'static>(
-    options: &OpenOptions,
-    names: &NameTable,
-    build: impl Fn(&Device, BuilderOptions) -> Result<M>,
-) -> Result<OpenedModel> {
+fn from_config(options: &OpenOptions, names: &NameTable, build: BuildModel<'_>) -> Result<OpenedModel> {
     if options.weights != WeightForm::Dequantised {
         let reason = "weights are to be held in quantised blocks, and a model that begins without weights has none";
         return Err(Error::model("the model", reason, "give a directory with weights"));
@@ -156,10 +166,10 @@ fn from_config<M: TextModel + 'static>(
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
     let parameters = sketch.parameters().count();
-    let plan = adapter_plan(options, &sketch, names)?;
+    let plan = adapter_plan(options, &*sketch, names)?;
     let (adapters, of_opened) = (plan.as_ref().map(|plan| Arc::new(plan.adapters())), plan.clone());
-    let opened = |model: M, initialized| OpenedModel {
-        model: Box::new(model),
+    let opened = |model, initialized| OpenedModel {
+        model,
         initialized,
         unused: Vec::new(),
         parameters,
@@ -176,7 +186,7 @@ fn from_config<M: TextModel + 'static>(
     let initialized = if options.leave_values {
         Vec::new()
     } else {
-        initialize(&model, plan.as_ref(), &mut |name, _| {
+        initialize(&*model, plan.as_ref(), &mut |name, _| {
             let reason =
                 "the adapter changes values of the base model, and a model that begins without weights has none";
             Err(Error::model(format!("parameter {name}"), reason, "give a directory with weights"))

@@ -4,12 +4,11 @@
 //! Defines [`PackedDecoding`], created by [`TextModel::packed_decoding`](super::TextModel::packed_decoding). Called by
 //! a server, whose requests come and go; a batch that begins and ends together has [`super::Decoding`].
 
-use super::architecture::Architecture;
 use super::batch::Sequences;
 use super::batch_checks::check_length;
 use super::head::Head;
+use super::modules::{Modules, StackBlock};
 use super::prefix;
-use super::transformer::Transformer;
 use crate::layer::{BlockCache, OwnCache, PositionsConfig, TokensRead, position::Rows};
 use bmtrain_core::ops::{self, PackedKeyValues, PackedTokens};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
@@ -74,8 +73,8 @@ pub trait PackedDecoding {
 }
 
 /// The state of [`PackedDecoding`].
-pub(super) struct Packed<'a, A: Architecture> {
-    model: &'a Transformer<A>,
+pub(super) struct Packed<'a, B: StackBlock> {
+    model: &'a Modules<B>,
     caches: Vec<BlockCache>,
     /// The length of each sequence; `None` for a number that is free.
     lengths: Vec<Option<usize>>,
@@ -90,12 +89,12 @@ struct Pass<'t, 's> {
     virtual_tokens: usize,
 }
 
-impl<'a, A: Architecture> Packed<'a, A> {
+impl<'a, B: StackBlock> Packed<'a, B> {
     /// No sequence.
     ///
     /// # Errors
     /// An encoder-decoder; a model without a head for next-token prediction; several ranks.
-    pub(super) fn new(model: &'a Transformer<A>) -> Result<Self> {
+    pub(super) fn new(model: &'a Modules<B>) -> Result<Self> {
         let spec = &model.spec;
         let refused = |reason: &str, fix: &str| Err(Error::model(spec.title, reason, fix));
         if !matches!(model.heads.kind(), Head::CausalLm { .. }) || spec.head.transform.is_some() {
@@ -282,7 +281,7 @@ impl<'a, A: Architecture> Packed<'a, A> {
     }
 }
 
-impl<A: Architecture> PackedDecoding for Packed<'_, A> {
+impl<B: StackBlock> PackedDecoding for Packed<'_, B> {
     fn open(&mut self, expected: usize) -> usize {
         let (number, expected) = (self.number(0), self.room(expected));
         self.caches().for_each(|cache| cache.open(number, expected));

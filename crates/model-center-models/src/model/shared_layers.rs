@@ -2,7 +2,7 @@
 //!
 //! Called by [`super::build`], and by [`super::Transformer`] to write itself.
 
-use super::architecture::{Architecture, Spec, StackSpec};
+use super::architecture::{Spec, StackSpec};
 use bmtrain_dist::Mesh;
 use bmtrain_dist::param::Param;
 use model_center_base::error::{Error, Result};
@@ -12,12 +12,15 @@ use std::collections::HashMap;
 /// The recipe's key, for messages.
 const KEY: &str = "model.unique_layers";
 
+/// Whether two blocks of a stack compute the same with the same parameters.
+pub(super) type AreAlike<'a> = &'a dyn Fn(usize, [usize; 2]) -> bool;
+
 /// The block at each place of each stack; `None` where every block has its own parameters.
 ///
 /// # Errors
 /// Blocks that do not divide the places; a family whose blocks differ by place; several pipeline stages, which would
 /// each need the same parameters.
-pub(super) fn orders<A: Architecture>(config: &A::Config, spec: &Spec, mesh: Mesh) -> Result<Vec<Option<Vec<usize>>>> {
+pub(super) fn orders(are_alike: AreAlike<'_>, spec: &Spec, mesh: Mesh) -> Result<Vec<Option<Vec<usize>>>> {
     let Some(sharing) = spec.sharing else { return Ok(vec![None; spec.stacks.len()]) };
     if mesh.pipeline_size() > 1 {
         return Err(on_stages());
@@ -28,7 +31,7 @@ pub(super) fn orders<A: Architecture>(config: &A::Config, spec: &Spec, mesh: Mes
             let reason = format!("{unique} blocks with parameters of their own do not divide {layers} layers");
             Error::argument(KEY, reason, "choose a divisor of model.layers")
         })?;
-        let other = order.iter().enumerate().find(|(place, block)| !A::are_alike(config, index, [**block, *place]));
+        let other = order.iter().enumerate().find(|(place, block)| !are_alike(index, [**block, *place]));
         match other {
             Some((place, block)) => {
                 let title = spec.title;

@@ -5,9 +5,8 @@
 //! ([`Pipeline`](bmtrain_dist::pipeline::Pipeline)); the tokens of a decoding step follow each other, and nothing
 //! overlaps. With one stage nothing is sent.
 
-use super::architecture::Architecture;
 use super::batch::Sequences;
-use super::transformer::Transformer;
+use super::modules::{Modules, StackBlock};
 use crate::layer::{BlockCache, Memory};
 use bmtrain_core::comm::tensors;
 use bmtrain_core::{Ctx, Segment, Shape, Tensor, Var};
@@ -23,7 +22,7 @@ pub(super) struct StackOutput {
     pub hidden: Option<Var>,
 }
 
-impl<A: Architecture> Transformer<A> {
+impl<B: StackBlock> Modules<B> {
     /// Embeds the tokens of a stack and runs all of its blocks, each on its stage. Collective over the stages. `caches`
     /// has one for each block; a stage uses the caches of its own.
     pub(super) fn run_staged_stack(
