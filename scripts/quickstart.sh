@@ -40,11 +40,11 @@ download_seconds=$((SECONDS - started))
 
 started=$SECONDS
 note "building (release)"
-(cd "$root" && cargo build --release --locked --package bmtrain-examples --bin finetune --no-default-features)
+(cd "$root" && cargo build --release --locked --package bmtrain-programs --bin bmtrain --no-default-features)
 build_seconds=$((SECONDS - started))
 
 started=$SECONDS
-"$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
+"$bin/bmtrain" finetune --recipe "$root/examples/recipes/quickstart.toml" \
     --set "model.path=$cache/assets/minilm" \
     --set "data.train=$sentences/train.jsonl" \
     --set "data.eval=$sentences/heldout.jsonl" \

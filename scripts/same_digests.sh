@@ -39,10 +39,18 @@ build() {
     [ ! -x "$programs/generate" ] || return 0
     note "building $1"
     git -C "$root" worktree add --quiet --detach --force "$scratch/tree" "$1"
+    local package=bmtrain-programs names=(bmtrain)
+    # Commits before the one binary.
+    if [ -e "$scratch/tree/examples/src/bin/finetune.rs" ]; then
+        package=bmtrain-examples
+        names=(finetune generate)
+    fi
     (cd "$scratch/tree" && CARGO_TARGET_DIR="$cache/digests/target" cargo build --release --locked --quiet \
-        --package bmtrain-examples --bin finetune --bin generate) >&2
+        --package "$package" "${names[@]/#/--bin=}") >&2
     mkdir -p "$programs"
-    cp "$cache/digests/target/release/finetune" "$cache/digests/target/release/generate" "$programs/"
+    cp "${names[@]/#/$cache/digests/target/release/}" "$programs/"
+    [ -e "$programs/finetune" ] || ln -s bmtrain "$programs/finetune"
+    [ -e "$programs/generate" ] || ln -s bmtrain "$programs/generate"
     git -C "$root" worktree remove --force "$scratch/tree"
 }
 build "$before"

@@ -185,9 +185,9 @@ scripts_check=$!
 check "formatting" 15 cargo fmt --all --check
 # Everything is linted and tested once, with every optional feature that this machine can build, the default ones among
 # them. What is compiled in their absence, as the quickstart is, is linted once more, and documented.
-features=bmtrain-examples/testing
+features=bmtrain-programs/testing
 if has_mpi; then
-    features+=,bmtrain-examples/mpi
+    features+=,bmtrain-programs/mpi
 else
     summary+=("    skipped: tests of MPI: there is no mpirun or no mpicc")
 fi
@@ -196,7 +196,7 @@ check "lints" 125 cargo clippy "${with[@]}" --all-targets -- --deny warnings
 status=0
 wait "$scripts_check" || status=$?
 check "scripts, beside these" 5 ended_earlier "$status" "$beside"
-without=(--workspace --locked --no-default-features --features bmtrain-examples/tools)
+without=(--workspace --locked --no-default-features --features bmtrain-programs/tools)
 check "lints without optional features" 45 cargo clippy "${without[@]}" -- --deny warnings
 # With clippy's driver, and its arguments as cargo clippy passes them, cargo doc finds the libraries' metadata there;
 # with others they are checked again.

@@ -16,4 +16,4 @@
 set -euo pipefail
 
 : "${RECIPE:?is not set: give the path of the recipe}"
-exec blaunch "${FINETUNE:-finetune}" --recipe "$RECIPE"
+exec blaunch "${BMTRAIN:-bmtrain}" finetune --recipe "$RECIPE"

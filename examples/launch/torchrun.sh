@@ -14,4 +14,4 @@ set -euo pipefail
 
 exec torchrun --nnodes "$NODES" --node-rank "$NODE_RANK" --nproc-per-node "${GPUS:-gpu}" \
     --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-29500}" \
-    --no-python "${FINETUNE:-finetune}" --recipe "$@"
+    --no-python "${BMTRAIN:-bmtrain}" finetune --recipe "$@"

@@ -5,4 +5,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --package bmtrain-examples --test it -- bad_input::models::
+tests_verdict --package bmtrain-programs --test it -- bad_input::models::

@@ -4,4 +4,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --package bmtrain-examples --test it -- --ignored resume::changes::
+tests_verdict --package bmtrain-programs --test it -- --ignored resume::changes::

@@ -4,5 +4,5 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --package bmtrain-examples --test it -- \
+tests_verdict --package bmtrain-programs --test it -- \
     resume::best::damaged_best_weights_are_restored_or_named_in_every_layout

@@ -4,4 +4,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --release --package bmtrain-examples --test it -- tensor::a_forward_pass
+tests_verdict --release --package bmtrain-programs --test it -- tensor::a_forward_pass

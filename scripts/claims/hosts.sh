@@ -4,6 +4,6 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests --package bmtrain-examples --test it -- hosts::
+tests --package bmtrain-programs --test it -- hosts::
 if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && [ "$skipped" -eq 0 ]; then verdict "emulated:$figure" ok; fi
 verdict "emulated:$figure" short

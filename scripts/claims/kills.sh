@@ -5,4 +5,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --package bmtrain-examples --test it -- kills::a_rank_killed_at_any_named_place_or_moment_costs_nothing
+tests_verdict --package bmtrain-programs --test it -- kills::a_rank_killed_at_any_named_place_or_moment_costs_nothing

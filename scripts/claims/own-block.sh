@@ -9,7 +9,7 @@ need_cargo
 # Built and tested on the package, and what the dependencies of the workspace are.
 built_and_checked() {
     scripts/package_check.sh own_block &&
-        cargo test --locked --package bmtrain-examples --test it -- recipes::own_block
+        cargo test --locked --package bmtrain-programs --test it -- recipes::own_block
 }
 tests_of built_and_checked
 counted_verdict

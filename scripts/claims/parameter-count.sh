@@ -5,5 +5,5 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --release --package bmtrain-examples --features bmtrain-examples/testing --test it -- \
+tests_verdict --release --package bmtrain-programs --features bmtrain-programs/testing --test it -- \
     pretrain::published_sizes

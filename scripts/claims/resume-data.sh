@@ -5,4 +5,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --release --package bmtrain-examples --test it -- pretrain::a_killed_run pretrain::ranks_threads
+tests_verdict --release --package bmtrain-programs --test it -- pretrain::a_killed_run pretrain::ranks_threads

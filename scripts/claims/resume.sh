@@ -5,4 +5,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --package bmtrain-dist --package bmtrain-examples --test it -- snapshot:: resume:: kills::
+tests_verdict --package bmtrain-dist --package bmtrain-programs --test it -- snapshot:: resume:: kills::

@@ -5,7 +5,7 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests --package bmtrain-examples --test it -- step_path::
+tests --package bmtrain-programs --test it -- step_path::
 if [ "$failed" -eq 0 ] && [ "$passed" -eq 2 ] && [ "${figure%%_*}" -le 9 ]; then
     verdict "$figure" ok
 else

@@ -16,17 +16,27 @@ verdict() {
     esac
 }
 
-# build PROGRAM...: release builds of programs of examples/, with the features in `features` and those they require.
+# build PROGRAM...: release builds of programs, with the features in `features` and those they require. The subcommands
+# of bmtrain are links to it with their names.
 features=""
 build() {
     need_cargo
-    local program arguments=() needed="$features"
+    local program arguments=() links=() needed="$features"
     for program in "$@"; do
-        arguments+=(--bin "$program")
-        case "$program" in gpu-check | step_bench) needed+="${needed:+,}testing" ;; esac
+        case "$program" in
+        gpu-check | step_bench)
+            arguments+=(--bin "$program")
+            needed+="${needed:+,}testing"
+            ;;
+        *)
+            arguments+=(--bin bmtrain)
+            links+=("$program")
+            ;;
+        esac
     done
     [ -z "$needed" ] || arguments+=(--features "$needed")
-    (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
+    (cd "$root" && cargo build --release --locked --quiet --package bmtrain-programs "${arguments[@]}") >&2
+    for program in "${links[@]}"; do ln -sf bmtrain "$bin/$program"; done
 }
 
 # tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, limited to the tests whose names contain a filter, and

@@ -40,7 +40,7 @@ fn common_type(files: &[TokenFile]) -> Result<TokenType> {
         Some(other) => {
             let stored = |file: &TokenFile| format!("{} has {}", file.prefix().display(), file.token_type().name());
             let reason = format!("{} ids, and {}", stored(first), stored(other));
-            Err(Error::argument("files", reason, "give them one type with corpus convert --dtype"))
+            Err(Error::argument("files", reason, "give them one type with bmtrain corpus convert --dtype"))
         }
     }
 }

@@ -21,7 +21,7 @@ const RESHARD: &str = "reshard-";
 ///
 /// DIR is the directory of a run, a directory of checkpoints, or one checkpoint; DIR@STEP names one of many.
 ///
-/// Example: ckpt ls runs/first
+/// Example: bmtrain ckpt ls runs/first
 #[derive(Debug, Parser)]
 #[command(name = "ckpt", version)]
 pub struct Options {
@@ -208,7 +208,7 @@ fn one(dir: &str) -> Result<Checkpoint> {
 /// The directory of checkpoints, and the one in it that is named.
 fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
     let CheckpointPath { path, step } =
-        text.parse().map_err(|reason: String| Error::argument("DIR", reason, "see ckpt --help"))?;
+        text.parse().map_err(|reason: String| Error::argument("DIR", reason, "see bmtrain ckpt --help"))?;
     let path = path.as_path();
     let name = path.file_name().and_then(|name| name.to_string_lossy().parse::<CheckpointName>().ok());
     if let Some(name) = name.filter(|_| step.is_none() && path.join(MANIFEST_FILE).exists()) {

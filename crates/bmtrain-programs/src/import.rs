@@ -19,7 +19,7 @@ const TEXT_LIMIT: u64 = 1 << 20;
 /// configuration of DeepSpeed, axolotl or LLaMA-Factory. Each line of it tells what it was made from, and what has no
 /// line is named with the reason.
 ///
-/// Example: import megatron pretrain_gpt2.sh --out recipe.toml
+/// Example: bmtrain import megatron pretrain_gpt2.sh --out recipe.toml
 #[derive(Debug, Parser)]
 #[command(name = "import", version)]
 pub struct Options {

@@ -14,15 +14,15 @@ use subcommands::Subcommand;
 static HEAP: EndingHeap = cli::HEAP;
 
 fn main() -> ExitCode {
-    let mut words = std::env::args_os();
-    let own_name = words.next().unwrap_or_default();
+    let mut arguments = std::env::args_os();
+    let own_name = arguments.next().unwrap_or_default();
     let linked = Path::new(&own_name).file_name().and_then(OsStr::to_str).and_then(subcommands::find);
     if let Some(linked) = linked {
         return linked.enter(None, &[]);
     }
-    let first = words.next();
-    let rest: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    match first.as_ref().and_then(|word| word.to_str()) {
+    let first = arguments.next();
+    let rest: Vec<_> = arguments.map(|argument| argument.to_string_lossy().into_owned()).collect();
+    match first.as_ref().and_then(|name| name.to_str()) {
         None if first.is_none() => subcommands::misused(&subcommands::help()),
         Some("help") if !rest.is_empty() => match subcommands::find(&rest[0]) {
             Some(subcommand) => subcommand.enter(Some(&rest[0]), &["--help"]),
@@ -31,20 +31,20 @@ fn main() -> ExitCode {
         Some("help" | "--help" | "-h") => subcommands::printed(&subcommands::help()),
         Some("--version" | "-V") => subcommands::printed(concat!("bmtrain ", env!("CARGO_PKG_VERSION"), "\n")),
         Some("--completions" | "--man") => program::described(&subcommands::command()),
-        word => {
-            let word = word.unwrap_or_default();
-            match subcommands::find(word) {
-                Some(subcommand) => subcommand.enter(Some(word), &[]),
-                None => subcommands::unknown(word),
+        name => {
+            let name = name.unwrap_or_default();
+            match subcommands::find(name) {
+                Some(subcommand) => subcommand.enter(Some(name), &[]),
+                None => subcommands::unknown(name),
             }
         }
     }
 }
 
 impl Subcommand {
-    /// Runs the program on the arguments of this process, without the word that chose it, or on these.
-    fn enter(&self, word: Option<&str>, instead: &[&str]) -> ExitCode {
-        program::enter(word, self.before, instead);
+    /// Runs the program on the arguments of this process, without the name that chose it, or on these.
+    fn enter(&self, name: Option<&str>, instead: &[&str]) -> ExitCode {
+        program::enter(name, self.before, instead);
         (self.run)()
     }
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 /// One program.
 pub struct Subcommand {
-    /// Its names, the first of which the help has.
+    /// Its names; completions have the first.
     names: &'static [&'static str],
     /// The group that the help has it in.
     group: &'static str,

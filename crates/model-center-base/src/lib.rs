@@ -1,4 +1,5 @@
-//! What all crates of model-center share: [`Error`] with exit codes, guarded [files](mod@file), [`batch`]es and their labels.
+//! What all crates of model-center share: [`Error`] with exit codes, guarded [files](mod@file), [`batch`]es and their
+//! labels.
 //!
 //! The name to depend on is `model-center`, which re-exports this crate's modules.
 #![forbid(unsafe_code)]

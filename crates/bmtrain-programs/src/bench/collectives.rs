@@ -25,7 +25,7 @@ const MOST: u64 = 1_000_000;
 
 /// Measure collectives between ranks: threads with --ranks, processes with --processes or as a launcher started them.
 ///
-/// Example: bench collectives --ranks 4 --only all_reduce --size 64MiB
+/// Example: bmtrain bench collectives --ranks 4 --only all_reduce --size 64MiB
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Number of ranks; by default the launcher's, or 2.

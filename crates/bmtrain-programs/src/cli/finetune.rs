@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 /// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next tokens, or on targets after it.
 ///
-/// Example: finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
+/// Example: bmtrain finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
 #[derive(Debug, Clone, Parser)]
 #[command(name = "finetune", version)]
 pub struct Options {

@@ -47,7 +47,7 @@ use std::sync::Arc;
 /// For rows of text, the entities that a head for token classes predicts and the answers of a head for spans are
 /// printed.
 ///
-/// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
+/// Example: bmtrain forward --model DIR --inputs in.jsonl --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
 #[command(name = "forward", version)]
 pub struct Options {

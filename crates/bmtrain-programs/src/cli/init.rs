@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// data, a split where there are no evaluation data, a batch that fits the memory and the usual learning rate; a
 /// comment on each line states why. The next commands are printed.
 ///
-/// Example: init --preset classify --model google-bert/bert-base-uncased --data tickets.csv
+/// Example: bmtrain init --preset classify --model google-bert/bert-base-uncased --data tickets.csv
 #[derive(Debug, Clone, Parser)]
 #[command(name = "init", version)]
 pub struct Options {
@@ -88,8 +88,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let word = |path: &Path| shell_word(&path.display().to_string());
     let (path, run) = (word(&options.out), word(&resolved.output.dir));
     let next = format!(
-        "next:\n  {program} --recipe {path} --dry-run   # checks all of it\n  {program} --recipe {path}\n  \
-         runs report {run}"
+        "next:\n  bmtrain {program} --recipe {path} --dry-run   # checks all of it\n  bmtrain {program} --recipe \
+         {path}\n  bmtrain runs report {run}"
     );
     terminal::print(&format!("{}: {lines} settings, each with its reason\n{next}", options.out.display()))?;
     Ok(ExitStatus::Done)

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Pretrain a model on token files, from initialized parameters or from the weights of a directory.
 ///
-/// Example: pretrain --recipe examples/recipes/pretrain_gpt2_345m.toml --set train.steps=1000
+/// Example: bmtrain pretrain --recipe examples/recipes/pretrain_gpt2_345m.toml --set train.steps=1000
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pretrain", version)]
 #[group(skip)]

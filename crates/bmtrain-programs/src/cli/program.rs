@@ -18,25 +18,25 @@ use std::sync::OnceLock;
 static ENTERED: OnceLock<Entered> = OnceLock::new();
 
 struct Entered {
-    /// The word that chose the program; `None` where the name of a link did.
-    word: Option<String>,
+    /// The argument that chose the program; `None` where the name of a link did.
+    chosen_by: Option<String>,
     arguments: Vec<OsString>,
 }
 
-/// Chooses one program of a binary that has several: `word` is the first argument that named it, which is none of its
+/// Chooses one program of a binary that has several: `name` is the first argument, which names it and is none of its
 /// own, and `before` comes before the user's arguments, or `instead` in their place. Called once, before its `main`.
-pub fn enter(word: Option<&str>, before: &[&str], instead: &[&str]) {
+pub fn enter(name: Option<&str>, before: &[&str], instead: &[&str]) {
     let mut given = std::env::args_os();
     let binary = given.next().unwrap_or_default();
-    let mut name = binary.clone();
-    if let Some(word) = word {
-        name = format!("bmtrain {word}").into();
+    let mut shown = binary;
+    if let Some(name) = name {
+        shown = format!("bmtrain {name}").into();
         given.next();
     }
     let given: Vec<OsString> =
         if instead.is_empty() { given.collect() } else { instead.iter().map(Into::into).collect() };
-    let arguments = std::iter::once(name).chain(before.iter().map(Into::into)).chain(given).collect();
-    let _ = ENTERED.set(Entered { word: word.map(str::to_owned), arguments });
+    let arguments = std::iter::once(shown).chain(before.iter().map(Into::into)).chain(given).collect();
+    let _ = ENTERED.set(Entered { chosen_by: name.map(str::to_owned), arguments });
 }
 
 /// The command line of this program: its name, then its arguments.
@@ -52,7 +52,7 @@ pub fn again() -> std::io::Result<process::Command> {
     let mut command = process::Command::new(std::env::current_exe()?);
     if let Some(entered) = ENTERED.get() {
         let linked = std::path::Path::new(&entered.arguments[0]).file_name();
-        command.arg(entered.word.as_deref().map_or(linked.unwrap_or_default(), std::ffi::OsStr::new));
+        command.arg(entered.chosen_by.as_deref().map_or(linked.unwrap_or_default(), std::ffi::OsStr::new));
     }
     command.args(arguments().into_iter().skip(1));
     Ok(command)

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Look at runs: lists, reports, a local page, exports. Nothing is sent anywhere, and training is not touched.
 ///
-/// Example: runs serve --repo runs
+/// Example: bmtrain runs serve --repo runs
 #[derive(Debug, Parser)]
 #[command(name = "runs", version)]
 pub struct Options {

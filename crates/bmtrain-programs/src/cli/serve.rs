@@ -37,7 +37,7 @@ use std::time::Duration;
 /// ends it at once, with 130. Other exit codes: 2 for a wrong command line or an address in use, 3 for a model that
 /// cannot be served, 5 where memory is refused.
 ///
-/// Example: serve HuggingFaceTB/SmolLM2-135M-Instruct --port 8000
+/// Example: bmtrain serve HuggingFaceTB/SmolLM2-135M-Instruct --port 8000
 #[derive(Debug, Clone, Parser)]
 #[command(name = "serve", version)]
 pub struct Options {

@@ -35,7 +35,7 @@ const NAMED: usize = 8;
 /// Megatron-LM or DeepSpeed with one file for each rank, or from one of torch.distributed.checkpoint (FSDP); to a
 /// directory of Hugging Face or of ModelCenter. Reports what became of every tensor.
 ///
-/// Example: convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
+/// Example: bmtrain convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
 #[derive(Debug, Clone, Parser)]
 #[command(name = "convert", version)]
 pub struct Options {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// PREFIX is the path of a token file without its endings: PREFIX.bin has the token ids, PREFIX.idx the index, in
 /// Megatron-LM's format.
 ///
-/// Example: corpus build books.jsonl.gz --tokenizer gpt2 --append-eod --out data/books
+/// Example: bmtrain corpus build books.jsonl.gz --tokenizer gpt2 --append-eod --out data/books
 #[derive(Debug, Parser)]
 #[command(name = "corpus", version)]
 pub struct Options {

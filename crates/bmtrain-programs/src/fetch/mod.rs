@@ -46,7 +46,7 @@ const CERTIFICATES_LIMIT: u64 = 16 << 20;
 /// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE set the cache's path; SSL_CERT_FILE names
 /// certificates to trust instead of the built-in ones.
 ///
-/// Example: fetch google-bert/bert-base-uncased
+/// Example: bmtrain fetch google-bert/bert-base-uncased
 #[derive(Debug, Clone, Parser)]
 #[command(name = "fetch", version)]
 pub struct Options {
@@ -132,7 +132,7 @@ fn request_for(options: &Options, places: &ModelCaches) -> Result<Request> {
     }
     if let Some(family) = unavailable_family(&options.model) {
         let reason = format!("the family {family} is not available, so that the model could not be opened");
-        return Err(Error::argument(name, reason, "name a model of a family that `finetune --help` lists"));
+        return Err(Error::argument(name, reason, "name a model of a family that `bmtrain finetune --help` lists"));
     }
     let id = match hub_names(&options.model) {
         None => RepoId::parse(&options.model)

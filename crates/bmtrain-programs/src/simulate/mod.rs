@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Simulate pipeline schedules and training steps in tensor, pipeline and data parallelism. Nothing is measured: a
 /// result follows from the numbers of a file alone.
 ///
-/// Example: simulate run examples/simulate/megatron_2021.toml
+/// Example: bmtrain simulate run examples/simulate/megatron_2021.toml
 #[derive(Debug, Parser)]
 #[command(name = "simulate", version)]
 pub struct Options {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 ///
 /// MODEL is a directory with a tokenizer, or the name of a model in the local cache.
 ///
-/// Example: tokenizer train corpus.txt --kind byte-bpe --vocab-size 16000 --out my-tokenizer
+/// Example: bmtrain tokenizer train corpus.txt --kind byte-bpe --vocab-size 16000 --out my-tokenizer
 #[derive(Debug, Parser)]
 #[command(name = "tokenizer", version)]
 pub struct Options {

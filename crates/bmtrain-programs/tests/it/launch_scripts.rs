@@ -42,7 +42,7 @@ fn torchrun_starts_a_rank_for_each_gpu_of_each_host() {
     assert_eq!(
         printed(&output),
         "torchrun --nnodes 2 --node-rank 1 --nproc-per-node gpu --master-addr node1 --master-port 29500 --no-python \
-         finetune --recipe recipe.toml train.lr=1e-4\n"
+         bmtrain finetune --recipe recipe.toml train.lr=1e-4\n"
     );
     for missing in 0..3 {
         let mut variables = variables.to_vec();
@@ -68,7 +68,7 @@ fn a_slurm_job_goes_back_into_the_queue_where_a_restart_can_help() {
         let output = run("slurm.sbatch", launchers.path(), &["recipe.toml"], &variables);
         assert_eq!(output.status.code(), Some(status.parse().unwrap()));
         let (printed, requeue) = (printed(&output), "scontrol requeue 12\n");
-        let command = "srun --kill-on-bad-exit=0 --cpus-per-task=8 finetune --recipe recipe.toml\n";
+        let command = "srun --kill-on-bad-exit=0 --cpus-per-task=8 bmtrain finetune --recipe recipe.toml\n";
         assert_eq!(printed, format!("{command}{}", if is_requeued { requeue } else { "" }), "status {status}");
     }
 }
@@ -79,7 +79,7 @@ fn an_lsf_job_starts_a_task_on_each_slot_and_repeats_the_same_statuses() {
     let output = run("lsf.sh", launchers.path(), &[], &[("RECIPE", "recipe.toml"), ("ENDS", "75")]);
     assert_eq!(
         (output.status.code(), printed(&output).as_str()),
-        (Some(75), "blaunch finetune --recipe recipe.toml\n")
+        (Some(75), "blaunch bmtrain finetune --recipe recipe.toml\n")
     );
     assert!(std::fs::read_to_string(script("lsf.sh")).unwrap().contains("#BSUB -Q \"6 75\"\n"));
     assert!(!run("lsf.sh", launchers.path(), &[], &[("ENDS", "0")]).status.success());

@@ -40,6 +40,7 @@ mod ranks;
 mod recipe_files;
 mod recipes;
 mod resume;
+mod run_reports;
 mod runs;
 mod serve;
 mod sft;

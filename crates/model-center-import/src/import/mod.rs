@@ -54,7 +54,7 @@ pub struct ImportOptions {
     pub places: ModelCaches,
 }
 
-/// The flags that `import megatron` and `import cpm` know.
+/// The flags that `bmtrain import megatron` and `bmtrain import cpm` know.
 pub fn megatron_flags() -> &'static [Flag] {
     megatron::MEGATRON
 }
@@ -69,7 +69,7 @@ pub fn distributed_finetuning_flags() -> &'static [Flag] {
     distributed_finetuning::FLAGS
 }
 
-/// The keys that `import deepspeed` knows, as paths.
+/// The keys that `bmtrain import deepspeed` knows, as paths.
 pub fn deepspeed_keys() -> Vec<&'static str> {
     deepspeed::known_keys()
 }

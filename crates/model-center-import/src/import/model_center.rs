@@ -63,7 +63,7 @@ pub fn model_center(text: &str, options: &ImportOptions) -> Result<Sheet> {
     let mut sheet = Sheet::new(format!("ModelCenter, {program}"));
     if program.starts_with("pretrain") {
         let reason = "ModelCenter's pretraining programs read data of their own, which are not read here";
-        let fix = "build a corpus with `corpus build`, and write a recipe with data.task = \"pretrain\"";
+        let fix = "build a corpus with `bmtrain corpus build`, and write a recipe with data.task = \"pretrain\"";
         return Err(Error::argument(program, reason, fix));
     }
     let family = model(&flags, program, &mut sheet)?;

@@ -319,7 +319,7 @@ pub(super) fn write_length(
         model.positions.map_or_else(String::new, |positions| format!("; the model has {positions} positions"));
     let (of, longest, end) = match is_exact {
         true => ("texts", format!("; the longest has {longest}"), ""),
-        false => ("samples", format!(", the longest about {longest}"), "; `data preview` counts exactly"),
+        false => ("samples", format!(", the longest about {longest}"), "; `bmtrain data preview` counts exactly"),
     };
     let counted = model.counted();
     let why = format!("the 99th percentile of the {of}' tokens{ROUNDED}{counted}{longest}{positions}{end}");

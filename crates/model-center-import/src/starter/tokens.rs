@@ -111,7 +111,7 @@ fn prefix(path: &Path, model: &str) -> Result<PathBuf> {
         let out = path.with_extension("");
         let reason = "pretraining reads token files, and this is none";
         let fix = format!(
-            "make one: corpus build {} --tokenizer {model} --append-eod --out {}, then give --data {}",
+            "make one: bmtrain corpus build {} --tokenizer {model} --append-eod --out {}, then give --data {}",
             path.display(),
             out.display(),
             out.display()
@@ -119,5 +119,5 @@ fn prefix(path: &Path, model: &str) -> Result<PathBuf> {
         return Err(Error::data(path.display().to_string(), reason, fix));
     }
     let reason = format!("there is no {}", index_path(&prefix).display());
-    Err(Error::data(path.display().to_string(), reason, "give the --out of `corpus build`"))
+    Err(Error::data(path.display().to_string(), reason, "give the --out of `bmtrain corpus build`"))
 }

@@ -201,7 +201,7 @@ fn check_quantized(r: &mut Reader, s: &Settings) {
     }
     if s.save.merged {
         let reason = "a merged model has the model's own weights, and `adapter.quantize` keeps quantised ones";
-        let fix = "remove save.merged, and merge with `convert MODEL OUT --merge RUN/model` after the run";
+        let fix = "remove save.merged, and merge with `bmtrain convert MODEL OUT --merge RUN/model` after the run";
         r.contradiction(&["save.merged", "adapter.quantize"], reason, fix);
     }
     if s.model.init == ModelInit::Random {

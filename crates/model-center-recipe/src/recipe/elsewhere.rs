@@ -314,7 +314,7 @@ const MISSING: &[Missing] = &[
     },
     Missing {
         what: "running code that a model brings is",
-        instead: "the families of models that `finetune --help` lists",
+        instead: "the families of models that `bmtrain finetune --help` lists",
         tasks: &[],
         keys: &["trust_remote_code"],
     },

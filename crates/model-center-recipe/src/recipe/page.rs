@@ -33,10 +33,10 @@ pub(super) fn default_of(declared: &Declared) -> &str {
 /// adds.
 pub fn settings_page(own: impl Into<OwnData>) -> String {
     let mut page = String::from(
-        "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the \
-         values of one recipe with\ntheir origins, and [recipes](recipes.md) shows how to write one. The table of a \
-         key is the part before its last dot:\n`train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on \
-         a command line.\n",
+        "# Settings\n\nEvery key of a recipe. `bmtrain finetune --list-settings` prints this page, `--print-config` \
+         the values of one recipe\nwith their origins, and [recipes](recipes.md) shows how to write one. The table of \
+         a key is the part before its last\ndot: `train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on a \
+         command line.\n",
     );
     let mut table = "";
     for declared in declared(own.into()) {

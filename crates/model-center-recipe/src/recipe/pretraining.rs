@@ -168,7 +168,7 @@ pub(super) fn read_others(r: &mut Reader, train_seed: u64, settings: Option<&mut
 /// Adds what is missing.
 pub(super) fn check(r: &mut Reader, settings: &PretrainingSettings) {
     if settings.corpora.is_empty() {
-        let fix = "set data.corpora = [\"data/books\"], the token files of `corpus build`";
+        let fix = "set data.corpora = [\"data/books\"], the token files of `bmtrain corpus build`";
         r.absent(&["data.task", "data.corpora"], "`data.corpora` is missing: the token files to learn from", fix);
     }
     let given = settings.corpora.iter().filter(|corpus| corpus.weight.is_some()).count();

@@ -442,7 +442,7 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
             }
         }
         DataSource::Pretraining(settings) => {
-            let fix = "name the token files of `corpus build` without .bin and .idx";
+            let fix = "name the token files of `bmtrain corpus build` without .bin and .idx";
             let sets =
                 [("data.corpora", &settings.corpora), ("data.valid", &settings.valid), ("data.test", &settings.test)];
             for (key, corpora) in sets {

@@ -27,7 +27,7 @@ impl SplitText {
         if scored > length {
             let reason = format!("the continuation has {scored} tokens, more than the {length} of a sequence");
             let fix = "raise --length up to the model's positions, score it in parts with the text before each as the \
-                       prompt, or ask `evaluate perplexity` for a whole text";
+                       prompt, or ask `bmtrain evaluate perplexity` for a whole text";
             return Err(Error::data(self.place.as_str(), reason, fix));
         }
         let all = [self.context.as_slice(), &self.continuation].concat();

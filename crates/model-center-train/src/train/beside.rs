@@ -1,7 +1,7 @@
 //! The files beside a checkpoint that a resumed run reads again: hashed at the start of a run, recorded in the manifest
 //! of each checkpoint, compared where the run is resumed.
 //!
-//! Defines [`Beside`]. Called by a run before it opens its model, and by `ckpt export`.
+//! Defines [`Beside`]. Called by a run before it opens its model, and by `bmtrain ckpt export`.
 
 use super::finetune::RunConfig;
 use super::run_data;

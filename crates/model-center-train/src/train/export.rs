@@ -1,4 +1,4 @@
-//! A checkpoint of a run as a model directory, without the run: `ckpt export`.
+//! A checkpoint of a run as a model directory, without the run: `bmtrain ckpt export`.
 //!
 //! Defines [`SavedModel`], the model of a run as its checkpoints record it, and [`export()`].
 

@@ -212,7 +212,7 @@ impl Objective<'_> {
         let Some(token) = &self.settings.objective.eod_token else { return Ok(self.tokenizer.special_ids().eos) };
         let missing = || {
             let reason = format!("the tokenizer has no token {token:?}");
-            let fix = "name the token that `corpus build` ended documents with";
+            let fix = "name the token that `bmtrain corpus build` ended documents with";
             Error::recipe(self.resolved.place("data.eod_token"), reason, fix)
         };
         self.tokenizer.id(token).map(Some).ok_or_else(missing)

@@ -254,7 +254,7 @@ pub(super) fn named(at: &CheckpointPath) -> Result<Choice> {
     newest(&directory, step)?.ok_or_else(|| {
         let wanted = step.map_or_else(String::new, |step| format!(" of step {step}"));
         let reason = format!("there is no checkpoint{wanted} here");
-        Error::recipe(directory.display().to_string(), reason, "look what is there with `ckpt ls`")
+        Error::recipe(directory.display().to_string(), reason, "look what is there with `bmtrain ckpt ls`")
     })
 }
 

@@ -110,7 +110,6 @@ mod roberta;
 mod run;
 mod run_output;
 mod run_report;
-mod runs;
 mod sentence_encoders;
 mod shared_layers;
 mod simulate;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Look at the samples that a recipe trains on.
 ///
-/// Example: data preview 3 --recipe examples/recipes/sft_llama.toml
+/// Example: bmtrain data preview 3 --recipe examples/recipes/sft_llama.toml
 #[derive(Debug, Clone, Parser)]
 #[command(name = "data", version)]
 pub struct Options {
@@ -28,7 +28,7 @@ pub enum Task {
     Preview(PreviewOptions),
 }
 
-/// Options of `data preview`.
+/// Options of `bmtrain data preview`.
 #[derive(Debug, Clone, Args)]
 pub struct PreviewOptions {
     /// Number of samples that are printed, in the order in which the first epoch has them without shuffling.

@@ -1,4 +1,4 @@
-//! `data preview`: samples as a model reads them, and which of their tokens are learned.
+//! `bmtrain data preview`: samples as a model reads them, and which of their tokens are learned.
 
 use super::display::{Styles, bar, visible};
 use super::{Part, PreviewOptions};
@@ -31,7 +31,7 @@ pub(super) fn run(options: &PreviewOptions, registry: Registry<'static>) -> Resu
     };
     let Some(records) = part.records() else {
         let reason = format!("the task is {}, whose samples are not records", resolved.data.source.task_name());
-        return Err(Error::recipe(resolved.place("data.task"), reason, "use `corpus samples`"));
+        return Err(Error::recipe(resolved.place("data.task"), reason, "use `bmtrain corpus samples`"));
     };
     let order = match records.mixture() {
         Some(mixture) => mixture.epoch(resolved.train.seed, 0),

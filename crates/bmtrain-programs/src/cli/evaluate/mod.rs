@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// Evaluate a language model: perplexity, LAMBADA, log-likelihoods, masked tokens.
 ///
-/// Example: evaluate perplexity gpt2 wikitext-103/wiki.test.tokens --overlap 32
+/// Example: bmtrain evaluate perplexity gpt2 wikitext-103/wiki.test.tokens --overlap 32
 #[derive(Debug, Clone, Parser)]
 #[command(name = "evaluate", version)]
 pub struct Options {

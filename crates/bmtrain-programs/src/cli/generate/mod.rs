@@ -35,7 +35,7 @@ use std::process::ExitCode;
 /// Settings that are not given here come from generation_config.json in the model directory, else from config.json;
 /// --print-config prints them all.
 ///
-/// Example: generate HuggingFaceTB/SmolLM2-135M-Instruct --chat --prompt "Why is the sky blue?" --sample --top-p 0.9
+/// Example: bmtrain generate HuggingFaceTB/SmolLM2-135M-Instruct --chat --prompt "Why is the sky blue?" --sample
 #[derive(Debug, Clone, Parser)]
 #[command(name = "generate", version)]
 pub struct Options {

@@ -1,4 +1,5 @@
-//! `plan --layout` and `plan --fit`: ranks in three dimensions, counted or by formula, without data and weights.
+//! `bmtrain plan --layout` and `bmtrain plan --fit`: ranks in three dimensions, counted or by formula, without data and
+//! weights.
 
 use super::Options;
 use crate::cli::{places::model_places, terminal};

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// With --layout, counts the ranks of a layout of tensor, pipeline and data parallelism, and with --fit proposes such
 /// layouts by formula; both from config.json alone.
 ///
-/// Example: plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3
+/// Example: bmtrain plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3
 #[derive(Debug, Clone, Parser)]
 #[command(name = "plan", version)]
 pub struct Options {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// CoNLL or SQuAD's JSON; where they have labels, metrics are computed too. Results have the fields of their records
 /// and `prediction`, `score`, `probabilities`; without --out they are printed as JSON lines.
 ///
-/// Example: predict runs/tickets/model new.csv --out labelled.csv
+/// Example: bmtrain predict runs/tickets/model new.csv --out labelled.csv
 #[derive(Debug, Clone, Parser)]
 #[command(name = "predict", version)]
 pub struct Options {

@@ -156,7 +156,7 @@ impl Search<'_> {
         // Fetching it would be in vain.
         if let Some(family) = unavailable_family(self.name) {
             let reason = format!("the family {family} is not available");
-            return Err(fault(self.name, reason, "name a model of a family that `finetune --help` lists"));
+            return Err(fault(self.name, reason, "name a model of a family that `bmtrain finetune --help` lists"));
         }
         let to_fetch = match &aliases {
             None => Some(&self.id),

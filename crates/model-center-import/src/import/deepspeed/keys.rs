@@ -188,7 +188,7 @@ pub(super) const KEYS: &[(&str, Role)] = &[
     unused("flops_profiler", PROFILE),
     unused("comms_logger", PROFILE),
     // Others.
-    unused("autotuning", "`plan --all-levels` and `simulate` compare layouts"),
+    unused("autotuning", "`bmtrain plan --all-levels` and `simulate` compare layouts"),
     unused("dataloader_drop_last", "data.last_batch drops or keeps the last batch of an epoch"),
     unused("checkpoint", "a checkpoint is checked, and read by any number of ranks"),
     unused("load_universal_checkpoint", "a checkpoint is read by any number of ranks"),

@@ -38,7 +38,7 @@ pub(in crate::import) const FLAGS: &[Flag] = &[
     unused_switch("--contiguous-gradients", "gradients of a block are contiguous, always"),
     switch("--cpu-offload"),
     unused("--logdir", RECORDS),
-    unused("--aim-repo", "`runs serve` compares runs from their directories: there is no store to set up"),
+    unused("--aim-repo", "`bmtrain runs serve` compares runs from their directories: there is no store to set up"),
     read("--experiment-name"),
     // Optimizer and schedule.
     read("--learning-rate"),

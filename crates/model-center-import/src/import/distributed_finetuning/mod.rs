@@ -109,7 +109,7 @@ fn train(flags: &Flags, options: &ImportOptions, sheet: &mut Sheet) -> Result<()
     let save = required(flags, "--save-path")?;
     sheet.text(keys::OUTPUT, save, flags.shown("--save-path"));
     if flags.has("--load-path") {
-        let why = "training begins with --model_name; `finetune --init-from` begins with a checkpoint";
+        let why = "training begins with --model_name; `bmtrain finetune --init-from` begins with a checkpoint";
         sheet.note(NoteKind::Unused, flags.shown("--load-path"), why);
     }
     if let Some(name) = flags.text("--experiment-name")? {

@@ -10,7 +10,7 @@ use model_center_recipe::quote;
 /// `configure_data.py` hands the number to `make_dataset`, which hands it to no data set of texts.
 const MOST_PREDICTIONS: &str =
     "Megatron-LM does not hand it to its data of texts; 15 in 100 tokens are masked, as there";
-const SENTENCE_PAIRS: &str = "`corpus build --split-lines` makes a sequence of each sentence";
+const SENTENCE_PAIRS: &str = "`bmtrain corpus build --split-lines` makes a sequence of each sentence";
 
 impl Translation<'_> {
     pub(super) fn data(&self, sheet: &mut Sheet) -> Result<()> {
@@ -132,7 +132,9 @@ impl Translation<'_> {
             false => ["--data-path", "--train-data", "--train-data-path"],
         };
         let Some(name) = self.first(&names) else {
-            let fix = "give --data-path, or --set data.corpora=[\"data/books\"] with the token files of `corpus build`";
+            let fix = "give --data-path, or --set data.corpora=[\"data/books\"] with the token files of `bmtrain corpus
+            \
+                       build`";
             sheet.note(NoteKind::Differs, "no --data-path", format!("there is nothing to learn from: {fix}"));
             return Ok(());
         };
@@ -162,7 +164,10 @@ impl Translation<'_> {
         }
         if name != "--data-path" && !is_npy {
             let end = if self.program == Program::Bert { SENTENCE_PAIRS } else { "with --append-eod" };
-            let why = format!("text is tokenized once, by `corpus build FILE --tokenizer DIR --out NAME`; {end}");
+            let why = format!(
+                "text is tokenized once, by `bmtrain corpus build FILE --tokenizer DIR --out \
+                               NAME`; {end}"
+            );
             sheet.note(NoteKind::Unused, name, why);
         }
         Ok(())

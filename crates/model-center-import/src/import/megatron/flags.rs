@@ -4,18 +4,18 @@
 use crate::import::flags::{Flag, many, read, refused, refused_switch, switch, unused, unused_switch};
 
 const LAUNCHER: &str = "the launcher's variables tell each rank its place";
-const CORPUS: &str = "`corpus build` reads text files, with options of its own";
+const CORPUS: &str = "`bmtrain corpus build` reads text files, with options of its own";
 const TFRECORDS: &str = "records have pairs and masks that were chosen before, which recipes do not train on, and \
                          `corpus convert` reads their tokens without sentences: build the corpus from the text";
 const FUSED: &str = "kernels are fused wherever they can be";
 const EVALUATION: &str = "it is for the evaluation program";
-const GENERATION: &str = "it is for generation: see `generate --help`";
+const GENERATION: &str = "it is for generation: see `bmtrain generate --help`";
 const ICT: &str = "retrieval models (REALM, ICT) have no counterpart here, and other programs do not read it";
 const LEGACY_ZERO: &str = "DeepSpeed's file decides it, and Megatron-LM passes it on unread";
 const BUCKETS: &str = "sizes of messages are chosen here";
 const NO_RANDOM_STATE: &str = "random numbers follow from seed and step, and have no state";
-const OVERRIDE_SCHEDULE: &str = "`pretrain --accept-change` resumes with the recipe's schedule";
-const KEEP_SCHEDULE: &str = "`pretrain --keep-schedule` resumes with the checkpoint's schedule";
+const OVERRIDE_SCHEDULE: &str = "`bmtrain pretrain --accept-change` resumes with the recipe's schedule";
+const KEEP_SCHEDULE: &str = "`bmtrain pretrain --keep-schedule` resumes with the checkpoint's schedule";
 const NO_MODEL: &str = "there is no such layer here";
 const MOE: &str = "mixtures of experts are not available";
 
@@ -111,8 +111,8 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     unused("--sgd-momentum", "it is for --optimizer sgd"),
     switch("--cpu-optimizer"),
     unused_switch("--cpu-torch-adam", "there is one Adam, and its bits do not depend on where it runs"),
-    unused("--exit-interval", "`pretrain --exit-after-steps N` ends a run after N new steps"),
-    unused("--exit-duration-in-mins", "`pretrain --exit-after-minutes M` does so"),
+    unused("--exit-interval", "`bmtrain pretrain --exit-after-steps N` ends a run after N new steps"),
+    unused("--exit-duration-in-mins", "`bmtrain pretrain --exit-after-minutes M` does so"),
     unused_switch("--exit-signal-handler", "a run ends after a checkpoint at SIGTERM and SIGINT"),
     read("--lr"),
     read("--lr-decay-style"),
@@ -134,7 +134,7 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     switch("--finetune"),
     switch("--no-save-optim"),
     unused_switch("--no-save-rng", NO_RANDOM_STATE),
-    unused_switch("--no-load-optim", "`pretrain --fresh-optimizer` resumes so"),
+    unused_switch("--no-load-optim", "`bmtrain pretrain --fresh-optimizer` resumes so"),
     unused_switch("--no-load-rng", NO_RANDOM_STATE),
     unused_switch("--resume-dataloader", "a resumed run goes on at the sample where it stopped"),
     unused_switch("--use-checkpoint-args", "the recipe decides"),

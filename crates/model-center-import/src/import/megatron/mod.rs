@@ -281,7 +281,8 @@ fn launcher(command: &Command, sheet: &mut Sheet) {
     let interpreters = ["python", "python3", "eval", "exec", "nohup"];
     if command.launcher.iter().any(|word| !interpreters.contains(&word.as_str())) {
         let words = printable(&command.launcher.join(" "), 160);
-        let why = "`finetune --ranks N` starts the ranks of a host; docs/launch.md has launchers of several hosts";
+        let why = "`bmtrain finetune --ranks N` starts the ranks of a host; docs/launch.md has launchers of several \
+                   hosts";
         sheet.note(NoteKind::Unused, words, why);
     }
 }

@@ -58,12 +58,12 @@ impl Translation<'_> {
             None => {}
         }
         if sheet.get(keys::VOCABULARY).is_none() && (vocabulary.is_some() || model.is_some()) {
-            let why = "the command does not tell the number of tokens: `tokenizer info DIR` does";
+            let why = "the command does not tell the number of tokens: `bmtrain tokenizer info DIR` does";
             sheet.note(NoteKind::Differs, keys::VOCABULARY, why);
         }
         if kind.starts_with("CharacterLevel") {
             let reason = "a vocabulary of 256 characters has no file";
-            let fix = "train one with `tokenizer train`, and give its directory with --set model.tokenizer=DIR";
+            let fix = "train one with `bmtrain tokenizer train`, and give its directory with --set model.tokenizer=DIR";
             return Err(Error::argument("--tokenizer-type", reason, fix));
         }
         if has_merges && vocabulary.is_none() {

@@ -336,7 +336,7 @@ impl Translation<'_> {
             match self.has_configuration {
                 true => sheet.note(NoteKind::Unused, what, "the recipe has the settings of the file that is read"),
                 false => {
-                    let why = "its file is not read here: `import deepspeed FILE --flags \"…\"` reads both";
+                    let why = "its file is not read here: `bmtrain import deepspeed FILE --flags \"…\"` reads both";
                     sheet.note(NoteKind::Differs, what, why);
                 }
             }

@@ -116,7 +116,8 @@ fn adapter(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Resu
         match in_4_bits {
             false => sheet.flag(keys::SAVE_MERGED, true, s.shown("merge_lora")),
             true => {
-                let why = "updates beside a model in 4 bits are merged after the run: `convert MODEL OUT --merge RUN`";
+                let why = "updates beside a model in 4 bits are merged after the run: `bmtrain convert \
+                           MODEL OUT --merge RUN`";
                 sheet.note(NoteKind::Differs, s.shown("merge_lora"), why);
             }
         }

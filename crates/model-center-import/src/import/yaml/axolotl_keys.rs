@@ -91,7 +91,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     ),
     refused("dataset_shard_num", "give the files that are to be read"),
     refused("dataset_shard_idx", "give the files that are to be read"),
-    unused("dataset_exact_deduplication", "`corpus clean` removes duplicates"),
+    unused("dataset_exact_deduplication", "`bmtrain corpus clean` removes duplicates"),
     refused("curriculum_sampling", "samples have a random order, or the order of the files"),
     // Preferences and rewards.
     read("rl"),
@@ -197,7 +197,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("load_best_model_at_end"),
     unused("metric_for_best_model", "eval.metric; the loss by default"),
     unused("greater_is_better", "a metric has its direction"),
-    unused("profiler_steps", "`finetune --profile` and `--trace` show where the time goes"),
+    unused("profiler_steps", "`bmtrain finetune --profile` and `--trace` show where the time goes"),
     unused("include_tokens_per_second", "the status line and metrics.jsonl have tokens/s"),
     // Output.
     read("output_dir"),

@@ -5,8 +5,8 @@ use super::{
     refused, unused,
 };
 
-const EXPORT: &str = "`convert MODEL OUT --merge ADAPTER` merges an adapter";
-const INFERENCE: &str = "`generate` and `generate --chat` generate";
+const EXPORT: &str = "`bmtrain convert MODEL OUT --merge ADAPTER` merges an adapter";
+const INFERENCE: &str = "`generate` and `bmtrain generate --chat` generate";
 const GALORE: &str = "low-rank gradients are not available";
 const BADAM: &str = "BAdam is not available";
 const CACHE: &str = "tokenized data are not kept on disk";
@@ -46,7 +46,7 @@ pub(super) const KEYS: &[YamlKey] = &[
     read("disable_gradient_checkpointing"),
     read("gradient_checkpointing"),
     unused("use_reentrant_gc", TORCH),
-    unused("print_param_status", "`finetune --dry-run` prints the parameters"),
+    unused("print_param_status", "`bmtrain finetune --dry-run` prints the parameters"),
     unused("hf_hub_token", HUB),
     unused("ms_hub_token", HUB),
     refused("image_max_pixels", MULTIMODAL),
@@ -171,10 +171,10 @@ pub(super) const KEYS: &[YamlKey] = &[
     unused("greater_is_better", "a metric has its direction"),
     unused("compute_accuracy", "evaluation reports the loss and perplexity; `evaluate` measures on tasks"),
     read("output_dir"),
-    unused("overwrite_output_dir", "`finetune --overwrite` replaces an earlier run"),
+    unused("overwrite_output_dir", "`bmtrain finetune --overwrite` replaces an earlier run"),
     unused("save_only_model", "checkpoint.optimizer_state = false leaves moments out of checkpoints"),
     unused("save_safetensors", ALWAYS),
-    unused("plot_loss", "`runs report` has the curves"),
+    unused("plot_loss", "`bmtrain runs report` has the curves"),
     read("resume_from_checkpoint"),
     unused("report_to", TRACKER),
     read("run_name"),

@@ -60,7 +60,7 @@ pub fn llama_factory_keys() -> &'static [YamlKey] {
     llama_factory_keys::KEYS
 }
 
-const TRACKER: &str = "runs are read from their own files: `runs serve`, `runs report`, TensorBoard";
+const TRACKER: &str = "runs are read from their own files: `bmtrain runs serve`, `bmtrain runs report`, TensorBoard";
 const KERNELS: &str = "the backend has one kernel of each kind, and attention never keeps its probabilities";
 const HUB: &str = "nothing is uploaded: the directory `model` of a run is what a hub takes";
 const ALWAYS: &str = "it is always so";

@@ -287,7 +287,7 @@ fn layout(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
         if let Some(stage) = stage {
             sheet.whole(keys::ZERO, stage, shown.clone());
         }
-        let why = "only the stage in its name is read: `import deepspeed` reads such a file";
+        let why = "only the stage in its name is read: `bmtrain import deepspeed` reads such a file";
         sheet.note(NoteKind::Differs, shown, why);
     }
     if s.get("fsdp").is_some() || s.get("fsdp_config").is_some() {

@@ -1,9 +1,9 @@
 //! Looking at runs: directories of runs that were finished, stopped, cut off and tampered with.
 
-use model_center::run::{EventLog, IfThere, OutputDirectory, TENSORBOARD_DIRECTORY};
-use model_center::runs::{
+use bmtrain_programs::runs::{
     ExportFormat, INDEX_FILE, Index, LineReader, Report, Repository, Run, RunDirectory, RunState, export, write_csv,
 };
+use model_center::run::{EventLog, IfThere, OutputDirectory, TENSORBOARD_DIRECTORY};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
