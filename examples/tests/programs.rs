@@ -1,0 +1,51 @@
+//! The short programs run on tiny models.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A tiny model of the golden tests, with a vocabulary for it.
+fn model(directory: &Path, name: &str, rows: usize) -> PathBuf {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden").join(name);
+    let model = directory.join("model");
+    std::fs::create_dir_all(&model).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden.join(file), model.join(file)).unwrap();
+    }
+    let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "sleeps", "rests"];
+    let filled = tokens.into_iter().map(str::to_owned).chain((0..).map(|i| format!("[unused{i}]"))).take(rows);
+    std::fs::write(model.join("vocab.txt"), filled.map(|token| token + "\n").collect::<String>()).unwrap();
+    model
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_loop_of_ones_own_trains_a_decoder_that_generates_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = model(directory.path(), "gpt2_a/lm", 97);
+    let (texts, tuned) = (directory.path().join("texts.txt"), directory.path().join("tuned"));
+    std::fs::write(&texts, "a cat sleeps\n".repeat(8)).unwrap();
+    let [model, texts, tuned] = [&model, &texts, &tuned].map(|path| path.to_str().unwrap());
+    let printed = run(env!("CARGO_BIN_EXE_finetune_loop"), &[model, texts, tuned]);
+    let losses: Vec<f64> = printed.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+    assert!(losses.len() == 8 && losses[7] < losses[0], "{losses:?}");
+    let before = run(env!("CARGO_BIN_EXE_generate_text"), &[model, "a cat"]);
+    let after = run(env!("CARGO_BIN_EXE_generate_text"), &[tuned, "a cat"]);
+    assert!(before.len() > 1 && after.len() > 1);
+}
+
+#[test]
+fn a_sentence_is_most_like_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = model(directory.path(), "bert_a/nsp", 101);
+    let similarity = |a: &str, b: &str| -> f64 {
+        run(env!("CARGO_BIN_EXE_embed_texts"), &[model.to_str().unwrap(), a, b]).trim().parse().unwrap()
+    };
+    assert_eq!(similarity("a cat sleeps", "a cat sleeps"), 1.0);
+    assert!(similarity("a cat sleeps", "a dog rests") < 1.0);
+}
