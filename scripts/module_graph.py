@@ -11,15 +11,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Re-exports at an earlier path, of items of modules above: they go when the crates are split.
-ALIASES = set()
 
 # A string, a raw string, a character, or a comment.
 OTHER = re.compile(
     r'//[^\n]*|/\*.*?\*/|b?r(?P<hashes>#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|' r"b?'(?:\\.[^']*|[^'\\])'", re.DOTALL
 )
 TESTS = re.compile(r"#\[cfg\((?:test|all\(test[^\]]*)\)\]\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*\{")
-USE = re.compile(r"(?P<public>\bpub\s+)?(?:pub\([^)]*\)\s+)?\buse\s+([^;]+);")
+USE = re.compile(r"\buse\s+([^;]+);")
 INLINE = re.compile(r"(?<![\w:])(crate|super|self)((?:\s*::\s*\w+)+)")
 
 
@@ -52,7 +50,7 @@ def paths_of(tree):
 
 
 def uses(source):
-    """Triples of file, path from the crate's root, and whether it is a public re-export."""
+    """Pairs of file and path from the crate's root."""
     modules = {}
     for path in source.rglob("*.rs"):
         place = path.relative_to(source).with_suffix("").parts
@@ -63,13 +61,13 @@ def uses(source):
     root = source / "lib.rs"
     if root.exists():
         for found in USE.finditer(code_of(root)):
-            exported.update({path[-1]: path for path in paths_of(found.group(2))})
+            exported.update({path[-1]: path for path in paths_of(found.group(1))})
     for path, module in modules.items():
         code = code_of(path)
-        found = [(name, bool(use.group("public"))) for use in USE.finditer(code) for name in paths_of(use.group(2))]
+        found = [name for use in USE.finditer(code) for name in paths_of(use.group(1))]
         rest = USE.sub(";", code)
-        found += [([use.group(1), *re.split(r"\s*::\s*", use.group(2))[1:]], False) for use in INLINE.finditer(rest)]
-        for name, is_public in found:
+        found += [[use.group(1), *re.split(r"\s*::\s*", use.group(2))[1:]] for use in INLINE.finditer(rest)]
+        for name in found:
             base = list(module)
             if name and name[0] in {"super", "self"}:
                 while name and name[0] in {"super", "self"}:
@@ -83,16 +81,16 @@ def uses(source):
             if name and name[0] in exported:
                 name = exported[name[0]] + name[1:]
             if name:
-                yield path, name, is_public
+                yield path, name
 
 
 def graph_of(crate, source):
     """The edges between the top-level modules of a crate, with the uses that make each."""
     tops = {path.stem for path in source.iterdir() if path.is_dir() or path.suffix == ".rs"}
     edges = {}
-    for path, name, is_public in uses(source):
+    for path, name in uses(source):
         top = path.relative_to(source).with_suffix("").parts[0]
-        if name[0] not in tops or name[0] == top or (is_public and (crate, top, name[0]) in ALIASES):
+        if name[0] not in tops or name[0] == top:
             continue
         edges.setdefault((top, name[0]), set()).add(f"{path.relative_to(ROOT)}: {'::'.join(name)}")
     return edges

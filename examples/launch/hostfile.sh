@@ -27,8 +27,8 @@ while getopts :f:i:e:h option; do
     esac
 done
 shift $((OPTIND - 1))
-[ $# -gt 0 ] || refuse "command" "there is none" "give the command of a rank, such as bmtrain finetune --recipe
-recipe.toml" [ -z "$include" ] || [ -z "$exclude" ] || refuse "-e" "-i is given too" "give one of them"
+[ $# -gt 0 ] || refuse "command" "there is none" "give the command of a rank, such as bmtrain finetune"
+[ -z "$include" ] || [ -z "$exclude" ] || refuse "-e" "-i is given too" "give one of them"
 [ -r "$file" ] || refuse "$file" "it cannot be read" "write a line such as 'node1 slots=8' for each host"
 
 # The hosts in order, and of each the slots that take part, separated by spaces.

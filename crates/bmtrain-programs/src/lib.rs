@@ -21,6 +21,8 @@ pub mod fetch;
 #[cfg(feature = "testing")]
 pub mod gpu_check;
 #[cfg(any(feature = "runs", feature = "serve"))]
+// Each of the two servers uses a part of it.
+#[cfg_attr(not(all(feature = "runs", feature = "serve")), allow(dead_code, unused_imports))]
 mod http;
 #[cfg(feature = "import")]
 pub mod import;

@@ -74,7 +74,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
         names: &["chat"],
         group: USE,
         command: || {
-            cli::generate::Options::command().about("Talks with a model in the terminal: `generate` with `--chat`")
+            cli::generate::Options::command().about("Talk with a model in the terminal, as `generate --chat` does")
         },
         before: &["--chat"],
         run: || cli::generate(Registry::default()),
@@ -173,7 +173,7 @@ pub fn command() -> Command {
         .subcommands(subcommands)
 }
 
-/// The help: programs by group, with the first sentence of each.
+/// The help: programs by group, with the beginning of each one's own.
 pub fn help() -> String {
     let mut text = String::from(
         "Trains, evaluates and serves transformers with few resources.\n\nUsage: bmtrain SUBCOMMAND [OPTIONS]\n",
@@ -182,6 +182,7 @@ pub fn help() -> String {
         let mut lines = String::new();
         for subcommand in SUBCOMMANDS.iter().filter(|subcommand| subcommand.group == group) {
             let about = (subcommand.command)().get_about().map(ToString::to_string).unwrap_or_default();
+            let about = about.split(". ").next().unwrap_or_default().split(": ").next().unwrap_or_default();
             let names = subcommand.names.iter().filter(|name| !name.contains('_')).copied();
             lines += &format!("  {:<16} {}\n", names.collect::<Vec<_>>().join(", "), about.trim_end_matches('.'));
         }

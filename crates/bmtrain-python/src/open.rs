@@ -4,10 +4,14 @@ use crate::adapter::{AdapterArgument, Tuned};
 use crate::error::argument;
 use crate::session::Session;
 use model_center::adapter::{Adapter, base_and_adapter};
-use model_center::bmtrain_core::{cpu::Processors, DType, Device, DeviceChoice, DeviceRequest};
-use model_center::bmtrain_dist::{block::Recompute, launch::{cpu_options, cuda_options}, param::NamePatterns};
+use model_center::bmtrain_core::{DType, Device, DeviceChoice, DeviceRequest, cpu::Processors};
+use model_center::bmtrain_dist::{
+    block::Recompute,
+    launch::{cpu_options, cuda_options},
+    param::NamePatterns,
+};
 use model_center::config::ProblemType;
-use model_center::formats::{gguf::is_gguf, ModelCaches, Pretrained};
+use model_center::formats::{ModelCaches, Pretrained, gguf::is_gguf};
 use model_center::model::{HeadInit, OpenOptions, Registry, TextHead, WeightForm};
 use model_center::train::adapter_of_settings;
 use model_center::{Error, Result};

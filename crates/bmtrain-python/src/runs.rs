@@ -4,8 +4,7 @@ use crate::error::{Error, raise};
 use crate::values::{settings, to_python};
 use model_center::model::Registry;
 use model_center::recipe::Recipe;
-use model_center::run::ExitStatus;
-use model_center::runs::{LineReader, RunDirectory};
+use model_center::run::{ExitStatus, LineReader, metrics_file};
 use model_center::train::FinetuneOptions;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -51,7 +50,7 @@ pub(crate) fn finetune(
 #[pyo3(signature = (run, kind=None))]
 pub(crate) fn read_metrics<'py>(py: Python<'py>, run: PathBuf, kind: Option<String>) -> PyResult<Bound<'py, PyList>> {
     let records = py.detach(move || {
-        let metrics = if run.is_file() { run } else { RunDirectory::open(&run)?.metrics };
+        let metrics = if run.is_file() { run } else { metrics_file(&run)? };
         let mut reader = LineReader::open(&metrics)?;
         let mut records = Vec::new();
         while let Some(record) = reader.advance()? {

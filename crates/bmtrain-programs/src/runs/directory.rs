@@ -9,17 +9,16 @@ use model_center_base::error::{ExitStatus, OutputFault};
 use model_center_base::file::{prepared_name, read_text};
 use model_center_recipe::flat;
 use model_center_recipe::run::{
-    FIXED_NAMES, MARKER, RECIPE_FILE, STOP_FILE, StopReason,
+    MARKER, RECIPE_FILE, STOP_FILE, StopReason,
     lock::{LOCK, is_locked},
-    marker::read_marker,
+    marker::{METRICS_FILE, read_marker},
+    metrics_file,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The metrics file of a run whose marker names no other.
-const METRICS_FILE: &str = "metrics.jsonl";
 /// How far below a directory runs are looked for.
 const MAX_DEPTH: usize = 6;
 /// The longest recipe.
@@ -80,26 +79,11 @@ impl RunDirectory {
     /// [`Error::Output`] if it holds neither.
     pub fn open(path: &Path) -> Result<Self> {
         let name = path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned());
-        Self::at(path, name).ok_or_else(|| {
-            let reason = format!("there is neither {MARKER} nor {METRICS_FILE} in it");
-            let fix = "give the output directory of a run";
-            Error::output(OutputFault::Unusable, path.display().to_string(), reason, fix)
-        })
+        Ok(RunDirectory { id: name, path: path.to_owned(), metrics: metrics_file(path)? })
     }
 
     fn at(path: &Path, id: String) -> Option<Self> {
-        let has = |name: &str| path.join(name).symlink_metadata().is_ok_and(|found| found.is_file());
-        let by_marker = || {
-            let marker = read_marker(&path.join(MARKER)).ok()?;
-            let name = marker.names.into_iter().find(|name| !FIXED_NAMES.contains(&name.as_str()))?;
-            Some(path.join(name))
-        };
-        let metrics = match has(MARKER) {
-            true => by_marker().unwrap_or_else(|| path.join(METRICS_FILE)),
-            false if has(METRICS_FILE) => path.join(METRICS_FILE),
-            false => return None,
-        };
-        Some(RunDirectory { id, path: path.to_owned(), metrics })
+        Some(RunDirectory { id, path: path.to_owned(), metrics: metrics_file(path).ok()? })
     }
 
     /// All runs below a directory, or the one that it is, in the order of their paths. Links are not followed, and

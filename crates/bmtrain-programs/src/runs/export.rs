@@ -3,10 +3,10 @@
 //! Defines [`export`] and [`ExportFormat`]. All formats have every record, without those that a resume overtook.
 
 use super::directory::RunDirectory;
-use super::lines::LineReader;
 use crate::{Error, Result};
 use model_center_base::file::AtomicFile;
 use model_center_formats::io::delimited::csv_field;
+use model_center_recipe::run::LineReader;
 use model_center_recipe::run::{
     RECIPE_FILE, TENSORBOARD_DIRECTORY,
     tensorboard::{EventLog, scalars},

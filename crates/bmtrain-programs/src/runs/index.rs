@@ -5,11 +5,10 @@
 
 use super::curves::Curves;
 use super::directory::RunDirectory;
-use super::lines::{LineReader, Position};
 use super::summary::Summary;
 use crate::Result;
 use model_center_base::file::temporary_name;
-use model_center_recipe::run::tensorboard::scalars;
+use model_center_recipe::run::{LineReader, Position, tensorboard::scalars};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs::{self, File};

@@ -29,6 +29,7 @@ mod launch_scripts;
 mod mistakes;
 mod multi_label;
 mod objectives;
+mod one_program;
 mod packing;
 mod pipeline;
 mod plan;

@@ -52,8 +52,9 @@ fn every_recipe_loads_shows_how_to_run_it_and_has_a_family_of_its_own() {
         let text = read(&format!("examples/recipes/{name}"));
         let (comments, rest): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with('#'));
         assert!(comments[0].ends_with(['.', '?']), "{name} begins with what it does");
-        let run = format!("-- --recipe examples/recipes/{name}");
-        assert!(comments.iter().any(|line| line.contains(&run)), "{name} shows how to run it");
+        let run =
+            ["finetune", "pretrain"].map(|program| format!("bmtrain -- {program} --recipe examples/recipes/{name}"));
+        assert!(comments.iter().any(|line| run.iter().any(|run| line.contains(run))), "{name} shows how to run it");
         assert!(rest.len() < 60, "{name} is long");
         let family = family(&name);
         assert!(MODELS.iter().any(|entry| entry.model_type == family), "{name} is for no family: {family}");

@@ -16,11 +16,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A marker is about 2 KB, and has about 130 bytes more for every file of a model; a larger file of that name is not
 /// ours.
 const MAX_MARKER_BYTES: u64 = 1 << 20;
+/// The metrics file of a run whose marker names no other.
+pub const METRICS_FILE: &str = "metrics.jsonl";
 /// How every metrics file begins.
 const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
 const FIX: &str = "set output.dir to another directory, or remove this one yourself";
@@ -143,6 +145,27 @@ impl Marker {
         }
         format!("the output directory holds the run of another recipe: {there} there, {here} here")
     }
+}
+
+/// The metrics file of the run in a directory, by the run's mark or its usual name.
+///
+/// # Errors
+/// [`Error::Output`] if there is neither.
+pub fn metrics_file(directory: &Path) -> Result<PathBuf> {
+    let has = |name: &str| directory.join(name).symlink_metadata().is_ok_and(|found| found.is_file());
+    let by_marker = || {
+        let marker = read_marker(&directory.join(MARKER)).ok()?;
+        let name = marker.names.into_iter().find(|name| !FIXED_NAMES.contains(&name.as_str()))?;
+        Some(directory.join(name))
+    };
+    if has(MARKER) {
+        return Ok(by_marker().unwrap_or_else(|| directory.join(METRICS_FILE)));
+    }
+    if has(METRICS_FILE) {
+        return Ok(directory.join(METRICS_FILE));
+    }
+    let reason = format!("there is neither {MARKER} nor {METRICS_FILE} in it");
+    Err(unusable(directory, reason, "give the output directory of a run"))
 }
 
 /// The error for something else in the place of the metrics file.

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn texts_are_cut_as_the_package_cuts_them() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cpm_tokenizer/words.json");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../model-center/tests/golden/cpm_tokenizer/words.json");
         let all: Vec<Vec<String>> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert!(all.len() > 25);
         for want in all {
