@@ -111,6 +111,6 @@ case "$cache" in /*) ;; *) cache="$PWD/$cache" ;; esac
 
 target="${CARGO_TARGET_DIR:-$root/target}"
 case "$target" in /*) ;; *) target="$PWD/$target" ;; esac
-# The programs of examples/ as a release build leaves them.
+# The programs as a release build leaves them.
 bin="$target/release"
 export root cache target bin

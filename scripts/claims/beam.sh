@@ -5,4 +5,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --release --package model-center --test it -- generation::
+tests_verdict --release --package model-center --test it -- generate::

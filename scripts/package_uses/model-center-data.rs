@@ -1,4 +1,4 @@
-//! Depends on model-center-data alone: accuracy of predicted classes, and a token file.
+//! Depends on model-center-data alone: a token file is written and read.
 
 use model_center_data::Result;
 use model_center_data::corpus::{TokenFile, TokenFileWriter, TokenType};

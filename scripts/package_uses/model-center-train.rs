@@ -1,8 +1,8 @@
-//! Depends on model-center-train alone: sizes and times are read with their units.
+//! Depends on model-center-train alone: by default a run is a whole one.
 
 use model_center_train::FinetuneOptions;
 
 #[test]
-fn a_run_is_no_dry_run_by_default() {
+fn a_run_is_whole_by_default() {
     assert!(!FinetuneOptions::default().dry_run);
 }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// and the threads on them, limits, CUDA devices and libraries, kept kernels. Each line is marked: ✓ well, ! less than
 /// could be, ✗ a run would suffer from it, with a fix. Without a CUDA device everything runs on processors.
 ///
-/// Example: doctor
+/// Example: bmtrain doctor
 #[derive(Debug, Clone, Parser)]
 #[command(name = "doctor", version)]
 pub struct Options {

@@ -209,9 +209,9 @@ fn ledger(model: Model) -> String {
 
 const HEAD: &str = "\
 # What training steps launch on a device, and an estimate of their time on an H100 by the model in
-# examples/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB, ms;
-# and what becomes of the launches where those that repeat are replayed as CUDA graphs.
-# After a change: ACCEPT_LEDGER=1 cargo test -p bmtrain-examples --test step_ledger
+# crates/bmtrain-programs/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB,
+# ms; and what becomes of the launches where those that repeat are replayed as CUDA graphs.
+# After a change: ACCEPT_LEDGER=1 cargo test -p bmtrain-programs --test step_ledger
 
 ";
 

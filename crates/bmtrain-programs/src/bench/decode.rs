@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Time greedy decoding of a model directory or a GGUF file. A round generates one token, and then --tokens: the first
 /// is the time of the prompt, and the time of the further tokens is the difference.
 ///
-/// Example: decode_bench models/smollm2 --tokens 64 --threads 2
+/// Example: bmtrain decode-bench models/smollm2 --tokens 64 --threads 2
 #[derive(Debug, Parser)]
 pub struct Options {
     /// Model directory with its tokenizer, or a GGUF file.

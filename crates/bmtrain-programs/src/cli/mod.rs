@@ -3,9 +3,9 @@
 //! none of them.
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
-//! with a [`Registry`](model_center_models::Registry) of both tables. They are behind the feature `cli`, because a
-//! program takes what a library should leave alone: the command line, the terminal, signals, the allocator, the exit
-//! code.
+//! with a [`Registry`](model_center_models::Registry) of both tables. In `model-center` they are behind the feature
+//! `cli`, because a program takes what a library should leave alone: the command line, the terminal, signals, the
+//! allocator, the exit code.
 
 pub mod comm;
 pub mod data;

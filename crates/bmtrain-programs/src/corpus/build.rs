@@ -103,7 +103,7 @@ fn options(arguments: &BuildArguments, tokenizer: &dyn Tokenizer) -> Result<Buil
     let end_of_document = match (&arguments.eod_token, arguments.append_eod) {
         (Some(token), _) => Some(tokenizer.id(token).ok_or_else(|| {
             let reason = format!("the tokenizer has no token {token:?}");
-            Error::argument("--eod-token", reason, "look the token up with the program tokenizer, task info")
+            Error::argument("--eod-token", reason, "look the token up with bmtrain tokenizer info")
         })?),
         (None, true) => Some(tokenizer.special_ids().eos.ok_or_else(|| {
             let fix = "name the token that ends documents with --eod-token";

@@ -190,7 +190,8 @@ fn commands_of_distributed_finetuning_train_and_generate() {
     let command = "src.generate --model_name model --load_path out --data_path data --batch_size 2 --output_file \
                    o.jsonl --max_new_tokens 3";
     let script = import(&fixture, &["distributed-finetuning", &format!("python -m {command}")]).succeeded().stdout;
-    let line = script.lines().find_map(|line| line.strip_prefix("generate ")).unwrap_or_else(|| panic!("{script}"));
+    let line = script.lines().find_map(|line| line.strip_prefix("bmtrain generate "));
+    let line = line.unwrap_or_else(|| panic!("{script}"));
     assert!(line.starts_with("out/model --data data --split test --output o.jsonl --batch 2 "), "{script}");
     fixture.write("data/test/a.jsonl", "{\"input\": \"is it good ?\"}\n{\"input\": \"was it ?\"}\n");
     fixture.run(program("generate"), &line.split_whitespace().collect::<Vec<_>>()).succeeded();

@@ -1,4 +1,4 @@
-//! The error type of this crate: every variant has place, reason and fix.
+//! The error type of the crates of model-center: every variant has place, reason and fix.
 
 mod exit_status;
 
@@ -12,7 +12,7 @@ use bmtrain_dist::launch::RankFailure;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-/// Result of this crate.
+/// Result of these crates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong, grouped by what the user has to correct.

@@ -2,7 +2,8 @@
 //!
 //! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`], [`printable`] and [`shell_word`];
 //! `name` has the rules of names, `atomic` has [`AtomicFile`] and [`write_atomic`], `staged` directories that appear
-//! whole, `preparation` the names of both until then. Used by all readers and writers of files in this crate.
+//! whole, `preparation` the names of both until then. Used by all readers and writers of files in the crates of
+//! model-center.
 
 mod atomic;
 pub mod crc32c;

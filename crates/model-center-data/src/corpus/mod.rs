@@ -1,7 +1,7 @@
-//! Pretraining corpora: raw text to token files, and token files to samples.
+//! Token files and the samples in them.
 //!
 //! ```text
-//! raw text ─▶ text (documents) ─▶ clean, sentences (if asked for) ─▶ build ─▶ token file ─▶ maps ─▶ Samples ─▶ Mixture
+//! token file ─▶ maps ─▶ Samples ─▶ Mixture
 //! ```
 //!
 //! A [`TokenFile`] holds the token ids of a corpus in Megatron-LM's format, `PREFIX.bin` and `PREFIX.idx`;
@@ -12,7 +12,8 @@
 //! cut off or replaced under a running process ends in an error. `docs/corpus.md` explains the format, and
 //! `docs/adr/0028-corpora-are-read-by-position.md` these choices.
 //!
-//! Nothing here knows a model or a trainer. The program `corpus` is the caller.
+//! Raw text becomes token files in `bmtrain-corpus`; its formats are read here ([`text`]) for evaluation, too. Nothing
+//! here knows a model or a trainer. Called by [`crate::pretraining`] and `bmtrain-corpus`.
 
 mod fingerprint;
 mod groups;

@@ -131,7 +131,7 @@ pub(crate) fn write_companions(gguf: &Path, out: &Path) -> Result<Vec<String>> {
     match write_tokenizer(source.file().metadata(), source.decoder().max_positions, out)? {
         Ok(()) => Ok([TOKENIZER, TOKENIZER_CONFIG].map(str::to_owned).to_vec()),
         Err(reason) => {
-            let fix = "write a model directory with convert FILE.gguf DIR, and put its tokenizer's files there";
+            let fix = "write a model directory with bmtrain convert FILE.gguf DIR, and put its tokenizer's files there";
             Err(Error::model(gguf.display().to_string(), reason, fix))
         }
     }

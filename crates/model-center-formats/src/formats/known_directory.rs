@@ -141,7 +141,7 @@ impl KnownDirectory {
         let shown = printable(&self.path.display().to_string(), 200);
         match self.kind {
             Distributed | Sharded => {
-                format!("convert {shown} OUT --config DIR, with the directory of the model's config.json and tokenizer")
+                format!("bmtrain convert {shown} OUT --config DIR, with the model's config.json and tokenizer in DIR")
             }
             WithoutList => {
                 "copy .metadata too: its name begins with a dot, and a pattern such as `cp DIR/*` leaves it out".into()
@@ -149,9 +149,9 @@ impl KnownDirectory {
             WithDistributed | Steps => {
                 let inner = self.checkpoint().map(|inner| printable(&inner.display().to_string(), 200));
                 let inner = inner.unwrap_or(shown);
-                format!("convert {inner} OUT --config DIR, with the directory of the model's config.json")
+                format!("bmtrain convert {inner} OUT --config DIR, with the directory of the model's config.json")
             }
-            Ranked => format!("convert {shown} OUT, and give OUT; docs/import.md has the options"),
+            Ranked => format!("bmtrain convert {shown} OUT, and give OUT; docs/import.md has the options"),
             MegatronCore => super::distributed::MEGATRON_CORE_FIX.into(),
             DataSet | DataSets | Streaming => "give the directory of a model; data are named in data.train".into(),
             Orbax => "load it in JAX there, and write its arrays under Hugging Face's names with save_file of \

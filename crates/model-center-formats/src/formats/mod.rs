@@ -5,7 +5,7 @@
 //! - [`weights`]: a directory's weights, one file or the shards of a [`shard_index`]; [`shards`]: their writer.
 //! - `stored`: conversions between f32 and the dtypes of files; `entries`: bounded JSON objects.
 //! - [`names`]: the table that maps our parameters to checkpoint tensors, the plan of a load and its report.
-//! - [`model_center`]: the names of ModelCenter's own files.
+//! - [`model_center`]: ModelCenter's file of weights.
 //! - [`known_directory`]: what a directory is that another program wrote.
 //! - [`gguf`]: llama.cpp's format, quantised or not, and its conversion to a directory.
 //! - [`parameters`]: all parameters of any model in one safetensors file, saved and loaded by one call each.
@@ -13,7 +13,7 @@
 //! - [`distributed`]: checkpoints of `torch.distributed.checkpoint`, tensors in parts.
 //! - [`pretrained`]: the local directory of a model's name, such as its snapshot in the hub's cache.
 //!
-//! Callers: the models' loaders, the example binaries and [`crate::config`].
+//! Callers: the models' loaders, the programs and [`crate::config`].
 
 pub mod distributed;
 mod entries;

@@ -96,7 +96,8 @@ impl Kind {
         }
         if ends(&[".gguf"]) {
             let reason = format!("{} is a GGUF file, which a model directory does not have", printable(name, 120));
-            let fix = "make a directory of it: convert FILE.gguf DIR --dtype f32; or generate with the file itself";
+            let fix = "make a directory of it: bmtrain convert FILE.gguf DIR --dtype f32; or generate with \
+                       the file itself";
             return Err(Error::model(place.display().to_string(), reason, fix));
         }
         if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".npz"]) {

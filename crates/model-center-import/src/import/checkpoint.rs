@@ -39,7 +39,7 @@ pub(super) fn begin_with(path: &str, shown: String, config: Option<&str>, sheet:
     };
     let model = format!("{path}-model");
     let config = config.map_or_else(String::new, |config| format!(" --config {}", shell_word(config)));
-    let command = format!("convert {} {}{config}", shell_word(&from), shell_word(&model));
+    let command = format!("bmtrain convert {} {}{config}", shell_word(&from), shell_word(&model));
     sheet.text(keys::MODEL_PATH, &model, shown.clone());
     sheet.note(NoteKind::Differs, shown, format!("first run `{command}`: training begins with that model; {STATE}"));
     Ok(())

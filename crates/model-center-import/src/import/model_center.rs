@@ -228,7 +228,10 @@ fn files(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
         sheet.note(NoteKind::Unused, found.from, why);
     }
     if let Some(load) = flags.text("--load")? {
-        let why = format!("`convert` makes a directory of {load} and its config.json: model.path = that directory");
+        let why = format!(
+            "`bmtrain convert` makes a directory of {load} and its config.json: model.path = that \
+                           directory"
+        );
         sheet.note(NoteKind::Differs, flags.shown("--load"), why);
     }
     Ok(())

@@ -153,7 +153,7 @@ impl FoundModel {
         }
         made.sheet.text(keys::MODEL_PATH, &self.name, found);
         if self.tokenizer.is_none() {
-            let why = format!("`fetch {}` gets it, before the run and its dry run", self.name);
+            let why = format!("`bmtrain fetch {}` gets it, before the run and its dry run", self.name);
             made.remark("model.path", why);
         }
         if self.needs_cpu {

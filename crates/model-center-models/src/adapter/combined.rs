@@ -32,7 +32,7 @@ impl AdapterPlan {
                     let reason = "adapters are combined, or weighted, where all of them are LoRA's";
                     return Err(wrong(
                         reason,
-                        "merge it first (convert --merge), and combine the others with the result",
+                        "merge it first (bmtrain convert --merge), and combine the others with the result",
                     ));
                 }
             }
@@ -44,7 +44,7 @@ impl AdapterPlan {
             plan.trained.iter_mut().for_each(|param| param.source = number);
             plan.number_changes(number, *weight).map_err(|(what, name)| {
                 let reason = format!("it has {what} ({name}), which adds up with no other adapter's");
-                wrong(&reason, "merge it first (convert --merge), and combine the others with the result")
+                wrong(&reason, "merge it first (bmtrain convert --merge), and combine the others with the result")
             })?;
             let Some(all) = &mut all else {
                 all = Some(plan);

@@ -192,7 +192,8 @@ impl AdapterPlan {
     pub fn check_training(&self) -> Result<()> {
         if self.saved.len() > 1 {
             let reason = "several adapters at once can be used but not trained on";
-            let fix = "train one of them, or merge them (convert --merge) and train a new adapter of the result";
+            let fix = "train one of them, or merge them (bmtrain convert --merge) and train a new adapter of the \
+                       result";
             return Err(Error::argument("adapter", reason, fix));
         }
         let Some((what, name)) = self.unwritten() else { return Ok(()) };
@@ -200,7 +201,7 @@ impl AdapterPlan {
         Err(Error::argument(
             "adapter.path",
             reason,
-            "merge it (convert --merge), and train a new adapter of the result",
+            "merge it (bmtrain convert --merge), and train a new adapter of the result",
         ))
     }
 

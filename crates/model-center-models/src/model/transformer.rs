@@ -1,7 +1,7 @@
 //! The transformer of all families: the modules that a configuration describes, with the family's files.
 //!
-//! Defines [`Transformer`], which `build` constructs. What it computes is in [`super::modules`]; here is what depends
-//! on the family: names of tensors and classes in files.
+//! Defines [`Transformer`], which `build` constructs. What it computes is in [`super::modules`] and [`super::passes`];
+//! here is what depends on the family: names of tensors and classes in files.
 
 use super::architecture::Architecture;
 use super::batch::DeviceBatch;
@@ -28,8 +28,8 @@ use std::path::Path;
 
 /// A transformer with its head.
 ///
-/// The [`Registry`](crate::model::Registry) opens one from a directory; the example of the [crate root](crate) builds
-/// one from a configuration and trains it.
+/// The [`Registry`](crate::model::Registry) opens one from a directory; the example at the root of `model-center`
+/// builds one from a configuration and trains it.
 #[derive(Debug)]
 pub struct Transformer<A: Architecture> {
     pub(super) config: A::Config,

@@ -209,7 +209,7 @@ fn found_as(
     if is_adapter_directory(Path::new(name)) {
         let fix = match key.starts_with("model.") {
             true => "set adapter.path to it, and model.path to the model that it is of",
-            false => "merge it into its model first: convert MODEL OUT --merge ADAPTER",
+            false => "merge it into its model first: bmtrain convert MODEL OUT --merge ADAPTER",
         };
         return Err(mistake(format!("{name} is the PEFT directory of an adapter"), fix.into()));
     }

@@ -51,7 +51,7 @@ impl PredictionKind {
                 PredictionKind::Embedding(Box::new(encoder))
             }
             (TextHead::CausalLm, _) => {
-                let fix = "generate texts with the program generate, or give the directory of a classifier";
+                let fix = "generate texts with bmtrain generate, or give the directory of a classifier";
                 return Err(refuse(directory, "it generates texts", fix));
             }
             (TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining, _) => {

@@ -1,5 +1,5 @@
 //! Scores of given tokens by the library against PyTorch in 64-bit floats, on the golden files of `golden/evaluate`;
-//! the program's tests are in `examples/tests/it/evaluate.rs`.
+//! the program's tests are in `crates/bmtrain-programs/tests/it/evaluate.rs`.
 
 use bmtrain_core::Device;
 use bmtrain_dist::Mesh;

@@ -111,7 +111,7 @@ fn training_begins_with_the_model_of_a_checkpoint_of_another_run() {
         let sheet = of(more);
         expect(&sheet, &[("model.path", "\"old/gpt2-model\"")]);
         let text = sheet.to_toml();
-        assert!(text.contains("first run `convert old/gpt2 old/gpt2-model`: training"), "{text}");
+        assert!(text.contains("first run `bmtrain convert old/gpt2 old/gpt2-model`: training"), "{text}");
         assert!(text.contains("--num-layers 2: the checkpoint's model has it"), "{text}");
         let sizes = ["model.init", "model.family", "model.layers", "model.hidden", "model.heads", "model.init_std"];
         assert!(sizes.iter().all(|key| sheet.get(key).is_none()), "{text}");

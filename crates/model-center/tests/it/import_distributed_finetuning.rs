@@ -122,21 +122,21 @@ fn generation_and_export_of_distributed_finetuning_are_commands() {
          --seed 5 \
          --output_file out/texts.jsonl --training_inference_type full_finetuning",
     );
-    let line = "generate checkpoints/reviews/model --data data/reviews --split test --output out/texts.jsonl \
+    let line = "bmtrain generate checkpoints/reviews/model --data data/reviews --split test --output out/texts.jsonl \
                 --batch 16 --max-new-tokens 40 --sample --temperature 0.7 --top-p 0.9 --seed 5 --dtype bf16\n";
     assert!(text.contains(line), "{text}");
     for flag in ["--model-name", "--model-class", "--input-format", "--data-class", "--training-inference-type"] {
         assert!(text.contains(flag), "{flag} is not in\n{text}");
     }
     let text = commands("--batch_size 2 --model_name m --data_path d --output_file o --top_k 5");
-    assert!(text.contains("generate m --data d --split test --output o "), "{text}");
+    assert!(text.contains("bmtrain generate m --data d --split test --output o "), "{text}");
     assert!(text.contains("--top-k 5: without --do_sample"), "{text}");
     let text = commands("--batch_size 2 --model_name m --data_path 'a b' d/ --output_file o");
-    assert!(text.contains("generate m --data 'a b' --split test --output o.0 "), "{text}");
-    assert!(text.contains("generate m --data d --split test --output o.1 "), "{text}");
+    assert!(text.contains("bmtrain generate m --data 'a b' --split test --output o.0 "), "{text}");
+    assert!(text.contains("bmtrain generate m --data d --split test --output o.1 "), "{text}");
     assert!(text.contains("cat o.0 o.1 > o\n"), "{text}");
     let text = commands("python -m src.ds_to_hf --load_path runs/x --save_path hf --dtype float16 --model_name m");
-    assert!(text.contains("ckpt export runs/x hf --dtype f16\n"), "{text}");
+    assert!(text.contains("bmtrain ckpt export runs/x hf --dtype f16\n"), "{text}");
 }
 
 #[test]

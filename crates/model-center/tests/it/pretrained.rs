@@ -94,11 +94,11 @@ fn a_missing_revision_is_told_from_a_missing_model() {
     for revision in ["v2", "gone", NEW, "refs/pr", "main/x"] {
         let text = caches.refused("org/name", Some(revision));
         assert!(text.contains(&format!("nothing of its revision {revision}")), "{text}");
-        assert!(text.contains(&format!("--bin fetch -- org/name --revision {revision}`")), "{text}");
+        assert!(text.contains(&format!("bmtrain fetch org/name --revision {revision}`")), "{text}");
     }
     let text = caches.refused("org/other", None);
     assert!(text.contains("hub/models--org--other"), "{text}");
-    assert!(text.contains("cargo run --release --bin fetch -- org/other`"), "{text}");
+    assert!(text.contains("bmtrain fetch org/other`"), "{text}");
     // The cache keeps nothing of revisions, so it is not looked into.
     assert!(!caches.refused("name", Some("v1")).contains("model_center"));
     assert!(caches.refused("name", None).contains("model_center/name"));
@@ -131,7 +131,7 @@ fn a_directory_is_used_as_it_is_and_a_missing_one_is_reported() {
 #[test]
 fn a_path_is_not_proposed_as_a_name_of_the_hub() {
     let caches = Caches::new();
-    const FETCH: &str = "cargo run --release --bin fetch -- ";
+    const FETCH: &str = "bmtrain fetch ";
     // The last part is a model that the hub has; the path is not its name.
     let absolute = caches.path("models/gpt2");
     for name in
@@ -187,7 +187,7 @@ fn incomplete_snapshots_name_what_they_lack() {
     caches.write("hub/models--org--name/refs/main", OLD);
     let text = caches.refused("org/name", None);
     assert!(text.contains("lacks config.json, weights"), "{text}");
-    assert!(text.contains("--bin fetch -- org/name"), "{text}");
+    assert!(text.contains("bmtrain fetch org/name"), "{text}");
 
     caches.link("models--org--name", OLD, "config.json", "{}");
     let text = caches.refused("org/name", None);

@@ -46,7 +46,7 @@ pub struct FormulaOptions {
     /// that it runs.
     #[arg(long, value_name = "N", requires = "layout")]
     pub chunks: Option<usize>,
-    /// With --fit: a file of the program simulate; its machine decides which layout is fastest.
+    /// With --fit: a file of `bmtrain simulate`; its machine decides which layout is fastest.
     #[arg(long, value_name = "FILE", requires = "fit")]
     pub machine: Option<PathBuf>,
 }

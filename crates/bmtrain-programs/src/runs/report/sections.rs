@@ -144,7 +144,8 @@ fn reproduce(runs: &[ReportedRun]) -> Vec<Block> {
     match keys.is_empty() {
         true => blocks.push(Block::Text("There is no readable recipe.toml.".to_owned())),
         false => {
-            blocks.push(Block::Text("Every setting; finetune --print-config shows where each comes from:".to_owned()));
+            let text = "Every setting; bmtrain finetune --print-config shows where each comes from:";
+            blocks.push(Block::Text(text.to_owned()));
             blocks.push(table(&head, rows(false)));
         }
     }

@@ -86,7 +86,7 @@ pub(super) fn for_path(name: &str, is_offline: bool) -> String {
 /// The advice to fetch a model of the hub, at a revision if one is asked for.
 pub(super) fn to_fetch(id: &str, revision: Option<&Revision>, is_offline: bool) -> String {
     let revision = revision.map_or_else(String::new, |revision| format!(" --revision {revision}"));
-    let command = format!("cargo run --release --bin fetch -- {id}{revision}");
+    let command = format!("bmtrain fetch {id}{revision}");
     match is_offline {
         true => format!("fetch it: HF_HUB_OFFLINE is set, unset it for `{command}`"),
         false => format!("fetch it with `{command}`"),

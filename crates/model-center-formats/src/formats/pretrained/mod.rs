@@ -76,7 +76,7 @@ impl Pretrained {
                     "a GGUF file has no directory's files, which are needed here; it can be used, and trained \
                               beside an adapter, but not trained itself"
                         .into();
-                return Err(fault(name, reason, "write a model directory with convert FILE.gguf DIR, and give DIR"));
+                return Err(fault(name, reason, "write a directory with bmtrain convert FILE.gguf DIR, and give DIR"));
             }
             Ok(_) => {
                 return Err(fault(name, "this is a file, not a directory".into(), "give its directory"));

@@ -74,7 +74,7 @@ pub(super) fn generate(flags: &Flags, sheet: &mut Sheet) -> Result<Vec<String>> 
     }
     let line = |path: &str, output: &str| {
         let (data, output) = (shell_word(path.trim_end_matches('/')), shell_word(output));
-        format!("generate {model} --data {data} --split test --output {output} {how}")
+        format!("bmtrain generate {model} --data {data} --split test --output {output} {how}")
     };
     if let [path] = paths {
         return Ok(vec![line(path, output)]);
@@ -91,8 +91,8 @@ pub(super) fn generate(flags: &Flags, sheet: &mut Sheet) -> Result<Vec<String>> 
 pub(super) fn export(flags: &Flags) -> Result<Vec<String>> {
     let (load, save) = (required(flags, "--load-path")?, required(flags, "--save-path")?);
     let dtype = dtype(flags)?.unwrap_or("f32");
-    let mut lines = vec![format!("ckpt export {} {} --dtype {dtype}", shell_word(load), shell_word(save))];
+    let mut lines = vec![format!("bmtrain ckpt export {} {} --dtype {dtype}", shell_word(load), shell_word(save))];
     lines.push("# A run ends with such a directory, `model`, by itself. A checkpoint that DeepSpeed wrote:".to_owned());
-    lines.push(format!("# convert {} {} --config MODEL", shell_word(load), shell_word(save)));
+    lines.push(format!("# bmtrain convert {} {} --config MODEL", shell_word(load), shell_word(save)));
     Ok(lines)
 }

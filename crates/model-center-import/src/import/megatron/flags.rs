@@ -6,7 +6,7 @@ use crate::import::flags::{Flag, many, read, refused, refused_switch, switch, un
 const LAUNCHER: &str = "the launcher's variables tell each rank its place";
 const CORPUS: &str = "`bmtrain corpus build` reads text files, with options of its own";
 const TFRECORDS: &str = "records have pairs and masks that were chosen before, which recipes do not train on, and \
-                         `corpus convert` reads their tokens without sentences: build the corpus from the text";
+                         `bmtrain corpus convert` reads their tokens without sentences: build the corpus from the text";
 const FUSED: &str = "kernels are fused wherever they can be";
 const EVALUATION: &str = "it is for the evaluation program";
 const GENERATION: &str = "it is for generation: see `bmtrain generate --help`";
@@ -216,7 +216,7 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     unused_switch("--zero-contigious-gradients", LEGACY_ZERO),
     unused("--zero-reduce-bucket-size", LEGACY_ZERO),
     unused("--zero-allgather-bucket-size", LEGACY_ZERO),
-    unused("--distributed-backend", "finetune --comm chooses"),
+    unused("--distributed-backend", "bmtrain finetune --comm chooses"),
     unused("--local-rank", LAUNCHER),
     unused("--distributed-timeout-minutes", "a lost rank is named within seconds"),
     unused_switch("--lazy-mpu-init", LAUNCHER),
