@@ -184,7 +184,7 @@ scripts/check_scripts.sh >"$beside" 2>&1 &
 scripts_check=$!
 check "formatting" 15 cargo fmt --all --check
 # Everything is linted and tested once, with every optional feature that this machine can build, the default ones among
-# them. What is compiled in their absence, as the quickstart is, is linted once more, and documented.
+# them, and documented. What is compiled in their absence, as the quickstart is, is linted once more.
 features=bmtrain-programs/testing
 if has_mpi; then
     features+=,bmtrain-programs/mpi
@@ -196,13 +196,13 @@ check "lints" 125 cargo clippy "${with[@]}" --all-targets -- --deny warnings
 status=0
 wait "$scripts_check" || status=$?
 check "scripts, beside these" 5 ended_earlier "$status" "$beside"
-without=(--workspace --locked --no-default-features --features bmtrain-programs/tools)
+without=(--workspace --locked --no-default-features)
 check "lints without optional features" 45 cargo clippy "${without[@]}" -- --deny warnings
 # With clippy's driver, and its arguments as cargo clippy passes them, cargo doc finds the libraries' metadata there;
 # with others they are checked again.
 check "documentation" 45 env RUSTDOCFLAGS="--deny warnings" \
     RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver" \
-    CLIPPY_ARGS="--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" cargo doc "${without[@]}" --no-deps
+    CLIPPY_ARGS="--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" cargo doc "${with[@]}" --no-deps
 if [ -z "$all" ] && scripts/claims/kernels-compile.sh --unchanged; then
     summary+=("    skipped: kernels for devices: unchanged since kernels/compiled.txt was written; --all compiles them")
 elif [ -n "${BMTRAIN_CUDA_LIB_DIR:-}" ]; then

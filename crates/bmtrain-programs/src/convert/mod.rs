@@ -3,7 +3,7 @@
 //!
 //! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left
 //! out with leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by
-//! the convert binary, and by binaries of crates with models of their own.
+//! `bmtrain convert`, and by programs of crates with models of their own.
 
 mod report;
 

@@ -3,7 +3,7 @@
 //! Defines [`Loader`], its [`Order`]s, [`Position`] and [`Batch`]. Which samples form batch `index` of an epoch is a
 //! pure function of (seed, epoch, index), whichever rank asks: rank r of R takes the indices r, r + R, … and
 //! nothing has to be split, padded or sent. Rows are padded to the longest of their own batch.
-//! The finetune program calls [`Loader::batch`] once per micro-batch.
+//! Training calls [`Loader::batch`] once per micro-batch.
 
 use model_center_base::batch::Position;
 use std::sync::Arc;

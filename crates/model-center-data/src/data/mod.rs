@@ -7,7 +7,7 @@
 //!
 //! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns
 //! a [`Position`] into a [`Batch`]: which samples it holds is a pure function of seed, epoch and index, so two
-//! integers resume a run exactly and any number of ranks sees the same batches. The finetune program is the caller.
+//! integers resume a run exactly and any number of ranks sees the same batches. Training is the caller.
 
 mod answers;
 mod dataset;

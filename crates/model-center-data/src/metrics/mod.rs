@@ -3,7 +3,7 @@
 //! [`Metric`] names them; [`Evaluator`] collects predictions, merges them over ranks and computes. Its accumulators are
 //! exact: counts are integers, and numbers are kept with their sample's index and summed in that order, so the result
 //! has the same bits for any number of ranks and any batch order.
-//! Called by the evaluation loop of the finetune program; tasks name their metrics in [`crate::data::SUPERGLUE`] and
+//! Called by the evaluation of a run; tasks name their metrics in [`crate::data::SUPERGLUE`] and
 //! [`crate::data::PROMPTS`].
 
 mod answers;

@@ -1,4 +1,4 @@
-//! The finetune program's own steps where nothing is allocated: what a rank's pool will hold.
+//! The steps of [`crate::train`] where nothing is allocated: what a rank's pool will hold.
 //!
 //! [`count`] opens the model without its values, makes a trainer as a run does, and lets it evaluate, step twice,
 //! evaluate and pass its parameters on, all on data in which every sample is as long as the longest. Where the samples
@@ -193,7 +193,7 @@ fn is_varied(data: &RunData) -> bool {
     (1..data.len()).any(|sample| lengths(sample) != lengths(0))
 }
 
-/// As a run goes, but for what needs no memory of the pool: see `run_rank` of the finetune program.
+/// As a run goes, but for what needs no memory of the pool: see `run_rank` of `crate::train`.
 fn rehearse(
     setup: &Setup,
     resolved: &Resolved,

@@ -5,7 +5,7 @@
 //! several data sets ─▶ Dataset of all of them with a Mixture, their order
 //! ```
 //!
-//! Defines [`SftTask`] and its [`DataSet`]s. Called by the finetune program and by `bmtrain data preview`.
+//! Defines [`SftTask`] and its [`DataSet`]s. Called by training and by `bmtrain data preview`.
 
 mod class;
 mod classes;

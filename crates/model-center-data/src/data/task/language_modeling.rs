@@ -1,6 +1,6 @@
 //! Language modelling and sequence-to-sequence targets, from any JSONL, CSV or TSV file or from plain text.
 //!
-//! Defines [`LanguageModelingTask`] and its [`LanguageModelingColumns`]. Called by the finetune program.
+//! Defines [`LanguageModelingTask`] and its [`LanguageModelingColumns`]. Called by training.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! Any number of labels for each text: as a list in one column, or as a column for each label.
 //!
-//! Defines [`MultiLabelTask`]. Called by the finetune program.
+//! Defines [`MultiLabelTask`]. Called by training.
 
 use std::collections::HashMap;
 use std::path::Path;

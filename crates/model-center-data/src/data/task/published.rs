@@ -1,6 +1,6 @@
 //! Classification tasks in the files that they are published in: MNLI and QQP of GLUE, and RACE.
 //!
-//! Defines [`PublishedTask`]. Called by the finetune program.
+//! Defines [`PublishedTask`]. Called by training.
 
 use std::fs;
 use std::path::{Path, PathBuf};

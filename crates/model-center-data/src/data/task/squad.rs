@@ -1,7 +1,7 @@
 //! SQuAD 1.1: questions about passages, whose answers a decoder generates.
 //!
 //! Defines [`Squad`], which reads `{directory}/{train|dev}-v1.1.json`, [`SQUAD_METRICS`], and the reader of the files,
-//! which [`super::spans`] uses too. Called by the finetune program.
+//! which [`super::spans`] uses too. Called by training.
 //!
 //! Source: ModelCenter's `t5dataset`: inputs and targets matched. Deliberate differences: of several answers the first
 //! is the target, where a random one was chosen once; the evaluation has a loss too, against that answer, and compares

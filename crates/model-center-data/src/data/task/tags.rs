@@ -1,6 +1,6 @@
 //! Classes of words, such as named entities, from JSON lines or from files of CoNLL.
 //!
-//! Defines [`TagTask`]. Called by the finetune program. Words are tokenized one by one; the label of a word is that of
+//! Defines [`TagTask`]. Called by training. Words are tokenized one by one; the label of a word is that of
 //! its first token, the other tokens have none.
 
 use std::path::Path;
