@@ -2,11 +2,17 @@
 
 use model_center_recipe::Recipe;
 
-const TEXT: &str = "[data]\ntask = \"classification\"\ntext = \"text\"\nlabel = \"label\"\nlabels = [\"no\", \"yes\"]\n";
+const TEXT: &str = "[data]
+task = \"classification\"
+[data.columns]
+text = \"title\"
+label = \"topic\"
+";
 
 #[test]
 fn a_recipe_is_read_and_an_unknown_key_is_named_with_its_line() {
-    let changes = ["model.path=models/bert", "data.train=train.jsonl", "train.steps=100"].map(String::from);
+    let changes =
+        ["model.path=models/bert", "data.train=train.jsonl", "train.steps=100", "output.dir=run"].map(String::from);
     let recipe = Recipe::load_text("recipe.toml", TEXT, &changes).expect("a recipe");
     assert_eq!(recipe.train.steps, Some(100));
     let wrong = format!("{TEXT}[train]\nstepps = 3\n");
