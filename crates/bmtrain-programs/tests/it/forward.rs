@@ -373,7 +373,7 @@ fn models_of_the_hubs_cache_go_by_their_names() {
     assert_eq!(fixture.bytes("path"), fixture.bytes("commit"));
     let outcome = fixture.forward(&[&["--model", "org/tiny", "--revision", &other], &files[..], &["other"]].concat());
     assert_eq!(outcome.code, 3, "{}", outcome.stderr);
-    assert!(outcome.stderr.contains(&format!("fetch -- org/tiny --revision {other}")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&format!("bmtrain fetch org/tiny --revision {other}")), "{}", outcome.stderr);
 
     let outcome = fixture.finetune(&["--set", "model.path=org/tiny", "--dry-run"]).succeeded();
     assert!(outcome.stdout.contains(&format!("parameters from {}", snapshot.display())), "{}", outcome.stdout);

@@ -432,7 +432,7 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
     // A model of the cache's that is not there, and the preset's own, which may come later.
     let ask = ["--preset", "sft", "--model", "org/none", "--out", "none.toml", "--data", "train.jsonl"];
     let refused = init(&chat, &ask).refused();
-    assert!(refused.contains("fetch -- org/none"), "{refused}");
+    assert!(refused.contains("bmtrain fetch org/none"), "{refused}");
     let outcome = init(&chat, &["--preset", "classify", "--data", "train.jsonl", "--out", "later.toml"]).succeeded();
     assert!(outcome.stderr.contains("`fetch google-bert/bert-base-uncased`"), "{}", outcome.stderr);
     assert!(chat.read("later.toml").contains("estimated: 4 characters a token"));

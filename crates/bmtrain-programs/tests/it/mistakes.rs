@@ -268,7 +268,7 @@ const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         arguments: &["--set", "model.path=org/nothing"],
-        ..file("a model that was not fetched", |_| {}, "model.path=org/nothing", &["fetch -- org/nothing"])
+        ..file("a model that was not fetched", |_| {}, "model.path=org/nothing", &["bmtrain fetch org/nothing"])
     },
     Mistake {
         arguments: &["--set", "model.path=lawformer"],

@@ -284,7 +284,7 @@ impl Display for Sheet {
         writeln!(f, "# Made by `{}` from {}.", self.program, comment(&self.source))?;
         let program = self.trainer();
         let file = self.file.as_deref().unwrap_or("FILE");
-        writeln!(f, "# {program} --recipe {}{ranks}", comment(file))?;
+        writeln!(f, "# bmtrain {program} --recipe {}{ranks}", comment(file))?;
         let table_of = |line: &Line| line.key.rsplit_once('.').map_or_else(String::new, |(table, _)| table.to_owned());
         let mut tables: Vec<String> = TABLES.iter().map(|table| (*table).to_owned()).collect();
         for line in &self.lines {

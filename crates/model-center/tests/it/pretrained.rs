@@ -125,7 +125,7 @@ fn a_directory_is_used_as_it_is_and_a_missing_one_is_reported() {
     assert!(caches.refused(caches.path("link").to_str().unwrap(), None).contains("leads nowhere"));
     // Without any cache, names are looked for as directories alone.
     let text = layout_error(&Pretrained::resolve("org/name", None, &ModelCaches::default()).unwrap_err());
-    assert!(text.contains("no cache is known") && text.contains("fetch -- org/name"), "{text}");
+    assert!(text.contains("no cache is known") && text.contains("bmtrain fetch org/name"), "{text}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_path_is_not_proposed_as_a_name_of_the_hub() {
         let id = name.trim_end_matches('/').rsplit('/').next().unwrap();
         assert!(text.contains("correct the path, or create the directory"), "{text}");
         assert!(text.contains(&format!("write {id}, and fetch it with `{FETCH}{id}`")), "{text}");
-        assert!(!text.contains(&format!("fetch -- {name}")), "{text}");
+        assert!(!text.contains(&format!("bmtrain fetch {name}")), "{text}");
     }
     // One that the hub does not have.
     for name in ["models/mine", "checkpoints/step-100", "models/cpm1-large"] {
@@ -281,11 +281,11 @@ fn names_and_revisions_that_try_to_travel_are_refused() {
 fn identifiers_of_model_center_find_the_hubs_models_and_its_own_cache() {
     let caches = Caches::new();
     let text = caches.refused("gptj-6b", None);
-    assert!(text.contains("fetch -- EleutherAI/gpt-j-6b`"), "{text}");
+    assert!(text.contains("bmtrain fetch EleutherAI/gpt-j-6b`"), "{text}");
     assert!(text.contains("models--EleutherAI--gpt-j-6B"), "the older spelling is looked for too: {text}");
     let text = caches.refused("cpm1-large", None);
     // The hub has it not, and the program `fetch` knows the server that has.
-    assert!(text.contains("fetch -- cpm1-large`") && text.contains("model_center/cpm1-large"), "{text}");
+    assert!(text.contains("bmtrain fetch cpm1-large`") && text.contains("model_center/cpm1-large"), "{text}");
     let text = caches.refused("kv-plm", None);
     assert!(!text.contains("fetch") && text.contains("put its config.json"), "{text}");
 

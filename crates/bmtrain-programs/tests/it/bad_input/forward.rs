@@ -93,7 +93,7 @@ fn files_of_the_forward_program_that_cannot_be_used_are_named() {
         fixture.forward(&["--model", "model", "--inputs", "in.safetensors", "--out", "nowhere/out.safetensors"]);
     check(&outcome, REFUSED, "nowhere/out.safetensors", &["No such file"]);
     let outcome = fixture.forward(&["--model", "nowhere", "--inputs", "in.safetensors", "--out", "out.safetensors"]);
-    check(&outcome, DATA, "nowhere", &["no directory", "fetch -- nowhere"]);
+    check(&outcome, DATA, "nowhere", &["no directory", "bmtrain fetch nowhere"]);
     assert_eq!(fixture.snapshot(), before);
 }
 

@@ -133,7 +133,7 @@ fn models_that_write_no_text_and_directories_that_lie_are_named() {
     let outcome = |fixture: &Fixture, model: &str| -> Outcome {
         fixture.run(program("generate"), &[&[model], &PROMPT[..]].concat())
     };
-    check(&outcome(&reader, "nowhere"), DATA, "nowhere", &["no directory", "fetch -- nowhere"]);
+    check(&outcome(&reader, "nowhere"), DATA, "nowhere", &["no directory", "bmtrain fetch nowhere"]);
     check(&outcome(&reader, "some.gguf"), DATA, "some.gguf", &["no such file", "GGUF file"]);
     let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../model-center/tests/golden/gguf");
     reader.write_bytes("llama.gguf", &std::fs::read(golden.join("llama.gguf")).unwrap());

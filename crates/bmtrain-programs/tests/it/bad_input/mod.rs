@@ -116,11 +116,11 @@ fn missing_files_of_the_model_directory_are_named() {
         &["--set", "model.path=nowhere"],
         DATA,
         "model.path=nowhere",
-        &["no directory", "fetch -- nowhere"],
+        &["no directory", "bmtrain fetch nowhere"],
     );
     refused(&Fixture::new(), &["--set", "model.path=./nowhere"], DATA, "model.path=./nowhere", &["no such directory"]);
     let known = ["--set", "model.path=models/bert-base-uncased"];
-    let advice = ["correct the path", "write bert-base-uncased", "fetch -- bert-base-uncased`"];
+    let advice = ["correct the path", "write bert-base-uncased", "bmtrain fetch bert-base-uncased`"];
     refused(&Fixture::new(), &known, DATA, "model.path=models/bert-base-uncased", &advice);
     refused(
         &Fixture::new(),

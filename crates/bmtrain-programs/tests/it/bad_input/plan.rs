@@ -21,7 +21,13 @@ fn a_plan_names_unknown_keys_and_values() {
 
 #[test]
 fn a_plan_names_missing_directories_and_files() {
-    plan_refused(&Fixture::new(), &["--set", "model.path=nowhere"], DATA, "model.path=nowhere", &["fetch -- nowhere"]);
+    plan_refused(
+        &Fixture::new(),
+        &["--set", "model.path=nowhere"],
+        DATA,
+        "model.path=nowhere",
+        &["bmtrain fetch nowhere"],
+    );
     for (file, place) in [("model/config.json", "recipe.toml:2:"), ("model/model.safetensors", "model")] {
         let fixture = Fixture::new();
         std::fs::remove_file(fixture.path(file)).unwrap();

@@ -62,11 +62,11 @@ fn a_checkpoint_to_go_on_from_is_the_model_or_the_adapter_that_training_begins_w
         // Without the files: the command for any of them.
         let elsewhere = resumed("\"old run/checkpoint-5/\"");
         expect(&elsewhere, &[("model.path", "\"old run/checkpoint-5-model\"")]);
-        let command = "`convert 'old run/checkpoint-5' 'old run/checkpoint-5-model' --config m`";
+        let command = "`bmtrain convert 'old run/checkpoint-5' 'old run/checkpoint-5-model' --config m`";
         assert!(differs(&elsewhere).contains(command), "{elsewhere}");
         let of_fsdp = resumed(&parts);
         expect(&of_fsdp, &[("model.path", &format!("\"{parts}-model\""))]);
-        let command = format!("`convert {parts}/pytorch_model_fsdp_0 {parts}-model --config m`");
+        let command = format!("`bmtrain convert {parts}/pytorch_model_fsdp_0 {parts}-model --config m`");
         assert!(differs(&of_fsdp).contains(&command), "{of_fsdp}");
         let whole = resumed(&plain);
         expect(&whole, &[("model.path", &format!("\"{plain}\""))]);
