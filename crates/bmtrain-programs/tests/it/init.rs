@@ -434,7 +434,7 @@ fn what_no_recipe_can_be_made_of_is_named_with_a_way_out() {
     let refused = init(&chat, &ask).refused();
     assert!(refused.contains("bmtrain fetch org/none"), "{refused}");
     let outcome = init(&chat, &["--preset", "classify", "--data", "train.jsonl", "--out", "later.toml"]).succeeded();
-    assert!(outcome.stderr.contains("`fetch google-bert/bert-base-uncased`"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("`bmtrain fetch google-bert/bert-base-uncased`"), "{}", outcome.stderr);
     assert!(chat.read("later.toml").contains("estimated: 4 characters a token"));
 }
 

@@ -315,7 +315,7 @@ fn offline_only_changes_what_is_proposed() {
     caches.places.offline = true;
     assert_eq!(caches.resolve("org/name", None).unwrap(), model);
     let text = caches.refused("org/other", None);
-    assert!(text.contains("HF_HUB_OFFLINE is set, unset it for `cargo run"), "{text}");
+    assert!(text.contains("HF_HUB_OFFLINE is set, unset it for `bmtrain fetch org/other`"), "{text}");
 }
 
 #[test]
