@@ -210,7 +210,7 @@ elif [ -n "${BMTRAIN_CUDA_LIB_DIR:-}" ]; then
 fi
 check "build of the tests" 390 cargo test "${with[@]}" --no-run
 count_tests "tests" 640 cargo test "${with[@]}" --no-fail-fast
-count_tests "packages" 180 scripts/package_check.sh
+count_tests "packages" 260 scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then
     what=(licenses bans sources)
     [ "${BMTRAIN_DENY:-}" != 1 ] || what+=(advisories)
