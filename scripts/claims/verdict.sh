@@ -36,7 +36,7 @@ build() {
     done
     [ -z "$needed" ] || arguments+=(--features "$needed")
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-programs "${arguments[@]}") >&2
-    for program in "${links[@]}"; do ln -sf bmtrain "$bin/$program"; done
+    for program in ${links[@]+"${links[@]}"}; do ln -sf bmtrain "$bin/$program"; done
 }
 
 # tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, limited to the tests whose names contain a filter, and

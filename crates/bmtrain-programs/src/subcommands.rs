@@ -1,15 +1,12 @@
 //! The subcommands of `bmtrain`: a table by what a user wants to do, its help, and the answer to an unknown name.
 
 use bmtrain_programs::Error;
-use bmtrain_programs::cli::{self, terminal};
-#[cfg(any(feature = "corpus", feature = "hub", feature = "import", feature = "tools"))]
-use bmtrain_programs::{Result, cli::limits, cli::program};
-#[cfg(any(feature = "corpus", feature = "hub", feature = "import", feature = "tools"))]
-use clap::Parser;
+use bmtrain_programs::cli::{self, program, terminal};
 use clap::{Command, CommandFactory};
 use model_center_base::error::ExitStatus;
 use model_center_base::suggest::closest;
 use model_center_models::Registry;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// One program.
@@ -21,9 +18,26 @@ pub struct Subcommand {
     /// Its command line.
     command: fn() -> Command,
     /// Arguments that come before the user's.
-    pub before: &'static [&'static str],
+    before: &'static [&'static str],
     /// Its `main`.
-    pub run: fn() -> ExitCode,
+    main: fn() -> ExitCode,
+}
+
+impl Subcommand {
+    const fn new(
+        group: &'static str,
+        names: &'static [&'static str],
+        command: fn() -> Command,
+        main: fn() -> ExitCode,
+    ) -> Self {
+        Subcommand { names, group, command, before: &[], main }
+    }
+
+    /// Runs the program on these arguments; `name` is the argument that chose it.
+    pub fn run(&self, name: Option<&str>, arguments: Vec<OsString>) -> ExitCode {
+        program::enter(name, self.before, arguments);
+        (self.main)()
+    }
 }
 
 const TRAIN: &str = "Train";
@@ -35,41 +49,14 @@ const LOOK: &str = "Look at runs and at this machine";
 /// The groups in the order of the help.
 const GROUPS: [&str; 5] = [TRAIN, USE, DATA, FILES, LOOK];
 
-/// A program over the families of the registry.
-macro_rules! over_models {
-    ($group:ident, $names:expr, $options:ty, $main:path) => {
-        Subcommand {
-            names: &$names,
-            group: $group,
-            command: <$options as CommandFactory>::command,
-            before: &[],
-            run: || $main(Registry::default()),
-        }
-    };
-}
-
-/// A program without families.
-#[cfg(any(feature = "corpus", feature = "hub", feature = "import", feature = "tools"))]
-macro_rules! tool {
-    ($group:ident, $names:expr, $options:ty, $run:path) => {
-        Subcommand {
-            names: &$names,
-            group: $group,
-            command: <$options as CommandFactory>::command,
-            before: &[],
-            run: || run_tool::<$options>($run),
-        }
-    };
-}
-
 /// Every program of this build.
 const SUBCOMMANDS: &[Subcommand] = &[
     #[cfg(feature = "import")]
-    over_models!(TRAIN, ["init"], cli::init::Options, cli::init),
-    over_models!(TRAIN, ["finetune", "train"], cli::finetune::Options, finetune),
-    over_models!(TRAIN, ["pretrain"], cli::pretrain::Options, cli::pretrain),
-    over_models!(TRAIN, ["plan"], cli::plan::Options, cli::plan),
-    over_models!(USE, ["generate"], cli::generate::Options, cli::generate),
+    Subcommand::new(TRAIN, &["init"], cli::init::Options::command, || cli::init(Registry::default())),
+    Subcommand::new(TRAIN, &["finetune", "train"], cli::finetune::Options::command, || finetune(Registry::default())),
+    Subcommand::new(TRAIN, &["pretrain"], cli::pretrain::Options::command, || cli::pretrain(Registry::default())),
+    Subcommand::new(TRAIN, &["plan"], cli::plan::Options::command, || cli::plan(Registry::default())),
+    Subcommand::new(USE, &["generate"], cli::generate::Options::command, || cli::generate(Registry::default())),
     Subcommand {
         names: &["chat"],
         group: USE,
@@ -77,42 +64,59 @@ const SUBCOMMANDS: &[Subcommand] = &[
             cli::generate::Options::command().about("Talk with a model in the terminal, as `generate --chat` does")
         },
         before: &["--chat"],
-        run: || cli::generate(Registry::default()),
+        main: || cli::generate(Registry::default()),
     },
-    over_models!(USE, ["predict"], cli::predict::Options, cli::predict),
+    Subcommand::new(USE, &["predict"], cli::predict::Options::command, || cli::predict(Registry::default())),
     #[cfg(feature = "serve")]
-    over_models!(USE, ["serve"], cli::serve::Options, cli::serve),
-    over_models!(USE, ["evaluate"], cli::evaluate::Options, cli::evaluate),
-    over_models!(USE, ["forward"], cli::forward::Options, cli::forward),
-    over_models!(DATA, ["data"], cli::data::Options, cli::data),
+    Subcommand::new(USE, &["serve"], cli::serve::Options::command, || cli::serve(Registry::default())),
+    Subcommand::new(USE, &["evaluate"], cli::evaluate::Options::command, || cli::evaluate(Registry::default())),
+    Subcommand::new(USE, &["forward"], cli::forward::Options::command, || cli::forward(Registry::default())),
+    Subcommand::new(DATA, &["data"], cli::data::Options::command, || cli::data(Registry::default())),
     #[cfg(feature = "corpus")]
-    tool!(DATA, ["corpus"], bmtrain_programs::corpus::Options, bmtrain_programs::corpus::run),
+    Subcommand::new(DATA, &["corpus"], bmtrain_programs::corpus::Options::command, || {
+        program::tool(bmtrain_programs::corpus::run)
+    }),
     #[cfg(feature = "tools")]
-    tool!(DATA, ["tokenizer"], bmtrain_programs::tokenizer::Options, bmtrain_programs::tokenizer::run),
+    Subcommand::new(DATA, &["tokenizer"], bmtrain_programs::tokenizer::Options::command, || {
+        program::tool(bmtrain_programs::tokenizer::run)
+    }),
     #[cfg(feature = "hub")]
-    tool!(FILES, ["fetch"], bmtrain_programs::fetch::Options, bmtrain_programs::fetch::run),
+    Subcommand::new(FILES, &["fetch"], bmtrain_programs::fetch::Options::command, || {
+        program::tool(bmtrain_programs::fetch::run)
+    }),
     #[cfg(feature = "tools")]
-    over_models!(FILES, ["convert"], bmtrain_programs::convert::Options, bmtrain_programs::convert::main),
+    Subcommand::new(FILES, &["convert"], bmtrain_programs::convert::Options::command, || {
+        bmtrain_programs::convert::main(Registry::default())
+    }),
     #[cfg(feature = "tools")]
-    over_models!(FILES, ["ckpt"], bmtrain_programs::ckpt::Options, bmtrain_programs::ckpt::main),
+    Subcommand::new(FILES, &["ckpt"], bmtrain_programs::ckpt::Options::command, || {
+        bmtrain_programs::ckpt::main(Registry::default())
+    }),
     #[cfg(feature = "import")]
-    tool!(FILES, ["import"], bmtrain_programs::import::Options, bmtrain_programs::import::run),
+    Subcommand::new(FILES, &["import"], bmtrain_programs::import::Options::command, || {
+        program::tool(bmtrain_programs::import::run)
+    }),
     #[cfg(feature = "runs")]
-    Subcommand { names: &["runs"], group: LOOK, command: cli::runs::Options::command, before: &[], run: cli::runs },
+    Subcommand::new(LOOK, &["runs"], cli::runs::Options::command, cli::runs),
     #[cfg(feature = "tools")]
-    tool!(LOOK, ["doctor"], bmtrain_programs::doctor::Options, bmtrain_programs::doctor::run),
+    Subcommand::new(LOOK, &["doctor"], bmtrain_programs::doctor::Options::command, || {
+        program::tool(bmtrain_programs::doctor::run)
+    }),
     #[cfg(feature = "tools")]
-    tool!(LOOK, ["simulate"], bmtrain_programs::simulate::Options, bmtrain_programs::simulate::run),
+    Subcommand::new(LOOK, &["simulate"], bmtrain_programs::simulate::Options::command, || {
+        program::tool(bmtrain_programs::simulate::run)
+    }),
     #[cfg(feature = "tools")]
-    tool!(LOOK, ["bench"], bmtrain_programs::bench::Options, bmtrain_programs::bench::run),
+    Subcommand::new(LOOK, &["bench"], bmtrain_programs::bench::Options::command, || {
+        program::tool(bmtrain_programs::bench::run)
+    }),
     #[cfg(feature = "tools")]
-    Subcommand {
-        names: &["decode-bench", "decode_bench"],
-        group: LOOK,
-        command: bmtrain_programs::bench::decode::Options::command,
-        before: &[],
-        run: decode_bench,
-    },
+    Subcommand::new(
+        LOOK,
+        &["decode-bench", "decode_bench"],
+        bmtrain_programs::bench::decode::Options::command,
+        decode_bench,
+    ),
 ];
 
 /// The programs that a build may lack, with the feature that has each.
@@ -145,14 +149,6 @@ fn decode_bench() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-#[cfg(any(feature = "corpus", feature = "hub", feature = "import", feature = "tools"))]
-fn run_tool<O: Parser>(run: fn(&O) -> Result<ExitStatus>) -> ExitCode {
-    limits::prepare();
-    let options = program::parse::<O>();
-    terminal::start_logging();
-    terminal::finish(run(&options))
 }
 
 /// The program of this name.

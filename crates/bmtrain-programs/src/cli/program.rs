@@ -10,38 +10,45 @@ use clap_complete::Shell;
 use model_center_base::error::{ExitStatus, render_error};
 use model_center_models::Registry;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::OnceLock;
 
-/// The arguments of the program that this process runs, where one binary has several.
+/// The program that this process runs, where one binary has several.
 static ENTERED: OnceLock<Entered> = OnceLock::new();
 
 struct Entered {
-    /// The argument that chose the program; `None` where the name of a link did.
-    chosen_by: Option<String>,
-    arguments: Vec<OsString>,
+    /// What its usage calls it.
+    shown: OsString,
+    /// The first argument of another process of it.
+    name: OsString,
+    before: &'static [&'static str],
+    given: Vec<OsString>,
 }
 
-/// Chooses one program of a binary that has several: `name` is the first argument, which names it and is none of its
-/// own, and `before` comes before the user's arguments, or `instead` in their place. Called once, before its `main`.
-pub fn enter(name: Option<&str>, before: &[&str], instead: &[&str]) {
-    let mut given = std::env::args_os();
-    let binary = given.next().unwrap_or_default();
-    let mut shown = binary;
-    if let Some(name) = name {
-        shown = format!("bmtrain {name}").into();
-        given.next();
-    }
-    let given: Vec<OsString> =
-        if instead.is_empty() { given.collect() } else { instead.iter().map(Into::into).collect() };
-    let arguments = std::iter::once(shown).chain(before.iter().map(Into::into)).chain(given).collect();
-    let _ = ENTERED.set(Entered { chosen_by: name.map(str::to_owned), arguments });
+/// Chooses one program of a binary that has several, before its `main`: `name` is the argument that names it, `None`
+/// where the binary's own name does, and `before` comes before the arguments that the user gave.
+pub fn enter(name: Option<&str>, before: &'static [&'static str], given: Vec<OsString>) {
+    let (shown, name) = match name {
+        Some(name) => (format!("bmtrain {name}").into(), name.into()),
+        None => {
+            let binary = std::env::args_os().next().unwrap_or_default();
+            let name = Path::new(&binary).file_name().unwrap_or_default().to_owned();
+            (binary, name)
+        }
+    };
+    let _ = ENTERED.set(Entered { shown, name, before, given });
 }
 
-/// The command line of this program: its name, then its arguments.
+/// The arguments that the user gave this program.
+fn given() -> Vec<OsString> {
+    ENTERED.get().map_or_else(|| std::env::args_os().skip(1).collect(), |entered| entered.given.clone())
+}
+
+/// The command line of this program: its name, then all of its arguments.
 fn arguments() -> Vec<OsString> {
-    ENTERED.get().map_or_else(|| std::env::args_os().collect(), |entered| entered.arguments.clone())
+    let Some(Entered { shown, before, given, .. }) = ENTERED.get() else { return std::env::args_os().collect() };
+    std::iter::once(shown.clone()).chain(before.iter().map(Into::into)).chain(given.iter().cloned()).collect()
 }
 
 /// This program with the arguments that it has, for another process of it.
@@ -50,12 +57,16 @@ fn arguments() -> Vec<OsString> {
 /// The system's, if it does not tell where the program is.
 pub fn again() -> std::io::Result<process::Command> {
     let mut command = process::Command::new(std::env::current_exe()?);
-    if let Some(entered) = ENTERED.get() {
-        let linked = std::path::Path::new(&entered.arguments[0]).file_name();
-        command.arg(entered.chosen_by.as_deref().map_or(linked.unwrap_or_default(), std::ffi::OsStr::new));
-    }
-    command.args(arguments().into_iter().skip(1));
+    command.args(ENTERED.get().map(|entered| &entered.name)).args(given());
     Ok(command)
+}
+
+/// Reads the command line of a program without families, and runs it.
+pub fn tool<O: Parser>(run: fn(&O) -> Result<ExitStatus>) -> ExitCode {
+    limits::prepare();
+    let options = parse::<O>();
+    terminal::start_logging();
+    terminal::finish(run(&options))
 }
 
 /// Read the command line, whose help lists the families, and run the program.
@@ -76,7 +87,7 @@ pub fn main_or<O: Parser>(
 ) -> ExitCode {
     limits::prepare();
     let command = O::command().after_help(families(registry));
-    if let Some(ended) = describe(&command, arguments().into_iter().skip(1)) {
+    if let Some(ended) = describe(&command, &given()) {
         return terminal::finish(ended);
     }
     let matches = command.try_get_matches_from(arguments()).unwrap_or_else(|error| {
@@ -98,7 +109,7 @@ pub fn main_or<O: Parser>(
 /// The options of a program without families, which ends here if the command line is wrong, or asks for help or for a
 /// description.
 pub fn parse<O: Parser>() -> O {
-    if let Some(ended) = describe(&O::command(), arguments().into_iter().skip(1)) {
+    if let Some(ended) = describe(&O::command(), &given()) {
         let code = match ended {
             Ok(status) => status.code(),
             Err(error) => {
@@ -113,13 +124,12 @@ pub fn parse<O: Parser>() -> O {
 
 /// Prints the completions or the manual page of a binary that has several programs, which its arguments ask for.
 pub fn described(command: &Command) -> ExitCode {
-    terminal::finish(describe(command, std::env::args_os().skip(1)).unwrap_or(Ok(ExitStatus::Done)))
+    terminal::finish(describe(command, &given()).unwrap_or(Ok(ExitStatus::Done)))
 }
 
 /// Prints completions or the manual page of a program if that is all its arguments ask for: `--completions SHELL`,
 /// `--man`. Every program has them, and none has them among its own options.
-fn describe(command: &Command, arguments: impl Iterator<Item = OsString>) -> Option<Result<ExitStatus>> {
-    let arguments: Vec<OsString> = arguments.collect();
+fn describe(command: &Command, arguments: &[OsString]) -> Option<Result<ExitStatus>> {
     let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let text = match words.as_slice() {
         ["--completions", rest @ ..] => match rest.first().and_then(|shell| Shell::from_str(shell, true).ok()) {
@@ -177,7 +187,7 @@ mod tests {
     use clap::CommandFactory;
 
     fn asked(words: &[&str]) -> Option<Result<ExitStatus>> {
-        describe(&crate::cli::finetune::Options::command(), words.iter().map(OsString::from))
+        describe(&crate::cli::finetune::Options::command(), &words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]

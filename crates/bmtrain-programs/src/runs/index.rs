@@ -8,7 +8,7 @@ use super::directory::RunDirectory;
 use super::summary::Summary;
 use crate::Result;
 use model_center_base::file::temporary_name;
-use model_center_recipe::run::{LineReader, Position, tensorboard::scalars};
+use model_center_recipe::run::{LineReader, metrics_reader::Position, tensorboard::scalars};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs::{self, File};

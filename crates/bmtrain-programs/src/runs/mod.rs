@@ -27,7 +27,7 @@ pub use curves::{Curves, MAX_BUCKETS, Stream};
 pub use directory::{RunDirectory, RunRecipe, RunState};
 pub use export::{ExportFormat, export, write_csv};
 pub use index::{INDEX_FILE, Index};
-pub use model_center_recipe::run::{LineReader, Position};
+pub use model_center_recipe::run::metrics_reader::{LineReader, Position};
 pub use report::Report;
 pub use repository::{Repository, Run};
 pub use summary::{Event, Summary};

@@ -80,3 +80,11 @@ fn other_names_and_what_is_for_the_shell() {
     let manual = printed(&bmtrain(&["--man"]));
     assert!(manual.contains("bmtrain finetune") && manual.contains("bmtrain serve"));
 }
+
+#[test]
+fn what_is_for_the_shell_is_the_subcommands_too() {
+    for name in ["chat", "finetune", "corpus"] {
+        assert!(printed(&bmtrain(&[name, "--completions", "fish"])).contains("complete"), "{name}");
+        assert!(printed(&bmtrain(&[name, "--man"])).contains(".SH"), "{name}");
+    }
+}

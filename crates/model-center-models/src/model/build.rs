@@ -32,7 +32,7 @@ impl<A: Architecture> Transformer<A> {
         let builder = Builder::new(device, BuilderOptions { fusion: names.fusion(), ..options });
         let are_alike = |stack: usize, blocks: [usize; 2]| A::are_alike(&config, stack, blocks);
         let block = |stack: usize, layer: usize, builder: &Builder| A::block(&config, stack, layer, builder);
-        let modules = Modules::build(builder, A::spec(&config), head, blocks.into(), (&are_alike, &block))?;
+        let modules = Modules::build(builder, A::spec(&config), head, blocks.into(), &are_alike, &block)?;
         Ok(Transformer { config, names, modules })
     }
 }
@@ -47,7 +47,8 @@ impl<B: StackBlock> Modules<B> {
         spec: Spec,
         head: Head,
         blocks: BlockPolicy,
-        (are_alike, block): (AreAlike<'_>, BuildBlock<'_, B>),
+        are_alike: AreAlike<'_>,
+        block: BuildBlock<'_, B>,
     ) -> Result<Self> {
         let spec = Spec { prefix: prefix::tokens(&builder, &spec, head)?, ..spec };
         let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);

@@ -9,7 +9,7 @@ mod machine;
 pub mod marker;
 pub mod memory;
 mod metrics_log;
-mod metrics_reader;
+pub mod metrics_reader;
 mod model_card;
 mod model_files;
 mod output;
@@ -30,7 +30,7 @@ pub use metrics_log::{
     EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
     deterministic_part, without_overtaken,
 };
-pub use metrics_reader::{LineReader, Position};
+pub use metrics_reader::LineReader;
 pub use model_card::{CardData, ModelCard};
 pub use model_center_base::error::{ExitStatus, OutputFault, layout_error, render_error};
 pub use model_center_base::file::StagedDirectory;
