@@ -42,7 +42,7 @@ trap 'rm -rf "$texts"' EXIT
 cd "$root"
 # Cargo calls the directory of the profile dev debug.
 built="$target/${profile/#dev/debug}"
-cargo build --locked --profile "$profile" --package bmtrain-programs --bin gpu-check --features testing >&2
+cargo build --locked --profile "$profile" --package bmtrain-bench --bin gpu-check >&2
 strip -o "$directory/gpu-check" "$built/gpu-check"
 cargo run --locked --quiet --package bmtrain-kernels --example texts "$texts" >&2
 python3 "$root/scripts/cubins.py" "$toolkit" "$texts" "$directory/kernels" "$cache/cuda/cubins" \

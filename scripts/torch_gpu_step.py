@@ -64,7 +64,7 @@ class Timed:
         return self.heads // 4 if self.family == "llama" else self.heads
 
     def flops_per_token(self):
-        """Operations of a step for each token, as crates/bmtrain-programs/src/step/size.rs counts them."""
+        """Operations of a step for each token, as crates/bmtrain-bench/src/step/size.rs counts them."""
         d, llama = self.width, self.family == "llama"
         qkv = d + 2 * d // self.heads * self.kv_heads
         weights = self.layers * d * (qkv + d + (3 if llama else 2) * self.ff)

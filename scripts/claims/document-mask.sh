@@ -6,6 +6,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need python3 "install Python 3.9 or newer"
-build step_bench
-(cd "$root" && cargo build --release --locked --quiet --package bmtrain-core --example attention_bench) >&2
-exec python3 "$root/scripts/claims/document_mask.py" "$bin/step_bench" "$bin/examples/attention_bench" "$@"
+build cpu_bench step_bench
+exec python3 "$root/scripts/claims/document_mask.py" "$bin/step_bench" "$bin/cpu_bench" "$@"

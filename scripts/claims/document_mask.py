@@ -24,8 +24,8 @@ PACKED = dict(model="gpt2", batch=1, sequence=2048, steps=3)
 
 
 def attention(bench, name):
-    """Seconds of the fastest forward and backward pass of a case of attention_bench."""
-    done = subprocess.run([str(bench), str(speed.THREADS), "2", name], stdout=subprocess.PIPE, text=True, check=True)
+    """Seconds of the fastest forward and backward pass of a case of `cpu_bench attention`."""
+    done = subprocess.run([str(bench), "attention", str(speed.THREADS), "2", name], stdout=subprocess.PIPE, text=True, check=True)
     forward, backward = done.stdout.strip().split("\n")[-1].split()[1:3]
     return (float(forward) + float(backward)) / 1e3
 
@@ -33,7 +33,7 @@ def attention(bench, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path, help="our step_bench program")
-    parser.add_argument("attention", type=Path, help="our attention_bench program")
+    parser.add_argument("attention", type=Path, help="our cpu_bench program")
     arguments = speed.options(parser, pairs=5)
     made = {
         ("attention", "apart"): lambda: attention(arguments.attention, "documents-apart"),

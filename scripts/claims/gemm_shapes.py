@@ -2,7 +2,7 @@
 
     python gemm_shapes.py GEMM_BENCH GEMM_PEER --isa avx2|avx512 [--rounds 7] [--seconds 0.15] [--part NAME]
 
-`gemm_bench` has the shapes: the products of BERT-base's and MiniLM's layers, of few rows, and of heads, on one
+`cpu_bench gemm` has the shapes: the products of BERT-base's and MiniLM's layers, of few rows, and of heads, on one
 thread and on two. The libraries are the gemm crate, OpenBLAS (by NumPy) and PyTorch (by MKL and oneDNN), all held to
 the same instruction set. Every round measures each shape with the four programs one directly after the other, since
 the clock of a shared machine changes within seconds; each gives the best of many runs. The ratio of a shape to a
@@ -73,7 +73,7 @@ def measure(arguments, threads, part, figures):
     """One more set of rounds for the shapes that have `part` in their names and roles, into `figures` by shape."""
     variables = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     seconds = ["--seconds", arguments.seconds]
-    bench = Program([arguments.bench, "--json", "--on-request", "--threads", threads, *seconds, part], variables)
+    bench = Program([arguments.bench, "gemm", "--json", "--on-request", "--threads", threads, *seconds, part], variables)
     libraries = {
         "gemm": Program([arguments.peer, arguments.seconds], variables),
         "OpenBLAS": Program([sys.executable, PRODUCTS, "numpy", arguments.seconds], variables),
@@ -104,7 +104,7 @@ def measure_again(arguments, figures):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", type=Path, help="our gemm_bench program")
+    parser.add_argument("bench", type=Path, help="our cpu_bench program")
     parser.add_argument("peer", type=Path, help="the gemm crate's program, built for the instruction set")
     instruction_sets.add_option(parser)
     parser.add_argument("--rounds", type=int, default=7)

@@ -26,9 +26,6 @@ EXCEPTIONS = {
     "crates/model-center-models/src/model/text_model.rs": "the same",
     "crates/model-center-recipe/src/recipe/elsewhere.rs": "the same",
     "crates/model-center-recipe/src/recipe/keys.rs": "examples of values in the help of recipe keys",
-    "crates/bmtrain-programs/src/step/": "sizes of published models that are timed",
-    "crates/bmtrain-programs/src/gpu_check/": "models that are timed and compared on a device",
-    "crates/bmtrain-programs/src/bench/steps.rs": "the model that is timed by default",
 }
 # Families built from another one's parts: (file of the user, family whose parts it takes).
 SHARED = {

@@ -3,7 +3,7 @@
     python qlora.py PROGRAMS SCRATCH TEXT
 
 SCRATCH has SmolLM2 in `smollm2`. Every linear layer of its blocks, and random matrices with ordinary and heavy tails,
-are quantised by the example `nf4` and by bitsandbytes on the CPU: the codes of 4 bits have to be the same, and the
+are quantised by `cpu_bench nf4` and by bitsandbytes on the CPU: the codes of 4 bits have to be the same, and the
 scales and their codes the same where the scales' mean is. bitsandbytes' mean is PyTorch's, whose last bit depends on
 its vectors; where it differs, the scales are compared with what bitsandbytes makes of them with our mean.
 
@@ -35,9 +35,9 @@ BLOCK, GROUP = 64, 256
 
 
 def ours_of(program, scratch, values):
-    """Codes, codes of scales, scales, offset and dequantised values of the example program."""
+    """Codes, codes of scales, scales, offset and dequantised values of our program."""
     values.numpy().astype("<f4").tofile(scratch / "values")
-    run(program, scratch / "values", scratch / "quantised")
+    run(program, "nf4", scratch / "values", scratch / "quantised")
     data = (scratch / "quantised").read_bytes()
     count, blocks = values.numel(), values.numel() // BLOCK
     codes = np.frombuffer(data, np.uint8, count // 2)
@@ -97,7 +97,7 @@ def our_losses(programs, scratch, train):
 def main():
     programs, scratch, text = map(Path, sys.argv[1:])
     weights = load_file(scratch / "smollm2" / "model.safetensors")
-    codes, scales, dequantised = compare_codes(programs / "examples" / "nf4", scratch, matrices(weights))
+    codes, scales, dequantised = compare_codes(programs / "cpu_bench", scratch, matrices(weights))
     directory = scratch / "dequantised"
     AutoModelForCausalLM.from_pretrained(scratch / "smollm2").save_pretrained(directory)
     save_file(weights | {name: dequantised[name] for name in weights.keys() & dequantised.keys()},

@@ -6,8 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 "$root/scripts/assets.sh" llama prose
-build convert forward finetune
-(cd "$root" && cargo build --release --locked --quiet --package bmtrain-core --example nf4) >&2
+build convert cpu_bench forward finetune
 python="$("$root/scripts/python_env.sh")"
 PYTHONPATH="$("$root/scripts/bitsandbytes_env.sh")"
 export PYTHONPATH

@@ -5,7 +5,6 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-need_cargo
-(cd "$root" && cargo build --release --locked --quiet --package bmtrain-dist --example optim_bench) >&2
+build cpu_bench
 python="$("$root/scripts/python_env.sh")"
-exec "$python" "$root/scripts/claims/speed_offload.py" "$bin/examples/optim_bench"
+exec "$python" "$root/scripts/claims/speed_offload.py" "$bin/cpu_bench"

@@ -2,7 +2,7 @@
 
     python speed_offload.py OPTIM_BENCH [--pairs 7]
 
-Each round runs scripts/torch_adamw.py with AdamW as it is by default and with fused=True, and our optim_bench between
+Each round runs scripts/torch_adamw.py with AdamW as it is by default and with fused=True, and `cpu_bench optimizer` between
 them, each in a process of its own, two threads each, on the same 110 million float32 values; the order turns with every
 round. A process's value is the median of its steps; the figures are the medians over the rounds of PyTorch's seconds /
 ours.
@@ -32,12 +32,12 @@ def torch_adamw(variant):
 
 
 def ours(bench):
-    return run([bench, "--variant", "offload", "--millions", MILLIONS, "--threads", THREADS, "--json"])
+    return run([bench, "optimizer", "--variant", "offload", "--millions", MILLIONS, "--threads", THREADS, "--json"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", type=Path, help="our optim_bench program")
+    parser.add_argument("bench", type=Path, help="our cpu_bench program")
     parser.add_argument("--pairs", type=int, default=7)
     arguments = parser.parse_args()
     if arguments.pairs < 3:

@@ -7,8 +7,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need g++ "install a C++ compiler, which the emulator needs, on Debian: apt-get install g++"
-features=testing
-tests --package bmtrain-programs --features bmtrain-programs/testing --test step_ledger
+tests --package bmtrain-bench --test step_ledger
 launches="$(grep -o '[0-9]* launches' "$root/kernels/steps.txt" | grep -o '^[0-9]*' | paste -sd, -)"
 if [ "$failed" -gt 0 ] || [ "$skipped" -gt 0 ] || [ "$passed" -eq 0 ]; then verdict "$launches" short; fi
 # Of GPT-2 124M without and with dropout, and of the fine-tuning of BERT-base at two sizes. Llama has no bound.

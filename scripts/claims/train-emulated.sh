@@ -7,4 +7,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need g++ "install a C++ compiler, which the emulator needs, on Debian: apt-get install g++"
-emulated_verdict --package bmtrain-programs --test train_emulated
+emulated_verdict --package bmtrain-bench --test train_emulated

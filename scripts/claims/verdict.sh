@@ -16,26 +16,25 @@ verdict() {
     esac
 }
 
-# build PROGRAM...: release builds of programs, with the features in `features` and those they require. The subcommands
-# of bmtrain are links to it with their names.
+# build PROGRAM...: release builds of programs, bmtrain with the features in `features`. Its subcommands are links to it
+# with their names.
 features=""
 build() {
     need_cargo
-    local program arguments=() links=() needed="$features"
+    local program own=() links=()
     for program in "$@"; do
         case "$program" in
-        gpu-check | step_bench)
-            arguments+=(--bin "$program")
-            needed+="${needed:+,}testing"
-            ;;
-        *)
-            arguments+=(--bin bmtrain)
-            links+=("$program")
-            ;;
+        cpu_bench | gpu-check | step_bench) own+=(--bin "$program") ;;
+        *) links+=("$program") ;;
         esac
     done
-    [ -z "$needed" ] || arguments+=(--features "$needed")
-    (cd "$root" && cargo build --release --locked --quiet --package bmtrain-programs "${arguments[@]}") >&2
+    if [ "${#own[@]}" -gt 0 ]; then
+        (cd "$root" && cargo build --release --locked --quiet --package bmtrain-bench "${own[@]}") >&2
+    fi
+    if [ "${#links[@]}" -gt 0 ]; then
+        (cd "$root" && cargo build --release --locked --quiet --package bmtrain-programs --bin bmtrain \
+            ${features:+--features "$features"}) >&2
+    fi
     for program in ${links[@]+"${links[@]}"}; do ln -sf bmtrain "$bin/$program"; done
 }
 

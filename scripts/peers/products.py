@@ -2,7 +2,7 @@
 
     python products.py numpy|torch SECONDS < SHAPES
 
-Each line of standard input is a record of `gemm_bench --json`; it is answered with the best speed of many runs, in
+Each line of standard input is a record of `cpu_bench gemm --json`; it is answered with the best speed of many runs, in
 GFLOP/s. The number of threads of NumPy is the environment's (OPENBLAS_NUM_THREADS).
 """
 

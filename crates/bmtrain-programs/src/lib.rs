@@ -18,8 +18,6 @@ pub mod corpus;
 pub mod doctor;
 #[cfg(feature = "hub")]
 pub mod fetch;
-#[cfg(feature = "testing")]
-pub mod gpu_check;
 #[cfg(any(feature = "runs", feature = "serve"))]
 // Each of the two servers uses a part of it.
 #[cfg_attr(not(all(feature = "runs", feature = "serve")), allow(dead_code, unused_imports))]
@@ -34,8 +32,6 @@ pub mod runs;
 pub mod serve;
 #[cfg(feature = "tools")]
 pub mod simulate;
-#[cfg(feature = "tools")]
-pub mod step;
 #[cfg(feature = "tools")]
 pub mod tokenizer;
 

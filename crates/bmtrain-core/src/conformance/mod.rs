@@ -16,7 +16,6 @@ mod execute;
 mod finite;
 pub mod reference;
 mod report;
-mod speed;
 mod table;
 mod values;
 
@@ -25,7 +24,6 @@ pub use case::{Body, Case, HostBody, Input, KernelBody, OpBody, Role, Values};
 pub use compare::{against_host, compare, compare_bits, compare_precision, tolerance};
 pub use finite::run_finite_differences;
 pub use report::{CaseResult, Outcome, Report, run_all, run_rows};
-pub use speed::{Figure, Sizes, Wanted, copy_bandwidth, product_rate, speed};
 pub use table::cases;
 
 /// How far something was from what it should be: the worst part of one comparison.

@@ -1,12 +1,10 @@
 //! The benchmarks. The bench program has one subcommand for each measured part: [`collectives`] measures communication
-//! between ranks. [`decode`] and `steps` are programs of their own: the claims compare them with PyTorch.
+//! between ranks. [`decode`] is a program of its own: the claims compare it with PyTorch.
 
 pub mod collectives;
 pub mod decode;
 mod figures;
 mod measure;
-#[cfg(feature = "testing")]
-pub mod steps;
 
 use clap::{Parser, Subcommand};
 use model_center_base::Result;

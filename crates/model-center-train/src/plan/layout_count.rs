@@ -1,20 +1,20 @@
 //! What a rank of a layout in three dimensions holds and sends in a step, counted from `config.json` alone.
 //!
 //! [`count_rank`] builds the rank's part of the model on the counting backend, among ranks that are counted too, and
-//! runs training steps as they are run: micro-batches one after the other, or a [`Pipeline`] that follows its schedule.
-//! So every schedule has the activations that the rank's own actions keep, in their order. No weights, no tokenizer and
-//! no data are needed. Called by [`super::layout_report`].
+//! lets a [`StepRunner`] train it. So every schedule has the activations that the rank's own actions keep, in their
+//! order. No weights, no tokenizer and no data are needed. Called by [`super::layout_report`].
 
+use crate::train::StepRunner;
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::pool::Report;
-use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Tensor};
+use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::{SimulatedRank, count};
 use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::optim::{Clip, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{F32Parameters, NamePatterns, TensorGroup};
-use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
+use bmtrain_dist::pipeline::{MicroBatch, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
 use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
 use model_center_base::batch::{Batch, Labels};
@@ -254,54 +254,23 @@ fn rehearse(
     let blocks = stages.partition().map_or_else(Vec::new, |partition| {
         (0..schedule.chunks()).map(|chunk| partition.range(schedule.place(groups.mesh().stage(), chunk))).collect()
     });
-    let pipeline = (stages.stages() > 1).then(|| Pipeline::new(device, stages, schedule)).transpose()?;
-    let mut optim = run.optimizer(device, &*model)?;
+    let optim = run.optimizer(device, &*model)?;
     let batch = run.batch(model.info());
+    if batch.labels.is_none() && batch.next_sentence.is_none() && run.parallel.pipeline == 1 {
+        let fix = "choose a head that has one, such as lm or cls";
+        return Err(Error::model("plan", "the model made no loss", fix));
+    }
+    let mut runner = StepRunner::new(device, model, optim, run.micro_batches)?;
     let mut sent = SentBytes::default();
     for step in 0..STEPS {
         let before = SentBytes::of(sends);
-        let losses = match &pipeline {
-            Some(pipeline) => {
-                let load = |number| Ok(run.micro_batch_of(&batch, step, number));
-                vec![model.forward_backward(pipeline, &optim, &mut { load })?]
-            }
-            None => run.micro_batches(&*model, &mut optim, (&batch, step), device)?,
-        };
-        optim.step_and_read(&losses.iter().collect::<Vec<_>>())?;
+        runner.step(&mut |number| {
+            let randomness = Randomness { seed: 0, step, micro_batch: number as u32 };
+            Ok(MicroBatch { batch: batch.clone(), randomness, weight: 1.0 / run.micro_batches.max(1) as f32 })
+        })?;
         sent = SentBytes::of(sends) - before;
     }
     Ok((blocks, sent))
-}
-
-impl LayoutRun {
-    fn micro_batch_of(&self, batch: &Batch, step: u32, number: usize) -> MicroBatch<Batch> {
-        let randomness = Randomness { seed: 0, step, micro_batch: number as u32 };
-        MicroBatch { batch: batch.clone(), randomness, weight: 1.0 / self.micro_batches.max(1) as f32 }
-    }
-
-    /// Forward and backward passes one after the other; the losses.
-    fn micro_batches(
-        &self,
-        model: &dyn TextModel,
-        optim: &mut OptimManager,
-        (batch, step): (&Batch, u32),
-        device: &Device,
-    ) -> Result<Vec<Tensor>> {
-        let mut losses = Vec::with_capacity(self.micro_batches);
-        for number in 0..self.micro_batches {
-            let MicroBatch { batch, randomness, weight } = self.micro_batch_of(batch, step, number);
-            let mut cx = Ctx::training(device, randomness);
-            let loss = model.loss(&batch, &mut cx)?.ok_or_else(|| {
-                Error::model("plan", "the model made no loss", "choose a head that has one, such as lm or cls")
-            })?;
-            match number + 1 == self.micro_batches {
-                true => optim.backward_last(&loss, weight, &mut cx)?,
-                false => optim.backward(&loss, weight, &mut cx)?,
-            }
-            losses.push(loss.into_value());
-        }
-        Ok(losses)
-    }
 }
 
 impl SentBytes {

@@ -12,6 +12,7 @@
 use super::batches::Batches;
 use super::evaluate::{EvalContext, EvalResult};
 use super::setup::Setup;
+use super::step_runner::backward;
 use super::trainer::{LocalMetrics, Trainer};
 use crate::{Error, Result};
 use bmtrain_core::autograd::Observer;
@@ -84,7 +85,7 @@ impl Trainer {
             };
             // Its gradient by the embeddings is the one of the step's loss.
             let product = ops::sum(&cx, &ops::mul(&cx, &embeddings, &Var::constant(gradient))?)?; // [1]
-            self.backward(&product, (*micro_batch, weight), &mut cx)?;
+            backward(&self.optim, &product, (weight, self.is_last(*micro_batch)), &mut cx)?;
             local.losses.push(loss.clone());
         }
         local.phases.backward += compared.elapsed().as_secs_f64();

@@ -12,6 +12,7 @@
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
 //! | `adapter_settings.rs` | the adapter of a model that a program opens, by the keys of a recipe |
+//! | `step_runner.rs` | [`StepRunner`]: the passes of a step, which plans and benchmarks run too |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
 //! | `contrastive.rs` | steps and evaluations of embeddings |
@@ -68,6 +69,7 @@ pub(crate) mod save;
 mod setup;
 mod start;
 mod step;
+mod step_runner;
 mod step_trainer;
 pub(crate) mod stop;
 mod timed_partition;
@@ -88,6 +90,7 @@ pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, passed_over_warning, recipe_of, store_directory};
 pub use run_data::{EvalSet, RunData};
 pub use setup::{Setup, prepare};
+pub use step_runner::StepRunner;
 pub use step_trainer::{StepOutcome, StepTrainer, StepTraining};
 pub use stop::{BestTracker, StopConditions};
 pub use waiting::note_reading;

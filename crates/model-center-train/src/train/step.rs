@@ -2,8 +2,9 @@
 
 use super::agree::StepMetrics;
 use super::preference::{PairPart, numbers_of_step};
+use super::step_runner::{Pass, no_loss, pass};
 use super::trainer::{LocalMetrics, StepResult, Trainer};
-use crate::{Error, Result};
+use crate::Result;
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, Var};
@@ -105,11 +106,10 @@ impl Trainer {
             if let Some(inspector) = inspector {
                 cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
             }
-            let loss = self.forward(&batch, local, &mut cx)?;
-            let computed = Instant::now();
-            local.phases.forward += (computed - loaded).as_secs_f64();
-            self.backward(&loss, (micro_batch, weights.micro_batch(micro_batch)), &mut cx)?;
-            local.phases.backward += computed.elapsed().as_secs_f64();
+            let share = (weights.micro_batch(micro_batch), self.is_last(micro_batch));
+            let Pass { loss, forward, backward } = pass(&self.optim, share, cx, |cx| self.forward(&batch, local, cx))?;
+            local.phases.forward += forward;
+            local.phases.backward += backward;
             local.losses.push(loss);
         }
         Ok(())
@@ -176,17 +176,8 @@ impl Trainer {
         Ok(outcome.loss)
     }
 
-    /// The backward pass of a micro-batch's loss with its weight, which gathers and recomputes per block, and reduces
-    /// gradients with the last micro-batch.
-    pub(super) fn backward(&mut self, loss: &Var, (micro_batch, weight): (u64, f32), cx: &mut Ctx) -> Result<()> {
-        match micro_batch + self.team.data_size() as u64 >= self.micro_batches() {
-            true => self.optim.backward_last(loss, weight, cx)?,
-            false => self.optim.backward(loss, weight, cx)?,
-        }
-        Ok(())
+    /// Whether a micro-batch is this rank's last in the step.
+    pub(super) fn is_last(&self, micro_batch: u64) -> bool {
+        micro_batch + self.team.data_size() as u64 >= self.micro_batches()
     }
-}
-
-fn no_loss() -> Error {
-    Error::model("training", "the model made no loss", "open it with a head for these labels")
 }

@@ -12,6 +12,7 @@ use super::preconditions::FinetuneOptions;
 use super::preference::Preference;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
+use super::step_runner::pipeline;
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::{Device, Tensor, Var};
@@ -341,15 +342,6 @@ pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Re
 /// Whether the loss is scaled, so that its scale is worth showing.
 pub(super) fn scales_loss(resolved: &Resolved) -> bool {
     resolved.train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE
-}
-
-/// The pipeline of a model that was opened on one of several stages; `micro_batches` counts one data-parallel rank's.
-fn pipeline(model: &dyn TextModel, device: &Device, micro_batches: usize) -> Result<Option<Pipeline>> {
-    let stages = model.parameters().stages();
-    if stages.stages() == 1 {
-        return Ok(None);
-    }
-    Ok(Some(Pipeline::new(device, stages, stages.schedule(micro_batches)?)?))
 }
 
 /// The recipe's optimizer over the model's parameters, with this schedule and the recipe's clipping and loss scale.

@@ -1,5 +1,5 @@
 //! The products of the `gemm` crate: `gemm_peer SECONDS <SHAPES`. Each line of standard input is a record of
-//! `gemm_bench --json`; it is answered with the best speed of many runs, in GFLOP/s.
+//! `cpu_bench gemm --json`; it is answered with the best speed of many runs, in GFLOP/s.
 
 use serde::Deserialize;
 use std::error::Error;
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let mut run = || {
             for (x, y) in (0..outer).flat_map(|x| (0..inner).map(move |y| (x, y))) {
-                // SAFETY: the places of `gemm_bench` are inside their buffers.
+                // SAFETY: the places of `cpu_bench gemm` are inside their buffers.
                 unsafe {
                     gemm::gemm(
                         m,

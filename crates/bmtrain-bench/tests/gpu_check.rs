@@ -1,5 +1,4 @@
 //! The gpu-check program on an emulated driver, and without any. What is proved here is the program, not a device.
-#![cfg(feature = "testing")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use cuda_emulator::{Driver, with_driver};

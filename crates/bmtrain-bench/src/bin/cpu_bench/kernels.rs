@@ -1,18 +1,25 @@
-//! Prints the speed of the CPU's kernels for the shapes of BERT-base, beside what a copy and a triad reach in the same
-//! run.
-//!
-//! `cargo run --release --example kernel_bench -p bmtrain-core [-- PART_OF_A_NAME]`
+//! The speed of the CPU's kernels for the shapes of BERT-base, beside what a copy and a triad reach in the same run.
 //!
 //! Copy and triad run over 192 MiB; a store that first reads its cache line is not counted. Kernels whose arguments fit
 //! the last cache go beyond 100 % of the triad.
 
-use bmtrain_core::conformance::{Figure, Sizes, Wanted, speed};
-use bmtrain_core::cpu::{CpuOptions, Processors};
-use bmtrain_core::{DType, Device, Result};
+use anyhow::Result;
+use bmtrain_bench::speed::{Figure, Sizes, Wanted, speed};
+use bmtrain_core::cpu::Processors;
+use bmtrain_core::{DType, Device};
+use bmtrain_dist::launch::cpu_options;
+use clap::Args;
 use std::time::{Duration, Instant};
 
-fn main() -> Result<()> {
-    let part_of_name = std::env::args().nth(1).unwrap_or_default();
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Part of the names of the kernels.
+    #[arg(default_value = "")]
+    part_of_name: String,
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    let part_of_name = options.part_of_name.clone();
     let dtypes = vec![DType::F32, DType::BF16, DType::F16];
     let wanted = Wanted { sizes: Sizes::BERT_BASE, dtypes, part_of_name, budget: Duration::from_millis(250) };
     let cores = Processors::of_this_process().default_threads();
@@ -23,11 +30,7 @@ fn main() -> Result<()> {
     for threads in counts {
         let triad = triad(threads);
         println!("{threads} thread(s): copy {:.1} GB/s, triad {:.1} GB/s", copy(threads) / 1e9, triad / 1e9);
-        speed(
-            &Device::cpu_with(CpuOptions::of_environment(threads, &|name| std::env::var_os(name))?)?,
-            &wanted,
-            &mut |figure| print(&figure, triad),
-        )?;
+        speed(&Device::cpu_with(cpu_options(threads)?)?, &wanted, &mut |figure| print(&figure, triad))?;
     }
     Ok(())
 }

@@ -4,7 +4,8 @@
 use super::Place;
 use super::kernels::Ceilings;
 use super::report::Report;
-use bmtrain_core::conformance::{self, Case, Sizes, Wanted, compare, compare_bits, speed};
+use crate::speed::{Sizes, Wanted, speed};
+use bmtrain_core::conformance::{self, Case, compare, compare_bits};
 use bmtrain_core::cuda::CudaBackend;
 use bmtrain_core::ops::{self, AttentionOptions};
 use bmtrain_core::{Backend, DType, Device};

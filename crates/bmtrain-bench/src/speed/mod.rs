@@ -11,17 +11,12 @@ mod norm;
 mod reduce;
 mod rows;
 
-use crate::bench::{Rounds, measure, seconds};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::exact::WORDS;
-use crate::kernel::*;
-use crate::lane::Lane;
-use crate::philox::Key;
-use crate::pool::Segment;
-use crate::shape::MAX_RANK;
-use crate::tensor::Tensor;
+use bmtrain_core::bench::{Rounds, measure, seconds};
+use bmtrain_core::exact::WORDS;
+use bmtrain_core::kernel::*;
+use bmtrain_core::philox::Key;
+use bmtrain_core::shape::MAX_RANK;
+use bmtrain_core::{DType, Device, Lane, Result, Segment, Tensor};
 use std::time::Duration;
 
 /// The sizes of the model whose kernels are timed.
@@ -225,5 +220,26 @@ impl Bench<'_> {
         let seconds = time_of(device, self.wanted.budget, &mut || make(&launch))?;
         (self.tell)(Figure { name: name.into(), dtype, seconds, bytes, flops });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_kernel_that_is_timed_runs_and_moves_or_computes_something() {
+        let device = Device::cpu(1).unwrap();
+        let dtypes = vec![DType::F32, DType::BF16];
+        let wanted = Wanted { sizes: Sizes::TINY, dtypes, part_of_name: String::new(), budget: Duration::ZERO };
+        let mut names = BTreeSet::new();
+        speed(&device, &wanted, &mut |figure| {
+            assert!(figure.seconds > 0.0 && (figure.bytes > 0) != (figure.flops > 0), "{figure:?}");
+            assert!(names.insert((figure.name.clone(), figure.dtype.name())), "{} twice", figure.name);
+        })
+        .unwrap();
+        assert!(names.len() > 60, "{}", names.len());
+        assert!(copy_bandwidth(&device, 1 << 16, Duration::ZERO).unwrap() > 0.0);
     }
 }

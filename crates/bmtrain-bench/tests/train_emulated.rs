@@ -13,8 +13,8 @@ use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, DType, Device, Segment};
 use bmtrain_dist::shard::ZeroLevel;
 // The models and the loop that the program gpu-check runs on real devices.
+use bmtrain_bench::gpu_check::tiny::{self, Layout, Offload, Seen};
 use bmtrain_dist::pipeline::ScheduleKind;
-use bmtrain_programs::gpu_check::tiny::{self, Layout, Offload, Seen};
 use cuda_emulator::{Driver, with_driver};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

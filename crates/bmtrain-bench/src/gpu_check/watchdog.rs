@@ -1,8 +1,8 @@
 //! The limit on the time of a part: a device that never answers ends the program, not the user's patience.
 
 use super::Part;
-use crate::cli::terminal;
-use model_center_recipe::run::ExitStatus;
+use bmtrain_programs::cli::terminal;
+use model_center_base::error::ExitStatus;
 use std::process::exit;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;

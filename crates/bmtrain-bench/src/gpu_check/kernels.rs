@@ -2,8 +2,8 @@
 
 use super::Place;
 use super::report::Report;
+use crate::speed::{Figure, Wanted, copy_bandwidth, product_rate, speed};
 use bmtrain_core::DType;
-use bmtrain_core::conformance::{Figure, Wanted, copy_bandwidth, product_rate, speed};
 use model_center_base::Result;
 use serde_json::json;
 use std::time::Duration;

@@ -3,7 +3,6 @@
 //! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process, with
 //! `--tensor` among groups of them that share the weights, with `--pipeline` among groups that have some of the blocks.
 
-use crate::profile::TimedDevice;
 use crate::step::{Extent, Size, Steps, gemm_floor, random_batch, rows_of, stages};
 use anyhow::{Context, Result, anyhow, bail};
 use bmtrain_core::bench::{Rounds, measure};
@@ -13,12 +12,13 @@ use bmtrain_core::pool::Usage;
 use bmtrain_core::{DType, Device, DeviceChoice, Segment, heap};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::pipeline::{Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_programs::profile::TimedDevice;
 use clap::{Parser, ValueEnum};
-use model_center_recipe::run::memory;
 use std::sync::Arc;
 
 /// Steps before anything is timed or counted.

@@ -7,13 +7,13 @@
 //! two versions of the ledger compare.
 #![allow(clippy::unwrap_used)]
 
+use bmtrain_bench::step::{Extent, Shape, Size, Steps, random_batch};
 use bmtrain_core::backend::{Backend, Kernels};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::Kernel;
 use bmtrain_core::{DType, Device, Lane, forward_to_inner};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
-use bmtrain_programs::step::{Extent, Shape, Size, Steps, random_batch};
 use cuda_emulator::launches::launched_by;
 use cuda_emulator::{Driver, with_driver};
 use std::collections::BTreeMap;
@@ -209,9 +209,9 @@ fn ledger(model: Model) -> String {
 
 const HEAD: &str = "\
 # What training steps launch on a device, and an estimate of their time on an H100 by the model in
-# crates/bmtrain-programs/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB,
+# crates/bmtrain-bench/tests/step_ledger.rs: nothing here is measured. Columns: kernel, calls, launches, GFLOP, MB,
 # ms; and what becomes of the launches where those that repeat are replayed as CUDA graphs.
-# After a change: ACCEPT_LEDGER=1 cargo test -p bmtrain-programs --test step_ledger
+# After a change: ACCEPT_LEDGER=1 cargo test -p bmtrain-bench --test step_ledger
 
 ";
 

@@ -1,6 +1,6 @@
 //! What the program found: lines as they come, a table at the end, and everything as JSON.
 
-use crate::cli::terminal;
+use bmtrain_programs::cli::terminal;
 use model_center_base::file::write_atomic;
 use model_center_base::{Error, Result};
 use serde::{Deserialize, Serialize};

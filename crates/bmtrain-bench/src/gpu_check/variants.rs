@@ -4,7 +4,8 @@
 use super::Place;
 use super::options::without_options;
 use super::report::Report;
-use bmtrain_core::conformance::{Case, Measurement, Sizes, bench, compare_bits};
+use crate::speed::Sizes;
+use bmtrain_core::conformance::{Case, Measurement, bench, compare_bits};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, ProductChoices};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, AttentionOptions, LinearCrossEntropy};

@@ -6,17 +6,18 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
-use bmtrain_core::{Ctx, DType, Device};
+use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::{BlockOptions, InputStore, Recompute};
 use bmtrain_dist::checkpoint::{Facts, SaveEvent, Saver, Store, TrainingState, restore};
 use bmtrain_dist::control::ControlGroup;
 use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Optimizer, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
-use bmtrain_dist::pipeline::{MicroBatch, Partition, Pipeline, Schedule, ScheduleKind, StageGroup};
+use bmtrain_dist::pipeline::{MicroBatch, Partition, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center_base::{Error, Result};
 use model_center_models::{Batch, Labels, TextModel};
+use model_center_train::StepRunner;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::Path;
@@ -80,7 +81,7 @@ struct Groups {
     mesh: Mesh,
     data: Arc<dyn Communicator>,
     tensor: Arc<dyn Communicator>,
-    pipeline: Option<(StageGroup, Schedule)>,
+    stages: StageGroup,
 }
 
 /// What a rank saw: the loss of every step, and a hash of weights and optimizer state at the end.
@@ -100,15 +101,15 @@ impl Groups {
             let (colour, key) = mesh.colour_and_key(kind);
             Ok(if mesh.group_size(kind) == 1 { Arc::new(Solo) } else { ranks.split(colour, key)? })
         };
-        let pipeline = match job.layout.stages {
-            None => None,
+        let stages = match job.layout.stages {
+            None => StageGroup::default(),
             Some(_) => {
                 let schedule = Schedule::new(kind, stages, kind.default_chunks(), MICRO_BATCHES)?;
                 let partition = Partition::even(job.layers(), schedule.places())?;
-                Some((StageGroup::new(group(RankGroup::Pipe)?, partition, &schedule)?, schedule))
+                StageGroup::new(group(RankGroup::Pipe)?, partition, &schedule)?
             }
         };
-        Ok(Groups { mesh, data: group(RankGroup::TensorZero)?, tensor: group(RankGroup::Tensor)?, pipeline })
+        Ok(Groups { mesh, data: group(RankGroup::TensorZero)?, tensor: group(RankGroup::Tensor)?, stages })
     }
 }
 
@@ -121,6 +122,11 @@ impl Job {
     /// The model and its dtype, e.g. `tiny GPT-2 bf16`.
     pub fn name(self) -> String {
         format!("tiny {} {}", if self.gpt2 { "GPT-2" } else { "BERT" }, self.dtype)
+    }
+
+    /// Micro-batches of a data-parallel rank.
+    fn micro_batches(self) -> usize {
+        if self.layout.stages.is_some() { MICRO_BATCHES } else { 1 }
     }
 
     /// Blocks of the model: one for each chunk of two stages.
@@ -157,9 +163,9 @@ pub fn train_resumed(job: Job, device: &Device, ranks: Arc<dyn Communicator>, di
     let store = Store::create(directory)?;
     let mut first = Run::new(job, device, Arc::clone(&ranks))?;
     let mut losses = first.steps(0..half)?;
-    let state = TrainingState::of(&first.optim, first.model.parameters())?;
+    let state = TrainingState::of(&first.runner.optim, first.runner.model.parameters())?;
     let mut saver = Saver::new(store.clone(), ControlGroup::new(Arc::clone(&ranks), device), 1)?;
-    saver.begin(device, half.into(), Facts::default(), first.model.parameters(), &first.optim)?;
+    saver.begin(device, half.into(), Facts::default(), first.runner.model.parameters(), &first.runner.optim)?;
     if let Some(SaveEvent::Failed { error, .. }) = saver.finish()? {
         return Err(error.into());
     }
@@ -168,29 +174,22 @@ pub fn train_resumed(job: Job, device: &Device, ranks: Arc<dyn Communicator>, di
         Error::data(directory.display().to_string(), "the checkpoint is not there", "look at the messages before")
     })?;
     let mut second = Run::new(job, device, ranks)?;
-    restore(&checkpoint, &state, second.model.parameters(), &mut second.optim)?;
+    restore(&checkpoint, &state, second.runner.model.parameters(), &mut second.runner.optim)?;
     losses.extend(second.steps(half..job.steps)?);
     second.seen(losses)
 }
 
 /// A model in training.
-struct Run<'d> {
+struct Run {
     job: Job,
-    device: &'d Device,
     groups: Groups,
-    model: Box<dyn TextModel>,
-    pipeline: Option<Pipeline>,
-    optim: OptimManager,
+    runner: StepRunner,
 }
 
-impl<'d> Run<'d> {
-    fn new(job: Job, device: &'d Device, ranks: Arc<dyn Communicator>) -> Result<Self> {
+impl Run {
+    fn new(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Self> {
         let groups = Groups::of(job, &ranks)?;
         let model = model(job, device, &groups)?;
-        let pipeline = match &groups.pipeline {
-            Some((stages, schedule)) => Some(Pipeline::new(device, stages, schedule.clone())?),
-            None => None,
-        };
         let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
         let (params, options) = (ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default());
         let adam: Box<dyn Optimizer> = match job.offload {
@@ -198,42 +197,29 @@ impl<'d> Run<'d> {
             Offload::Optimizer | Offload::Everything => Box::new(AdamOffload::new(params, options)?),
         };
         optim.add(adam, 2e-3);
-        Ok(Run { job, device, groups, model, pipeline, optim })
+        let runner = StepRunner::new(device, model, optim, job.micro_batches())?;
+        Ok(Run { job, groups, runner })
     }
 
-    fn load(&self, step: u32, number: usize) -> MicroBatch<Batch> {
-        let micro_batches = if self.pipeline.is_some() { MICRO_BATCHES } else { 1 };
-        let (data_rank, data_size) = (self.groups.mesh.data_rank(), self.groups.mesh.data_size());
-        let randomness = Randomness { seed: 3, step, micro_batch: (number * data_size + data_rank) as u32 };
-        let rows = ROWS / (micro_batches * data_size);
-        let start = (number * data_size + data_rank) * rows;
-        let weight = 1.0 / (micro_batches * data_size) as f32;
-        MicroBatch { batch: batch(self.job, start..start + rows), randomness, weight }
-    }
-
+    /// The losses of steps.
     fn steps(&mut self, steps: Range<u32>) -> Result<Vec<f32>> {
-        steps.map(|step| self.step(step)).collect()
-    }
-
-    /// The loss of a step.
-    fn step(&mut self, step: u32) -> Result<f32> {
-        let missing = || Error::data("a tiny model", "its batch has no labels", "make it with labels");
-        if let Some(pipeline) = &self.pipeline {
-            let losses =
-                self.model.forward_backward(pipeline, &self.optim, &mut |number| Ok(self.load(step, number)))?;
-            let (_, read) = self.optim.step_and_read(&[&losses])?;
-            return Ok(read.iter().sum::<f32>() / read.len() as f32);
-        }
-        let MicroBatch { batch, randomness, weight } = self.load(step, 0);
-        let mut cx = Ctx::training(self.device, randomness);
-        let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(missing)?;
-        self.optim.backward_last(&loss, weight, &mut cx)?;
-        let (_, read) = self.optim.step_and_read(&[loss.value()])?;
-        read.first().copied().ok_or_else(missing)
+        let Run { job, groups, runner } = self;
+        let (data_rank, data_size) = (groups.mesh.data_rank(), groups.mesh.data_size());
+        let parts = job.micro_batches() * data_size;
+        let mut step = |step: u32| {
+            let losses = runner.step(&mut |number| {
+                let part = number * data_size + data_rank;
+                let (rows, randomness) = (ROWS / parts, Randomness { seed: 3, step, micro_batch: part as u32 });
+                let batch = batch(*job, part * rows..(part + 1) * rows);
+                Ok(MicroBatch { batch, randomness, weight: 1.0 / parts as f32 })
+            })?;
+            Ok(losses.iter().sum::<f32>() / losses.len() as f32)
+        };
+        steps.map(&mut step).collect()
     }
 
     fn seen(&self, losses: Vec<f32>) -> Result<Seen> {
-        Ok(Seen { losses, state: format!("{:?}", self.optim.fingerprint()?) })
+        Ok(Seen { losses, state: format!("{:?}", self.runner.optim.fingerprint()?) })
     }
 }
 
@@ -273,7 +259,7 @@ fn model(job: Job, device: &Device, groups: &Groups) -> Result<Box<dyn TextModel
     let sharding = Sharding { ranks, level: job.level, sum: GradientSum::Fast, prefetch: true };
     let tensor = Arc::clone(&groups.tensor);
     let tensor = TensorGroup { ranks: tensor, sequence: job.layout.sequence, ..TensorGroup::default() };
-    let stages = groups.pipeline.as_ref().map_or_else(StageGroup::default, |(stages, _)| stages.clone());
+    let stages = groups.stages.clone();
     let (mesh, dtype, offload_parameters) = (groups.mesh, job.dtype, job.offload == Offload::Everything);
     let builder =
         BuilderOptions { mesh, dtype, sharding, tensor, stages, offload_parameters, ..BuilderOptions::default() };

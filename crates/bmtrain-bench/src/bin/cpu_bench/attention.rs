@@ -1,11 +1,10 @@
 //! Speed of attention on the CPU: milliseconds, operations per second and share of the measured peak.
 //!
-//! `cargo run --release -p bmtrain-core --example attention_bench -- [threads] [seconds per shape]`
-//!
 //! One line a shape: `name forward_ms backward_ms forward% backward%`, of the fastest runs. Operations are counted as
 //! two products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
 //! Of packed documents the pairs within a document count.
 
+use anyhow::Result;
 use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::cpu::gemm::measure_peak;
@@ -15,8 +14,22 @@ use bmtrain_core::kernel::{
 };
 use bmtrain_core::ops::Documents;
 use bmtrain_core::philox::Key;
-use bmtrain_core::{DType, Device, Result, Segment, Storage};
+use bmtrain_core::{DType, Device, Segment, Storage};
+use bmtrain_dist::launch::cpu_options;
+use clap::Args;
 use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Threads.
+    #[arg(default_value_t = 2)]
+    threads: usize,
+    /// Seconds of the runs of a shape.
+    #[arg(default_value_t = 1.0)]
+    seconds: f64,
+    /// Names of the shapes; by default all.
+    only: Vec<String>,
+}
 
 struct Case {
     name: &'static str,
@@ -44,14 +57,11 @@ fn packed(name: &'static str, sizes: [usize; 5], document: usize) -> Case {
     Case { document: Some(document), ..case(name, sizes, true, 0.0, DType::F32) }
 }
 
-fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let threads = arguments.next().and_then(|x| x.parse().ok()).unwrap_or(2);
-    let budget = Duration::from_secs_f64(arguments.next().and_then(|x| x.parse().ok()).unwrap_or(1.0));
-    let only: Vec<String> = arguments.collect();
-    let cpu = CpuOptions::of_environment(threads, &|name| std::env::var_os(name))?;
+pub(super) fn run(options: &Options) -> Result<()> {
+    let Options { threads, seconds, only } = options;
+    let (budget, cpu) = (Duration::try_from_secs_f64(*seconds)?, cpu_options(*threads)?);
     let device = Device::cpu_with(cpu)?;
-    let peak = measure_peak(threads, cpu.instruction_set);
+    let peak = measure_peak(*threads, cpu.instruction_set);
     println!("peak {:.1} GFLOP/s with {threads} threads, {}", peak / 1e9, cpu.instruction_set);
     for case in [
         case("bert-base", [8, 12, 12, 128, 64], false, 0.0, DType::F32),
@@ -129,7 +139,7 @@ fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Resu
             out: HeadsMut { view: out.view_mut(0..rows * width)?, batch_stride, row_stride, add: false },
             lse: lse.view_mut(0..rows * heads)?,
         })?;
-        device.sync()
+        Ok(device.sync()?)
     };
     let backward = || -> Result<()> {
         device.launch(AttentionBackward {
@@ -143,10 +153,10 @@ fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Resu
             dv: write(2)?,
             dbias: None,
         })?;
-        device.sync()
+        Ok(device.sync()?)
     };
     let rounds = Rounds::within(0, 5, budget);
-    let phases = measure(rounds, || Ok::<_, bmtrain_core::Error>([seconds(forward)?, seconds(backward)?]))?;
+    let phases = measure(rounds, || Ok::<_, anyhow::Error>([seconds(forward)?, seconds(backward)?]))?;
     let product = 2.0 * (batch * heads * length * document * head_size) as f64;
     let peak = measure_peak(cpu.threads, cpu.instruction_set);
     let [forward, backward] = phases.map(|phase| phase.best());

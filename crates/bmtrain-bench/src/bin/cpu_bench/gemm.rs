@@ -1,24 +1,18 @@
-//! Prints the speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, as GFLOP/s and as a share of
-//! the multiply-add peak measured in the same run.
+//! The speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, as GFLOP/s and as a share of the
+//! multiply-add peak measured in the same run.
 //!
-//! `cargo run --release --example gemm_bench -p bmtrain-core -- [--json [--on-request]] [--threads N] [--seconds S]
-//! [PART]`, where PART is contained in the name and role of a shape, such as "bert up" or "skinny 64 Forward"
-//!
-//! Each figure is the best of many short runs, S seconds together (0.4): neighbours on the machine make runs longer,
-//! never shorter. With `--json` every figure is a record with the strides of its operands, for other programs that
-//! compute the same, and the peak of its share is measured right after it, since the clock of a shared machine changes
-//! within seconds; with `--on-request` it waits for a line on standard input before each, and starts over after the
-//! last shape, so that others can measure each shape in turn with it. `BMTRAIN_CPU` names the instruction set:
-//! portable, neon, avx2, avx512.
+//! Each figure is the best of many short runs: neighbours on the machine make runs longer, never shorter. `BMTRAIN_CPU`
+//! names the instruction set: portable, neon, avx2, avx512.
 
-use std::error::Error;
-use std::time::Duration;
-
+use anyhow::Result;
 use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::gemm::{
     BatchedProduct, Epilogue, Operand, Product, Source, Target, Threads, measure_peak, product_batch, scratch_bytes,
 };
-use bmtrain_core::cpu::{CpuOptions, threads};
+use bmtrain_core::cpu::threads;
+use bmtrain_dist::launch::cpu_options;
+use clap::Args;
+use std::time::Duration;
 
 /// Name, tokens, outputs and inputs of a linear layer `y = x·Wᵀ`.
 const LAYERS: [(&str, usize, usize, usize); 14] = [
@@ -88,20 +82,31 @@ impl Shape {
     }
 }
 
-/// Numbers of threads that are measured unless one is asked for.
-const THREADS: [usize; 2] = [1, 2];
-
-struct Options {
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Print a record for each figure, with the strides of its operands, for programs that compute the same; the peak
+    /// of its share is measured right after it, since the clock of a shared machine changes within seconds.
+    #[arg(long)]
     json: bool,
+    /// Wait for a line on standard input before each record, and start over after the last shape, so that other
+    /// programs can measure each shape in turn with this one.
+    #[arg(long, requires = "json")]
     on_request: bool,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
-    budget: Duration,
+    /// Seconds of the runs of a figure.
+    #[arg(long, default_value_t = 0.4)]
+    seconds: f64,
+    /// Part of the name and role of a shape, such as "bert up" or "skinny 64 Forward".
+    #[arg(default_value = "")]
     part: String,
 }
 
-/// A pool of `count` threads.
-fn pool(count: usize) -> Result<threads::Threads, Box<dyn Error>> {
-    Ok(threads::Threads::with(CpuOptions::of_environment(count, &|name| std::env::var_os(name))?)?)
+impl Options {
+    fn budget(&self) -> Result<Duration> {
+        Ok(Duration::try_from_secs_f64(self.seconds)?)
+    }
 }
 
 /// The floating-point operations per second that a pool reaches in registers.
@@ -109,27 +114,27 @@ fn peak(pool: &threads::Threads) -> f64 {
     measure_peak(pool.count(), pool.instruction_set())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let options = options()?;
-    let pools: Vec<threads::Threads> = options.threads.iter().map(|count| pool(*count)).collect::<Result<_, _>>()?;
-    let mut shapes = shapes();
+pub(super) fn run(options: &Options) -> Result<()> {
+    let pool = |count: &usize| Ok(threads::Threads::with(cpu_options(*count)?)?);
+    let pools = options.threads.iter().map(pool).collect::<Result<Vec<_>>>()?;
+    let (mut shapes, budget) = (shapes(), options.budget()?);
     shapes.retain(|shape| format!("{} {}", shape.name, shape.role).contains(&options.part));
     if !options.json {
-        return table(&options, &pools, &shapes);
+        return table(&pools, &shapes, budget);
     }
     let mut each = shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool)));
     if !options.on_request {
-        return each.try_for_each(|(shape, pool)| record(shape, pool, options.budget));
+        return each.try_for_each(|(shape, pool)| record(shape, pool, budget));
     }
     for (request, (shape, pool)) in std::io::stdin().lines().zip(each.cycle()) {
         request?;
-        record(shape, pool, options.budget)?;
+        record(shape, pool, budget)?;
     }
     Ok(())
 }
 
 /// Prints the shapes by lines, with a column for each number of threads.
-fn table(options: &Options, pools: &[threads::Threads], shapes: &[Shape]) -> Result<(), Box<dyn Error>> {
+fn table(pools: &[threads::Threads], shapes: &[Shape], budget: Duration) -> Result<()> {
     let peaks: Vec<f64> = pools.iter().map(peak).collect();
     for (pool, peak) in pools.iter().zip(&peaks) {
         let (set, count) = (pool.instruction_set(), pool.count());
@@ -142,7 +147,7 @@ fn table(options: &Options, pools: &[threads::Threads], shapes: &[Shape]) -> Res
         let Shape { name, role, size: [m, n, k], .. } = shape;
         print!("{name:<12} {m:>5} {n:>5} {k:>5} {role:<15}");
         for (pool, peak) in pools.iter().zip(&peaks) {
-            let rate = best_rate(shape, Threads::Pool(pool), options.budget)?;
+            let rate = best_rate(shape, Threads::Pool(pool), budget)?;
             print!(" {:>22}", format!("{:.1} GFLOP/s {:>4.1} %", rate / 1e9, rate / peak * 100.0));
         }
         println!();
@@ -152,7 +157,7 @@ fn table(options: &Options, pools: &[threads::Threads], shapes: &[Shape]) -> Res
 }
 
 /// Measures a shape and prints its record.
-fn record(shape: &Shape, pool: &threads::Threads, budget: Duration) -> Result<(), Box<dyn Error>> {
+fn record(shape: &Shape, pool: &threads::Threads, budget: Duration) -> Result<()> {
     let rate = best_rate(shape, Threads::Pool(pool), budget)?;
     let Shape { name, role, size: [m, n, k], count, .. } = shape;
     let [a, b, c] = [shape.a, shape.b, shape.c].map(|place| place.json());
@@ -161,37 +166,6 @@ fn record(shape: &Shape, pool: &threads::Threads, budget: Duration) -> Result<()
     print!(r#""a": {a}, "b": {b}, "c": {c}, "threads": {threads}, "isa": "{set}", "#);
     println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / peak(pool));
     Ok(())
-}
-
-fn options() -> Result<Options, Box<dyn Error>> {
-    let mut options = Options {
-        json: false,
-        on_request: false,
-        threads: THREADS.to_vec(),
-        budget: Duration::from_millis(400),
-        part: String::new(),
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--json" => options.json = true,
-            "--on-request" => options.on_request = true,
-            "--threads" => options.threads = vec![arguments.next().ok_or("--threads takes a number")?.parse()?],
-            "--seconds" => {
-                options.budget =
-                    Duration::try_from_secs_f64(arguments.next().ok_or("--seconds takes a number")?.parse()?)?;
-            }
-            flag if flag.starts_with('-') => {
-                let known = "--json, --on-request, --threads N and --seconds S";
-                return Err(format!("unknown flag {flag}: there are {known}").into());
-            }
-            part => options.part = part.into(),
-        }
-    }
-    if options.on_request && !options.json {
-        return Err("--on-request prints records: give --json too".into());
-    }
-    Ok(options)
 }
 
 fn shapes() -> Vec<Shape> {
@@ -253,7 +227,7 @@ fn heads(size: usize) -> [Shape; 2] {
 }
 
 /// Best of at least 5 runs within the budget.
-fn best_rate(shape: &Shape, threads: Threads<'_>, budget: Duration) -> Result<f64, Box<dyn Error>> {
+fn best_rate(shape: &Shape, threads: Threads<'_>, budget: Duration) -> Result<f64> {
     let Shape { size: [m, n, k], count: [outer, inner], a, b, c, .. } = *shape;
     let (a_data, b_data, mut c_data) = (numbers(a.len), numbers(b.len), numbers(c.len));
     let mut run = || {

@@ -1,8 +1,8 @@
-//! Proof and measurements of the CUDA backend on a real device. See `crates/bmtrain-programs/src/gpu_check/mod.rs`.
+//! Proof and measurements of the CUDA backend on a real device: see [`bmtrain_bench::gpu_check`].
 
+use bmtrain_bench::gpu_check;
 use bmtrain_core::heap::EndingHeap;
 use bmtrain_programs::cli::{limits, program};
-use bmtrain_programs::gpu_check;
 use std::process::ExitCode;
 
 #[global_allocator]
