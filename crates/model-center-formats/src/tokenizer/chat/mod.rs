@@ -7,7 +7,6 @@
 //! Called by programs that generate from, or train on, conversations.
 
 mod bounds;
-mod civil_time;
 mod encode;
 mod environment;
 mod filters;
