@@ -27,8 +27,8 @@ either_way() { "$@" --offline >"$work/cargo.log" 2>&1 || "$@"; }
 
 # The libraries depend on each other by version and are not in the registry: packaged together they resolve to each
 # other. The build from packaged files comes below, so cargo's own is left out.
-either_way cargo package --quiet --workspace --exclude bmtrain-bench --exclude bmtrain-examples --exclude cuda-emulator \
-    --no-verify --allow-dirty --locked
+either_way cargo package --quiet --workspace --exclude bmtrain-bench --exclude bmtrain-examples \
+    --exclude cuda-emulator --no-verify --allow-dirty --locked
 
 crates=()
 libraries=()

@@ -25,7 +25,8 @@ PACKED = dict(model="gpt2", batch=1, sequence=2048, steps=3)
 
 def attention(bench, name):
     """Seconds of the fastest forward and backward pass of a case of `cpu_bench attention`."""
-    done = subprocess.run([str(bench), "attention", str(speed.THREADS), "2", name], stdout=subprocess.PIPE, text=True, check=True)
+    command = [str(bench), "attention", str(speed.THREADS), "2", name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     forward, backward = done.stdout.strip().split("\n")[-1].split()[1:3]
     return (float(forward) + float(backward)) / 1e3
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Our matrix products over the fastest of the gemm crate, OpenBLAS and PyTorch, for every shape of `cpu_bench gemm` on one
-# thread and two: at least 0.95 for each shape and 1.0 in the geometric mean. `--isa avx2` (the default) or `avx512`.
+# Our matrix products over the fastest of the gemm crate, OpenBLAS and PyTorch, for every shape of `cpu_bench gemm` on
+# one thread and two: at least 0.95 for each shape and 1.0 in the geometric mean. `--isa avx2` (default) or `avx512`.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

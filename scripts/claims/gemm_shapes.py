@@ -73,7 +73,8 @@ def measure(arguments, threads, part, figures):
     """One more set of rounds for the shapes that have `part` in their names and roles, into `figures` by shape."""
     variables = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     seconds = ["--seconds", arguments.seconds]
-    bench = Program([arguments.bench, "gemm", "--json", "--on-request", "--threads", threads, *seconds, part], variables)
+    options = ["--json", "--on-request", "--threads", threads, *seconds, part]
+    bench = Program([arguments.bench, "gemm", *options], variables)
     libraries = {
         "gemm": Program([arguments.peer, arguments.seconds], variables),
         "OpenBLAS": Program([sys.executable, PRODUCTS, "numpy", arguments.seconds], variables),

@@ -2,10 +2,10 @@
 
     python speed_offload.py OPTIM_BENCH [--pairs 7]
 
-Each round runs scripts/torch_adamw.py with AdamW as it is by default and with fused=True, and `cpu_bench optimizer` between
-them, each in a process of its own, two threads each, on the same 110 million float32 values; the order turns with every
-round. A process's value is the median of its steps; the figures are the medians over the rounds of PyTorch's seconds /
-ours.
+Each round runs scripts/torch_adamw.py with AdamW as it is by default and with fused=True, and `cpu_bench optimizer`
+between them, each in a process of its own, two threads each, on the same 110 million float32 values; the order turns
+with every round. A process's value is the median of its steps; the figures are the medians over the rounds of PyTorch's
+seconds / ours.
 
 The last line on stdout is `speed-offload DEFAULT/FUSED ok|short|noisy`, exit status 0, 1 or 75. It is noisy when the
 values of the fused AdamW spread by more than 10 %: largest less smallest, over their median. On stderr: every round,

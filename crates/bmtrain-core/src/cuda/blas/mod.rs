@@ -1,8 +1,8 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
-//! `lt` is the library, `work` a product that is to be computed, `plan_cache` the plans made so far, `candidates` the ways
-//! to ask the library for a product, `product` such a question with its addresses, `epilogue` what is done beside it,
-//! `fp8` what rounds factors to 8 bits, `folded` batches as the library takes them.
+//! `lt` is the library, `work` a product that is to be computed, `plan_cache` the plans made so far, `candidates` the
+//! ways to ask the library for a product, `product` such a question with its addresses, `epilogue` what is done beside
+//! it, `fp8` what rounds factors to 8 bits, `folded` batches as the library takes them.
 //! A product whose dtypes the library does not combine is made of factors widened to f32 in scratch memory, and one
 //! whose epilogue it does not do gets it from a kernel; so no combination is unsupported.
 //!

@@ -1,4 +1,4 @@
-//! What a product is to compute, from the kernel's arguments, and the problem that the library is asked to solve for it.
+//! A product that is to be computed, from the kernel's arguments, and the problem that the library is asked to solve.
 #![allow(unsafe_code)]
 
 use super::candidates::{Candidate, Destination, Factors};
