@@ -3,9 +3,9 @@
 //! `backend` is the device as a [`Backend`](crate::Backend), `driver` calls the driver and owns its objects,
 //! `libraries` finds what else of NVIDIA's is needed, `order` makes lanes of streams and marks of events, `staging`
 //! carries uploads, `span` lets a communicator queue its calls, `scratch` is memory of launches, `fault` what kernels
-//! report, `compile`, `images` and `modules` bring compiled kernels to the device, `launch` is what a launch is made of,
-//! `blas` gives matrix products to cuBLASLt, `probe` compares instructions with the host. Each other file is one stem of
-//! kernels, launched from the source of the same name. `trace` notes when what was given to lanes ran.
+//! report, `compile`, `images` and `modules` bring compiled kernels to the device, `launch` is what a launch is made
+//! of, `blas` gives matrix products to cuBLASLt, `probe` compares instructions with the host. Each other file is one
+//! stem of kernels, launched from the source of the same name. `trace` notes when what was given to lanes ran.
 //!
 //! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`]
 //! or the first launch reports what is missing, and [`survey`] reports all of it at once.

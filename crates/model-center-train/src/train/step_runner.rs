@@ -80,7 +80,8 @@ impl StepRunner {
     /// micro-batches.
     ///
     /// # Errors
-    /// What `load` fails with; a micro-batch without labels, or with others than the head's; a failing device, a lost rank.
+    /// What `load` fails with; a micro-batch without labels, or with others than the head's; a failing device; a lost
+    /// rank.
     pub fn step(&mut self, load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>) -> Result<Vec<f32>> {
         let losses = match &self.pipeline {
             Some(pipeline) => vec![self.model.forward_backward(pipeline, &self.optim, load)?], // [micro-batches]
