@@ -15,7 +15,7 @@ SOURCES = [
     "crates/model-center/src",
     "examples/src",
 ]
-REGISTRY = ["crates/model-center-models/src/model/mod.rs", "crates/model-center-models/src/model/registry.rs"]
+REGISTRY = ["crates/model-center-models/src/model/mod.rs", "crates/model-center-models/src/model/family/mod.rs"]
 
 # Files that name families, and why. A path that ends in / stands for a directory.
 EXCEPTIONS = {

@@ -45,7 +45,7 @@ pub mod prelude;
 /// Configurations of models: their parts, and each family's.
 pub mod config {
     pub use model_center_formats::config::*;
-    pub use model_center_models::model::registry::configs::*;
+    pub use model_center_models::model::family::configs::*;
 }
 
 /// Pretraining corpora: raw text to token files, and token files to samples.

@@ -10,9 +10,9 @@ use model_center_models::TextModel;
 use model_center_models::bert::Bert;
 use model_center_models::decoder::DecoderHead;
 use model_center_models::encoder::EncoderHead;
+use model_center_models::family::configs::{BertConfig, Gpt2Config, LlamaConfig, T5Config};
 use model_center_models::gpt2::Gpt2;
 use model_center_models::llama::Llama;
-use model_center_models::registry::configs::{BertConfig, Gpt2Config, LlamaConfig, T5Config};
 use model_center_models::seq2seq::Seq2SeqHead;
 use model_center_models::t5::T5;
 

@@ -11,8 +11,8 @@ use model_center_formats::{Pretrained, gguf::has_gguf_name, shortened};
 use model_center_models::adapter::{ADAPTER_CONFIG, Adapter, base_and_adapter, trained_head};
 use model_center_models::{
     OpenedModel, WeightForm,
-    infer::classifier_outputs,
-    registry::{architectures, is_named_by_model_center},
+    load::infer::classifier_outputs,
+    load::registry::{architectures, is_named_by_model_center},
 };
 use std::path::{Path, PathBuf};
 

@@ -12,8 +12,7 @@ use bmtrain_dist::param::Parameters;
 use bmtrain_dist::pipeline::{PartitionRule, Pipeline, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Launch, RankGroups};
-use model_center_models::division::Division;
-use model_center_models::{OpenOptions, OpenedModel, StageOptions};
+use model_center_models::{Division, OpenOptions, OpenedModel, StageOptions};
 use model_center_recipe::nearest;
 use std::sync::Arc;
 

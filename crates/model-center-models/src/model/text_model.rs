@@ -1,16 +1,14 @@
 //! Models of text as programs use them: batch to logits and loss, incremental decoding, reading and writing
 //! directories.
 //!
-//! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
+//! Defines [`TextModel`], which [`crate::model::load::registry`] opens and [`crate::model::Transformer`] implements.
 
 use crate::distillation::{DistillationLoss, Teaching};
-use crate::model::{
-    decoding::{Decoding, DecodingOptions},
-    opening::from_parameters,
-    packed::PackedDecoding,
-    pooling::PoolingMode,
-    registry::SaveOptions,
-};
+use crate::model::SaveOptions;
+use crate::model::decode::decoding::{Decoding, DecodingOptions};
+use crate::model::decode::packed::PackedDecoding;
+use crate::model::head::pooling::PoolingMode;
+use crate::model::load::opening::from_parameters;
 use bmtrain_core::ops::Distilled;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::param::WholeReader;

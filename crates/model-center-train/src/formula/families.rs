@@ -4,11 +4,11 @@ use super::sizes::TransformerSizes;
 use crate::{Error, Result};
 use model_center_base::file::printable;
 use model_center_formats::config::{Config, ConfigOverrides, ConfigSource};
-use model_center_models::layer::BlockConfig;
-use model_center_models::registry::configs::{
+use model_center_models::family::configs::{
     BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MegatronBertConfig, MistralConfig,
     OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
 };
+use model_center_models::layer::BlockConfig;
 use model_center_models::{decoder::DecoderFamily, encoder::EncoderFamily};
 use std::path::Path;
 

@@ -2,9 +2,10 @@
 
 use super::ForwardInputs;
 use crate::{Error, Result};
+use model_center_base::batch::IGNORED;
 use model_center_formats::io::json_lines::read_json_lines;
 use model_center_formats::tokenizer::{AutoTokenizer, Tokenizer};
-use model_center_models::{Batch, Labels, labels::IGNORED};
+use model_center_models::{Batch, Labels};
 use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use bmtrain_dist::pipeline::{Partition, ScheduleKind};
 use model_center_data::metrics::MetricKind;
 use model_center_formats::ModelCaches;
 use model_center_formats::config::TextHead;
-use model_center_models::{OpenOptions, Registry, division::Division};
+use model_center_models::{Division, OpenOptions, Registry};
 use model_center_recipe::{Mismatch, ModelStart, Parallel, Resolved, nearest};
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::Tokenizer;
 use model_center_formats::{ModelCaches, shortened};
 use model_center_models::adapter::AdapterPlan;
-use model_center_models::{OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel, division::Division};
+use model_center_models::{Division, OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
 use model_center_recipe::{DataSource, EvalMetric, LastBatch, ModelStart, Resolved, param_groups};
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use bmtrain_dist::param::widen;
 use bmtrain_dist::pipeline::{PartitionRule, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::config::{ConfigOverrides, ConfigSource, LayerSharing, SharingStyle};
-use model_center::model::registry::StageOptions;
+use model_center::model::StageOptions;
 use model_center::model::{Batch, DecodingOptions, OpenOptions, TextModel};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,13 +1,12 @@
 //! The base model's own tensors in a PEFT directory: modules that are saved as a whole, biases, embeddings of another
 //! vocabulary.
 
-use super::PeftDirectory;
-use super::SAVE_AGAIN;
 use super::changes::{BaseChange, Change};
 use super::pattern::is_saved_module;
 use super::resolve::{MERGE_IN_PEFT, Resolver, module_of};
 use super::settings::Bias;
 use super::tensors::{BaseTensor, PeftTensors, of_module};
+use super::{PeftDirectory, SAVE_AGAIN};
 use crate::adapter::plan::TrainedParam;
 use crate::{Error, Result};
 use model_center_base::file::printable;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use model_center::batch::IGNORED;
 use model_center::data::{
     Dataset, Labels, LanguageModelingColumns, LanguageModelingTask, Loader, LoaderOptions, OnBadRecord, Order,
     Position, ReadOptions, TooLong,
 };
-use model_center::model::labels::IGNORED;
 
 use crate::data::words::{Words, file, options, rows};
 

@@ -17,7 +17,7 @@ use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, Param, Split,
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{OptimManager, RankGroups};
 use model_center::data::VerbalizerBatch;
-use model_center::model::decoding::DecodingOptions;
+use model_center::model::DecodingOptions;
 use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::{Batch, Labels, TextModel};
 use serde_json::Value;

@@ -1,0 +1,88 @@
+//! Mistral (Jiang et al., 2023): a Llama with sliding-window attention.
+
+use super::llama::{self, LlamaConfig};
+use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use crate::model::prelude::*;
+
+model_config! {
+    /// Sizes and options of a Mistral.
+    ///
+    /// ModelCenter has no Mistral: its names mean the same as for a Llama, and defaults are taken from transformers.
+    ///
+    /// Source: Jiang et al. 2023 for the architecture.
+    pub struct MistralConfig {
+        /// The common fields.
+        text: TextConfig { dim_ff: 14336, position_size: 131_072, ..LlamaConfig::default().text };
+        /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+        num_heads_kv: usize = 8, KvHeads(required "num_key_value_heads" => "num_heads_kv");
+        /// Rotary embedding.
+        rotary: RotaryFields = LlamaConfig::default().rotary, Rotary();
+        /// Size of the sliding window: the number of keys a token attends to, its own included; `None` for no limit.
+        /// The default is 4096 if the file omits the field; `null` means no limit.
+        sliding_window: Option<usize> = Some(4096), OptionalSize("sliding_window");
+    }
+}
+
+impl RowConfig for MistralConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "Mistral",
+        model_type: "mistral",
+        fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(false)), ("ffn_bias", Fixed::Flag(false))]],
+        ..LlamaConfig::DIALECT
+    };
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let (config, _) = rows::take_config(fields)?;
+        Self::DIALECT.refuse_raised(fields, &["attention_bias", "mlp_bias"])?;
+        if fields.peek("layer_types").is_some() {
+            let reason = "a Mistral has one window for all layers";
+            return Err(fields.error(
+                "layer_types",
+                reason,
+                "remove it if all layers have that window; else this model is not available here",
+            ));
+        }
+        Ok(config)
+    }
+}
+
+/// A Mistral with its head.
+pub type Mistral = DecoderModel<MistralConfig>;
+
+impl DecoderFamily for MistralConfig {
+    const CLASSES: Classes =
+        Classes { base: "MistralModel", words: "MistralForCausalLM", classifier: "MistralForSequenceClassification" };
+
+    fn layout(&self) -> Layout {
+        llama::layout(&self.text, self.rotary)
+    }
+
+    fn block(&self, _layer: usize) -> BlockConfig {
+        let block = llama::block(&self.text, self.num_heads_kv);
+        BlockConfig { attention: AttentionConfig { window: self.sliding_window, ..block.attention }, ..block }
+    }
+
+    fn names(&self, head: DecoderHead) -> NameTable {
+        llama::names(&self.text, self.num_heads_kv, head)
+    }
+}
+
+/// The registry entry.
+pub(in crate::model) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "mistral",
+        doc: "Mistral with heads for the next token and for classification",
+        open: load::open::<Decoder<MistralConfig>>,
+    },
+    class: None,
+    class_prefix: "Mistral",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: &[llama::TENSORS],
+        lacks: &[
+            "layers.0.self_attn.q_proj.bias",
+            "layers.0.self_attn.q_norm.weight",
+            "layers.0.pre_feedforward_layernorm.weight",
+        ],
+    }],
+};

@@ -1,0 +1,399 @@
+//! The task heads of a transformer: language modelling, classification of sequences and tokens, answer spans,
+//! next-sentence prediction.
+//!
+//! Defines [`Head`], [`HeadSpec`] and [`Heads`], which [`crate::model::Transformer`] calls with the last hidden states.
+
+mod lm_head;
+mod lm_loss;
+pub(in crate::model) mod pooling;
+pub(in crate::model) mod sentence_encoder;
+
+use crate::layer::TokensRead;
+use crate::model::batch::DeviceBatch;
+use crate::model::batch::labels::Targets;
+use crate::model::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS};
+use bmtrain_core::kernel::Activation;
+use bmtrain_core::ops::{self, CrossEntropy, Distilled, Reduction, TeacherHead};
+use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::nn::{
+    embedding::Embedding,
+    linear::{Linear, LinearOptions},
+    norm::NormOptions,
+};
+use bmtrain_dist::param::Init;
+use bmtrain_dist::{Builder, Error, Result};
+use lm_head::LmHead;
+use model_center_formats::Alias;
+use model_center_formats::config::TextHead;
+
+/// Which head a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Head {
+    /// Hidden states alone.
+    None,
+    /// Classes of a sequence, or a value when there is one output.
+    Classifier {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// Classes of each token.
+    TokenClassifier {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// The first and the last token of an answer.
+    Span,
+    /// Masked language modelling.
+    MaskedLm,
+    /// Whether the second sentence follows the first.
+    NextSentence,
+    /// Masked language modelling and next-sentence prediction, as BERT was pretrained.
+    Pretraining,
+    /// Next-token prediction.
+    CausalLm {
+        /// Whether the output matrix is the token embedding; else the head has its own.
+        tied: bool,
+    },
+}
+
+impl Head {
+    /// Whether it has logits over the vocabulary.
+    pub fn is_lm(self) -> bool {
+        matches!(self, Head::MaskedLm | Head::Pretraining | Head::CausalLm { .. })
+    }
+
+    /// Whether it predicts masked tokens.
+    pub fn is_masked_lm(self) -> bool {
+        matches!(self, Head::MaskedLm | Head::Pretraining)
+    }
+
+    /// Whether it has next-sentence prediction.
+    pub fn has_sentences(self) -> bool {
+        matches!(self, Head::NextSentence | Head::Pretraining)
+    }
+
+    /// The head by which callers ask for it.
+    pub fn requested(self) -> TextHead {
+        match self {
+            Head::None => TextHead::None,
+            Head::Classifier { outputs } => TextHead::Classification { outputs },
+            Head::TokenClassifier { outputs } => TextHead::TokenClassification { outputs },
+            Head::Span => TextHead::QuestionAnswering,
+            Head::MaskedLm => TextHead::MaskedLm,
+            Head::NextSentence => TextHead::NextSentence,
+            Head::Pretraining => TextHead::Pretraining,
+            Head::CausalLm { .. } => TextHead::CausalLm,
+        }
+    }
+
+    /// The alias for a tied language-modelling head's matrix in Hugging Face's checkpoints, which may hold the token
+    /// embedding under both names; `table` is the embedding's name. Models with other heads ignore such a matrix.
+    pub fn tied_alias(self, table: &'static str) -> Option<Alias> {
+        (self == Head::CausalLm { tied: true }).then_some(Alias::new("lm_head.weight", table))
+    }
+
+    /// Whether its output matrix is the token embedding.
+    pub(in crate::model) fn is_tied(self) -> bool {
+        self.is_masked_lm() || self == Head::CausalLm { tied: true }
+    }
+}
+
+/// Input of a classifier's last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ClassifierInput {
+    /// The pooler of the base model.
+    Pooled,
+    /// The first token, through a dense layer with tanh between two dropouts; the model has no pooler then.
+    FirstToken,
+    /// The last token; the layer has no bias.
+    LastToken,
+    /// The last EOS token, through a dense layer with tanh between two dropouts.
+    EosToken,
+}
+
+/// Configuration of the heads of an architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadSpec {
+    /// Dimension of the hidden states.
+    pub size: usize,
+    /// Initializer of the weights.
+    pub init: Init,
+    /// Norm and activation of the transform before a masked-LM head's output matrix, which is tied.
+    pub transform: Option<(NormOptions, Activation)>,
+    /// Whether an untied output matrix has a bias.
+    pub lm_bias: bool,
+    /// Whether the head adds a bias `[1, V]` that checkpoints hold and that is not trained.
+    pub logits_bias: bool,
+    /// Factor of the hidden states before the output matrix.
+    pub factor: f32,
+    /// Input of a classifier.
+    pub classifier: ClassifierInput,
+    /// Dropout in the classifier.
+    pub classifier_dropout: f32,
+}
+
+impl HeadSpec {
+    /// Heads without transform, bias, factor and dropout.
+    pub fn new(size: usize, init: Init, classifier: ClassifierInput) -> Self {
+        HeadSpec {
+            size,
+            init,
+            transform: None,
+            lm_bias: false,
+            logits_bias: false,
+            factor: 1.0,
+            classifier,
+            classifier_dropout: 0.0,
+        }
+    }
+
+    /// The hidden states that this head reads.
+    pub(in crate::model) fn reads(&self, head: Head) -> TokensRead {
+        match (head, self.classifier) {
+            (Head::Classifier { .. }, ClassifierInput::Pooled | ClassifierInput::FirstToken) => TokensRead::First,
+            (Head::NextSentence, _) => TokensRead::First,
+            _ => TokensRead::All,
+        }
+    }
+
+    /// Whether a model with this head has a pooler.
+    pub(in crate::model) fn has_pooler(&self, head: Head) -> bool {
+        match head {
+            Head::Classifier { .. } => self.classifier == ClassifierInput::Pooled,
+            Head::None => matches!(self.classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
+            Head::NextSentence | Head::Pretraining => true,
+            Head::TokenClassifier { .. } | Head::Span | Head::MaskedLm | Head::CausalLm { .. } => false,
+        }
+    }
+}
+
+/// The layers after the last block.
+#[derive(Debug)]
+pub struct Heads {
+    kind: Head,
+    pooler: Option<Linear>,
+    classifier: Option<Classifier>,
+    tokens: Option<TokenClassifier>,
+    span: Option<Linear>,
+    lm: Option<LmHead>,
+    sentences: Option<Linear>,
+}
+
+impl Heads {
+    /// Declare the head's parameters under the builder's name.
+    pub fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
+        let linear = |name: &str, outputs: usize, bias: bool| {
+            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init))
+        };
+        let pooler = spec.has_pooler(kind).then(|| linear("pooler.dense", spec.size, true)).transpose()?;
+        let classifier = match kind {
+            Head::Classifier { outputs } => {
+                let has_dense = matches!(spec.classifier, ClassifierInput::FirstToken | ClassifierInput::EosToken);
+                let dense = has_dense.then(|| linear("cls_dense", spec.size, true)).transpose()?;
+                let projection = linear("cls_projection", outputs, spec.classifier != ClassifierInput::LastToken)?;
+                Some(Classifier { input: spec.classifier, dense, projection, dropout: spec.classifier_dropout })
+            }
+            _ => None,
+        };
+        let tokens = match kind {
+            Head::TokenClassifier { outputs } => {
+                let projection = linear("token_projection", outputs, true)?;
+                Some(TokenClassifier { projection, dropout: spec.classifier_dropout })
+            }
+            _ => None,
+        };
+        let span = (kind == Head::Span).then(|| linear("span_projection", 2, true)).transpose()?;
+        let lm = kind.is_lm().then(|| LmHead::new(builder, spec, kind, vocab_size)).transpose()?;
+        let sentences = kind.has_sentences().then(|| linear("nsp_projection", 2, true)).transpose()?;
+        Ok(Heads { kind, pooler, classifier, tokens, span, lm, sentences })
+    }
+
+    /// Which head this is.
+    pub fn kind(&self) -> Head {
+        self.kind
+    }
+
+    /// From hidden states `[B, L, D]` to logits and, with labels, the loss; `table` is the token embedding.
+    pub fn forward(&self, hidden: &Var, batch: &DeviceBatch, table: &Embedding, cx: &mut Ctx) -> Result<ModelOutput> {
+        let pooled = match &self.pooler {
+            Some(pooler) => {
+                let first = ops::select_row(cx, hidden, 0)?; // [B, D]
+                Some(pooler.forward_activated(&first, Activation::Tanh, cx)?) // [B, D]
+            }
+            None => None,
+        };
+        let mut output = ModelOutput { logits: None, extra: Vec::new(), loss: None };
+        output.extra.extend(pooled.clone().map(|pooled| ("pooler", pooled)));
+        if let Some(classifier) = &self.classifier {
+            let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
+            output.loss = batch_loss(&logits, batch, cx)?; // [1]
+            if let Some(lesson) = &batch.lesson
+                && let Some(of_labels) = output.loss.take()
+            {
+                learned(&mut output, lesson.classified(&logits, &of_labels, cx)?);
+            }
+            output.logits = Some(logits);
+        }
+        if let Some(tokens) = &self.tokens {
+            let logits = tokens.forward(hidden, cx)?; // [B, L, outputs]
+            output.loss = batch_loss(&logits, batch, cx)?; // [1]
+            output.logits = Some(logits);
+        }
+        if let Some(span) = &self.span {
+            answer_span(&span.forward(hidden, cx)?, batch, &mut output, cx)?;
+        }
+        if let (Some(lm), Some(lesson)) = (&self.lm, &batch.lesson) {
+            learned(&mut output, lm.distilled(hidden, (batch, lesson), table, cx)?);
+            return Ok(output);
+        }
+        if let Some(lm) = &self.lm {
+            // With two heads the loss needs the labels of both, as in transformers.
+            let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
+            (output.logits, output.loss) = lm.forward(hidden, (batch, has_all), table, cx)?;
+        }
+        if let (Some(sentences), Some(pooled)) = (&self.sentences, &pooled) {
+            self.next_sentence(sentences.forward(pooled, cx)?, batch, &mut output, cx)?;
+        }
+        Ok(output)
+    }
+
+    /// Add the logits `[B, 2]` of next-sentence prediction and, with labels, its loss.
+    fn next_sentence(&self, logits: Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
+        let is_alone = self.lm.is_none();
+        let targets = match (is_alone, &output.loss) {
+            (true, _) => batch.class_labels(),
+            (false, Some(_)) => batch.next_sentence.as_ref(),
+            (false, None) => None,
+        };
+        if let Some(targets) = targets {
+            let loss = ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?; // [1]
+            output.loss = Some(match output.loss.take() {
+                Some(lm_loss) => ops::add(cx, &lm_loss, &loss)?, // [1]
+                None => loss,
+            });
+        }
+        match is_alone {
+            true => output.logits = Some(logits),
+            false => output.extra.push(("seq_relationship_logits", logits)),
+        }
+        Ok(())
+    }
+
+    /// What logits of the batch's tokens are computed from; `None` without a language-modelling head.
+    pub(in crate::model) fn teacher_head(
+        &self,
+        hidden: &Var,
+        batch: &DeviceBatch,
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<Option<TeacherHead>> {
+        self.lm.as_ref().map(|lm| lm.teacher_head(hidden, batch, table, cx)).transpose()
+    }
+
+    /// Logits `[B, L, V]` of hidden states `[B, L, D]`; `None` without a language-modelling head.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub(in crate::model) fn lm_logits(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Option<Var>> {
+        let Some(lm) = &self.lm else { return Ok(None) };
+        Ok(Some(lm.logits(hidden, table, cx)?)) // [B, L, V]
+    }
+}
+
+/// The loss of a student, with the divergence beside it.
+fn learned(output: &mut ModelOutput, Distilled { loss, divergence }: Distilled) {
+    output.loss = Some(loss);
+    output.extra.push((DIVERGENCE, Var::constant(divergence)));
+}
+
+/// A linear layer of every hidden state, after dropout.
+#[derive(Debug)]
+struct TokenClassifier {
+    projection: Linear,
+    dropout: f32,
+}
+
+impl TokenClassifier {
+    /// `[B, L, D]` to `[B, L, outputs]`.
+    fn forward(&self, hidden: &Var, cx: &mut Ctx) -> Result<Var> {
+        let dropout = cx.dropout("token_classifier", self.dropout)?;
+        self.projection.forward(&ops::dropout(cx, hidden, dropout)?, cx) // [B, L, outputs]
+    }
+}
+
+/// Divides logits `[B, L, 2]` into one side for first and one for last tokens and, with labels, adds the loss: the mean
+/// of the two cross-entropies over the tokens of a sequence.
+fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
+    let [rows, length, _] = logits.dims("answer span")?;
+    for (side, name) in [START_LOGITS, END_LOGITS].into_iter().enumerate() {
+        let logits = ops::slice_last(cx, logits, side..side + 1)?.reshape([rows, length])?; // [B, L]
+        if let Some(spans) = &batch.spans {
+            let options = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+            let loss = ops::cross_entropy(cx, &logits, &spans[side], &options)?; // [1]
+            let half = ops::scale(cx, &loss, 0.5)?; // [1]
+            output.loss = Some(match output.loss.take() {
+                Some(start) => ops::add(cx, &start, &half)?, // [1]
+                None => half,
+            });
+        }
+        output.extra.push((name, logits));
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Classifier {
+    input: ClassifierInput,
+    dense: Option<Linear>,
+    projection: Linear,
+    dropout: f32,
+}
+
+impl Classifier {
+    /// `[B, L, D]` to `[B, outputs]`, of multiple choice `[samples, choices]`.
+    fn forward(&self, hidden: &Var, pooled: Option<&Var>, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Var> {
+        let mut features = match (self.input, pooled) {
+            (ClassifierInput::Pooled, Some(pooled)) => pooled.clone(), // [B, D]
+            (ClassifierInput::Pooled | ClassifierInput::FirstToken, _) => ops::select_row(cx, hidden, 0)?, // [B, D]
+            (ClassifierInput::LastToken | ClassifierInput::EosToken, _) => last_token(hidden, batch, cx)?, // [B, D]
+        };
+        // Names that distinguish the dropout masks.
+        let (before_dense, before_projection) = match self.input {
+            ClassifierInput::EosToken => ("cls_dense", "cls_projection"),
+            _ => ("classifier_dense", "classifier"),
+        };
+        if let Some(dense) = &self.dense {
+            let dropout = cx.dropout(before_dense, self.dropout)?;
+            features = dense.forward_activated(&ops::dropout(cx, &features, dropout)?, Activation::Tanh, cx)?; // [B, D]
+        }
+        let dropout = cx.dropout(before_projection, self.dropout)?;
+        let logits = self.projection.forward(&ops::dropout(cx, &features, dropout)?, cx)?; // [B, outputs]
+        match batch.choices {
+            1 => Ok(logits),
+            choices => Ok(logits.reshape([logits.value().elements() / choices, choices])?), // [samples, choices]
+        }
+    }
+}
+
+/// The hidden state `[B, D]` of each sequence's last token.
+fn last_token(hidden: &Var, batch: &DeviceBatch, cx: &Ctx) -> Result<Var> {
+    let missing = || Error::setting("classifier", "the batch does not have the position of each last token");
+    let last = batch.last.as_ref().ok_or_else(missing)?;
+    let [rows, length, dim] = hidden.dims("classifier")?;
+    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
+    Ok(ops::embedding(cx, last, &tokens, None)?) // [B, D]
+}
+
+/// The loss `[1]` of a classifier's logits, if there are labels.
+pub(in crate::model) fn batch_loss(logits: &Var, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    Ok(match &batch.labels {
+        None => None,
+        Some(Targets::Classes(targets)) => {
+            let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
+            let options = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
+            Some(ops::cross_entropy(cx, logits, targets, &options)?)
+        }
+        Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
+        Some(Targets::Sets(targets)) => Some(ops::binary_cross_entropy(cx, logits, targets, Reduction::Mean)?),
+    })
+}

@@ -1,0 +1,231 @@
+//! From hidden states to an embedding, as the directory of a sentence encoder states it.
+//!
+//! Defines [`PoolingMode`], and [`Pooling`], which training uses for its loss and model directories record.
+//! [`SentenceEncoder`] is everything that a directory states.
+
+use super::sentence_encoder::SentenceEncoder;
+use crate::{Error, Result};
+use bmtrain_core::{Ctx, Segment, Tensor, Var};
+use model_center_base::batch::Batch;
+use model_center_base::file::write_atomic;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The list of the steps of sentence-transformers.
+pub(in crate::model) const MODULES_FILE: &str = "modules.json";
+/// The directory of the pooling's own file.
+const POOLING_DIRECTORY: &str = "1_Pooling";
+/// The settings of the transformer before it.
+pub(in crate::model) const TRANSFORMER_FILE: &str = "sentence_bert_config.json";
+
+/// What an embedding is of the hidden states of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolingMode {
+    /// The mean over all tokens.
+    Mean,
+    /// The state of the first token.
+    First,
+    /// The largest of all tokens, element by element.
+    Max,
+    /// The sum over the root of the number of tokens.
+    MeanRoot,
+    /// The mean, in which each token has the weight of its place, from 1.
+    WeightedMean,
+    /// The state of the last token.
+    Last,
+}
+
+impl PoolingMode {
+    /// Every mode with sentence-transformers' flag for it, in the order in which it joins several.
+    pub(in crate::model) const ALL: [(PoolingMode, &str); 6] = [
+        (PoolingMode::First, "pooling_mode_cls_token"),
+        (PoolingMode::Max, "pooling_mode_max_tokens"),
+        (PoolingMode::Mean, "pooling_mode_mean_tokens"),
+        (PoolingMode::MeanRoot, "pooling_mode_mean_sqrt_len_tokens"),
+        (PoolingMode::WeightedMean, "pooling_mode_weightedmean_tokens"),
+        (PoolingMode::Last, "pooling_mode_lasttoken"),
+    ];
+
+    /// Its name in newer files.
+    pub(in crate::model) fn name(self) -> &'static str {
+        match self {
+            PoolingMode::First => "cls",
+            PoolingMode::Max => "max",
+            PoolingMode::Mean => "mean",
+            PoolingMode::MeanRoot => "mean_sqrt_len_tokens",
+            PoolingMode::WeightedMean => "weightedmean",
+            PoolingMode::Last => "lasttoken",
+        }
+    }
+
+    /// What it makes of hidden states, rows of `width` elements.
+    ///
+    /// Numerics: sums in `f64`.
+    pub(in crate::model) fn pool(self, hidden: &[f32], width: usize) -> Vec<f64> {
+        let rows = hidden.chunks_exact(width.max(1));
+        let count = rows.len().max(1) as f64;
+        let wide = |row: &[f32]| row.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let sum = |weight: &dyn Fn(usize) -> f64| {
+            let mut sums = vec![0.0; width];
+            for (at, row) in rows.clone().enumerate() {
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight(at) * f64::from(*x));
+            }
+            sums
+        };
+        match self {
+            PoolingMode::First => rows.clone().next().map_or_else(Vec::new, wide),
+            PoolingMode::Last => rows.clone().next_back().map_or_else(Vec::new, wide),
+            PoolingMode::Mean => sum(&|_| 1.0 / count),
+            PoolingMode::MeanRoot => sum(&|_| 1.0 / count.sqrt()),
+            PoolingMode::WeightedMean => sum(&|at| (at + 1) as f64 / (count * (count + 1.0) / 2.0)),
+            PoolingMode::Max => {
+                let mut most = vec![f64::NEG_INFINITY; width];
+                rows.clone()
+                    .for_each(|row| most.iter_mut().zip(row).for_each(|(most, x)| *most = most.max(f64::from(*x))));
+                most
+            }
+        }
+    }
+
+    /// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
+    ///
+    /// # Errors
+    /// A mode that is not trained; out of memory.
+    pub(in crate::model) fn weights(self, batch: &Batch, cx: &Ctx) -> Result<Var> {
+        let all = vec![1; batch.input_ids.len()];
+        let mask = batch.attention_mask.as_deref().unwrap_or(&all);
+        let of_row = |row: &[u8]| -> Option<Vec<f32>> {
+            let count = row.iter().filter(|token| **token == 1).count().max(1) as f32;
+            let first = row.iter().position(|token| *token == 1).unwrap_or(0);
+            match self {
+                PoolingMode::Mean => Some(row.iter().map(|token| f32::from(*token) / count).collect()),
+                PoolingMode::First => Some((0..row.len()).map(|at| f32::from(u8::from(at == first))).collect()),
+                PoolingMode::Max | PoolingMode::MeanRoot | PoolingMode::WeightedMean | PoolingMode::Last => None,
+            }
+        };
+        let weights: Option<Vec<Vec<f32>>> = mask.chunks(batch.length.max(1)).map(of_row).collect();
+        let weights = weights.ok_or_else(|| {
+            let reason = format!("the pooling {:?} of hidden states has no gradient here", self.name());
+            Error::argument("pooling", reason, "pool the mean or the first token")
+        })?;
+        let shape = [batch.rows, 1, batch.length];
+        Ok(Var::constant(Tensor::from_slice_in(cx.device(), shape, &weights.concat(), Segment::Data)?))
+    }
+}
+
+/// From hidden states to an embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pooling {
+    /// What it is.
+    pub mode: PoolingMode,
+    /// Whether it is scaled to length one.
+    pub normalizes: bool,
+    /// Elements of an embedding, where the directory states it.
+    pub size: Option<usize>,
+    /// Tokens beyond which texts are truncated, where the directory states it.
+    #[serde(default)]
+    pub max_length: Option<usize>,
+}
+
+impl Pooling {
+    /// The mean, not scaled.
+    pub const MEAN: Pooling = Pooling { mode: PoolingMode::Mean, normalizes: false, size: None, max_length: None };
+
+    /// The pooling of a directory whose embeddings are to be trained; without `modules.json` the mean, scaled to length
+    /// one. Prompts are not part of training, as in sentence-transformers' trainer: they are written into the texts.
+    ///
+    /// # Errors
+    /// As [`SentenceEncoder::from_directory`]; an encoder of more than a mean or a first token and their length.
+    pub fn to_train(directory: &Path) -> Result<Self> {
+        let encoder = SentenceEncoder::from_directory(directory)?;
+        let place = || directory.join(MODULES_FILE).display().to_string();
+        if encoder.is_lower_case() {
+            let reason = "its texts are lower-cased (do_lower_case), which training does not do";
+            return Err(Error::model(place(), reason, "lower-case the texts, and remove do_lower_case"));
+        }
+        if encoder.keeps_end() {
+            let reason = "longer texts lose their beginning (truncation_side), and training keeps it";
+            let fix = "train a model that keeps it: with another setting longer texts have other embeddings";
+            return Err(Error::model(place(), reason, fix));
+        }
+        match encoder.plain() {
+            Some((mode @ (PoolingMode::Mean | PoolingMode::First), normalizes)) => {
+                Ok(Pooling { mode, normalizes, size: encoder.size, max_length: encoder.max_length })
+            }
+            other => {
+                let what = other.map_or("more than one pooling with a normalization", |(mode, _)| mode.name());
+                let reason = format!("it asks for {what}, which is not trained");
+                Err(Error::model(place(), reason, "use a model that pools the mean or the first token"))
+            }
+        }
+    }
+
+    /// Writes the pooling into a model directory, as sentence-transformers reads it; `size` is the number of elements
+    /// of an embedding.
+    ///
+    /// # Errors
+    /// What the disk refuses.
+    pub fn write(&self, directory: &Path, size: usize) -> Result<()> {
+        let own = directory.join(POOLING_DIRECTORY);
+        let fix = "choose a directory that you may write";
+        std::fs::create_dir_all(&own).map_err(|error| Error::file("create", &own, error, fix))?;
+        let is = |mode: PoolingMode| self.mode == mode;
+        let config = json!({
+            "word_embedding_dimension": size,
+            "pooling_mode_cls_token": is(PoolingMode::First),
+            "pooling_mode_mean_tokens": is(PoolingMode::Mean),
+            "pooling_mode_max_tokens": is(PoolingMode::Max),
+            "pooling_mode_mean_sqrt_len_tokens": false,
+        });
+        let steps = [("", "Transformer"), (POOLING_DIRECTORY, "Pooling"), ("2_Normalize", "Normalize")];
+        let count = if self.normalizes { 3 } else { 2 };
+        let module = |(number, (path, name)): (usize, &(&str, &str))| {
+            let class = format!("sentence_transformers.models.{name}");
+            json!({"idx": number, "name": number.to_string(), "path": path, "type": class})
+        };
+        let modules: Vec<Value> = steps.iter().take(count).enumerate().map(module).collect();
+        write_atomic(&own.join("config.json"), format!("{config:#}\n").as_bytes())?;
+        if let Some(length) = self.max_length {
+            let settings = json!({"max_seq_length": length, "do_lower_case": false});
+            write_atomic(&directory.join(TRANSFORMER_FILE), format!("{settings:#}\n").as_bytes())?;
+        }
+        write_atomic(&directory.join(MODULES_FILE), format!("{:#}\n", Value::from(modules)).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pooling, PoolingMode};
+
+    #[test]
+    fn hidden_states_are_pooled_by_each_mode() {
+        let hidden = [1.0, 4.0, 5.0, 2.0];
+        let of = |mode: PoolingMode| mode.pool(&hidden, 2);
+        assert_eq!(of(PoolingMode::Mean), [3.0, 3.0]);
+        assert_eq!(of(PoolingMode::First), [1.0, 4.0]);
+        assert_eq!(of(PoolingMode::Last), [5.0, 2.0]);
+        assert_eq!(of(PoolingMode::Max), [5.0, 4.0]);
+        let close = |ours: Vec<f64>, theirs: [f64; 2]| {
+            assert!(ours.iter().zip(theirs).all(|(ours, theirs)| (ours - theirs).abs() < 1e-12), "{ours:?}");
+        };
+        close(of(PoolingMode::MeanRoot), [6.0 / 2f64.sqrt(), 6.0 / 2f64.sqrt()]);
+        close(of(PoolingMode::WeightedMean), [11.0 / 3.0, 8.0 / 3.0]);
+    }
+
+    #[test]
+    fn a_written_pooling_is_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        for mode in [PoolingMode::Mean, PoolingMode::First, PoolingMode::Max] {
+            for normalizes in [true, false] {
+                let pooling = Pooling { mode, normalizes, size: Some(12), max_length: Some(7) };
+                pooling.write(directory.path(), 12).unwrap();
+                match Pooling::to_train(directory.path()) {
+                    Ok(read) => assert_eq!(read, pooling),
+                    Err(error) => assert!(mode == PoolingMode::Max && error.to_string().contains("it asks for max")),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The transformer of all families: the modules that a configuration describes, with the family's files.
+//!
+//! Defines [`Transformer`], which `build` constructs. What it computes is in [`modules`] and [`passes`];
+//! here is what depends on the family: names of tensors and classes in files.
+
+mod build;
+mod inputs;
+pub(in crate::model) mod modules;
+mod passes;
+pub(in crate::model) mod prefix;
+pub(in crate::model) mod prompt;
+pub(in crate::model) mod shared_layers;
+pub(in crate::model) mod sinusoids;
+mod stack;
+mod staged_stack;
+
+use crate::distillation::{DistillationLoss, Teaching};
+use crate::model::SaveOptions;
+use crate::model::architecture::Architecture;
+use crate::model::batch::DeviceBatch;
+use crate::model::decode::decoding::{Decoding, DecodingOptions};
+use crate::model::decode::packed::PackedDecoding;
+use crate::model::head::pooling::PoolingMode;
+use crate::model::text_model::{ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
+use bmtrain_core::ops::Distilled;
+use bmtrain_core::{Ctx, Device, Tensor, Var};
+use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Pipeline};
+use bmtrain_dist::{Model, Module, OptimManager, Parameters};
+use model_center_base::batch::{Batch, VerbalizerPosition};
+use model_center_base::error::Result;
+use model_center_formats::config::model_center::no_model_center;
+use model_center_formats::directory::{DirectoryLayout, ModelDirectory};
+use model_center_formats::{Fill, NameTable};
+pub use modules::HiddenStates;
+use modules::Modules;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+
+/// A transformer with its head.
+///
+/// The [`Registry`](crate::model::Registry) opens one from a directory; the example at the root of `model-center`
+/// builds one from a configuration and trains it.
+#[derive(Debug)]
+pub struct Transformer<A: Architecture> {
+    pub(in crate::model) config: A::Config,
+    pub(in crate::model) names: NameTable,
+    pub(in crate::model) modules: Modules<A::Block>,
+}
+
+impl<A: Architecture> Transformer<A> {
+    /// The directory that the model is written to.
+    fn directory<'a>(&'a self, names: &'a NameTable, options: &SaveOptions<'a>) -> ModelDirectory<'a, A::Config> {
+        let head = self.modules.heads.kind();
+        let directory = ModelDirectory::new(&self.config, names, &A::class(&self.config, head));
+        let prefixed = A::has_prefix(head).unwrap_or(directory.prefixed);
+        ModelDirectory { prefixed, ..directory }.with(options)
+    }
+}
+
+impl<A: Architecture> Module for Transformer<A> {
+    fn parameters(&self) -> &Parameters {
+        &self.modules.parameters
+    }
+}
+
+impl<A: Architecture> Model for Transformer<A> {
+    type Batch = DeviceBatch;
+    type Flow = HiddenStates;
+    type Output = ModelOutput;
+
+    fn forward(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
+        Model::forward(&self.modules, batch, cx)
+    }
+
+    fn embed(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<HiddenStates> {
+        self.modules.embed(batch, cx)
+    }
+
+    fn stacks(&self) -> Vec<usize> {
+        Model::stacks(&self.modules)
+    }
+
+    fn run_stack(
+        &self,
+        stack: usize,
+        range: Range<usize>,
+        flow: HiddenStates,
+        batch: &DeviceBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<HiddenStates> {
+        self.modules.run_stack(stack, range, flow, batch, cx)
+    }
+
+    fn head(&self, flow: HiddenStates, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
+        self.modules.head(flow, batch, cx)
+    }
+
+    fn receive(&self, block: usize, batch: &DeviceBatch, edge: &mut Edge<'_>) -> bmtrain_dist::Result<HiddenStates> {
+        self.modules.receive(block, batch, edge)
+    }
+}
+
+/// Labels of next-token prediction are the tokens themselves, and are shifted here. The decoder input of an
+/// encoder-decoder is its labels shifted right if there are no `decoder_input_ids`, and for a classifier the encoder's
+/// input shifted right.
+/// The observed hidden states are the encoder's up to its last block, then the decoder's.
+impl<A: Architecture> TextModel for Transformer<A> {
+    fn info(&self) -> &ModelInfo {
+        &self.modules.info
+    }
+
+    fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        if layout == DirectoryLayout::HuggingFace {
+            return Ok(Cow::Borrowed(&self.names));
+        }
+        let names = A::names_of_model_center(&self.config, self.modules.heads.kind());
+        let names = names.ok_or_else(|| no_model_center(self.modules.spec.title))?;
+        A::check_model_center(&self.config, self.modules.heads.kind()).map(|()| Cow::Owned(names))
+    }
+
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
+        self.modules.forward(batch, observe, cx)
+    }
+
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
+        self.modules.loss(batch, cx)
+    }
+
+    fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
+        self.modules.log_probs(batch, cx)
+    }
+
+    fn teaching(&self, batch: &Batch, device: &Device) -> Result<Teaching> {
+        self.modules.teaching(batch, device)
+    }
+
+    fn distilled(&self, batch: &Batch, teaching: Teaching, loss: DistillationLoss, cx: &mut Ctx) -> Result<Distilled> {
+        self.modules.distilled(batch, teaching, loss, cx)
+    }
+
+    fn embeddings(&self, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var> {
+        self.modules.embeddings(batch, pooling, cx)
+    }
+
+    fn forward_backward(
+        &self,
+        pipeline: &Pipeline,
+        optim: &OptimManager,
+        load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
+    ) -> Result<Tensor> {
+        self.modules.forward_backward(pipeline, optim, load)
+    }
+
+    fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts> {
+        self.modules.block_costs(device, batch)
+    }
+
+    fn forward_stages(
+        &self,
+        pipeline: &Pipeline,
+        batches: &[Batch],
+        wants: ForwardOutputs,
+    ) -> Result<Vec<ModelOutput>> {
+        self.modules.forward_stages(pipeline, batches, wants)
+    }
+
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        self.modules.decoding(options, cx)
+    }
+
+    fn packed_decoding<'a>(&'a self) -> Result<Box<dyn PackedDecoding + 'a>> {
+        self.modules.packed_decoding()
+    }
+
+    fn check_targets(&self) -> Result<()> {
+        self.modules.check_targets()
+    }
+
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
+        self.modules.verbalizer_position()
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        let names = self.names_in(options.layout)?;
+        self.directory(&names, options).check(self.modules.written().shapes())
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        self.directory(&self.names, options).left_out()
+    }
+
+    fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let (names, written) = (self.names_in(options.layout)?, self.modules.written());
+        let mut fill = written.filled(fill);
+        self.directory(&names, options).write(to, written.shapes(), |name, values| {
+            fill(name, values)?;
+            if let Some(rescaled) = A::rescaled(&self.config, name, options.layout) {
+                values.iter_mut().for_each(|value| *value = rescaled(*value));
+            }
+            Ok(())
+        })
+    }
+}
