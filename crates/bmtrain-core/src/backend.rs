@@ -32,7 +32,7 @@ pub type HostWork = Box<dyn FnOnce(&[u8], &mut [u8]) -> Result<()> + Send>;
 /// Memory, order and transfer of a device. A backend around another one forwards what it leaves alone by
 /// [`forward_to_inner`](crate::forward_to_inner), which also lists what is provided here.
 pub trait Backend: Kernels + Debug + Send + Sync {
-    /// What reports and errors call this device, e.g. `cpu (2 threads)`.
+    /// Name of this device in reports and errors, e.g. `cpu (2 threads)`.
     fn name(&self) -> String;
 
     /// The identity taken when the backend was built.
@@ -48,7 +48,7 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// Give memory back to the system, after the work of all lanes that may touch it is done.
     fn release(&self, memory: Memory);
 
-    /// How much the pool asks for at a time for short-lived tensors, in bytes.
+    /// Bytes that the pool requests at a time for short-lived tensors.
     fn slab_bytes(&self) -> usize;
 
     /// Copy host bytes to the device. The host slice is free for reuse when this returns.

@@ -1,4 +1,4 @@
-//! Which device a rank runs on, as people write it: `auto`, `cpu`, `cuda`, `cuda:1`.
+//! The device of a rank, as people write it: `auto`, `cpu`, `cuda`, `cuda:1`.
 
 use crate::backend::Backend;
 use crate::cpu::CpuBackend;
@@ -61,12 +61,12 @@ pub struct DeviceRequest {
     pub local_size: usize,
     /// The CPU backend, and the threads for work of the host beside a CUDA device.
     pub cpu: CpuOptions,
-    /// Where the CUDA backend finds what it needs.
+    /// Options of the CUDA backend.
     #[cfg(feature = "cuda")]
     pub cuda: CudaOptions,
 }
 
-/// What a choice came to.
+/// Result of a choice.
 #[derive(Debug)]
 pub struct Opened {
     /// The device.
@@ -102,7 +102,7 @@ impl DeviceChoice {
         }
     }
 
-    /// What keeps this choice from being opened, and what the user can do about it.
+    /// Why this choice cannot be opened, and what the user can do about it.
     fn refused(self, error: Error) -> Error {
         let (reason, fix) = match error {
             Error::Device { call: OPEN_DRIVER, reason, .. } => {

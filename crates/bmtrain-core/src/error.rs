@@ -11,7 +11,7 @@ pub(crate) const OPEN_DRIVER: &str = "open the driver";
 /// The call of an [`Error::Device`] where there is a driver, but not the device.
 pub(crate) const OPEN_DEVICE: &str = "open a device";
 
-/// What can go wrong below the level of layers and models.
+/// An error below the level of layers and models.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,11 +20,11 @@ pub enum Error {
     Shape {
         /// The operation or kernel.
         op: &'static str,
-        /// Which argument or relation.
+        /// Argument or relation.
         what: String,
-        /// What would have been right.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         got: String,
     },
     /// A dtype that the operation does not take.
@@ -32,11 +32,11 @@ pub enum Error {
     DType {
         /// The operation or kernel.
         op: &'static str,
-        /// Which argument.
+        /// Argument.
         what: String,
-        /// What would have been right.
+        /// Expected dtype.
         expected: String,
-        /// What was found.
+        /// Dtype found.
         got: DType,
     },
     /// A setting outside its range, or a combination that has no meaning.
@@ -44,7 +44,7 @@ pub enum Error {
     Argument {
         /// The operation or kernel.
         op: &'static str,
-        /// What is wrong, with the value.
+        /// Reason, with the value.
         reason: String,
     },
     /// An index read from data that is outside its table (token, label, position).
@@ -84,13 +84,13 @@ pub enum Error {
     /// The system refused memory, a thread or another resource of the host, as where a limit is reached.
     #[error("{what}: {reason}; {limits}")]
     Refused {
-        /// What was to be had, and for what.
+        /// Resource that was refused, and its purpose.
         what: String,
         /// The operating system's message.
         reason: String,
         /// The limits of this process that can be the cause, with their values.
         limits: String,
-        /// What to do.
+        /// Fix.
         fix: &'static str,
     },
     /// A value of another device was passed.
@@ -108,9 +108,9 @@ pub enum Error {
     Communication {
         /// The collective, with length and type.
         operation: String,
-        /// Which call of the group it was, from 0, on this rank.
+        /// Number of the call in the group, from 0, on this rank.
         sequence: u64,
-        /// What happened, with the ranks it happened to.
+        /// Reason, with the ranks that it concerns.
         reason: String,
         /// The ranks that are missing, lost or disagree, in the group's numbering.
         ranks: Vec<usize>,
@@ -120,9 +120,9 @@ pub enum Error {
     Launch {
         /// The rank, the file or the setting.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// Another rank ended with an exit code that holds for all ranks: starting them again does not help by itself.
@@ -142,7 +142,7 @@ pub enum Error {
         asked: String,
         /// Why it cannot be used.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: &'static str,
     },
     /// The driver or a library of the device reported a failure.

@@ -38,7 +38,7 @@ impl Sum {
     /// No term yet.
     pub const ZERO: Sum = Sum { words: [0; WORDS], terms: 0 };
 
-    /// What [`Sum::words`] gave, or the elementwise sum of several.
+    /// Sum of the result of [`Sum::words`], or of the elementwise sum of several.
     pub fn from_words(words: [i64; WORDS]) -> Self {
         let mut sum = Sum { words, terms: 0 };
         sum.carry();

@@ -95,8 +95,8 @@ impl Fp8Format {
         }
     }
 
-    /// What a tensor whose largest magnitude is `largest` is multiplied by before it is rounded, so that its numbers
-    /// fill the range of the format. NaN and infinities make every product of the tensor NaN.
+    /// Scale of a tensor whose largest magnitude is `largest`, applied before it is rounded, so that its numbers fill
+    /// the range of the format. NaN and infinities make every product of the tensor NaN.
     pub fn scale(self, largest: f32) -> f32 {
         /// Its reciprocal is a number with a full fraction.
         const MOST: f32 = power_of_two(126);
@@ -123,9 +123,9 @@ impl fmt::Display for Fp8Format {
 /// ([`Fp8Format::scale`]) and the product divided by both: current scaling by tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fp8Factors {
-    /// Of the left factor.
+    /// Format of the left factor.
     pub a: Fp8Format,
-    /// Of the right factor.
+    /// Format of the right factor.
     pub b: Fp8Format,
 }
 

@@ -34,7 +34,7 @@ impl Lane {
 pub struct Mark {
     /// The lane it was made on.
     pub lane: Lane,
-    /// What the backend needs to find it again.
+    /// The backend's key of the mark.
     pub ticket: u64,
 }
 

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// How many calls of [`catch`] this thread is in.
+    /// Number of nested calls of [`catch`] of this thread.
     static CATCHING: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -55,7 +55,7 @@ impl Shape {
         self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())
     }
 
-    /// The same shape with another innermost dimension.
+    /// This shape with another innermost dimension.
     ///
     /// # Errors
     /// A scalar has no innermost dimension; an overflowing element count.

@@ -31,7 +31,7 @@ impl Range {
     }
 }
 
-/// How long a view's memory is held, and that a view stays on its rank's thread, as the buffer does.
+/// Lifetime of a view, during which its memory is held; it also keeps a view on its rank's thread, as the buffer does.
 type Life<'a> = PhantomData<&'a Cell<u8>>;
 
 /// A readable range of a buffer: elements of one type, for work on one lane.
@@ -102,7 +102,7 @@ macro_rules! view_facts {
                 self.range.address
             }
 
-            /// The same range for as long as one likes: for backends that run work after the call returned.
+            /// This range for as long as one likes: for backends that run work after the call returned.
             ///
             /// # Safety
             /// The caller uses it only before the memory is released by the backend, as for
@@ -128,12 +128,12 @@ view_facts!(View);
 view_facts!(ViewMut);
 
 impl<'a> ViewMut<'a> {
-    /// The same range, read-only.
+    /// This range, read-only.
     pub fn as_view(&self) -> View<'_> {
         View { range: self.range, life: PhantomData }
     }
 
-    /// The same range, writable for a shorter time.
+    /// This range, writable for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut { range: self.range, life: PhantomData }
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Names, in a rank, the test it was started for.
 const MARKER: &str = "BMTRAIN_MPI_TEST";
-/// What ranks end with after a failure.
+/// Exit code of ranks after a failure.
 const CODE: u8 = 7;
 
 /// In a rank of `test`: the rank.
@@ -35,7 +35,7 @@ struct Job {
 }
 
 impl Job {
-    /// What each rank printed, by rank.
+    /// Output of each rank, by rank.
     fn printed(&self) -> Vec<(usize, &str)> {
         let mut printed: Vec<(usize, &str)> = self
             .text

@@ -1,5 +1,4 @@
-//! How fast the kernels of a device are: each at the sizes of a real model, as bytes moved or operations done per
-//! second.
+//! Speed of a device's kernels: each at the sizes of a real model, as bytes moved or operations done per second.
 //!
 //! What a figure is compared with is the caller's: what a copy reaches on the same device in the same run, or a matrix
 //! product. Bytes count every argument once for reading and once for writing where it is both.
@@ -97,7 +96,7 @@ impl Figure {
     }
 }
 
-/// What is timed, and how long.
+/// Kernels to time, and how long.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The sizes.
@@ -163,7 +162,7 @@ fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()
 /// Gives a kernel to the device.
 type Launcher<'a> = &'a dyn Fn(Kernel<'_>) -> Result<()>;
 
-/// What the files of this directory time kernels with.
+/// Inputs of the files of this directory, which time kernels.
 struct Bench<'a> {
     device: &'a Device,
     wanted: &'a Wanted,

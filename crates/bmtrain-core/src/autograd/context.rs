@@ -1,4 +1,4 @@
-//! What a forward pass carries along: device, mode, the address of its randomness, and the tape if there is one.
+//! Context of a forward pass: device, mode, the address of its randomness, and the tape if there is one.
 
 use super::observe::Observer;
 use super::tape::{Backward, Tape};
@@ -72,7 +72,7 @@ impl Ctx {
         Ctx { training: false, ..Ctx::training(device, Randomness::default()) }
     }
 
-    /// The same device, mode and address with another tape, for the inside of a block.
+    /// This device, mode and address with another tape, for the inside of a block.
     pub fn with_tape(&self, tape: Option<Tape>) -> Ctx {
         Ctx {
             device: self.device.clone(),
@@ -86,7 +86,7 @@ impl Ctx {
         }
     }
 
-    /// The same context for running again what has run before: observers see the same values twice.
+    /// This context for running again what has run before: observers see the same values twice.
     pub fn for_replay(self) -> Ctx {
         Ctx { replay: true, ..self }
     }
@@ -96,7 +96,7 @@ impl Ctx {
         self.replay
     }
 
-    /// The same context, in which attention keeps its inputs alone and is recomputed, or not.
+    /// This context with or without recomputation of attention, which then keeps its inputs alone.
     pub fn with_attention_recomputed(self, recomputes_attention: bool) -> Ctx {
         Ctx { recomputes_attention, ..self }
     }

@@ -1,4 +1,4 @@
-//! What an op keeps of an input for the backward pass: the tensor, or the way to find it again.
+//! An input saved for the backward pass: the tensor, or the way to find it again.
 
 use super::Var;
 use crate::error::Result;

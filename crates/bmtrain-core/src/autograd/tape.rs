@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Gradients of an op's results, in their order; `None` where nothing flowed back.
 pub type Grads = Vec<Option<Tensor>>;
 
-/// What an op does on the backward pass. One structure per op; what it saved are its named fields.
+/// Backward function of an op. One structure per op; what it saved are its named fields.
 pub trait Backward: fmt::Debug {
     /// Turn the gradients of the results into gradients of the inputs, through [`BackwardCtx`].
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()>;
@@ -198,13 +198,13 @@ enum Place {
     Tensor(Tensor, bool),
 }
 
-/// What an op's backward pass may do: look which gradients are wanted, and deliver them.
+/// Context of an op's backward pass: reports which gradients are wanted, and takes them.
 pub struct BackwardCtx<'t> {
     device: &'t Device,
     tape: u64,
     grads: Grads,
     inputs: &'t [Source],
-    /// Where gradients of weights wait, if they are put off.
+    /// Queue of deferred gradients of weights.
     pub(super) queue: Option<&'t WeightGradients>,
 }
 
@@ -277,7 +277,7 @@ impl<'t> BackwardCtx<'t> {
         Ok(())
     }
 
-    /// Where a kernel writes the gradient of input `index`, while it also writes the gradients of the `earlier` ones.
+    /// Destination of the gradient of input `index` by a kernel that also writes the gradients of the `earlier` ones.
     fn place(
         &mut self,
         index: usize,

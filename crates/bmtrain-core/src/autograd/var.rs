@@ -18,7 +18,7 @@ pub struct VarId {
     pub(crate) index: u32,
 }
 
-/// Where the gradient of a leaf goes: a range of a gradient storage.
+/// Destination of the gradient of a leaf: a range of a gradient storage.
 #[derive(Debug)]
 pub struct SinkTarget {
     /// The gradient storage.
@@ -76,7 +76,7 @@ pub struct Var {
     value: Tensor,
     source: Source,
     origin: Option<Rc<dyn Recall>>,
-    /// Where operators record. Weak, because the tape itself keeps variables alive.
+    /// Tape on which operators record. Weak, because the tape itself keeps variables alive.
     tape: WeakTape,
 }
 
@@ -115,7 +115,7 @@ impl Var {
         self.value
     }
 
-    /// The same variable, whose value can be found again at `origin`: ops keep that and not the value.
+    /// This variable with an `origin` at which its value can be found again: ops keep that and not the value.
     pub fn recalled_from(self, origin: Rc<dyn Recall>) -> Self {
         Var { origin: Some(origin), ..self }
     }
@@ -124,7 +124,7 @@ impl Var {
         self.origin.as_ref()
     }
 
-    /// The same value without gradient.
+    /// The value without gradient.
     pub fn detach(&self) -> Self {
         Var { source: Source::Constant, ..self.clone() }
     }
@@ -164,7 +164,7 @@ impl Var {
         VarKey { source: self.source.clone(), shape: self.shape() }
     }
 
-    /// The same elements in another shape; not an op, the gradient is seen in whichever shape it is asked for.
+    /// This variable in another shape; not an op, the gradient is seen in whichever shape it is asked for.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         Ok(Var { value: self.value.reshape(shape)?, ..self.clone() })
     }

@@ -1,4 +1,4 @@
-//! What a rank calls, encoded for the other ranks and shown to users.
+//! The call of a rank, encoded for the other ranks and shown to users.
 //!
 //! A rank publishes a call as [`What::encoded`]; [`describe`] decodes what other ranks published, which is not trusted.
 
@@ -32,7 +32,7 @@ pub(super) struct Call {
     pub(super) sequence: u64,
 }
 
-/// Which of the two sequences of calls that all ranks of a group make.
+/// One of the two sequences of calls that all ranks of a group make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Channel {
     /// Collectives, on lanes.

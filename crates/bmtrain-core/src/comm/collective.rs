@@ -1,10 +1,10 @@
-//! What ranks do together, as values, and the check of their arguments.
+//! Collectives as values, and the check of their arguments.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::view::{View, ViewMut};
 
-/// How the values of all ranks become one.
+/// Reduction of the values of all ranks to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Their sum.
@@ -54,14 +54,14 @@ pub enum Collective<'a> {
         data: ViewMut<'a>,
         /// How.
         by: Reduction,
-        /// Who gets it.
+        /// Rank that receives the result.
         root: usize,
     },
     /// Every rank gets what rank `root` has.
     Broadcast {
         /// The values, or where they go.
         data: ViewMut<'a>,
-        /// Who has them.
+        /// Rank that sends the values.
         root: usize,
     },
     /// The r-th part of `recv` becomes the part that rank r sent to this rank.
@@ -75,19 +75,19 @@ pub enum Collective<'a> {
     Send {
         /// The values.
         data: View<'a>,
-        /// Who gets them.
+        /// Rank that receives the values.
         to: usize,
     },
     /// From one rank, which sends it.
     Recv {
-        /// Where they go.
+        /// Destination of the values.
         data: ViewMut<'a>,
-        /// Who sends them.
+        /// Rank that sends the values.
         from: usize,
     },
 }
 
-/// What has to be equal on all ranks that take part: shown when it is not.
+/// The part of a call that has to be equal on all ranks: shown when it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature {
     /// Name of the collective.
@@ -96,7 +96,7 @@ pub struct Signature {
     pub dtype: DType,
     /// Elements of this rank's part: of `send` for a gather, of `recv` for a scatter, of one part otherwise.
     pub part: usize,
-    /// How values are reduced.
+    /// Reduction of the values.
     pub by: Option<Reduction>,
     /// The rank that is set apart: the root.
     pub root: Option<usize>,
@@ -136,7 +136,7 @@ impl Collective<'_> {
         }
     }
 
-    /// What the other ranks have to call too.
+    /// Signature that the calls of the other ranks must match.
     pub fn signature(&self) -> Signature {
         let name = self.name();
         let of = |dtype, part| Signature { name, dtype, part, by: None, root: None };
@@ -183,7 +183,7 @@ impl Collective<'_> {
         }
     }
 
-    /// When rank `rank` does its part of this one among several that all ranks begin together: collectives before
+    /// Turn of rank `rank` in this one of several collectives that all ranks begin together: collectives before
     /// messages, and these in one order of all pairs, on which both ends agree. The earliest message that is not under
     /// way has both its ends waiting for it alone, so that some message always moves.
     pub fn turn(&self, rank: usize) -> Option<(usize, usize, usize)> {

@@ -86,9 +86,8 @@ pub trait Communicator: Debug + Send + Sync {
     /// Wait until every rank has come here. For the host alone; lanes go on.
     fn barrier(&self) -> Result<()>;
 
-    /// What is known of a failure of the group, or of a rank of it whose process has ended without leaving, without
-    /// blocking. For callers that wait for the ranks in a way of their own; `None` from a communicator that
-    /// cannot tell.
+    /// The known failure of the group, or of a rank of it whose process has ended without leaving, without blocking.
+    /// For callers that wait for the ranks in a way of their own; `None` from a communicator that cannot tell.
     fn failure(&self) -> Option<Error> {
         None
     }

@@ -1,4 +1,4 @@
-//! Which process a rank is, and whether it still runs.
+//! The process of a rank, and whether it still runs.
 //!
 //! A process that ends without leaving (it was killed, or ran out of memory) is noticed through a descriptor of it,
 //! which stays true when its number is given to another process.
@@ -17,8 +17,8 @@ pub(super) struct Identity {
     pub(super) process: u64,
     /// The PID namespace of this number: containers have their own. Zero if unknown.
     pub(super) namespace: u64,
-    /// When it was started, in [`TICKS`] since the machine was booted, which tells it from a later process of the same
-    /// number. Zero if unknown.
+    /// Start time, in [`TICKS`] since the machine was booted, which tells it from a later process of the same number.
+    /// Zero if unknown.
     pub(super) start: u64,
 }
 
@@ -58,7 +58,7 @@ fn is_ending(status: &str) -> bool {
 /// The number of SIGKILL.
 const KILL: u32 = 9;
 
-/// When a process was started; zero if the system does not tell.
+/// Start time of a process; zero if the system does not tell.
 fn start_of(process: u64) -> u64 {
     let facts = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name, in parentheses, may have any characters. What follows begins with the third field; the 22nd is wanted.
@@ -75,7 +75,7 @@ pub(super) fn is_unlocked(file: &File) -> bool {
     is_free
 }
 
-/// How to see whether a rank's process has ended.
+/// Way to see whether a rank's process has ended.
 #[derive(Debug)]
 pub(super) enum Watch {
     /// It is this process, or one that cannot be watched from here: the deadline has to do.

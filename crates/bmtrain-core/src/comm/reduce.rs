@@ -11,7 +11,7 @@ use crate::simd::vectorised;
 /// Parts begin at multiples of this many bytes: a whole number of elements of every dtype.
 pub(super) const GRAIN: usize = 64;
 
-/// How values are reduced, and on which rank.
+/// Reduction of values, and the rank that gets the result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reducer {
     pub(super) dtype: DType,
@@ -39,7 +39,7 @@ impl Reducer {
     }
 }
 
-/// Where the values of a rank are.
+/// Location of the values of a rank.
 #[derive(Debug, Clone, Copy)]
 enum Source<'a> {
     /// In the output.

@@ -51,7 +51,7 @@ pub fn reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction, root: usize) -
     Ok((ranks.rank() == root).then_some(data))
 }
 
-/// What rank `root` has, on every rank; the others give a tensor of the same shape, whose values are not read.
+/// Broadcast of rank `root`'s tensor; the others give a tensor of the same shape, whose values are not read.
 pub fn broadcast(ranks: &dyn Communicator, x: Tensor, root: usize) -> Result<Tensor> {
     let mut data = owned(x)?;
     let device = data.device().clone();
@@ -76,7 +76,7 @@ pub fn all_to_all(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
 #[derive(Debug)]
 pub struct Pending {
     result: Tensor,
-    /// What is read until then: its memory is not given to others, who would wait for the collective.
+    /// Source of the collective: held until its end, so that its memory is not given to others, who would wait for it.
     source: Option<Tensor>,
     end: Option<Mark>,
 }

@@ -1,4 +1,4 @@
-//! How long a case takes, beside how much work it is.
+//! Times of the cases, with the amount of work.
 
 use super::case::Case;
 use super::execute::{Bound, Gradients};

@@ -8,7 +8,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::fmt;
 
-/// How an input takes part in differentiation.
+/// Role of an input in differentiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Enters the tape; its gradient is a tensor.
@@ -19,7 +19,7 @@ pub enum Role {
     Constant,
 }
 
-/// What an input holds.
+/// Values of an input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Values {
     /// Normal numbers with this mean and deviation.
@@ -48,7 +48,7 @@ pub struct Input {
     pub name: &'static str,
     /// Its shape.
     pub shape: Shape,
-    /// What it holds.
+    /// Its values.
     pub values: Values,
     /// Its part in differentiation.
     pub role: Role,
@@ -60,10 +60,10 @@ pub struct Input {
 pub type OpBody = Box<dyn Fn(&Ctx, &[Var]) -> Result<Vec<Var>> + Send + Sync>;
 /// A kernel launched directly: results from tensors.
 pub type KernelBody = Box<dyn Fn(&Device, &[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
-/// What the results should be, in plain host arithmetic; inputs and results as flat numbers.
+/// Expected results in plain host arithmetic; inputs and results as flat numbers.
 pub type HostBody = Box<dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + Send + Sync>;
 
-/// What a case computes.
+/// Computation of a case.
 pub enum Body {
     /// A differentiable op.
     Op(OpBody),
@@ -79,7 +79,7 @@ pub struct Case {
     pub inputs: Vec<Input>,
     /// Dtypes worth testing.
     pub dtypes: Vec<DType>,
-    /// What is computed.
+    /// Its computation.
     pub body: Body,
     /// An independent computation of the results.
     pub host: Option<HostBody>,
@@ -139,7 +139,7 @@ impl Case {
         }
     }
 
-    /// What its name begins with: the op or kernel, such as `softmax`.
+    /// Beginning of its name: the op or kernel, such as `softmax`.
     pub fn stem(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }

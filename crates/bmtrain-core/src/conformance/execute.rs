@@ -40,12 +40,12 @@ pub(super) enum Gradients {
     Accumulated,
 }
 
-/// What an input's gradient holds before it is added to.
+/// Values of an input's gradient before it is added to.
 pub(super) fn present(case: &Case, input: usize, dtype: DType) -> Vec<f32> {
     values::normals(&case.name, &format!("present {input}"), case.inputs[input].shape.elements(), dtype)
 }
 
-/// What output `index` is projected on.
+/// Seed on which output `index` is projected.
 pub(super) fn projection(case: &Case, index: usize, len: usize, dtype: DType) -> Vec<f32> {
     values::normals(&case.name, &format!("projection {index}"), len, dtype)
 }

@@ -26,14 +26,14 @@ pub use finite::run_finite_differences;
 pub use report::{CaseResult, Outcome, Report, run_all, run_rows};
 pub use table::cases;
 
-/// How far something was from what it should be: the worst part of one comparison.
+/// The largest error of one comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
-    /// Which output or gradient was worst.
+    /// Output or gradient with the largest error.
     pub part: String,
-    /// How far it was off, relative to its own norm.
+    /// Error, relative to the norm of the expected values.
     pub error: f64,
-    /// How far it may be off.
+    /// Largest error allowed.
     pub tolerance: f64,
 }
 

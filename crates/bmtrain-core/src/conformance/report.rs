@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use std::fmt;
 
-/// How one check of one row ended.
+/// Outcome of one check of one row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// Compared; [`Check::passed`] tells.
@@ -21,9 +21,9 @@ pub enum Outcome {
 pub struct CaseResult {
     /// Name of the row.
     pub case: String,
-    /// What was checked.
+    /// Name of the check.
     pub check: String,
-    /// How it ended.
+    /// Outcome of the check.
     pub outcome: Outcome,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for CaseResult {
     }
 }
 
-/// What was checked so far.
+/// Results of the checks so far.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// All checks, in the order of the table.

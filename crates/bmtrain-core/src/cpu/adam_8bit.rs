@@ -44,7 +44,7 @@ pub(super) fn adam_8bit(threads: &Threads, a: Adam8bit<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a block's step works on beside the moments.
+/// Operands of a block's step except the moments.
 struct Block<'a> {
     parameter: FloatsMut<'a>,
     master: Option<&'a mut [f32]>,

@@ -171,7 +171,7 @@ impl<'a> FloatsMut<'a> {
         }
     }
 
-    /// The same range for a shorter time.
+    /// A range of these numbers for a shorter time.
     pub(crate) fn part(&mut self, start: usize, len: usize) -> FloatsMut<'_> {
         match self {
             FloatsMut::F32(data) => FloatsMut::F32(&mut data[start..start + len]),

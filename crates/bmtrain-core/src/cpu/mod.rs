@@ -46,7 +46,8 @@ use crate::view::{View, ViewMut};
 use lanes::Lanes;
 use std::sync::Arc;
 
-/// What the CPU's pool asks the system for at a time: address space, not memory. Pages are taken when they are touched.
+/// Size of a slab that the CPU's pool asks the system for: address space, not memory. Pages are taken when they are
+/// touched.
 pub const SLAB_BYTES: usize = 256 << 20;
 
 /// The CPU as a device.

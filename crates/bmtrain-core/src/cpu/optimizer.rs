@@ -39,10 +39,10 @@ pub(super) fn adam(threads: &Threads, a: Adam<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What an optimizer keeps of each element, in the order of its kernel's arguments.
+/// Optimizer state of each element, in the order of its kernel's arguments.
 pub(super) type States<'a> = [Option<&'a mut [f32]>; 3];
 
-/// What a step does to f32 values.
+/// Update of f32 values by one step.
 pub(super) trait TileUpdate: Copy + Send + Sync {
     /// The step, over slices of one length.
     fn update(self, grad: &[f32], parameter: &mut [f32], states: States<'_>);
@@ -56,7 +56,7 @@ impl TileUpdate for AdamNumbers {
     }
 }
 
-/// What a step works on: ranges of one length.
+/// Operands of a step: ranges of one length.
 pub(super) struct Elements<'a> {
     pub(super) parameter: FloatsMut<'a>,
     pub(super) master: Option<&'a mut [f32]>,
@@ -91,7 +91,7 @@ pub(super) fn step(
     });
 }
 
-/// The same ranges of all states.
+/// A range of all states.
 fn part<'s>(states: &'s mut States<'_>, start: usize, len: usize) -> States<'s> {
     states.each_mut().map(|state| state.as_mut().map(|state| &mut state[start..start + len]))
 }

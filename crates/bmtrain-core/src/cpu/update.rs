@@ -45,7 +45,7 @@ fn scaled<I: crate::simd::Isa>(step: UpdateNumbers, g: f32, s: &mut f32) -> f32 
     g / (s.sqrt() + step.epsilon)
 }
 
-/// The same from the deviation.
+/// The centered update, from the deviation.
 #[inline(always)]
 fn centered<I: crate::simd::Isa>(step: UpdateNumbers, g: f32, s: &mut f32, a: &mut f32) -> f32 {
     *s = I::mul_add(step.beta2, *s, step.rest2 * g * g);

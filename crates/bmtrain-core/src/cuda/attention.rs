@@ -262,8 +262,8 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
     unsafe { launch.run(name, grid, arguments) }
 }
 
-/// How the sequences that share the gradient of a bias are divided: by the sizes alone, so that every device adds in
-/// the same order.
+/// Division of the sequences that share the gradient of a bias: by the sizes alone, so that every device adds in the
+/// same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BiasGroups {
     /// Sequences of a group, which one block takes in turn.
@@ -293,11 +293,11 @@ impl BiasGroups {
     }
 }
 
-/// Where the kernels for queries add up the gradient of the bias, cleared where it has to be.
+/// Sums of the gradient of the bias by the kernels for queries, cleared where they have to be.
 struct BiasSums<'l, 'a> {
     groups: BiasGroups,
     address: u64,
-    /// Where there are several groups, their sums and what these are added up to.
+    /// Sums of several groups, and the destination of their total.
     several: Option<(Taken<'l>, Dest<'a>)>,
 }
 

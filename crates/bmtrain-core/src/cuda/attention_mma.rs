@@ -29,7 +29,7 @@ pub(super) struct Kernels {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gradients {
     ordinary: Pair,
-    /// Of the plain kind, with two bands a warp.
+    /// Kernel of the plain kind, with two bands a warp.
     wide: Option<Name>,
 }
 

@@ -20,7 +20,7 @@ const COLUMNS: usize = 64;
 
 const ARGUMENTS: usize = 3 * size_of::<TensorMap>() + size_of::<Arguments>();
 
-/// What the alignment of tensor maps adds to the end.
+/// Padding at the end, from the alignment of tensor maps.
 const PADDING: usize = ARGUMENTS.next_multiple_of(align_of::<TensorMap>()) - ARGUMENTS;
 
 /// `WarpgroupArguments`.
@@ -67,7 +67,7 @@ pub(super) fn chosen(launch: &Launch<'_>, shape: AttentionShape, dtype: DType) -
     kernel(head_size, dtype).filter(|name| launch.modules.has(name.unit))
 }
 
-/// Where the rows of heads are, in tiles.
+/// Tensor map of the rows of heads, in tiles.
 fn map(
     launch: &Launch<'_>,
     heads: &Heads<'_>,

@@ -55,7 +55,7 @@ pub(super) fn forward(launch: &Launch<'_>, a: EmbeddingForward<'_>) -> Result<()
     unsafe { launch.run(name, grid(launch, rows, a.columns.div_ceil(PACK), 2), arguments) }
 }
 
-/// How the work is divided: by the sizes alone, so that every device adds in the same order.
+/// Division of the work: by the sizes alone, so that every device adds in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Division {
     /// Passes of the sort: digits of the largest key, which is the number of entries.

@@ -29,10 +29,10 @@ pub(super) struct DeviceRange {
     pub(super) bytes: usize,
 }
 
-/// What work finds in the memory that it writes.
+/// Content, at the start, of the memory that work writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Old {
-    /// What is there on the device.
+    /// The content on the device.
     Brought,
     /// Any bytes: it overwrites all of them.
     Left,
@@ -170,7 +170,7 @@ impl HostWorker {
         written.and(recorded)
     }
 
-    /// What the first work that failed since the last call returned.
+    /// Error of the first work that failed since the last call.
     pub(super) fn take_failure(&self) -> Result<()> {
         locked(&self.failed).take().map_or(Ok(()), Err)
     }

@@ -1,4 +1,4 @@
-//! Where compiled kernels come from.
+//! Sources of compiled kernels.
 
 use super::CudaOptions;
 use super::compile::Compiler;
@@ -40,7 +40,7 @@ impl Images {
     }
 }
 
-/// Where a directory of compiled kernels has a unit.
+/// Path of a unit in a directory of compiled kernels.
 fn file_of(directory: &Path, unit: &Unit) -> PathBuf {
     directory.join(format!("{}.cubin", unit.name))
 }

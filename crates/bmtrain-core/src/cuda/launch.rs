@@ -1,4 +1,4 @@
-//! What the launch of a kernel is made of: its name for the dtypes at hand, its operands, the grid.
+//! Parts of a kernel launch: its name for the dtypes at hand, its operands, the grid.
 //!
 //! Each stem of kernels has a file beside this one whose functions turn checked arguments of [`crate::kernel`] into one
 //! structure, laid out as the one of the same name in the stem's source, and give it to [`Launch::run`].

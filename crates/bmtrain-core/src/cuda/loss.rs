@@ -171,7 +171,7 @@ struct PointwiseOperands {
 }
 
 impl PointwiseOperands {
-    /// Of kernel `op`.
+    /// Arguments of kernel `op`.
     fn of(op: &'static str, function: Pointwise, x: &View<'_>, targets: Option<&View<'_>>) -> Result<Self> {
         let (function, parameter) = match function {
             Pointwise::AbsoluteError => (0, 0.0),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of shared memory that a launch of every kernel may choose without asking.
 const GRANTED: u32 = 48 << 10;
 
-/// Where a kernel is found, and under which name.
+/// Unit and name of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) unit: &'static str,

@@ -1,9 +1,9 @@
-//! How a device is opened.
+//! Options of a device.
 
 use crate::threads::CpuOptions;
 use std::path::PathBuf;
 
-/// Where the backend finds what it needs beside the driver.
+/// Options of the CUDA backend: files that it needs besides the driver, and switches.
 #[derive(Debug, Clone, Default)]
 pub struct CudaOptions {
     /// A directory of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are:
@@ -40,7 +40,7 @@ pub struct CudaOptions {
     /// 64 without mask, documents, bias and dropout: fewer reads of shared memory a product, more registers. Results
     /// are the same.
     pub wide_queries: bool,
-    /// The same for keys and values, where it makes their gradients.
+    /// Give each warp 32 keys instead of 16 where it makes gradients of keys and values.
     pub wide_keys: bool,
     /// Threads for work of the host beside the device, such as an offloaded optimizer.
     pub host: Option<CpuOptions>,

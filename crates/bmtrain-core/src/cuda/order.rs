@@ -56,7 +56,7 @@ impl Lanes {
         given
     }
 
-    /// What was done with graphs; none on a lane without them.
+    /// Counts of graphs; `None` on a lane without them.
     pub(super) fn graph_counts(&self, on: Lane) -> Option<GraphCounts> {
         self.streams[on as usize].graph_counts()
     }

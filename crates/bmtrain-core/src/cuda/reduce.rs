@@ -30,7 +30,7 @@ const LARGEST_PARTS: Typed = typed!("reduce", "largest_parts");
 const NORM_TOTAL: Name = Name { unit: "reduce", kernel: c"norm_total" };
 const NON_FINITE: Typed = typed!("reduce", "non_finite");
 
-/// How a matrix is cut for sums over its rows. It follows from the sizes alone, and so does the order of the sums.
+/// Partition of a matrix for sums over its rows. It follows from the sizes alone, and so does the order of the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     /// Packs that a block takes side by side, a power of two.

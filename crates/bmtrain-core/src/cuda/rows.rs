@@ -64,7 +64,7 @@ impl Axes {
 /// Rows at distance `from` in the source and `to` in the destination, along axes.
 #[derive(Debug)]
 struct Runs {
-    /// Of all rows, outermost first; one at least.
+    /// Axes of all rows, outermost first; at least one.
     axes: Vec<Axis>,
     columns: usize,
 }

@@ -76,7 +76,7 @@ impl<N: NoUninit, const STATES: usize> StepRun<N, STATES> {
         assert!(size_of::<Self>() == fields);
     };
 
-    /// What is at the places beyond the last run, which are not read.
+    /// Filler of the places after the last run, which are not read.
     fn nothing(numbers: N) -> Self {
         const { Self::IS_FILLED };
         let states = [0; STATES];

@@ -1,5 +1,5 @@
-//! What a communicator of this device does with it: queue its calls on a lane's stream, see how far they are, and tell
-//! of a failure.
+//! A communicator's use of this device: queue its calls on a lane's stream, see how far they are, and tell of a
+//! failure.
 //!
 //! Used by `comm::nccl` alone.
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lane::{DeviceId, Lane};
 use std::ffi::c_void;
 
-/// What was queued at one time, between two events.
+/// Work queued at one time, between two events.
 #[derive(Debug)]
 pub(crate) struct Span {
     begin: Event,

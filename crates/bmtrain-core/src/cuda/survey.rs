@@ -1,4 +1,4 @@
-//! What a machine has of CUDA, for people: nothing here fails, and what is missing comes with how to get it.
+//! Survey of a machine's CUDA, for people: nothing here fails, and what is missing comes with how to get it.
 
 use super::CudaOptions;
 use super::blas;
@@ -10,7 +10,7 @@ use crate::error::{Error, OPEN_DRIVER, Result};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// What [`survey`] found.
+/// Result of [`survey`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// Major and minor version of CUDA that the driver is made for; none where there is no driver, or it does not
@@ -25,7 +25,7 @@ pub struct Survey {
 /// A device that the driver knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// What the driver calls it.
+    /// The driver's name of the device.
     pub name: String,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
@@ -48,9 +48,9 @@ impl Installed {
 /// One of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
-    /// What it is called.
+    /// Name of the library.
     pub name: &'static str,
-    /// Where it is and what it is, or what is missing and how to get it.
+    /// Path and version, or what is missing and how to get it.
     pub state: Result<Present, String>,
 }
 
@@ -63,7 +63,7 @@ pub struct Present {
     pub version: String,
     /// Why it is this one, where another was found before it.
     pub why: Option<String>,
-    /// What is wrong although it is there, and what to do.
+    /// The problem although it is there, and what to do.
     pub problem: Option<String>,
 }
 

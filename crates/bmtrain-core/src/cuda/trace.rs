@@ -1,4 +1,4 @@
-//! When what was given to lanes ran on the device: a begin and an end for each, from events that keep time.
+//! Times at which work of the lanes ran on the device: a begin and an end for each, from events that keep time.
 //!
 //! Off by default. Events of different lanes are measured from one origin, so that a trace shows which lanes
 //! worked at the same time.

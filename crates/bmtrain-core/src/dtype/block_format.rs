@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// How a block of elements is stored. A row of a matrix is a whole number of blocks.
+/// Storage of a block of elements. A row of a matrix is a whole number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockFormat {
     /// 32 times 4 bits around 8, with a scale.

@@ -13,7 +13,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug, Default, Clone, Copy)]
 pub struct CountingHeap;
 
-/// What was counted since the program started.
+/// Counts of allocations since the program started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeapCounts {
     /// All allocations.

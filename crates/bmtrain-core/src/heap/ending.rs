@@ -64,7 +64,7 @@ impl EndingHeap {
         _exit(c_int::from(self.code))
     }
 
-    /// What was allocated; the end of the process where nothing was and the caller does not handle that.
+    /// The allocated pointer; the end of the process where it is null and the caller does not handle that.
     fn check(&self, pointer: *mut u8) -> *mut u8 {
         if pointer.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
             self.end()

@@ -27,7 +27,7 @@ pub struct Adam8bit<'a> {
     pub v: ViewMut<'a>,
     /// Scales of the first moment, f32, one for each block; 0 of a block of zeros.
     pub m_scale: ViewMut<'a>,
-    /// The same of the second moment.
+    /// Scales of the second moment.
     pub v_scale: ViewMut<'a>,
     /// Gradient, any floating-point type.
     pub grad: View<'a>,

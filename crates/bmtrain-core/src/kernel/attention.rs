@@ -58,7 +58,7 @@ impl HeadsMut<'_> {
     }
 }
 
-/// Which keys a query sees, besides the causal rule. A query that sees no key gets zeros, and gives none a gradient.
+/// Keys that a query sees, besides the causal rule. A query that sees no key gets zeros, and gives none a gradient.
 #[derive(Debug, Clone, Copy)]
 pub enum Mask<'a> {
     /// All.
@@ -80,7 +80,7 @@ pub struct Bias<'a> {
     pub per_query: bool,
 }
 
-/// What attention reads, in the forward pass and again in the backward pass.
+/// Inputs of attention, in the forward pass and again in the backward pass.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionInputs<'a> {
     /// Sizes.

@@ -56,7 +56,7 @@ pub(crate) fn expect_single(op: &'static str, what: &str, got: DType) -> Result<
     }
 }
 
-/// What an operand consists of.
+/// Elements of an operand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Elements {
     Any,

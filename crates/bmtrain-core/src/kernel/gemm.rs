@@ -44,7 +44,7 @@ pub struct MatrixMut<'a> {
     pub batch: [usize; 2],
 }
 
-/// How many products: `outer * inner`, e.g. batch and heads.
+/// Number of products: `outer * inner`, e.g. batch and heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
     /// Slow count.
@@ -58,8 +58,8 @@ impl Batch {
     pub const ONE: Batch = Batch { outer: 1, inner: 1 };
 }
 
-/// What is done to the product before it is written, in this order: add the bias to every row and the residual, keep a
-/// copy of that, apply the activation, multiply by a derivative; and what is summed beside it.
+/// Operations on the product before it is written, in this order: add the bias to every row and the residual, keep a
+/// copy of that, apply the activation, multiply by a derivative; and the sums computed with it.
 #[derive(Debug, Default)]
 pub struct Epilogue<'a> {
     /// One value for each column.
@@ -159,7 +159,7 @@ pub struct Gemm<'a> {
     pub batch: Batch,
     /// Applied while the result is at hand.
     pub epilogue: Epilogue<'a>,
-    /// What both factors are rounded to before they are multiplied, of a single product.
+    /// Formats to which both factors of a single product are rounded before they are multiplied.
     pub fp8: Option<Fp8Factors>,
 }
 
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use crate::{DType, Device, Segment, Storage};
 
-    /// Where the results of a batch go: rows, columns, row distance, counts, batch strides.
+    /// Layout of the results of a batch: rows, columns, row distance, counts, batch strides.
     struct BatchLayout(usize, usize, usize, [usize; 2], [usize; 2]);
 
     impl BatchLayout {

@@ -49,7 +49,7 @@ pub enum Pointwise {
     AbsoluteError,
     /// `(x - t)^2 / 2` where the two differ by at most `delta`, and `delta (|x - t| - delta / 2)` elsewhere.
     Huber {
-        /// Where the parabola becomes a line; above 0.
+        /// Point at which the parabola becomes a line; above 0.
         delta: f32,
     },
     /// `log(1 + e^x) - t x`: of a logit x and the probability t of the positive class.

@@ -97,7 +97,7 @@ use crate::error::{Error, Result};
 use crate::lane::{DeviceId, Lane};
 use operand::{Footprint, any_collides};
 
-/// How much work a kernel is: what a benchmark and a profile divide time by.
+/// Amount of work of a kernel: what a benchmark and a profile divide time by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Floating-point operations, a multiply-add counted as two.
@@ -250,7 +250,7 @@ kernels! {
     ClipFactor,
     /// One Adam step over runs of elements.
     Adam,
-    /// The same with moments in 8 bits.
+    /// Adam with moments in 8 bits.
     Adam8bit,
     /// One step of another optimizer over a run of elements.
     Update,
@@ -259,7 +259,7 @@ kernels! {
 }
 
 impl<'a> Kernel<'a> {
-    /// The same kernel for as long as one likes: for backends that run work after the call returned.
+    /// This kernel for as long as one likes: for backends that run work after the call returned.
     ///
     /// # Safety
     /// The caller runs the kernel, or drops it, before the memory of its views is released by the backend: that is,

@@ -5,7 +5,7 @@ use super::{Dest, Operand};
 use crate::error::Error;
 use crate::view::{Range, View, ViewMut};
 
-/// Which normalisation.
+/// Kind of normalization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormKind {
     /// Subtract the mean, divide by the (biased) standard deviation (Ba et al., 2016).
@@ -19,7 +19,7 @@ pub enum NormKind {
 /// Numerics: statistics in f32, the variance from the centred values; `epsilon` is added to the variance.
 #[derive(Debug)]
 pub struct NormForward<'a> {
-    /// Which normalisation.
+    /// Kind of normalization.
     pub kind: NormKind,
     /// Number of rows.
     pub rows: usize,
@@ -67,13 +67,13 @@ arguments! {
 /// Determinism: sums over rows are made in fixed groups of rows, so the bits do not depend on the number of threads.
 #[derive(Debug)]
 pub struct NormBackward<'a> {
-    /// Which normalisation.
+    /// Kind of normalization.
     pub kind: NormKind,
     /// Number of rows.
     pub rows: usize,
     /// Length of a row.
     pub columns: usize,
-    /// What was normalised: `sum`, or `x` where there was none.
+    /// Input of the normalization: `sum`, or `x` where there was none.
     pub x: View<'a>,
     /// Row means; layer norm only.
     pub mean: Option<View<'a>>,

@@ -1,8 +1,8 @@
-//! What the arguments of kernels hold: views, each read or written, and the bytes that they cover.
+//! Operands of kernels: views, each read or written, and the bytes that they cover.
 
 use crate::view::{Range, View, ViewMut};
 
-/// Where a gradient goes: overwrite what is there, or add to it.
+/// Destination of a gradient: overwrite what is there, or add to it.
 #[derive(Debug)]
 pub struct Dest<'a> {
     /// The range written.

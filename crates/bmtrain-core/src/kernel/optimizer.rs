@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::exact::WORDS;
 use crate::view::{View, ViewMut};
 
-/// Which norm of all gradients together.
+/// Norm of all gradients together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormOrder {
     /// Square root of the sum of squares.
@@ -22,11 +22,11 @@ pub enum NormOrder {
 /// Source: `torch.nn.utils.clip_grad_norm_`, and the predecessor's division by the loss scale.
 #[derive(Debug)]
 pub struct ClipFactor<'a> {
-    /// Which norm was accumulated.
+    /// Norm that was accumulated.
     pub order: NormOrder,
     /// Upper bound of the norm; infinity for none.
     pub max_norm: f32,
-    /// What the loss was multiplied by.
+    /// Loss scale.
     pub scale: f32,
     /// The accumulated sum of squares or largest magnitude, the integers of [`exact::Sum`](crate::exact::Sum).
     pub accumulated: View<'a>,
@@ -99,7 +99,7 @@ pub struct AdamSettings {
     pub step: u64,
 }
 
-/// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as
+/// Numbers that all elements of a step share. Made here for every backend, so that all have the same bits; laid out as
 /// `StepNumbers` of steps.cuh.
 #[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]

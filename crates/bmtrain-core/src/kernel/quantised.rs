@@ -7,7 +7,7 @@ use crate::dtype::{BlockFormat, DType};
 use crate::error::{Error, Result};
 use crate::view::{View, ViewMut};
 
-/// What a backend without these kernels states after their names.
+/// Text that follows the names of these kernels in the errors of a backend without them.
 pub const NOT_HERE: &str =
     ": it reads quantised blocks; dequantise the matrix when it is loaded, or compute on the cpu";
 

@@ -4,7 +4,7 @@ use super::{Arguments, Dest, Elements, expect, expect_replaced};
 use crate::error::{Error, Result};
 use crate::view::View;
 
-/// Which elements of a head turn together.
+/// Pairing of the elements of a head that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RotaryLayout {
     /// Element `i` and element `i + dims / 2`, as in Llama.
@@ -33,7 +33,7 @@ pub struct RotaryApply<'a> {
     pub head_size: usize,
     /// Elements of a head that are turned, its first ones; an even number.
     pub dims: usize,
-    /// Which of them turn together.
+    /// Pairing of the elements.
     pub layout: RotaryLayout,
     /// Rotate by the negative angles: the gradient.
     pub inverse: bool,

@@ -87,7 +87,7 @@ impl Arguments for RowCopy<'_> {
 pub struct Permute<'a> {
     /// Dimensions of the input; the first `rank` count.
     pub dims: [usize; MAX_RANK],
-    /// Which input axis becomes which output axis.
+    /// Input axis of each output axis.
     pub axes: [usize; MAX_RANK],
     /// Number of axes.
     pub rank: usize,

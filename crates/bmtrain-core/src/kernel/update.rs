@@ -40,7 +40,7 @@ pub enum UpdateRule {
     Sgd {
         /// Decay of `b`; 0 for none.
         momentum: f64,
-        /// What is taken from the gradient's weight in `b`.
+        /// Reduction of the gradient's weight in `b`.
         dampening: f64,
         /// Nesterov's momentum.
         nesterov: bool,
@@ -92,7 +92,7 @@ pub enum UpdateRule {
         beta2: f64,
         /// Added to the root.
         epsilon: f64,
-        /// How fast the momentum grows to `beta1`.
+        /// Speed at which the momentum grows to `beta1`.
         momentum_decay: f64,
     },
     /// `m` and `v` of [`Adam`](super::Adam), `R = 2 / (1 - b2) - 1`, `k = R - 2 t b2^t / (1 - b2^t)`; where `k > 5`,
@@ -195,7 +195,7 @@ pub struct UpdateSettings {
     pub step: u64,
 }
 
-/// Which formulas a backend runs, with the numbers of update.cu.
+/// Formulas that a backend runs, with the numbers of update.cu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::NoUninit)]
 #[repr(i32)]
 pub(crate) enum UpdateForm {
@@ -209,28 +209,28 @@ pub(crate) enum UpdateForm {
     Lion = 7,
 }
 
-/// What all elements of a step share. Made here for every backend, so that all have the same bits; laid out as the
-/// structure of the same name in update.cu, which begins as [`AdamNumbers`](super::AdamNumbers). A number that a form
-/// has no use for is 0.
+/// Numbers that all elements of a step share. Made here for every backend, so that all have the same bits; laid out as
+/// the structure of the same name in update.cu, which begins as [`AdamNumbers`](super::AdamNumbers). A number that a
+/// form has no use for is 0.
 #[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 pub(crate) struct UpdateNumbers {
     /// Multiplied into the gradient; negative to climb.
     pub(crate) factor: f32,
-    /// What remains of the first state, and the weight of what is added to it.
+    /// Decay of the first state, and the weight of what is added to it.
     pub(crate) beta1: f32,
     pub(crate) rest1: f32,
-    /// The same of the others; of SGD, the weights of gradient and momentum in the change.
+    /// Decay and weight of the other states; of SGD, the weights of gradient and momentum in the change.
     pub(crate) beta2: f32,
     pub(crate) rest2: f32,
     pub(crate) epsilon: f32,
     /// Learning rate, with the corrections of the rule.
     pub(crate) rate: f32,
-    /// What NAdam's `v` is multiplied by; RAdam's rectification, 0 for a step that does not divide.
+    /// NAdam's factor of `v`; RAdam's rectification, 0 for a step that does not divide.
     pub(crate) correction: f32,
     /// Added to the gradient, times the parameter.
     pub(crate) coupled: f32,
-    /// What the parameter is first multiplied by.
+    /// Factor of the parameter before the update.
     pub(crate) keep: f32,
     pub(crate) form: UpdateForm,
     /// NAdam's learning rate of the moment.
@@ -315,7 +315,7 @@ fn momenta(beta1: f64, momentum_decay: f64, step: u64) -> (f64, f64, f64) {
     (at(step as f64), at(step as f64 + 1.0), product)
 }
 
-/// What RAdam's `m / (sqrt(v) + epsilon)` is multiplied by; 0 where the variance is not known yet.
+/// RAdam's factor of `m / (sqrt(v) + epsilon)`; 0 where the variance is not known yet.
 fn rectification(beta2: f64, t: f64) -> f64 {
     let (power, most) = (beta2.powf(t), 2.0 / (1.0 - beta2) - 1.0);
     let known = most - 2.0 * t * power / (1.0 - power);

@@ -50,10 +50,10 @@ const PIDS: Files = Files {
     reclaimable: &[],
 };
 pub(super) const MEMORY: &str = "memory of the control group";
-/// What version 1 states where no limit is set is this or more.
+/// Smallest value with which version 1 reports that no limit is set.
 const UNLIMITED: u64 = 1 << 60;
 
-/// Where the groups of this process are listed, and where their files are.
+/// File that lists the groups of this process, followed by the root of their files.
 pub(super) const OWN: &str = "/proc/self/cgroup";
 pub(super) const MOUNT: &str = "/sys/fs/cgroup";
 

@@ -73,7 +73,7 @@ fn fields(line: &str) -> Option<[String; 2]> {
 mod tests {
     use super::*;
 
-    /// What is read of files below a directory of the test's own.
+    /// Quota read from files below a directory of the test's own.
     fn quota_of(own: &str, files: &[(&str, &str)]) -> Option<(String, usize)> {
         let mount = tempfile::tempdir().unwrap();
         for (name, text) in files {

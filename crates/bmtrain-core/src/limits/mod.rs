@@ -16,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// What the system can refuse.
+/// Resource that the system can refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// Memory, or addresses for it.
@@ -30,7 +30,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// What to do where it was refused.
+    /// Fix where it was refused.
     pub const fn fix(self) -> &'static str {
         match self {
             Resource::Memory => {
@@ -49,15 +49,15 @@ impl Resource {
 /// One limit of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// What it bounds, e.g. `address space`.
+    /// Bounded quantity, e.g. `address space`.
     pub what: &'static str,
-    /// What is refused where it is reached. A limit of memory can refuse threads too, see [`limits`].
+    /// Resource that is refused where the limit is reached. A limit of memory can refuse threads too, see [`limits`].
     pub resource: Resource,
     /// The bound, in bytes for memory and files, else a count.
     pub most: u64,
-    /// How much of it is in use, where the system states it.
+    /// Current use, where the system states it.
     pub used: Option<u64>,
-    /// Where it is set: the name of the limit and the shell's command, or a file of a control group.
+    /// Place at which it is set: the name of the limit and the shell's command, or a file of a control group.
     pub place: String,
 }
 
@@ -68,7 +68,7 @@ impl Limit {
         self.what != control_groups::MEMORY
     }
 
-    /// What is left of it, where its use is known.
+    /// Remainder of the limit, where its use is known.
     pub fn left(&self) -> Option<u64> {
         Some(self.most.saturating_sub(self.used?))
     }

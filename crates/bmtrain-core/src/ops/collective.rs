@@ -58,8 +58,8 @@ pub fn all_reduce(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Reductio
     record(cx, ranks, x, y, kind)
 }
 
-/// What rank `root` has, on every rank; the others give a value of the same shape that is not read. Its gradient: the
-/// sum of all gradients on the root, none on the others.
+/// Broadcast of rank `root`'s value; the others give a value of the same shape that is not read. Its gradient: the sum
+/// of all gradients on the root, none on the others.
 pub fn broadcast(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, root: usize) -> Result<Var> {
     let y = tensors::broadcast(&**ranks, x.value().clone(), root)?;
     record(cx, ranks, x, y, Kind::Broadcast { root })
@@ -165,7 +165,7 @@ pub(super) fn gradient(device: &Device, dy: Grads, shape: Shape, dtype: DType) -
     }
 }
 
-/// What each of the averaged parts gets of a gradient.
+/// Gradient of each of the averaged parts.
 fn share(dy: Tensor, by: Reduction, ranks: usize) -> Result<Tensor> {
     if by != Reduction::Average {
         return Ok(dy);

@@ -95,7 +95,7 @@ pub fn gather_last(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var) -> Result<V
 #[derive(Debug)]
 struct GatherBackward {
     columns: Range<usize>,
-    /// Of the result.
+    /// Shape of the result.
     shape: Shape,
     dtype: DType,
 }
@@ -127,7 +127,7 @@ pub fn split_last(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var) -> Result<Va
 #[derive(Debug)]
 struct SplitBackward {
     ranks: Arc<dyn Communicator>,
-    /// Of the result.
+    /// Shape of the result.
     shape: Shape,
     dtype: DType,
 }

@@ -10,7 +10,7 @@ use crate::kernel::{
 use crate::view::ViewMut;
 use std::sync::Arc;
 
-/// How the losses of the rows are reduced.
+/// Reduction of the losses of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reduction {
     /// Sum of the losses divided by the sum of the row weights; NaN if every row is ignored.
@@ -31,7 +31,7 @@ pub struct CrossEntropy {
     pub label_smoothing: f32,
     /// Weight of each class, f32 `[V]`.
     pub class_weights: Option<Tensor>,
-    /// How the losses of the rows are reduced.
+    /// Reduction of the losses of the rows.
     pub reduction: Reduction,
 }
 

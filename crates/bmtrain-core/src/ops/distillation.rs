@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Which divergence of the distributions of a teacher, p, and of a student, q.
+/// Divergence of the distributions of a teacher, p, and of a student, q.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Divergence {
     /// `KL(p || q)`, the sum of `p (log p - log q)`: the student covers all that the teacher gives probability.
@@ -15,12 +15,12 @@ pub enum Divergence {
     JensenShannon,
 }
 
-/// How the distributions are compared.
+/// Comparison of the distributions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distillation {
-    /// Which divergence.
+    /// Divergence of teacher and student.
     pub divergence: Divergence,
-    /// What the logits of both are divided by; above 0.
+    /// Temperature, by which the logits of both are divided; above 0.
     pub temperature: f32,
 }
 

@@ -164,7 +164,7 @@ impl Backward for MulBackward {
     }
 }
 
-/// The same values in another dtype, rounded to nearest, ties to even.
+/// Conversion to another dtype, rounded to nearest, ties to even.
 pub fn cast(cx: &Ctx, x: &Var, dtype: DType) -> Result<Var> {
     if x.dtype() == dtype {
         return Ok(x.clone());

@@ -126,11 +126,11 @@ struct FeedForwardBackward {
     w_in: Saved,
     w_out: Saved,
     output: OutputRanks,
-    /// Of the product with w_out.
+    /// Precision of the product with w_out.
     precision: ProductPrecision,
     /// D, F and E.
     sizes: [usize; 3],
-    /// Of x, w_in and w_out.
+    /// Dtypes of x, w_in and w_out.
     dtypes: [DType; 3],
 }
 

@@ -9,7 +9,7 @@ use crate::kernel::{
 };
 use crate::view::ViewMut;
 
-/// What the factors of a layer's products are rounded to before they are multiplied.
+/// Precision of the factors of a layer's matrix multiplications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ProductPrecision {
     /// Nothing: they are multiplied in their dtypes.
@@ -263,7 +263,7 @@ struct LinearBackward {
     output: OutputRanks,
     /// N and K.
     size: [usize; 2],
-    /// Of the input and of the weight.
+    /// Dtypes of the input and of the weight.
     dtypes: [DType; 2],
 }
 

@@ -41,7 +41,7 @@ pub fn add_low_rank(cx: &Ctx, y: Var, t: &Var, b: &Var, first: usize, factor: f3
     }))
 }
 
-/// Which columns of a matrix are updated, and by what product.
+/// Columns of a matrix that are updated, and the product that updates them.
 #[derive(Debug, Clone, Copy)]
 struct LowRankUpdate {
     /// M, rows of y and of t.
@@ -80,9 +80,9 @@ struct LowRankBackward {
     t: Option<Tensor>,
     /// Present when the gradient of `t` is wanted.
     b: Option<Saved>,
-    /// Of `t`.
+    /// Shape of `t`.
     shape: Shape,
-    /// Of `t` and of `b`.
+    /// Dtypes of `t` and of `b`.
     dtypes: [DType; 2],
 }
 

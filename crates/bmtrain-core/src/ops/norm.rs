@@ -57,7 +57,7 @@ pub fn residual_norm(
     }
 }
 
-/// What is normalised: x, after its dropout, and a residual with the tensor that receives the sum.
+/// Inputs of the normalization: x, its dropout, and a residual with the tensor that receives the sum.
 type Summed<'a> = (&'a Var, Option<Dropout>, Option<(&'a Var, &'a mut Tensor)>);
 
 fn normalise(
@@ -117,7 +117,7 @@ impl Statistics {
 
 #[derive(Debug)]
 struct Normalised {
-    /// What was normalised.
+    /// Input of the normalization.
     x: Tensor,
     weight: Saved,
     weight_dtype: DType,

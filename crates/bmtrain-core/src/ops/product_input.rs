@@ -20,7 +20,7 @@ pub struct ProductInput<'a> {
     precision: ProductPrecision,
 }
 
-/// Where the input of a product comes from, and where its gradient goes.
+/// Source of a product's input, and destination of its gradient.
 #[derive(Debug, Clone)]
 pub(super) enum InputRanks {
     /// One rank.
@@ -51,7 +51,7 @@ impl<'a> ProductInput<'a> {
         ProductInput { ranks: InputRanks::Gathered(tokens.clone()), ..ProductInput::from(x) }
     }
 
-    /// What the factors of its product, and of both gradients, are rounded to.
+    /// Sets the precision of the factors of its product and of both gradients.
     #[must_use]
     pub fn with_precision(self, precision: ProductPrecision) -> Self {
         ProductInput { precision, ..self }
@@ -109,14 +109,14 @@ impl<'a> ProductInput<'a> {
         Ok(())
     }
 
-    /// What the backward pass needs; of the value only where the weight's gradient is wanted.
+    /// Values for the backward pass; the input's only where the weight's gradient is wanted.
     pub(super) fn saved(&self, wants_value: bool) -> SavedInput {
         let (x, ranks) = (wants_value.then(|| self.x.value().clone()), self.ranks.clone());
         SavedInput { x, ranks, shape: self.x.shape(), dtype: self.x.dtype(), precision: self.precision }
     }
 }
 
-/// What an op keeps of a product's input.
+/// A product's input, saved for the backward pass.
 #[derive(Debug)]
 pub(super) struct SavedInput {
     /// This rank's, `[.., K]`; present when the weight's gradient is wanted.
@@ -131,11 +131,11 @@ pub(super) struct SavedInput {
 pub(super) struct ProductOperands {
     pub(super) input: usize,
     pub(super) weight: usize,
-    /// Where it has no gradient yet.
+    /// The bias, where its gradient has not been computed yet.
     pub(super) bias: Option<usize>,
     /// N and K.
     pub(super) size: [usize; 2],
-    /// Of weight and bias.
+    /// Dtype of weight and bias.
     pub(super) dtype: DType,
     /// The weight, where the input's gradient is wanted.
     pub(super) factor: Option<Saved>,

@@ -27,7 +27,7 @@ pub struct ProductWeight<'a> {
     precision: ProductPrecision,
 }
 
-/// Where a product goes.
+/// Destination of a product.
 #[derive(Debug, Clone)]
 pub(super) enum OutputRanks {
     /// Nowhere.
@@ -64,8 +64,8 @@ impl<'a> ProductWeight<'a> {
         ProductWeight { residual: Some(residual), ..self }
     }
 
-    /// What the factors of its product are rounded to; in a feed-forward layer, where it is the second weight, also the
-    /// factors of the gradients.
+    /// Sets the precision of the factors of its product; in a feed-forward layer, where it is the second weight, also
+    /// of the factors of the gradients.
     #[must_use]
     pub fn with_precision(self, precision: ProductPrecision) -> Self {
         ProductWeight { precision, ..self }

@@ -12,7 +12,7 @@ pub struct Rotary<'a> {
     pub head_size: usize,
     /// Elements of a head that are turned, its first ones; an even number.
     pub dims: usize,
-    /// Which of them turn together.
+    /// Pairing of the elements that are rotated together.
     pub layout: RotaryLayout,
     /// f32 `[P, dims]`: of each position the cosines of its `dims / 2` angles, then the sines. Scaled angles and a
     /// factor of the attention are the table's.

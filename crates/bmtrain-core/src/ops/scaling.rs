@@ -98,9 +98,9 @@ struct ScaleColumnsBackward {
     /// Present when the gradient of the factors is wanted.
     x: Option<Tensor>,
     factors: Saved,
-    /// Of x.
+    /// Shape of x.
     shape: Shape,
-    /// Of x, of the factors and of the bias.
+    /// Dtypes of x, of the factors and of the bias.
     dtypes: [DType; 3],
 }
 

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Every chunk starts at a multiple of this, in bytes: the alignment of storages and of vector loads.
 pub const ALIGNMENT: usize = 512;
 
-/// What the pool of a CUDA device takes from the driver at a time for short-lived tensors, bytes.
+/// Size of a slab that the pool of a CUDA device takes from the driver for short-lived tensors, bytes.
 pub const CUDA_SLAB_BYTES: usize = 64 << 20;
 
 /// A piece of pool memory on its way to or from a buffer.
@@ -136,7 +136,8 @@ impl Pool {
         Ok(index)
     }
 
-    /// Where a whole slab was too much: the request itself, if need be after what is free has gone back to the system.
+    /// Allocation of the request alone where a whole slab was too much, if need be after what is free has gone back to
+    /// the system.
     fn allocate_after_all(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment) -> Result<Memory> {
         let full = |error, in_use| match error {
             Error::OutOfMemory { .. } => out_of_memory(backend, segment, bytes, in_use),

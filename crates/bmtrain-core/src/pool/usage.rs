@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What memory is used for; only for accounting and for keeping long-lived storages apart.
+/// Purpose of memory; only for accounting and for keeping long-lived storages apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Segment {
@@ -89,7 +89,7 @@ pub struct Report {
     /// The most of them that were ever handed out, the parts in use and released parts between them. Where
     /// the system gives memory page by page as it is touched, as the CPU's does, the rest of a slab costs nothing.
     pub touched: Usage,
-    /// How often the system was asked since the device was made.
+    /// Number of requests to the system since the device was made.
     pub system_requests: u64,
 }
 

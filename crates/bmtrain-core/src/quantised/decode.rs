@@ -95,9 +95,9 @@ fn q5_1(raw: &[u8; 24], out: &mut [f32; 32]) {
     nibbles(&raw[8..], out, |bits, i| scale * f32::from(bits | fifth_bit(fifths, i)) + smallest);
 }
 
-/// Of part 0 to 7 of a block of Q4_K or Q5_K, 32 elements each, the step between two values and what is taken off them.
-/// The first bytes of both are a half-precision scale of the scales, one of the smallest values, and 12 bytes of 8
-/// scales and 8 smallest values of 6 bits each.
+/// Step between two values and offset taken off them, for part 0 to 7 of a block of Q4_K or Q5_K, 32 elements each. The
+/// first bytes of both are a half-precision scale of the scales, one of the smallest values, and 12 bytes of 8 scales
+/// and 8 smallest values of 6 bits each.
 #[inline(always)]
 fn step_and_offset(raw: &[u8], part: usize) -> (f32, f32) {
     let (scale, smallest, packed) = (half_at(raw, 0), half_at(raw, 2), &raw[4..16]);

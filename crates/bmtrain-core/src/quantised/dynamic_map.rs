@@ -18,7 +18,7 @@ pub(crate) struct DynamicMap {
     bounds: [f32; 255],
 }
 
-/// Of numbers from -1 to 1: 1, 2, 4 up to 64 values of either sign in the powers of ten.
+/// Map of numbers from -1 to 1: 1, 2, 4 up to 64 values of either sign in the powers of ten.
 pub(crate) static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     let mut values = [0.0; 256];
     for (i, magnitude) in magnitudes(1).into_iter().enumerate() {
@@ -27,7 +27,7 @@ pub(crate) static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     DynamicMap::of(values)
 });
 
-/// Of numbers from 0 to 1: 2, 4, 8 up to 128 values in the powers of ten.
+/// Map of numbers from 0 to 1: 2, 4, 8 up to 128 values in the powers of ten.
 pub(crate) static UNSIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     let mut values = [0.0; 256];
     for (value, magnitude) in values[1..].iter_mut().zip(magnitudes(2)) {

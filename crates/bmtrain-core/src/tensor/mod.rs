@@ -78,7 +78,7 @@ impl Tensor {
         self.shape.split(op)
     }
 
-    /// The same elements in another shape.
+    /// The elements in another shape.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != self.elements() {

@@ -1,4 +1,4 @@
-//! What a CPU backend is made with.
+//! Options of a CPU backend.
 
 use super::placement::Placement;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ pub struct CpuOptions {
     pub threads: usize,
     /// The instruction set of its kernels.
     pub instruction_set: InstructionSet,
-    /// Where the threads run.
+    /// Placement of the threads.
     pub placement: Placement,
 }
 

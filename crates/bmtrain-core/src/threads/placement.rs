@@ -1,4 +1,4 @@
-//! Where the threads of a rank run: anywhere, on the NUMA nodes of its cores, or each on a core of its own.
+//! Placement of the threads of a rank: anywhere, on the NUMA nodes of its cores, or each on a core of its own.
 //!
 //! Ranks that share processors divide the cores in order, so their cores are disjoint and adjacent. A page of memory
 //! belongs to the node of the thread that first writes it; the rank's own thread, the threads of its lanes and its pool
@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Once;
 
-/// What the threads of a rank are pinned to.
+/// Target to which the threads of a rank are pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pinning {
     /// Nothing: the system moves them among all processors of the process.
@@ -56,10 +56,10 @@ impl FromStr for Pinning {
     }
 }
 
-/// Where the threads of a rank run.
+/// Placement of the threads of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// What they are pinned to.
+    /// Target to which they are pinned.
     pub pinning: Pinning,
     /// The rank's number among the ranks that share its processors, from 0.
     pub index: usize,

@@ -71,7 +71,7 @@ impl Processors {
         self.at_most_the_quota(self.cores.len())
     }
 
-    /// How many threads can run at the same time.
+    /// Number of threads that can run at the same time.
     pub fn parallelism(&self) -> usize {
         self.at_most_the_quota(self.count())
     }

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it sleeps: longer than the time between two kernels of a step.
+/// Time for which a thread looks for work before it sleeps: longer than the time between two kernels of a step.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// How often it looks without letting other threads of the system run.
+/// Number of polls without letting other threads of the system run.
 const SPINS: usize = 400;
 
 /// States of a helper.
@@ -43,7 +43,7 @@ pub(super) struct ThreadPool {
 struct Helper {
     state: AtomicU32,
     ends: AtomicBool,
-    /// What to do; valid from before `state` becomes `WORKS` until the helper has counted itself done.
+    /// The current work; valid from before `state` becomes `WORKS` until the helper has counted itself done.
     work: UnsafeCell<*const Work<'static>>,
 }
 
@@ -130,7 +130,7 @@ impl ThreadPool {
 }
 
 impl Helper {
-    /// What the thread does until the pool is dropped.
+    /// Loop of the thread until the pool is dropped.
     fn help(&self) {
         let is_called = || self.state.load(Ordering::Acquire) == WORKS;
         loop {

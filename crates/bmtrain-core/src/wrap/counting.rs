@@ -21,7 +21,7 @@ const MESSAGES_UNDER_WAY: u64 = 2;
 /// Calls and work of one kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelCount {
-    /// How often it was launched.
+    /// Number of launches.
     pub calls: u64,
     /// Work of all calls together.
     pub cost: Cost,
@@ -51,8 +51,8 @@ impl Counting {
         Counting { id: DeviceId::fresh(), slab_bytes, is_cuda: false, state: Mutex::new(state) }
     }
 
-    /// The same for a backend that [fuses gradients](Backend::fuses_gradients) and whose
-    /// [release waits](Backend::release_waits), as on the CUDA backend.
+    /// This backend as one that [fuses gradients](Backend::fuses_gradients) and whose [release
+    /// waits](Backend::release_waits), as on the CUDA backend.
     #[must_use]
     pub fn standing_for_cuda(self, is_cuda: bool) -> Self {
         Counting { is_cuda, ..self }
@@ -62,7 +62,7 @@ impl Counting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was launched since the start or the last reset, by name.
+    /// Launches since the start or the last reset, by name.
     pub fn kernels(&self) -> BTreeMap<&'static str, KernelCount> {
         self.lock().kernels.clone()
     }

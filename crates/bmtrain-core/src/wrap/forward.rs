@@ -1,4 +1,4 @@
-//! What a backend that wraps another one does not change, in one line.
+//! Methods that a wrapping backend passes on unchanged, in one line.
 
 /// The methods of [`Backend`](crate::Backend) that a wrapper leaves to the backend in its field `inner`, by their
 /// names. Of those that the trait provides, a wrapper that forgets one would hide what the inner backend can do:

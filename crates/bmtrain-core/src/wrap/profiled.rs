@@ -12,7 +12,7 @@ use std::time::Instant;
 /// Time and work of one kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KernelTime {
-    /// How often it ran.
+    /// Number of runs.
     pub calls: u64,
     /// Seconds of all calls together.
     pub seconds: f64,

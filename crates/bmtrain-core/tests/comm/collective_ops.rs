@@ -29,8 +29,8 @@ fn noise(salt: usize, index: usize) -> f32 {
     word as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Of each rank: its result and the gradient of its input, where the loss is the projection of the result on its seed.
-/// A rank without a seed has no loss.
+/// Each rank's result and the gradient of its input, where the loss is the projection of the result on its seed. A rank
+/// without a seed has no loss.
 fn walk(op: Op, inputs: &[Vec<f32>], seeds: &[Option<Vec<f32>>], dtype: DType) -> Vec<(Vec<f32>, Option<Vec<f32>>)> {
     threads(inputs.len(), options(), |rank| {
         let own = rank.rank();

@@ -130,7 +130,7 @@ fn ranks_that_do_not_come_to_the_meeting_are_named_and_the_file_goes() {
     assert!(!place.exists());
 }
 
-/// What is left of a place: `.` for the file of its name, and what the names of further files add to it.
+/// Files left of a place: `.` for the file of its name, and the suffixes of further files.
 fn left_of(place: &Path) -> Vec<String> {
     let name = place.file_name().unwrap().to_str().unwrap();
     let files = std::fs::read_dir(place.parent().unwrap()).unwrap().map(|file| file.unwrap().file_name());

@@ -10,7 +10,7 @@ use bmtrain_core::{Backend, Ctx, DType, Device, Lane, Result, Segment, Shape, St
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-/// The same collectives on the compute lane, one after the other.
+/// Communication during products gives the bits of the same collectives on the compute lane, one after the other.
 #[test]
 fn communication_beside_products_changes_no_bit() {
     let (up, bias, down) = (noise(2, HIDDEN * WIDTH), noise(3, HIDDEN), noise(4, WIDTH * HIDDEN));
@@ -108,7 +108,7 @@ fn constants(inputs: Vec<Tensor>) -> Vec<Var> {
     inputs.into_iter().map(Var::constant).collect()
 }
 
-/// What is launched and written in which order.
+/// Launches and writes in their order.
 type Log = Arc<Mutex<Vec<String>>>;
 
 #[derive(Debug)]

@@ -49,7 +49,7 @@ fn without_the_last(size: usize) -> (Vec<TcpLinks>, TcpStream) {
     (links, stream)
 }
 
-/// What a bare connection sends: a message to `rank` that claims to have `count` integers.
+/// Frame of a bare connection: a message to `rank` that claims to have `count` integers.
 fn frame(count: u32, rank: u32, words: &[u64]) -> Vec<u8> {
     let mut bytes = [count.to_le_bytes(), rank.to_le_bytes()].concat();
     words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! Which algorithm of the library a product gets, on an emulated library that has several; and products whose
+//! Choice of the library's algorithm for a product, on an emulated library that has several; and products whose
 //! epilogues are left to kernels.
 #![cfg(feature = "cuda")]
 

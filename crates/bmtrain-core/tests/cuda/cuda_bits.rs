@@ -25,7 +25,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// What `work` leaves on both is the same.
+    /// Asserts that `work` leaves the same bits on both devices.
     pub fn same_bits<T: PartialEq + Debug>(&self, what: &str, work: impl Fn(&Device) -> T) {
         assert_eq!(work(&self.emulated), work(&self.cpu), "{what}");
     }

@@ -1,4 +1,4 @@
-//! What `auto` and `cuda` resolve to where something that CUDA needs is missing, on an emulated driver, which proves
+//! Resolution of `auto` and `cuda` where something that CUDA needs is missing, on an emulated driver, which proves
 //! nothing about a real one.
 #![cfg(feature = "cuda")]
 

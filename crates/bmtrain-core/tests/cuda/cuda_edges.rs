@@ -1,5 +1,5 @@
-//! What the CUDA kernels of elements, rows and losses do at the edges: values outside of tables, nothing to do, numbers
-//! that are none. On an emulated driver.
+//! Edge cases of the CUDA kernels of elements, rows and losses: values outside of tables, nothing to do, numbers that
+//! are none. On an emulated driver.
 #![cfg(feature = "cuda")]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};

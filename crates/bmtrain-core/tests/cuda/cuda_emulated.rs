@@ -1,4 +1,4 @@
-//! What the emulator claims of itself: programs in C++ that check it.
+//! Checks of the emulator itself: programs in C++.
 #![cfg(feature = "cuda")]
 
 use cuda_emulator::DRIVER;

@@ -36,7 +36,7 @@ fn step(device: &Device, (x, weight): (&Var, &Var), (step, layers): (u32, usize)
     x.value().to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
 }
 
-/// What steps of these numbers of layers leave, and what was done with graphs.
+/// Results of steps with these numbers of layers, and counts of graphs.
 fn run(graphs: bool, steps: &[usize]) -> (Vec<Vec<u32>>, Option<GraphCounts>) {
     let (backend, device) = open(graphs);
     let (x, weight) = (var(&device, 0.5), var(&device, -0.375));
@@ -90,7 +90,7 @@ fn a_driver_that_makes_no_graphs_is_given_launch_after_launch() {
     });
 }
 
-/// What is held back when memory is returned to the driver still comes first.
+/// Memory is returned to the driver after the work that was held back.
 #[test]
 fn memory_is_returned_after_what_is_held_back() {
     with_driver("memory_is_returned_after_what_is_held_back", Driver::Emulated, &[], || {

@@ -1,5 +1,5 @@
-//! What the CUDA backend asks of the library of matrix products in training steps, on an emulated one: epilogues that
-//! it has, and no algorithm twice.
+//! Calls of the CUDA backend to the library of matrix products in training steps, on an emulated one: epilogues that it
+//! has, and no algorithm twice.
 #![cfg(feature = "cuda")]
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};

@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Names the chosen rows in the second child, a line each: name, tab, dtype.
 const CHOSEN: &str = "BMTRAIN_SANITIZED_ROWS";
 
-/// How a line of the first child starts that names a chosen row.
+/// Beginning of a line of the first child that names a chosen row.
 const MARK: &str = "chosen: ";
 
 fn emulated() -> Device {
@@ -89,7 +89,7 @@ fn choose(stems: &[&str]) {
     }
 }
 
-/// What a row launches. Results mean nothing here, and neither does a kernel that the backend lacks.
+/// Launches of a row. Results mean nothing here, and neither does a kernel that the backend lacks.
 fn launches_of(device: &Device, case: &Case, dtype: DType) -> Vec<Launched> {
     launched_by(|| conformance::compare(device, device, case, dtype)).1
 }

@@ -27,7 +27,7 @@ fn cut(all: &[f32], tokens: Range<usize>, columns: Range<usize>) -> Vec<f32> {
     (0..ROWS).flat_map(row).flat_map(|start| all[start + columns.start..start + columns.end].iter().copied()).collect()
 }
 
-/// What a case hides and adds.
+/// Mask and bias of a case.
 #[derive(Clone, Copy)]
 struct Case {
     window: Option<usize>,

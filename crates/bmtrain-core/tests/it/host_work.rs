@@ -47,7 +47,7 @@ fn fill(device: &Device, storage: &Storage, value: f32, lane: Lane) {
     device.launch_on(Fill { value, out }, lane).unwrap();
 }
 
-/// What is there now, whatever the other lanes do.
+/// The present content, whatever the other lanes do.
 fn read(storage: &Storage) -> Vec<f32> {
     storage.tensor(0, [storage.len()]).unwrap().to_vec().unwrap()
 }

@@ -1,4 +1,4 @@
-//! What an observer sees of a forward pass and of the backward pass.
+//! Observations of a forward pass and of the backward pass.
 
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::{Ctx, Device, Result, Segment, Tensor, Var, ops};

@@ -1,4 +1,4 @@
-//! What ops promise besides their arithmetic: readable errors, what they save, what they take.
+//! Promises of ops besides their arithmetic: readable errors, what they save, what they take.
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::kernel::{Activation, NormKind, RotaryLayout};

@@ -28,7 +28,7 @@ pub fn short(milliseconds: u64) -> HostOptions {
     HostOptions { deadline: Duration::from_millis(milliseconds), ..options() }
 }
 
-/// How a call fails, and how long that takes.
+/// Error of a failing call, and its duration.
 pub fn failure<C: Communicator>(
     rank: &Rank<C>,
     op: Op,
@@ -96,7 +96,7 @@ pub fn start(test: &str, rank: usize, place: &std::path::Path) -> Child {
         .unwrap()
 }
 
-/// What a process printed after `key`, once it has ended well.
+/// Value that a process printed after `key`, once it has ended well.
 pub fn printed(child: Child, key: &str) -> String {
     let output = child.wait_with_output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -105,7 +105,7 @@ pub fn printed(child: Child, key: &str) -> String {
     line.unwrap_or_else(|| panic!("a rank did not print {key} ({}):\n{out}\n{err}", output.status))
 }
 
-/// What to call.
+/// Collective to call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Op {
     AllGather,
@@ -253,7 +253,7 @@ pub fn reduced(dtype: DType, by: Reduction, parts: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-/// What rank `own` ends up with when rank r calls `op` with `parts[r]`.
+/// Expected result of rank `own` when rank r calls `op` with `parts[r]`.
 pub fn expected(op: Op, dtype: DType, parts: &[Vec<u8>], own: usize) -> Vec<u8> {
     let size = parts.len();
     let part = |bytes: &[u8]| bytes[own * bytes.len() / size..(own + 1) * bytes.len() / size].to_vec();

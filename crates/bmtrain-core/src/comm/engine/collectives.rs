@@ -48,9 +48,9 @@ pub(crate) fn run(
     }
 }
 
-/// What a rank does with a range of every rank's part in each round.
+/// The work of a rank on a range of every rank's part in each round.
 trait Step {
-    /// What rank `to` is sent.
+    /// Values sent to rank `to`.
     fn send(&self, range: Range<usize>, to: usize) -> &[u8];
 
     /// Use what the other ranks have sent.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Number of the group of all ranks.
 pub(crate) const WORLD: u64 = 0;
 
-/// What a rank knows of its group.
+/// A rank's place in its group.
 #[derive(Debug)]
 pub(crate) struct Membership {
     /// Number of the group; [`WORLD`] for all ranks.
@@ -83,7 +83,7 @@ impl Membership {
 
 /// A rank in a group, and how it reaches the others. The methods without a body are the transport's.
 pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
-    /// What this rank knows of the group.
+    /// This rank's place in the group.
     fn members(&self) -> &Membership;
 
     fn deadline(&self) -> Duration;
@@ -96,7 +96,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     /// Other ranks whose processes have ended without leaving the group. Does not wait.
     fn lost(&self) -> Vec<usize>;
 
-    /// How many calls of a channel a rank has come to.
+    /// Number of calls of a channel that a rank has come to.
     fn calls_of(&self, rank: usize, channel: Channel) -> u64;
 
     /// Publish a call of this rank to the other ranks, with two integers of the caller.
@@ -105,7 +105,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     /// Wait until all other ranks have published their call of this number.
     fn await_calls(&self, channel: Channel, call: &Call) -> Result<()>;
 
-    /// What a rank has published: the two integers of its call and the two of its caller. Can be read once.
+    /// A rank's publication: the two integers of its call and the two of its caller. Can be read once.
     fn published(&self, rank: usize, channel: Channel, call: &Call) -> Option<[u64; 4]>;
 
     /// The group of the ranks that call with this `color`, in the order of `key` and then of their ranks, and how many
@@ -238,7 +238,7 @@ pub(crate) fn members_of_color(wishes: &[[u64; 2]], color: u64) -> Vec<usize> {
     members
 }
 
-/// Who is to blame when the ranks `absent` do not come: not a rank that waits, but the ranks it waits for, and a rank
+/// Ranks to blame when the ranks `absent` do not come: not a rank that waits, but the ranks it waits for, and a rank
 /// that does not answer (`waits_for` gives none).
 pub(crate) fn blamed(absent: &[usize], own: usize, waits_for: impl Fn(usize) -> Option<Vec<usize>>) -> Vec<usize> {
     let mut reached = absent.to_vec();

@@ -22,7 +22,7 @@ pub(super) const GIVEN: usize = 0;
 /// Phase in which they send what they have reduced.
 pub(super) const REDUCED: usize = 1;
 
-/// Which ranks send values to which others in a round.
+/// Senders and receivers of a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Flow {
     Gather,

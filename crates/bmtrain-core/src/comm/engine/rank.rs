@@ -13,7 +13,7 @@ use crate::lane::Lane;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What a collective does, without its memory.
+/// Kind of a collective, without its memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum CollectiveKind {
     AllGather,
@@ -39,7 +39,7 @@ impl CollectiveKind {
     }
 }
 
-/// What a rank's handle and its work on lanes share.
+/// State that a rank's handle and its work on lanes share.
 #[derive(Debug)]
 pub(crate) struct Member<G> {
     pub(crate) group: G,

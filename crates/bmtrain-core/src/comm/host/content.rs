@@ -1,4 +1,4 @@
-//! What is in the table of a job: a seat for each rank, and why the start has failed, as one page of bytes.
+//! Content of the table of a job: a seat for each rank, and why the start has failed, as one page of bytes.
 //!
 //! Malformed bytes are refused or shown, never used as a length without a bound.
 
@@ -34,7 +34,7 @@ pub(super) enum Presence {
 pub(super) struct Seat {
     pub(super) whom: Identity,
     pub(super) presence: Presence,
-    /// When it came so far, in ticks since the machine was booted.
+    /// Time at which it came so far, in ticks since the machine was booted.
     pub(super) at: u64,
 }
 

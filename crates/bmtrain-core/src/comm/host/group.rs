@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What the groups of a rank have in common.
+/// State shared by the groups of a rank.
 #[derive(Debug)]
 pub(super) struct HostJob {
     pub(super) file: SharedFile,
@@ -27,9 +27,9 @@ pub(super) struct HostJob {
     pub(super) root: Arc<Region>,
     pub(super) root_layout: Layout,
     pub(super) options: HostOptions,
-    /// How to see whether a rank of the first group still lives; set when all have come.
+    /// Watches that show whether a rank of the first group still lives; set when all have come.
     pub(super) watch: OnceLock<Vec<Watch>>,
-    /// Where the processes of the job met, if at a path. Last: it is left after the memory.
+    /// The file at which the processes of the job met, if there is one. Last: it is left after the memory.
     pub(super) meeting: Option<Meeting>,
 }
 
@@ -125,7 +125,7 @@ impl SharedGroup {
         ranks_where(self.members.size, |rank| set >> rank & 1 == 1 && ended(rank))
     }
 
-    /// What this rank has done so far, by name of operation.
+    /// Traffic of this rank so far, by name of operation.
     pub(super) fn traffic(&self) -> Vec<(&'static str, Traffic)> {
         let traffic = *lock(&self.traffic);
         NAMES.into_iter().zip(traffic).filter(|(_, traffic)| traffic.calls > 0).collect()

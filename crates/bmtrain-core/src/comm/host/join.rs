@@ -1,5 +1,5 @@
-//! How ranks come together: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are
-//! split from groups.
+//! Start of a job: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are split
+//! from groups.
 //!
 //! The memory that the ranks share loses its name as soon as all have joined, so that it ends with them however that
 //! happens.
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-/// Where processes meet.
+/// Meeting point of processes.
 #[derive(Debug)]
 pub enum Rendezvous {
     /// A file of this name, which the first rank makes; see [`HostGroup::place`](super::HostGroup::place).

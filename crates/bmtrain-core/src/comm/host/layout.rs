@@ -20,9 +20,9 @@ const LINE: usize = 128;
 pub(super) const FORMAT: usize = 0;
 /// Bytes of the file after the first region that were handed out; in the first region only.
 pub(super) const HANDED_OUT: usize = 8;
-/// How many ranks have left.
+/// Number of ranks that have left.
 pub(super) const DEPARTED: usize = 16;
-/// What sleepers sleep on, and how many they are.
+/// Position of the counter that sleeping ranks wait on, followed by their number.
 pub(super) const BELL: usize = LINE;
 pub(super) const SLEEPERS: usize = LINE + 8;
 /// The record of the first failure; see [`super::failure`].
@@ -86,7 +86,7 @@ impl Layout {
         self.rank(rank) + 8
     }
 
-    /// When its process was started.
+    /// Start time of its process.
     pub(super) fn start(&self, rank: usize) -> usize {
         self.rank(rank) + 32
     }
@@ -105,12 +105,12 @@ impl Layout {
         self.rank(rank) + RECORDS + (channel * 2 + (sequence % 2) as usize) * RECORD_BYTES
     }
 
-    /// How many chunks a rank has staged in a ring since the start.
+    /// Number of chunks that a rank has staged in a ring since the start.
     pub(super) fn staged(&self, rank: usize, ring: usize) -> usize {
         self.rank(rank) + COUNTERS + ring * 2 * LINE
     }
 
-    /// How many chunks of all other ranks' rings a rank is done with.
+    /// Number of chunks of all other ranks' rings that a rank is done with.
     pub(super) fn taken(&self, rank: usize, ring: usize) -> usize {
         self.staged(rank, ring) + LINE
     }
@@ -119,12 +119,12 @@ impl Layout {
         RANKS + self.size * RANK_BYTES + (from * self.size + to) * PAIR_BYTES
     }
 
-    /// How many chunks a rank has put on its way to another.
+    /// Number of chunks that a rank has sent to another.
     pub(super) fn sent(&self, from: usize, to: usize) -> usize {
         self.pair(from, to)
     }
 
-    /// How many of them the other has taken.
+    /// Number of them that the other has received.
     pub(super) fn received(&self, from: usize, to: usize) -> usize {
         self.pair(from, to) + LINE
     }

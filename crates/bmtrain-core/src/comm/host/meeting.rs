@@ -1,4 +1,4 @@
-//! How the processes of one machine come together as the ranks of a job, or learn at once that they cannot.
+//! Meeting of the processes of one machine as the ranks of a job, which they join or learn at once that they cannot.
 //!
 //! A program enters before it prepares its work, so that others see a rank that fails or dies before it
 //! [joins](super::HostRank::join). What is known of a start is in its [`Table`], which has its name until the last rank
@@ -17,14 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a process that contradicts a rank waits: that one may have been killed a moment ago.
+/// Wait of a process that contradicts a rank: that one may have been killed a moment ago.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long it waits for one that is ending: the kernel keeps a killed process's locks until it has returned its
-/// memory.
+/// Wait for a process that is ending: the kernel keeps a killed process's locks until it has returned its memory.
 const ENDING: Duration = Duration::from_secs(10);
-/// How long a process waits for the ranks of an earlier start to end.
+/// Wait of a process for the ranks of an earlier start to end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long others may keep the table locked.
+/// Time for which others may keep the table locked.
 const LOCKED: Duration = Duration::from_secs(5);
 /// The exit code of a rank that panicked.
 const DEFECT: u8 = 1;
@@ -41,7 +40,7 @@ struct Member {
     rank: usize,
     size: usize,
     own: Identity,
-    /// Of the table.
+    /// Number of the table's file.
     number: (u64, u64),
     /// Locked as long as this process is the rank.
     seat: Mutex<Option<File>>,
@@ -111,7 +110,7 @@ impl Meeting {
         }
     }
 
-    /// Which rank of how many this process is.
+    /// Rank of this process, and number of ranks.
     pub(super) fn seat(&self) -> (usize, usize) {
         (self.0.rank, self.0.size)
     }
@@ -150,7 +149,7 @@ impl Meeting {
         self.0.has_joined.store(true, Ordering::Relaxed);
     }
 
-    /// Where the ranks' memory has its name until all have joined.
+    /// Path of the ranks' memory until all have joined.
     pub(super) fn memory_path(&self) -> PathBuf {
         memory_path(&self.0.path)
     }
@@ -188,7 +187,7 @@ impl Meeting {
         error
     }
 
-    /// How to see that the process of a rank has ended where its process number is not valid here.
+    /// Watch of a rank's process where its process number is not valid here.
     pub(super) fn watch(&self, rank: usize) -> Watch {
         let seat = self.0.table().ok().and_then(|table| table.watch(rank));
         seat.map_or(Watch::Nothing, Watch::Lock)
@@ -264,7 +263,7 @@ pub(super) fn require_ranks(rank: usize, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// How long a process that contradicts living ranks waits: longer where these are ending.
+/// Wait of a process that contradicts living ranks: longer where these are ending.
 fn grace(table: &Table, is_taken: bool, rank: usize) -> Result<Duration> {
     let Some(content) = &table.content else { return Ok(GRACE) };
     let ranks = if is_taken { vec![rank] } else { table.living()? };

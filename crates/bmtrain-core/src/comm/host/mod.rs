@@ -39,10 +39,10 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How ranks of one machine are connected. Equal on all of them, but for deadline and link.
+/// Connection of the ranks of one machine. Equal on all of them, but for deadline and link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostOptions {
-    /// How long a rank waits for others before it gives up.
+    /// Wait for other ranks before a rank gives up.
     pub deadline: Duration,
     /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message up to this size is sent without
     /// waiting for its receiver. Each rank takes sixteen chunks of memory for collectives, and four for each rank it
@@ -71,14 +71,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// How long `bytes` bytes take.
+    /// Transfer time of `bytes` bytes.
     pub fn time(&self, bytes: usize) -> Duration {
         let moving = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_second).unwrap_or(Duration::MAX);
         self.latency.saturating_add(moving)
     }
 }
 
-/// What a rank has done with the others under one name of operation. Calls that failed are not counted.
+/// Traffic of a rank under one name of operation. Calls that failed are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Traffic {
     /// Calls that ended well.

@@ -28,7 +28,7 @@ impl HostRank {
         Ok(HostRank::new(join::join(at.into(), rank, size, options)?))
     }
 
-    /// What this rank has done in this group so far, by name of operation.
+    /// Traffic of this rank in this group so far, by name of operation.
     pub fn traffic(&self) -> Vec<(&'static str, Traffic)> {
         self.member.group.traffic()
     }

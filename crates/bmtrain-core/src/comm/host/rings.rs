@@ -1,4 +1,4 @@
-//! How collectives move data: every rank stages chunks in rings of its own, and the others read them there.
+//! Data movement of collectives: every rank stages chunks in rings of its own, and the others read them there.
 //!
 //! While a rank works on one chunk it has staged the next ones, so that the others need not wait for it, and the rings
 //! are small enough that a staged chunk is still in a cache when it is read.
@@ -22,7 +22,7 @@ pub(super) struct Rings<'a> {
     pub(super) call: &'a Call,
     /// The number of the next chunk in each ring.
     pub(super) next: &'a mut [u64; RINGS],
-    /// When all ranks had come to the call; before that, when this one had.
+    /// Time at which all ranks had come to the call; before that, at which this one had.
     pub(super) met: Instant,
 }
 
@@ -136,7 +136,7 @@ struct Staged<'a> {
     ring: usize,
     number: u64,
     from: u64,
-    /// Where the pieces for this rank begin in them.
+    /// Start of the pieces for this rank in them.
     start: usize,
 }
 

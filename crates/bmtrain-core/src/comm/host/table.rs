@@ -29,7 +29,7 @@ pub(super) struct Table {
     pub(super) content: Option<Content>,
 }
 
-/// What a process finds that wants to be a rank.
+/// Answer of the table to a process that wants to be a rank.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// No table yet.
@@ -117,7 +117,7 @@ impl Table {
         Ok(living)
     }
 
-    /// What `rank` of `size` finds, in a process that was started at `started`.
+    /// Answer to `rank` of `size` in a process that was started at `started`.
     pub(super) fn judge(&self, (rank, size): (usize, usize), started: u64) -> Result<Verdict> {
         Ok(match &self.content {
             None if self.is_living(rank)? => Verdict::Taken,
@@ -260,7 +260,7 @@ fn foreign(path: &Path, reason: &str) -> Error {
     }
 }
 
-/// What `rank` of `size` finds in a table, `living` of whose ranks have living processes.
+/// Answer of a table to `rank` of `size`, where the processes of the ranks `living` still run.
 fn judge(content: &Content, living: &[usize], (rank, size): (usize, usize), started: u64) -> Verdict {
     if let Some(failure) = content.failure_of(rank, started) {
         return Verdict::Failed(failure.clone());

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Longest sleep between two checks.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
 
-/// How often a core is offered to others before the thread sleeps.
+/// Number of times that a core is offered to others before the thread sleeps.
 const YIELDS: usize = 2;
 /// Fewest looks at a slot before that: about a microsecond.
 const LEAST_LOOKS: u32 = 50;
@@ -26,8 +26,8 @@ const MOST_LOOKS: u32 = 2000;
 /// One of this many waits is a patient one, to find out whether patience pays again.
 const PROBE: u32 = 16;
 
-/// How long it makes sense to look without sleeping. Where the other ranks run at the same time, an answer comes soon,
-/// and sleeping would take longer; where they need this very core, looking keeps them from answering.
+/// Number of polls that are worthwhile before sleeping. Where the other ranks run at the same time, an answer comes
+/// soon, and sleeping would take longer; where they need this very core, looking keeps them from answering.
 #[derive(Debug)]
 pub(super) struct Patience {
     most: u32,
@@ -49,7 +49,7 @@ impl Patience {
         }
     }
 
-    /// What looking so often was good for.
+    /// Adapts the number of polls to whether the last ones paid off.
     fn learn(&self, looks: u32, paid: bool) {
         let next = if paid { looks.saturating_mul(2).min(self.most) } else { (looks / 2).max(LEAST_LOOKS) };
         self.looks.store(next, Ordering::Relaxed);

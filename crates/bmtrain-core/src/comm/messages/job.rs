@@ -1,4 +1,4 @@
-//! What the threads of this process share: messages received, messages to be sent, and what is known of the other
+//! State shared by the threads of this process: messages received, messages to be sent, and what is known of the other
 //! ranks.
 //!
 //! The threads that carry messages fill it and empty it; ranks' threads and lanes wait on it.
@@ -49,7 +49,7 @@ impl Channel {
     }
 }
 
-/// What the threads that carry messages are to do at the end.
+/// Last task of the threads that carry messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Send everything, and end in order: all ranks have left.
@@ -66,13 +66,13 @@ pub(crate) enum End {
 pub(crate) struct MessageJob {
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// How long a rank waits for others before it gives up.
+    /// Wait for other ranks before a rank gives up.
     pub(crate) deadline: Duration,
     /// Bytes of values in a message; more are several messages.
     pub(crate) chunk: usize,
     /// The host of each rank, for messages to users; empty where it is not known.
     pub(crate) hosts: Arc<[String]>,
-    /// How to see whether a process still lives; set when all have come.
+    /// Watches that show whether a process still lives; set when all have come.
     pub(crate) watch: OnceLock<Vec<Watch>>,
     state: Mutex<State>,
     pub(crate) arrived: Condvar,
@@ -87,10 +87,10 @@ pub(crate) struct State {
     pub(crate) messages: HashMap<MessageKey, Message>,
     /// Pieces of messages that a rank has taken, in all.
     pub(crate) taken: HashMap<(u64, usize), u64>,
-    /// How many calls of a group's channel a rank has come to.
+    /// Number of calls of a group's channel that a rank has come to.
     pub(crate) calls: HashMap<(u64, Channel, usize), u64>,
     pub(crate) left: HashSet<(u64, usize)>,
-    /// What each rank sent about itself when it joined.
+    /// Integers that each rank sent about itself when it joined.
     pub(crate) hello: HashMap<usize, Vec<u64>>,
     pub(crate) gone: HashSet<usize>,
     /// Ranks whose users know of the failure.

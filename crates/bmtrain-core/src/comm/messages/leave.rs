@@ -1,11 +1,11 @@
-//! How a process leaves its job: together with the other ranks, or at once after a failure.
+//! The end of a process's membership in its job: together with the other ranks, or at once after a failure.
 
 use super::job::{End, MessageJob};
 use super::message::Kind;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// How often the end is looked at.
+/// Interval of the checks for the end.
 const SLICE: Duration = Duration::from_millis(50);
 
 impl MessageJob {

@@ -1,4 +1,4 @@
-//! What ranks send each other: a header of six `u64`s, then `u64`s or bytes.
+//! Messages between ranks: a header of six `u64`s, then `u64`s or bytes.
 //!
 //! Messages are vectors of `u64`s, so that the numbers in them are aligned. What comes from other ranks is compared or
 //! shown; lengths are checked before anything is read.
@@ -12,9 +12,9 @@ pub(crate) const SHORT: usize = 400;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Who a rank is: the first message to everybody.
+    /// Identity of a rank: the first message to everybody.
     Hello,
-    /// What a rank calls.
+    /// A call of a rank.
     Record,
     /// Values of a collective or a message.
     Piece,
@@ -58,7 +58,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct MessageKey {
     pub(crate) group: u64,
-    /// Which of its sequences of calls.
+    /// Sequence of calls that it belongs to.
     pub(crate) channel: Channel,
     /// The rank it is from, in the numbering of the job.
     pub(crate) from: usize,

@@ -1,4 +1,4 @@
-//! How values move: in pieces of at most a chunk, one message each.
+//! Transfer of values: in pieces of at most a chunk, one message each.
 //!
 //! A rank sends a few rounds ahead, so that messages are under way while it works on earlier ones.
 
@@ -106,7 +106,7 @@ impl<S: Session> Transport for Transfer<'_, S> {
     }
 }
 
-/// What the partners have sent in a round.
+/// Values received from the partners in a round.
 struct Received {
     from: Vec<(usize, Message)>,
 }

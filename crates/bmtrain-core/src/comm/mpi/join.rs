@@ -1,4 +1,4 @@
-//! How a process becomes a rank: MPI is started on a thread of its own, and all ranks tell each other who they are.
+//! Start of a process as a rank: MPI is started on a thread of its own, and all ranks tell each other who they are.
 //!
 //! Defines [`join`] and [`Session`], a process's membership in the job.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the others may take to speak before MPI ends them.
+/// Time for the others to report before MPI ends them.
 const TO_SPEAK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

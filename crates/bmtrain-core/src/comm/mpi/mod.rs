@@ -26,10 +26,10 @@ pub use rank::MpiRank;
 use crate::error::{Error, Result};
 use std::time::Duration;
 
-/// How the ranks of an MPI job are connected. Equal on all of them, but for the deadline.
+/// Connection of the ranks of an MPI job. Equal on all of them, but for the deadline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MpiOptions {
-    /// How long a rank waits for others before it gives up.
+    /// Wait for other ranks before a rank gives up.
     pub deadline: Duration,
     /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message up to this size is sent without
     /// waiting for its receiver.

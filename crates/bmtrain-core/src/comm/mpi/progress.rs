@@ -24,7 +24,7 @@ const LOOKS: u32 = 200;
 /// Sleep while a thread waits, and while none does.
 const NAP: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(1);
-/// How long messages may take to leave at the end.
+/// Time for the last messages to leave.
 const LAST: Duration = Duration::from_secs(1);
 
 /// A message that was started.

@@ -1,4 +1,4 @@
-//! What the groups of a rank share: the device, how the first failure is told, and how all of them end.
+//! State shared by the groups of a rank: the device, how the first failure is told, and how all of them end.
 //!
 //! Connections of a group stay until the last handle of a rank is dropped: to end one in order all its ranks have to
 //! end it, and groups that ended one after the other, each rank in an order of its own, could wait in a circle. A
@@ -231,7 +231,7 @@ fn break_off_together(connections: Vec<Connection>) {
 }
 
 impl Failure {
-    /// What a call ends with: this failure, or that everything is broken since.
+    /// Error of a call: this failure, or the note that the job is broken since.
     pub(super) fn told_by(&self, member: &Member, call: &Call) -> Error {
         let (operation, sequence) = (call.what.to_string(), call.sequence);
         let same_call = self.group == member.group && self.operation == operation && self.sequence == sequence;

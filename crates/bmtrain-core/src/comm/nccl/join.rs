@@ -1,5 +1,4 @@
-//! How ranks come together: they agree on a version and on ids over the control plane, then NCCL connects their
-//! devices.
+//! Start of the ranks: they agree on a version and on ids over the control plane, then NCCL connects their devices.
 //!
 //! Each group has ids of its own: NCCL's way to split a communicator demands that nothing is under way on it, and what
 //! groups would share puts their calls in one order.
@@ -181,7 +180,7 @@ fn greet(member: &Member) -> Result<()> {
     Ok(())
 }
 
-/// What every rank gives, in the order of the ranks: the same number of bytes from each, through memory of the hosts.
+/// All-gather in the order of the ranks: the same number of bytes from each, through memory of the hosts.
 pub(super) fn gather(control: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     let device = Device::cpu(1)?;
     let (backend, lane) = (device.backend(), Lane::Compute);

@@ -20,7 +20,7 @@ const SUCCESS: c_int = 0;
 /// `ncclInProgress`: the call continues in the background.
 const IN_PROGRESS: c_int = 7;
 
-/// What begins an `ncclConfig_t` that was filled in.
+/// First field of an initialized `ncclConfig_t`.
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
 /// A setting that is left to NCCL.
 const UNSET: c_int = c_int::MIN;
@@ -132,7 +132,7 @@ impl Library {
         Ok(Arc::new(library))
     }
 
-    /// Which version it is.
+    /// Version of the library.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -160,7 +160,7 @@ impl Library {
         }
     }
 
-    /// What an answer means, with the library's own account of it where it has one.
+    /// Text of a status, with the library's own account of it where it has one.
     fn words(&self, status: c_int) -> String {
         // SAFETY: the library answers every number with a text that stays. It is asked for its account of the last
         // failure of this thread or any: no communicator is needed for that.

@@ -38,13 +38,12 @@ use crate::cuda::{CudaOptions, nccl_paths};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How ranks are connected by NCCL. Equal on all of them, but for the libraries.
+/// Connection of ranks by NCCL. Equal on all of them, but for the libraries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NcclOptions {
-    /// How long a call may take from the moment the device has come to it, and how long ranks may take to come
-    /// together.
+    /// Deadline of a call, from the moment when the device has come to it, and of the start of the ranks.
     pub deadline: Duration,
-    /// Where NCCL is looked for, the first that can be opened: see [`nccl_paths`].
+    /// Paths of NCCL, from which the first that can be opened is taken: see [`nccl_paths`].
     pub libraries: Vec<PathBuf>,
     /// Whether every group has connections for messages between two ranks from its start. Without them a group takes
     /// one connection and its memory instead of three, until [`connect_messages`] adds the other two.

@@ -20,7 +20,7 @@ use crate::view::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a thread keeps its core for NCCL to queue a call.
+/// Time for which a thread keeps its core while NCCL queues a call.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks'
@@ -334,7 +334,7 @@ impl Numbers {
     }
 }
 
-/// What a collective reads, and what it writes.
+/// Ranges that a collective reads and writes.
 fn ranges(collective: &Collective<'_>) -> (Option<Range>, Option<Range>) {
     match collective {
         Collective::AllGather { send, recv }

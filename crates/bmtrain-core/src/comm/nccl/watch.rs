@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 /// Between two looks.
 pub(super) const SLICE: Duration = Duration::from_millis(20);
 
-/// How long the control plane may take to hear of a rank whose loss NCCL has noticed.
+/// Time for the control plane to hear of a rank whose loss NCCL has noticed.
 const HEARSAY: Duration = Duration::from_millis(500);
 
-/// What is under way on the device.
+/// Calls in flight on the device.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     /// In the order of each lane.
@@ -34,7 +34,7 @@ pub(super) struct Watched {
 struct UnderWay {
     call: Call,
     span: Span,
-    /// When the device was first seen to have come to it.
+    /// Time at which the device was first seen to have come to it.
     begun: Option<Instant>,
 }
 
@@ -138,7 +138,7 @@ impl Member {
         (time >= self.job.options.deadline).then_some((call, Trouble::Deadline))
     }
 
-    /// What happened, and to which ranks of the group.
+    /// Account of a failure, and the ranks of the group that it concerns.
     pub(super) fn examine(&self, call: &Call, trouble: Trouble) -> (String, Vec<usize>) {
         match trouble {
             Trouble::Control(error) => parts(error),

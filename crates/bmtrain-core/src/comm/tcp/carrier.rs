@@ -1,5 +1,5 @@
-//! What the threads of a rank share: they take messages to their connections, and to this rank. Rank 0 passes on what
-//! the others send each other.
+//! State shared by the threads of a rank: they take messages to their connections, and to this rank. Rank 0 passes on
+//! what the others send each other.
 
 use super::link::{Frame, Link, Lost, SLICE};
 use crate::comm::engine::{Failure, WORLD};
@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long last messages may take to leave.
+/// Time for the last messages to leave.
 const LAST: Duration = Duration::from_secs(1);
 /// Messages that may wait for calls of this rank: many more than its groups have under way.
 const WAITING: usize = 1 << 16;

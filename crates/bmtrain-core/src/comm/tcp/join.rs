@@ -1,4 +1,4 @@
-//! How a process becomes a rank of its connections, and how it leaves: the threads of a rank.
+//! Threads of a rank, from its start to its end.
 //!
 //! One thread takes this rank's messages to the connections, and each connection has one that writes and one that
 //! reads.
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::limits::Resource;
 use std::sync::Arc;
 
-/// What a thread of a connection needs is little.
+/// Stack of a connection's thread, which needs little.
 const STACK: usize = 256 << 10;
 
 /// The ranks of a group.

@@ -41,7 +41,7 @@ struct Queue {
     has_read: bool,
 }
 
-/// What was read.
+/// Result of a read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
     /// A rank and the integers of a message.

@@ -30,10 +30,10 @@ use std::time::Duration;
 /// Bytes of values in a message.
 const CHUNK: usize = 64 << 10;
 
-/// How ranks that are connected by TCP wait for each other.
+/// Options of ranks that are connected by TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// How long a rank waits for others, and how long one may be silent, before the job fails.
+    /// Wait for other ranks, and longest silence of one, before the job fails.
     pub deadline: Duration,
 }
 

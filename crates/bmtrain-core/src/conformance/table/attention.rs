@@ -3,7 +3,7 @@
 use super::*;
 use crate::ops::{AttentionMask, AttentionOptions, Documents, KeyValues, PackedKeyValues, PackedTokens};
 
-/// Which mask.
+/// Mask of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Masked {
     None,
@@ -13,7 +13,7 @@ enum Masked {
     Blind,
 }
 
-/// Which additive bias.
+/// Additive bias of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Biased {
     None,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Which results of a residual norm are used.
+/// Results of a residual norm that a case uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Used {
     Both,

@@ -23,7 +23,7 @@ struct Product {
     epilogue: Option<Activation>,
     /// The argument of the activation is kept.
     copies: bool,
-    /// What the factors are rounded to.
+    /// Formats of the rounded factors.
     fp8: Option<Fp8Factors>,
 }
 

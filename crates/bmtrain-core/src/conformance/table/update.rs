@@ -89,7 +89,7 @@ fn host_update(factor: f32, settings: UpdateSettings, t: &[Vec<f64>]) -> Vec<Vec
     vec![p.clone(), p, first, second, third]
 }
 
-/// What the learning rate is multiplied by, after the states are updated.
+/// Change of an element, before the learning rate; updates the states.
 fn host_change(settings: UpdateSettings, g: f64, [a, b, c]: [&mut f64; 3]) -> f64 {
     let (step, t) = (settings.step, settings.step as f64);
     let average = |of: &mut f64, decay: f64, x: f64| {

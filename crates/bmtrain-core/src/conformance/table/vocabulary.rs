@@ -251,7 +251,7 @@ fn parts(
     Ok(vec![losses, lse, beside, in_place])
 }
 
-/// The same in doubles, over whole rows.
+/// Reference in doubles, over whole rows.
 fn host(
     t: &[Vec<f64>],
     [rows, columns]: [usize; 2],

@@ -40,7 +40,7 @@ pub(super) fn run(threads: &Threads, a: AttentionBackward<'_>, settings: Setting
     Ok(())
 }
 
-/// How extents are divided among pieces of work.
+/// Division of extents among pieces of work.
 #[derive(Debug, Clone, Copy)]
 struct Order {
     groups: usize,

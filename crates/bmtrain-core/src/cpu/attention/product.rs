@@ -39,7 +39,7 @@ impl<'a> Right<'a> {
         Right { data, panel: PANEL, step: width }
     }
 
-    /// What [`transpose_panels`] made from rows of `length` elements.
+    /// Panels that [`transpose_panels`] made from rows of `length` elements.
     pub(super) fn panels(data: &'a [f32], length: usize) -> Self {
         Right { data, panel: length * PANEL, step: PANEL }
     }

@@ -1,4 +1,4 @@
-//! What happens to a tile of scores between the products, row by row, in vectors of the machine.
+//! Operations on a tile of scores between the products, row by row, in vectors of the machine.
 //!
 //! Defines [`soften`] (scores to probabilities, with a running maximum and sum) called by `forward.rs`,
 //! [`differentiate`] (scores and gradients of dropped probabilities to dropped probabilities and gradients of scores)

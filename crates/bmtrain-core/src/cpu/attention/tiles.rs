@@ -1,4 +1,4 @@
-//! How the scores are cut into tiles that fit the caches.
+//! Tiling of the scores for the caches.
 //!
 //! Used by `forward.rs` and `backward.rs`.
 
@@ -23,7 +23,7 @@ impl Tiles {
     }
 }
 
-/// Who computes the gradients of what, see `backward.rs`.
+/// Distribution of the gradients over threads, see `backward.rs`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Scheme {
     /// Whatever is faster.
@@ -37,7 +37,7 @@ pub(super) enum Scheme {
     Split,
 }
 
-/// What does not change the meaning of a call.
+/// Settings that do not change the meaning of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Settings {
     /// Queries and keys of a tile instead of the usual ones.

@@ -141,7 +141,7 @@ fn bias<'p>(pass: &Pass<'_, 'p>, b: &Right<'_>) -> Option<&'p [f32]> {
     }
 }
 
-/// What a tile does beside its sums.
+/// Start values, prefetch and bias of a tile.
 #[derive(Clone, Copy)]
 struct With<'s> {
     beta: f32,

@@ -1,4 +1,4 @@
-//! How a product is cut: stretches of the sum, phases that share packed panels of B, tasks for threads.
+//! Partition of a product: stretches of the sum, phases that share packed panels of B, tasks for threads.
 //!
 //! - A *stretch* is what a tile sums in registers before it adds to C. Stretches follow from k and the instruction set
 //!   alone, so results do not depend on the rest of this file.
@@ -19,7 +19,7 @@ const TILES: usize = 4;
 /// Tasks per thread that rows and columns are cut into, so that none waits long for the last one.
 const TASKS_PER_THREAD: usize = 4;
 
-/// What bounds phases and tasks.
+/// Bounds of phases and tasks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Elements of packed panels. A panel is read once per task, so slowly that it may come from memory; the limit is
@@ -165,13 +165,13 @@ impl Cut {
         self.rows * self.columns.next_multiple_of(self.lanes)
     }
 
-    /// Where the panel of column `j` begins among the panels of a phase, for a stretch of it.
+    /// Start of the panel of column `j` among the panels of a phase, for a stretch of it.
     pub(super) fn panel_at(&self, phase: &Phase, stretch: usize, j: usize) -> usize {
         let (first, k) = (self.stretches.range(phase.stretches.start), self.stretches.range(stretch));
         (k.start - first.start) * self.padded(&phase.columns) + (j - phase.columns.start) * k.len()
     }
 
-    /// How packing a phase is handed out: the number of runs of `panels` panels over one stretch.
+    /// Number of runs of `panels` panels over one stretch in which packing a phase is handed out.
     pub(super) fn runs(&self, phase: &Phase, panels: usize) -> usize {
         phase.columns.len().div_ceil(panels * self.panel) * phase.stretches.len()
     }
@@ -192,8 +192,8 @@ impl Cut {
         Grid { steps, parts, panels, step: self.step, panel: self.panel }
     }
 
-    /// How many steps a thread takes at once of `left` ones: many at first, so that packed rows are used by many tiles
-    /// and threads meet seldom, few at last.
+    /// Number of steps that a thread takes at once of `left` ones: many at first, so that packed rows are used by many
+    /// tiles and threads meet seldom, few at last.
     pub(super) fn share(&self, left: usize, threads: usize) -> usize {
         let even = if threads == 1 { left } else { left.div_ceil(2 * threads) };
         even.clamp(1, self.tallest)
@@ -206,7 +206,7 @@ impl Grid {
         self.steps * self.parts
     }
 
-    /// How many of `run` tasks from `first` on are rows of the same columns.
+    /// Number of the `run` tasks from `first` on that are rows of the same columns.
     pub(super) fn within(&self, first: usize, run: usize) -> usize {
         run.min(self.steps - first % self.steps)
     }

@@ -27,7 +27,7 @@ const COLUMNS: usize = 768;
 /// Panels of columns instead, where several threads share them.
 const PANELS: usize = 8;
 
-/// The same for one row.
+/// Panels of a task for one row.
 const PANELS_OF_ONE: usize = 16;
 
 /// Rows of B that are met at a time: every row is another run of memory and, as like as not, another page. They are so
@@ -43,7 +43,7 @@ pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> 
         && narrow::packs_all((kernel, limits), job)
 }
 
-/// What one of the threads does; columns are given out by `next`.
+/// Work of one thread; columns are given out by `next`.
 pub(super) fn work(
     (kernel, limits): (&Kernel, &Limits),
     job: &GemmJob<'_>,

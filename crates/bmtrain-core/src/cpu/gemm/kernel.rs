@@ -36,9 +36,9 @@ pub(super) struct Strip {
     pub(super) alpha: f32,
     /// Factor of what C holds; with 0 C is never read.
     pub(super) beta: f32,
-    /// What is added to every row of the result in the end, or null.
+    /// Bias added to every row of the result in the end, or null.
     pub(super) bias: *const f32,
-    /// What to fetch into the second-level cache meanwhile: any address, and a number of cache lines.
+    /// Memory to prefetch into the second-level cache: any address, and a number of cache lines.
     pub(super) next: *const f32,
     pub(super) lines: usize,
 }
@@ -67,7 +67,7 @@ pub(super) struct RowStrip {
     pub(super) begins: bool,
     /// Whether they are the last, after which the sums are stored in C.
     pub(super) ends: bool,
-    /// What to fetch into the second-level cache meanwhile.
+    /// Rows to prefetch into the second-level cache.
     pub(super) next: Rows,
 }
 

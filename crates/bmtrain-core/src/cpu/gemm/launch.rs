@@ -76,7 +76,7 @@ struct Rounded {
     values: Vec<f32>,
     columns: usize,
     transposed: bool,
-    /// What the product is multiplied by.
+    /// Factor of the product.
     factor: f32,
 }
 

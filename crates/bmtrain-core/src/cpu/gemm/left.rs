@@ -85,7 +85,7 @@ pub(super) fn pack<const ROWS: usize>(
     }
 }
 
-/// Of an A whose rows are adjacent in memory.
+/// Packs an A whose rows are adjacent in memory.
 fn pack_rows<const ROWS: usize>(
     a: &Matrix<'_>,
     rows: Range<usize>,
@@ -134,7 +134,7 @@ fn interleave<const ROWS: usize>(rows: [&[f32]; ROWS], to: &mut [f32]) {
     }
 }
 
-/// Of an A whose columns are adjacent in memory.
+/// Packs an A whose columns are adjacent in memory.
 fn pack_columns<const ROWS: usize>(
     a: &Matrix<'_>,
     rows: Range<usize>,

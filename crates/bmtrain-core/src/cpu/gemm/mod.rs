@@ -66,7 +66,7 @@ use crate::threads;
 use cut::Limits;
 use job::{Batch, GemmJob};
 
-/// Who computes.
+/// The threads of a product.
 #[derive(Debug, Clone, Copy)]
 pub enum Threads<'a> {
     /// The calling thread alone, for callers that are parallel themselves.
@@ -77,7 +77,7 @@ pub enum Threads<'a> {
 }
 
 impl Threads<'_> {
-    /// How many threads there are.
+    /// Number of threads.
     pub fn count(&self) -> usize {
         match self {
             Threads::Calling => 1,
@@ -105,7 +105,7 @@ pub type Activation<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
 /// derivative at an activation's saved input, or the sum with a residual. The rules of [`Activation`] apply.
 pub type Combination<'a> = &'a (dyn Fn(&mut [f32], &[f32]) + Sync);
 
-/// What happens to each element of C after the whole sum, in this order: `x += bias[column]`, store x as the
+/// Operations on each element of C after the whole sum, in this order: `x += bias[column]`, store x as the
 /// pre-activation, `x = activation(x)`, `x = combination(x, other)`; then x is rounded to C's type.
 ///
 /// [`Epilogue::default`] does nothing.
@@ -113,7 +113,7 @@ pub type Combination<'a> = &'a (dyn Fn(&mut [f32], &[f32]) + Sync);
 pub struct Epilogue<'a> {
     /// One value per column of C.
     pub bias: Option<Source<'a>>,
-    /// Where to store the values before the activation, and the distance between rows there.
+    /// Destination of the values before the activation, and the distance between rows there.
     pub pre_activation: Option<(Target<'a>, usize)>,
     /// The activation.
     pub activation: Option<Activation<'a>>,
@@ -144,7 +144,7 @@ pub struct Product<'a> {
     pub c: Target<'a>,
     /// Distance between rows of C.
     pub ldc: usize,
-    /// What to do with the finished sums.
+    /// Epilogue of the finished sums.
     pub epilogue: Epilogue<'a>,
 }
 
@@ -155,7 +155,7 @@ pub struct Product<'a> {
 pub struct BatchedProduct<'a> {
     /// The first product, whose slices reach over the whole batch. Its epilogue may not store or read other matrices.
     pub first: Product<'a>,
-    /// How many products on each level.
+    /// Number of products on each level.
     pub count: [usize; 3],
     /// Distances in A.
     pub a_stride: [usize; 3],

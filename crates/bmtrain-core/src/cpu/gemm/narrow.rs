@@ -25,7 +25,7 @@ pub(super) fn packs_all((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>)
     left::packed_len(kernel, job.m, job.k) <= 4 * limits.left
 }
 
-/// What one of the threads does; panels of columns are given out by `next`.
+/// Work of one thread; panels of columns are given out by `next`.
 pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
     let stretches = Stretches::new(kernel, job.k);
     let width = kernel.columns();

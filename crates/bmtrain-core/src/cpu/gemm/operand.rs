@@ -81,7 +81,7 @@ impl<'a> Matrix<'a> {
         Ok(Matrix { data, start: 0, row_stride, col_stride })
     }
 
-    /// The same matrix, `distance` elements further on.
+    /// The matrix `distance` elements further on.
     pub(super) fn moved(self, distance: usize) -> Self {
         Matrix { start: self.start + distance, ..self }
     }

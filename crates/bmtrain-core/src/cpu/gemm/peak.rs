@@ -1,4 +1,4 @@
-//! What the machine can do at best: fused multiply-adds per second in registers, which speeds are reported against.
+//! Peak of the machine: fused multiply-adds per second in registers, which speeds are reported against.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

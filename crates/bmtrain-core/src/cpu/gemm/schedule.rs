@@ -1,4 +1,4 @@
-//! Who computes what: the way a product is computed, and the threads it is given to.
+//! Schedule of a product: the way it is computed, and the threads it is given to.
 //!
 //! The split has no influence on the result because each element is summed in an order given by the shape.
 
@@ -16,7 +16,7 @@ use super::{Threads, in_place, narrow, short, skinny};
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
 
-/// The same in bytes of W where few rows meet it once: what counts then is how fast memory is read, which two threads
+/// Threshold in bytes of W where few rows meet it once: what counts then is how fast memory is read, which two threads
 /// do faster.
 const BYTES_WORTH_SPLITTING: usize = 512 << 10;
 

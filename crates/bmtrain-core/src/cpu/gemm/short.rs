@@ -33,7 +33,7 @@ pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> 
         && !job.has_epilogue()
 }
 
-/// What one of the threads does; tiles of rows are given out by `next`.
+/// Work of one thread; tiles of rows are given out by `next`.
 pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
     let Scratch { left, lines, .. } = scratch;
     let height = kernel.row_strips(job.b.data).len();

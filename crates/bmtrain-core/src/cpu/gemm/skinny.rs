@@ -144,7 +144,7 @@ impl<'s> Lines<'s> {
         Lines { data: Source::F32(wide), start: 0, row: job.k }
     }
 
-    /// The same lines from element `distance` on.
+    /// These lines from element `distance` on.
     fn from(self, distance: usize) -> Self {
         Lines { start: self.start + distance, ..self }
     }

@@ -16,7 +16,7 @@ const ROWS_AHEAD: usize = 8;
 /// Steps of k between two updates of the addresses.
 const UNROLL: usize = 4;
 
-/// How many updates of the addresses ahead A is fetched from the second-level cache.
+/// Distance of the prefetch of A from the second-level cache, in updates of the addresses.
 const AHEAD: usize = 4;
 
 /// Numbers of terms of a sum for which C is not prefetched, where it is only written: stores wait for their cache lines
@@ -40,9 +40,9 @@ macro_rules! unrolled {
     };
 }
 
-/// What the routines need beside [`Vector`].
+/// Operations that the routines need besides [`Vector`].
 pub(super) trait Wide<const LANES: usize>: Vector {
-    /// How single numbers are multiplied and added.
+    /// Instruction set in which single numbers are multiplied and added.
     type Set: Isa;
     /// Whether `load_first` exists.
     const MASKS: bool = false;

@@ -17,7 +17,7 @@ use super::schedule::Tickets;
 use super::shared::Shared;
 use crate::cpu::scratch::Region;
 
-/// What a thread works in, beside what is shared.
+/// Scratch memory and place of one thread.
 pub(super) struct Own<'s> {
     pub(super) left: &'s mut Region,
     pub(super) lines: &'s mut Region,
@@ -40,7 +40,7 @@ pub(super) struct Wide<'p, 'a> {
     to_pack: Tickets,
     packed: AtomicUsize,
     to_compute: Tickets,
-    /// Of even phases and odd ones.
+    /// Counts of even phases and odd ones.
     computed: [AtomicUsize; 2],
 }
 
@@ -69,7 +69,7 @@ impl<'p, 'a> Wide<'p, 'a> {
         }
     }
 
-    /// What one of the threads does.
+    /// Work of one thread.
     pub(super) fn work(&self, mut own: Own<'_>) {
         let Wide { cut, workers, .. } = self;
         let (mut packs, mut tasks, mut finished) = (0, 0, [0; 2]);

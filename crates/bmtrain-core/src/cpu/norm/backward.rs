@@ -11,7 +11,7 @@ use crate::threads::{Divide, Threads};
 
 const NAME: &str = "norm_backward";
 
-/// What all rows share.
+/// Inputs that all rows share.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     kind: NormKind,

@@ -12,7 +12,7 @@ use crate::threads::Threads;
 
 const NAME: &str = "norm_forward";
 
-/// What all rows share.
+/// Inputs that all rows share.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     kind: NormKind,

@@ -87,7 +87,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Where each group of `rows` rows begins, the last one taking a single row that is left.
+/// Start of each group of `rows` rows, the last one taking a single row that is left.
 fn groups(n: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
     let count = if n % rows == 1 { n / rows } else { n.div_ceil(rows) }.max(1);
     (0..count).map(move |index| (index * rows, if index + 1 == count { n - index * rows } else { rows }))

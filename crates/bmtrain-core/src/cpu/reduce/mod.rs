@@ -19,7 +19,7 @@ const GROUP_ROWS: usize = 32;
 /// Most partial sums of a column.
 const GROUPS: usize = 64;
 
-/// How many rows go into each partial sum over rows. It bounds the room for partial sums, whatever the number of rows.
+/// Number of rows in each partial sum over rows. It bounds the room for partial sums, whatever the number of rows.
 pub(super) fn group_rows(rows: usize) -> usize {
     GROUP_ROWS.max(rows.div_ceil(GROUPS))
 }

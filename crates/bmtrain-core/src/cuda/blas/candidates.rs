@@ -15,14 +15,14 @@ use crate::kernel::{Activation, Batch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// What the library multiplies.
+    /// Factors that the library multiplies.
     pub(super) factors: Factors,
     pub(super) into: Destination,
-    /// What the library does to it.
+    /// Epilogue that the library applies.
     pub(super) fused: Fused,
 }
 
-/// How factors are brought to the library.
+/// Form in which factors are brought to the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Factors {
     /// As they are stored.
@@ -31,12 +31,12 @@ pub(super) enum Factors {
     Widened,
     /// As codes of 8 bits in scratch memory, each sum along rows of both: the one layout that every library has.
     Rounded,
-    /// What the codes stand for, as [`Factors::Widened`].
+    /// The values of the codes, as [`Factors::Widened`].
     RoundedAndWidened,
 }
 
 impl Factors {
-    /// What the library gets where it takes no others, as codes of 8 bits or of the factors' dtype; and widened.
+    /// The library's factors where it takes no others: codes of 8 bits or of the factors' dtype, and widened values.
     fn of(work: &Work) -> [Factors; 2] {
         match work.fp8 {
             Some(_) => [Factors::Rounded, Factors::RoundedAndWidened],
@@ -52,7 +52,7 @@ impl Factors {
         matches!(self, Factors::Rounded | Factors::RoundedAndWidened)
     }
 
-    /// How the codes of factor `index` are written.
+    /// Layout in which the codes of factor `index` are written.
     pub(super) fn written(self, index: usize, is_transposed: bool) -> Written {
         // Rows of the left factor, columns of the right one.
         match (self, (index == 0) == is_transposed) {
@@ -74,7 +74,7 @@ pub(super) enum Destination {
 }
 
 impl Candidate {
-    /// What the library multiplies, a and b. Scratch memory has no address yet.
+    /// The library's factors, a and b. Scratch memory has no address yet.
     pub(super) fn factors(&self, work: &Work) -> [Factor; 2] {
         match self.factors {
             Factors::Stored => [work.a, work.b],
@@ -91,7 +91,7 @@ impl Candidate {
         }
     }
 
-    /// Where the library writes. Scratch memory has no address yet.
+    /// The library's destination. Scratch memory has no address yet.
     pub(super) fn result(&self, work: &Work) -> Matrices {
         match self.into {
             Destination::Result => work.c,
@@ -118,7 +118,7 @@ impl Candidate {
     }
 }
 
-/// How a product was made, for counts of them.
+/// Way in which a product was made, for counts of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Library,

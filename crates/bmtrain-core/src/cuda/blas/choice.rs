@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The most choices of a process: for more products the library's first algorithms are used.
 const MOST_CHOICES: usize = 1 << 16;
 
-/// What was chosen by time so far: see [`CudaOptions::timed_products`].
+/// Algorithms chosen by time so far: see [`CudaOptions::timed_products`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ProductChoices {
     /// Products whose algorithms were timed.
@@ -30,7 +30,7 @@ pub struct ProductChoices {
     pub changed: u64,
     /// Seconds that the library's first algorithms take for one of each product that was timed.
     pub first_seconds: f64,
-    /// The same with the algorithms that were chosen.
+    /// Seconds with the chosen algorithms.
     pub chosen_seconds: f64,
 }
 
@@ -166,7 +166,7 @@ unsafe fn time(
     all: &[Algorithm],
     product: &Product,
 ) -> Result<Times> {
-    /// Of an algorithm: the shortest counts. What is much slower than another is timed once.
+    /// Timed runs of an algorithm: the shortest counts. What is much slower than another is timed once.
     const ROUNDS: usize = 3;
     const MUCH: f64 = 1.25;
     const PRODUCTS: usize = 4;

@@ -1,4 +1,4 @@
-//! What is done to a product beside the library: the launch of `gemm.cu`.
+//! The part of a product that the library does not compute: the launch of `gemm.cu`.
 #![allow(unsafe_code)]
 
 use super::super::driver::Grid;

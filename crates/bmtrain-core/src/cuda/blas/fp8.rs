@@ -27,7 +27,7 @@ pub(super) fn length(k: usize) -> usize {
     k.next_multiple_of(PIECE)
 }
 
-/// Where the numbers of the factors' scales are: their largest magnitudes, then what a product is multiplied by.
+/// Memory of the numbers of the factors' scales: their largest magnitudes, then the factors of the product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scales {
     address: u64,
@@ -43,7 +43,7 @@ impl Scales {
         self.address + (index * size_of::<f32>()) as u64
     }
 
-    /// What the library reads for factor `index`.
+    /// Address of the inverse scale that the library reads for factor `index`.
     pub(super) fn inverse(self, index: usize) -> u64 {
         self.largest(2 + index)
     }
@@ -58,7 +58,7 @@ impl Scales {
     }
 }
 
-/// How the codes of a factor are written.
+/// Layout of the codes of a factor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
     /// As the factor is stored, in f32 and over the scale.

@@ -323,7 +323,7 @@ impl GemmPlan {
     }
 }
 
-/// What the library calls an algorithm: numbers that mean the same in every process with this version of it.
+/// The library's code of an algorithm: numbers that mean the same in every process with this version of it.
 pub(super) type Code = [u64; 8];
 
 /// An algorithm of the library for one product.
@@ -340,7 +340,7 @@ impl Algorithm {
     }
 }
 
-/// What changes from one product of a plan to the next.
+/// Arguments that differ between products of one plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) alpha: f32,

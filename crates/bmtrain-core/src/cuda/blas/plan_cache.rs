@@ -19,7 +19,7 @@ const MOST_WORKSPACE: u64 = 32 << 20;
 /// Batches of many lengths make many products. Beyond this they are all forgotten, and asked for again.
 const MOST_PLANS: usize = 4096;
 
-/// How many algorithms are compared, where the fastest is to be found.
+/// Number of algorithms compared, where the fastest is to be found.
 const MOST_ALGORITHMS: usize = 8;
 
 /// No pointer is aligned to more as far as algorithms go.
@@ -38,7 +38,7 @@ pub(super) struct Stored {
     pub(super) alignment: u32,
 }
 
-/// What the library does to a product before it is written.
+/// Epilogue that the library applies to a product before it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Fused {
     pub(super) bias: bool,
@@ -112,11 +112,11 @@ pub(super) struct PlanCache {
     loaded: HashSet<LibraryKernels>,
 }
 
-/// What the kernels of a product depend on, as far as that is known.
+/// The known dependencies of a product's kernels.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct LibraryKernels {
     code: Code,
-    /// Of the factors and the result: type, whether it is transposed, alignment.
+    /// Factors and result: type, whether it is transposed, alignment.
     matrices: [(Number, bool, u32); 3],
     fused: Fused,
 }
@@ -280,7 +280,7 @@ pub(super) fn set_addresses(lt: &Lt, plan: &GemmPlan, fused: Fused, beside: Fuse
     set_fused(lt, &plan.product, fused, beside)
 }
 
-/// What a product of codes is multiplied by for each of its factors, ours in order: one f32 at each address.
+/// Sets the scales of a product of codes, in the order of our factors: one f32 at each address.
 pub(super) fn set_scales(lt: &Lt, product: &Descriptor, [a, b]: [u64; 2]) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     lt.set(product, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER as u32, b)?;

@@ -16,7 +16,7 @@ pub(super) struct Product {
     pub(super) lt: Arc<Lt>,
     pub(super) fused: Fused,
     pub(super) beside: FusedAddresses,
-    /// What a product of codes is multiplied by, for each factor.
+    /// Scales of a product of codes, for each factor.
     pub(super) scales: Option<[u64; 2]>,
     pub(super) call: Call,
 }

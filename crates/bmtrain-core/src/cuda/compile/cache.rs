@@ -18,7 +18,7 @@ const UNFINISHED: &str = "part";
 
 /// More than all kernels of many versions need.
 const MOST_BYTES: u64 = 512 << 20;
-/// What is left of a process that died while it wrote.
+/// Age after which a temporary file is one of a process that died while it wrote.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A directory of compiled kernels. It must be the user's own: the driver trusts its contents.

@@ -75,7 +75,7 @@ fn warn_of_translation(nvrtc: &Nvrtc, (major, minor): (u32, u32), target: &Targe
     );
 }
 
-/// What every unit is compiled with. Nothing that changes arithmetic: divisions and square roots are rounded right.
+/// Compiler options of every unit. Nothing that changes arithmetic: divisions and square roots are rounded right.
 fn options(target: &Target) -> Vec<String> {
     vec![format!("--gpu-architecture={}", target.architecture), "-std=c++17".into()]
 }
@@ -87,7 +87,7 @@ mod tests {
 
     const PROPERTIES: Properties = Properties { capability: (9, 0), multiprocessors: 132, shared_bytes: 227 << 10 };
 
-    /// What compiles fastest.
+    /// Name of the unit that compiles fastest.
     const UNIT: &str = "probe";
 
     fn is_elf(image: &[u8]) -> bool {

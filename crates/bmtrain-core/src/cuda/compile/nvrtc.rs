@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::ptr;
 
-/// What the compiler's functions return: 0 for success. A plain number, because a newer compiler has more of them.
+/// Return value of the compiler's functions: 0 for success. A plain number, because a newer compiler has more of them.
 type Status = c_int;
 type Program = *mut c_void;
 type Text = *const c_char;
@@ -33,7 +33,7 @@ pub(in crate::cuda) struct Nvrtc {
     library: Opened,
 }
 
-/// What a program is compiled to.
+/// Compiled form of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) enum Image {
     /// Machine code of one architecture.

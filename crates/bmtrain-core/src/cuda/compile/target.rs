@@ -1,4 +1,4 @@
-//! What a device's kernels are compiled for.
+//! Compilation target of a device's kernels.
 
 use super::super::driver::failure;
 use super::nvrtc::Image;

@@ -19,11 +19,11 @@ pub(in crate::cuda) struct Context {
     name: String,
     pci_bus_id: String,
     properties: Properties,
-    /// What [`Context::drain`] waits for.
+    /// Streams that [`Context::drain`] waits for.
     streams: Mutex<Vec<Weak<Stream>>>,
 }
 
-/// What launches and the compiler need to know of a device.
+/// Properties of a device that launches and the compiler need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) struct Properties {
     /// Compute capability, major and minor.
@@ -82,7 +82,7 @@ impl Context {
         &self.name
     }
 
-    /// Where the device is in this host, e.g. `0000:17:00.0`.
+    /// PCI address of the device in this host, e.g. `0000:17:00.0`.
     pub(in crate::cuda) fn pci_bus_id(&self) -> &str {
         &self.pci_bus_id
     }

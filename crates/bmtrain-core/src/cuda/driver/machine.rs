@@ -1,4 +1,4 @@
-//! What the driver reports of itself and of the devices, without opening one.
+//! The driver's report of itself and of the devices, without opening one.
 #![allow(unsafe_code)]
 
 use super::context::{Properties, count, device, name, properties};

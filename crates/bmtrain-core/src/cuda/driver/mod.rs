@@ -29,7 +29,7 @@ pub(in crate::cuda) use tensor_map::{Tensor, TensorMap};
 use crate::error::{Error, Result};
 use functions::{Functions, answer, functions};
 
-/// What errors of this backend are headed by.
+/// Heading of this backend's errors.
 const BACKEND: &str = "cuda";
 
 pub(in crate::cuda) fn failure(call: &'static str, reason: impl Into<String>) -> Error {

@@ -33,7 +33,7 @@ impl Pinned {
         Ok(Pinned { start, bytes, context: Arc::clone(context) })
     }
 
-    /// Where the memory is in this process, for [`super::Stream::upload_later`].
+    /// Address of the memory in this process, for [`super::Stream::upload_later`].
     pub(in crate::cuda) fn host_address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
     }

@@ -14,11 +14,11 @@ owned! {
     Stream(sys::CUstream) { graphs: Option<Graphs> }, "cuStreamDestroy", stream_destroy
 }
 
-/// What makes graphs of the launches that a stream repeats.
+/// Maker of graphs from the launches that a stream repeats.
 #[derive(Debug)]
 struct Graphs {
     recorder: Mutex<Recorder<CapturedGraph>>,
-    /// What is captured is given to this one.
+    /// Stream that is captured.
     capturing: Box<Stream>,
 }
 
@@ -56,7 +56,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// What was done with graphs; none on a stream without them.
+    /// Counts of graphs; `None` on a stream without them.
     pub(in crate::cuda) fn graph_counts(&self) -> Option<GraphCounts> {
         self.graphs.as_ref().map(|graphs| graphs.recorder().counts())
     }
@@ -307,7 +307,7 @@ unsafe fn queue(context: &Context, given: &Given<'_>, stream: sys::CUstream) -> 
     answer(call, status).map(|()| true)
 }
 
-/// How many blocks and threads, each in three dimensions, and how many bytes of shared memory chosen at launch.
+/// Numbers of blocks and threads, each in three dimensions, and bytes of shared memory chosen at launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::cuda) struct Grid {
     pub(in crate::cuda) blocks: [u32; 3],
@@ -322,7 +322,7 @@ impl Grid {
     }
 }
 
-/// What memory is filled with, by the size of its elements.
+/// Fill pattern of memory, by the size of its elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) enum Pattern {
     Byte(u8),

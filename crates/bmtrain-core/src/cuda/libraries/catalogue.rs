@@ -1,11 +1,11 @@
-//! Which libraries there are, under which names, and how a user gets them.
+//! Catalogue of the libraries, their names, and how a user gets them.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct Wanted {
     pub(in crate::cuda) name: &'static str,
-    /// What it is, and what needs it.
+    /// Description, and the features that need it.
     pub(super) what: &'static str,
-    /// What errors are headed by.
+    /// Heading of errors.
     pub(in crate::cuda) call: &'static str,
     /// File names, each with the major version of CUDA that it belongs to, the newest first. Where none is known it
     /// fits all.

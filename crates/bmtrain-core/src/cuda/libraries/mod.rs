@@ -90,7 +90,7 @@ fn driver_major() -> Option<u32> {
 }
 
 impl SearchPath {
-    /// Where these files are to be opened here: those that are there, and bare names for the loader to find.
+    /// Paths at which these files can be opened here: those that are there, and bare names for the loader to find.
     fn paths(&self, files: &[&str]) -> Vec<PathBuf> {
         match self {
             SearchPath::Directory(directory) => {

@@ -97,7 +97,7 @@ impl KeyValues {
         self.length += tokens;
     }
 
-    /// The same tokens in memory of their own, for sequences of `expected` tokens.
+    /// These tokens in memory of their own, for sequences of `expected` tokens.
     pub(super) fn copied(&self, expected: usize) -> Result<Self> {
         let kv = self.kv.as_ref().map(|kv| {
             let [rows, _, width] = kv.dims(OP)?;

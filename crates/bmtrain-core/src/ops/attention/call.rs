@@ -154,7 +154,7 @@ impl Call {
         self.attend_into(device, heads, out.dest(false)?)
     }
 
-    /// The same with the result `[B, L, N*H]` at any place.
+    /// Attention with the result `[B, L, N*H]` at any place.
     pub(super) fn attend_into(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: Dest<'_>) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
         let [mut out] = columns_mut(out, self.shape.queries, [self.width()])?;
@@ -226,7 +226,7 @@ impl Call {
         }
     }
 
-    /// Where a launch writes, or adds, its part of the bias' gradient.
+    /// Destination of a launch's part of the bias' gradient.
     fn dbias_of<'a>(&self, dbias: &'a mut ViewMut<'_>, of: Sequences) -> Result<Dest<'a>> {
         let AttentionShape { batch, heads, queries, keys, .. } = self.shape;
         let (sequence, view) = (heads * queries * keys, dbias.reborrow());

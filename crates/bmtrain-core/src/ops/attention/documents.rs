@@ -2,7 +2,7 @@
 
 use crate::ops::*;
 
-/// Where documents are in sequences that are packed with them. Tokens of one attend to each other alone.
+/// Extents of documents in sequences that are packed with them. Tokens of one attend to each other alone.
 #[derive(Debug, Clone)]
 pub struct Documents {
     bounds: Tensor,

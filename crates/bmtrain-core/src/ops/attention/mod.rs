@@ -20,7 +20,7 @@ use super::*;
 use crate::kernel::Dropout;
 use call::Call;
 
-/// Which keys a query sees, besides the causal rule. A query that sees no key gets zeros.
+/// Keys that a query sees, besides the causal rule. A query that sees no key gets zeros.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum AttentionMask<'a> {
     /// All.
@@ -32,7 +32,7 @@ pub enum AttentionMask<'a> {
     Full(&'a Tensor),
 }
 
-/// How attention is computed.
+/// Options of attention.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionOptions<'a> {
     /// Query heads, N.
@@ -57,8 +57,7 @@ pub struct AttentionOptions<'a> {
     pub bias: Option<&'a Var>,
     /// Applied to the probabilities.
     pub dropout: Option<Dropout>,
-    /// Where these are some heads of a larger number: which, so that dropout samples the
-    /// same masks as with all heads.
+    /// Range of these heads in a larger number, so that dropout samples the same masks as with all heads.
     pub shard: Option<HeadShard>,
 }
 

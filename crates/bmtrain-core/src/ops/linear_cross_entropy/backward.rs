@@ -16,13 +16,13 @@ pub(super) struct LinearCrossEntropyBackward {
     pub(super) kept: Kept,
     /// The sum of the rows' weights, where the loss is their mean.
     pub(super) divisor: Option<Tensor>,
-    /// Of hidden and weight.
+    /// Shapes of hidden and weight.
     pub(super) shapes: [Shape; 2],
-    /// Of hidden, weight and bias.
+    /// Dtypes of hidden, weight and bias.
     pub(super) dtypes: [DType; 3],
 }
 
-/// What the forward pass left.
+/// State saved by the forward pass.
 #[derive(Debug)]
 // One for each loss, and the tape has it in a box.
 #[allow(clippy::large_enum_variant)]
@@ -47,13 +47,13 @@ pub(super) struct Held {
     pub(super) size: Size,
 }
 
-/// What logits are computed from again, and what their gradients are made of.
+/// Operands from which logits are recomputed and their gradients are computed.
 #[derive(Debug)]
 pub(super) struct Recomputed {
     pub(super) hidden: Tensor,
     pub(super) weight: Saved,
     pub(super) bias: Option<Saved>,
-    /// Of all rows.
+    /// Log-sum-exp of all rows.
     pub(super) lse: Tensor,
     pub(super) terms: Terms,
     pub(super) shard: Option<VocabularyShard>,

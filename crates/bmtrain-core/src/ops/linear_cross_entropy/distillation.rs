@@ -11,7 +11,7 @@ const OP: &str = "linear_distillation";
 /// Tensors of the size of a chunk of logits that are alive together, about.
 const ALIVE: usize = 8;
 
-/// What the logits of a teacher are computed from.
+/// Head of a teacher, from which its logits are computed.
 #[derive(Debug, Clone)]
 pub struct TeacherHead {
     /// `[.., E]`, with as many rows as the student's; the teacher may be wider.
@@ -22,18 +22,18 @@ pub struct TeacherHead {
     pub bias: Option<Tensor>,
 }
 
-/// How [`linear_distillation`] is computed.
+/// Options of [`linear_distillation`].
 #[derive(Debug, Clone)]
 pub struct LinearDistillation {
     /// The loss of the targets. Its reduction has no effect.
     pub loss: CrossEntropy,
-    /// How the distributions are compared.
+    /// Comparison of the distributions.
     pub distillation: Distillation,
     /// Share of the divergence in the loss, from 0 to 1; the rest is the loss of the targets.
     pub weight: f32,
     /// About how many bytes all tensors of a chunk of logits take; one row at least.
     pub chunk_bytes: usize,
-    /// Where weight and bias of the student are padded: the number of classes.
+    /// Number of classes where weight and bias of the student are padded.
     pub classes: Option<usize>,
 }
 
@@ -153,7 +153,7 @@ struct Teacher {
     bias: Option<Var>,
 }
 
-/// What the loss of a chunk depends on beside logits.
+/// Inputs of the loss of a chunk except logits.
 struct ChunkTerms<'a> {
     /// `[rows]`.
     targets: Tensor,
@@ -168,7 +168,7 @@ struct ChunkTerms<'a> {
 }
 
 impl ChunkTerms<'_> {
-    /// Of some rows with the logits `[n, C]`, the columns after the classes being padding: the sum of their losses,
+    /// Losses of rows with the logits `[n, C]`, the columns after the classes being padding: the sum of their losses,
     /// `[1]`; the sum of their divergences, `[1]`; and the gradient of the first by the logits, where it is `wanted`.
     fn losses(
         &self,

@@ -71,7 +71,7 @@ impl Head {
         self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)
     }
 
-    /// The same of a head that has all classes, and the gradient of the sum of these losses in the place of the logits.
+    /// Losses of a head that has all classes, and the gradient of their sum in the place of the logits.
     pub(super) fn losses_and_gradient(&self, rows: Range<usize>, logits: &Storage, losses: &Storage) -> Result<()> {
         let (count, columns) = (rows.len(), self.size.columns);
         self.logits(rows.clone(), logits)?;
@@ -191,7 +191,7 @@ impl Sums {
         Ok(())
     }
 
-    /// What has come together. Each rank's classes give hidden a part of its gradient.
+    /// The accumulated gradients. Each rank's classes give hidden a part of its gradient.
     pub(super) fn finish(self, head: &Head) -> Result<Gradients> {
         let Size { rows, classes, depth, .. } = head.size;
         let hidden = match (self.hidden.map(|sum| owned(sum, [rows, depth])).transpose()?, &head.shard) {

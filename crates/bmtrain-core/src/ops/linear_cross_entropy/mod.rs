@@ -22,14 +22,14 @@ use plan::{LogitsPlan, Wanted};
 
 const OP: &str = "linear_cross_entropy";
 
-/// How [`linear_cross_entropy`] is computed.
+/// Options of [`linear_cross_entropy`].
 #[derive(Debug, Clone)]
 pub struct LinearCrossEntropy {
-    /// What the loss is.
+    /// Settings of the loss.
     pub loss: CrossEntropy,
     /// About how many bytes of logits there are at a time; one row at least.
     pub chunk_bytes: usize,
-    /// Where weight and bias are padded, or this rank has only some of their rows: which classes those are.
+    /// This rank's classes where weight and bias are padded or sharded.
     pub shard: Option<VocabularyShard>,
 }
 

@@ -68,7 +68,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-/// What one rounding to a type may change, relative to the value, and a little for arithmetic in f32.
+/// Largest change by one rounding to a type, relative to the value, with a margin for arithmetic in f32.
 fn rounding(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 1.0 / 2048.0 + 1e-5,
@@ -99,7 +99,7 @@ fn with_any_threads<const N: usize>(work: impl Fn(&Device) -> Result<[Tensor; N]
     alone
 }
 
-/// What a dropout multiplies an element of the unsharded tensor by, from the generator itself.
+/// Factor of an element of the unsharded tensor under a dropout, from the generator itself.
 fn multiplier(dropout: &Dropout, element: u64) -> f32 {
     let block = element / 4;
     let counter = [block as u32, (block >> 32) as u32, dropout.step, dropout.micro_batch];

@@ -21,7 +21,7 @@ pub(super) enum Masking {
     Full,
     /// Padding that leaves nothing.
     Nothing,
-    /// The same for every pair.
+    /// A full mask that leaves nothing.
     NothingFull,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Data {
     pub(super) dout: Vec<f32>,
     pub(super) bias: Vec<f32>,
     pub(super) mask: Vec<u8>,
-    /// What gradients hold before.
+    /// Values of the gradients before the call.
     pub(super) old: f32,
 }
 

@@ -1,4 +1,4 @@
-//! What must not change a bit of a result.
+//! Choices that must not change a bit of a result.
 
 use super::*;
 

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// What older drivers lack a part of: all are there since CUDA 12.0.
+/// Driver functions that older drivers lack in part: all are there since CUDA 12.0.
 #[derive(Debug, Clone, Copy)]
 struct Calls {
     begin: unsafe extern "C" fn(sys::CUstream, u32) -> i32,

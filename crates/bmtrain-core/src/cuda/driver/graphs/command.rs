@@ -1,4 +1,4 @@
-//! What a stream is given, and how it is kept, to be recognised when it is given again.
+//! Commands of a stream, in a form in which they are recognised when they are given again.
 
 use super::super::Function;
 use super::super::stream::{Grid, Pattern};

@@ -1,4 +1,4 @@
-//! What a stream was given before, and what of it is given again.
+//! Record of a stream's commands, and replay of those that repeat.
 //!
 //! The work of a stream is cut into segments: at every point where something else than a command comes, and after
 //! [`LONGEST`] commands. A segment that comes a second time is captured, when the host next waits for the device; from
@@ -23,7 +23,7 @@ const LONGEST: usize = 64;
 /// Most segments that are kept. Batches of many lengths make many. Beyond this all are forgotten.
 const MOST_SEGMENTS: usize = 512;
 
-/// What commands are given to.
+/// Receiver of commands.
 pub(in crate::cuda) trait Queue {
     type Graph;
 
@@ -43,7 +43,7 @@ pub(in crate::cuda) trait Queue {
     unsafe fn replay(&self, graph: &Self::Graph, commands: &[Command]) -> Result<()>;
 }
 
-/// What a device with graphs did.
+/// Counts of captures and replays of a device with graphs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GraphCounts {
     /// Graphs that were captured.
@@ -58,7 +58,7 @@ pub struct GraphCounts {
     pub queued: u64,
 }
 
-/// What is known of the segment that is under way.
+/// State of the current segment.
 #[derive(Debug)]
 enum Now {
     /// The next command begins one.
@@ -167,7 +167,7 @@ impl<G> Recorder<G> {
         Ok(has_graphs)
     }
 
-    /// What was lost, to be reported once more.
+    /// The failure of lost work, to be reported once more.
     pub(in crate::cuda) fn take_failure(&mut self) -> Option<Error> {
         self.failed.take()
     }

@@ -1,4 +1,4 @@
-//! Which segment comes next, told by those before it.
+//! Prediction of the next segment from those before it.
 //!
 //! One segment may be followed by several: the first micro-batch of a step writes gradients, the others add to them,
 //! after the same forward pass. So the longest run of segments that has come before decides.
@@ -16,7 +16,7 @@ const MOST_RUNS: usize = 1 << 14;
 pub(super) struct History {
     /// The latest first.
     past: VecDeque<usize>,
-    /// What came after a run, by a hash of the run.
+    /// The segment after a run, by a hash of the run.
     next: HashMap<u64, usize>,
 }
 
@@ -39,7 +39,7 @@ impl History {
         self.past.pop_front();
     }
 
-    /// What came after such segments before, by the longest run first.
+    /// The segments that came after such a run before, by the longest run first.
     pub(super) fn expected(&self) -> impl Iterator<Item = usize> {
         LENGTHS.into_iter().filter_map(|length| self.next.get(&self.run(length)).copied())
     }

@@ -4,7 +4,7 @@ use super::super::{Command, Given};
 use std::collections::HashMap;
 use std::ops::Index;
 
-/// How often a segment has come before it is captured.
+/// Occurrences of a segment before it is captured.
 const SEEN: u32 = 2;
 
 /// Fewest commands that are worth a graph.

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Work {
-    /// Of this kernel, with this argument.
+    /// Launch of this kernel, with this argument.
     Kernel(u32, u64),
     Copy(u64),
     /// A call of a library that takes even numbers.
@@ -40,7 +40,7 @@ impl LibraryCall for EvenCall {
     }
 }
 
-/// What arrives is noted in order, whichever way it came.
+/// Notes commands in their order, whichever way they came.
 #[derive(Debug, Default)]
 struct Noting {
     arrived: RefCell<Vec<Work>>,
@@ -125,7 +125,7 @@ fn step(recorder: &mut TestRecorder, queue: &Noting, works: &[Work]) {
     assert_eq!(queue.arrived.take(), works);
 }
 
-/// What a stream does where the host waits for it.
+/// Stands for a wait of the host for the stream.
 fn wait(recorder: &mut TestRecorder, queue: &Noting) {
     recorder.settle(queue).unwrap();
     recorder.capture(queue);
