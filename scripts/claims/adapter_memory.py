@@ -22,7 +22,7 @@ from pathlib import Path
 from adapters import LORA, settings_of, steps_of, training_of, with_lora, write_passages
 
 THREADS, BATCH, LENGTH, STEPS, WARMUP, RATE = 2, 4, 512, 5, 2, 2e-4
-MOST_MEMORY, LEAST_SPEED, MOST_NF4, MOST_SPREAD = 0.5, 1.3, 0.35, 0.10
+MAX_MEMORY, LEAST_SPEED, MAX_NF4, MAX_SPREAD = 0.5, 1.3, 0.35, 0.10
 
 
 def peer(model, text):
@@ -108,8 +108,8 @@ def main():
     nf4 = statistics.median(nf4[0] / theirs[0] for theirs, _, nf4 in rounds)
     speeds = [theirs[1] for theirs, *_ in rounds]
     spread = (max(speeds) - min(speeds)) / statistics.median(speeds)
-    is_ok = memory <= MOST_MEMORY and speed >= LEAST_SPEED and nf4 <= MOST_NF4
-    outcome = "noisy" if spread > MOST_SPREAD else "ok" if is_ok else "short"
+    is_ok = memory <= MAX_MEMORY and speed >= LEAST_SPEED and nf4 <= MAX_NF4
+    outcome = "noisy" if spread > MAX_SPREAD else "ok" if is_ok else "short"
     print(f"adapter-memory memory={memory:.3f}x,speed={speed:.3f}x,nf4={nf4:.3f}x {outcome}")
     sys.exit({"ok": 0, "short": 1, "noisy": 75}[outcome])
 

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-PAIRS, REPETITIONS, BOUND, MOST_SPREAD = 7, 10, 1.6, 0.10
+PAIRS, REPETITIONS, BOUND, MAX_SPREAD = 7, 10, 1.6, 0.10
 
 
 def output(command):
@@ -53,7 +53,7 @@ def main():
     spread = (max(theirs) - min(theirs)) / statistics.median(theirs)
     print(f"OpenMPI's values spread by {100 * spread:.1f} %", file=sys.stderr)
     outcome = "ok" if min(ratios) >= BOUND else "short"
-    print(f"{ratios[0]:.2f}/{ratios[1]:.2f} {'noisy' if spread > MOST_SPREAD else outcome}")
+    print(f"{ratios[0]:.2f}/{ratios[1]:.2f} {'noisy' if spread > MAX_SPREAD else outcome}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 
 import instruction_sets
-from speed import MOST_SPREAD, say, spread, verdict
+from speed import MAX_SPREAD, say, spread, verdict
 
 PRODUCTS = Path(__file__).resolve().parents[1] / "peers" / "products.py"
 LEAST, MEAN, WEIGHT_GRADIENTS = 0.95, 1.0, 0.75
@@ -127,7 +127,7 @@ def main():
         (nearest, ratio), share = of.nearest(), statistics.median(of.shares)
         ratios.append(ratio)
         if ratio < LEAST:
-            noisy &= spread(of.ratios(nearest)) > MOST_SPREAD
+            noisy &= spread(of.ratios(nearest)) > MAX_SPREAD
         if role == "WeightGradient" and not name.startswith("skinny"):
             gradients.append(share)
         medians = {name: statistics.median(values) for name, values in of.speeds.items()}

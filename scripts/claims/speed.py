@@ -25,7 +25,7 @@ import instruction_sets
 
 TORCH_STEP = Path(__file__).resolve().parents[1] / "torch_step.py"
 THREADS = 2
-MOST_SPREAD = 0.10
+MAX_SPREAD = 0.10
 
 # target: tokens of a sequence's target, where there is one; steps: timed steps of one process; recompute: which
 # blocks are recomputed on our side. The ratio ours / PyTorch's has to be at least or at most what is given here by key.
@@ -166,7 +166,7 @@ def main():
         over_compiled = statistics.median(record["tokens_per_s"] for record in ours) / compiled
         say(f"ours over PyTorch after torch.compile: {over_compiled:.3f}x")
         ok &= over_compiled >= COMPILED_LEAST
-    outcome = "noisy" if noise > MOST_SPREAD else "ok" if ok else "short"
+    outcome = "noisy" if noise > MAX_SPREAD else "ok" if ok else "short"
     figures = [f"{f'{KEYS[key]}=' if len(keys) > 1 else ''}{ratio:.3f}x" for key, ratio in ratios.items()]
     verdict(f"{arguments.id} {','.join(figures)},{instruction_sets.used(ours[0])}", outcome)
 

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import instruction_sets
-from speed import MOST_SPREAD, THREADS, options, run, say, spread, verdict
+from speed import MAX_SPREAD, THREADS, options, run, say, spread, verdict
 
 TORCH_DECODE = Path(__file__).resolve().parents[1] / "torch_decode.py"
 TOKENS, ROUNDS = 64, 3
@@ -59,7 +59,7 @@ def main():
     say(f"PyTorch's own spread: {100 * noise:.1f} %; load average after: {os.getloadavg()[0]:.2f}")
     figure = statistics.median(ratios)
     # Different tokens are wrong on any machine.
-    outcome = "short" if not same else "noisy" if noise > MOST_SPREAD else "ok" if figure >= LEAST else "short"
+    outcome = "short" if not same else "noisy" if noise > MAX_SPREAD else "ok" if figure >= LEAST else "short"
     verdict(f"speed-decode {figure:.3f}x,{instruction_sets.used(mine[0])}", outcome)
 
 

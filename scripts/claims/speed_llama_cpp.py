@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 import instruction_sets
-from speed import MOST_SPREAD, THREADS, options, run, say, spread, verdict
+from speed import MAX_SPREAD, THREADS, options, run, say, spread, verdict
 
 LLAMA_DECODE = Path(__file__).resolve().parent / "llama_decode.py"
 PROMPT, TOKENS, ROUNDS = 512, 64, 3
@@ -85,7 +85,7 @@ def main():
             ratios[f"{dtype}:{name}"] = statistics.median(a[key] / b[key] for a, b in zip(mine, theirs))
             noise = max(noise, spread([record[key] for record in theirs]))
     say(f"llama.cpp's own largest spread: {100 * noise:.1f} %; load average after: {os.getloadavg()[0]:.2f}")
-    outcome = "noisy" if noise > MOST_SPREAD else "ok" if min(ratios.values()) >= LEAST else "short"
+    outcome = "noisy" if noise > MAX_SPREAD else "ok" if min(ratios.values()) >= LEAST else "short"
     figures = ",".join(f"{name}={ratio:.3f}x" for name, ratio in ratios.items())
     verdict(f"speed-llama-cpp {figures},{instruction_sets.used(records['f32'][0][0])}", outcome)
 

@@ -18,7 +18,7 @@ const LIMB_BITS: i32 = 32;
 const LOWEST: i32 = -298;
 
 /// Terms after which carries must move on: each adds less than 2^32 to a limb.
-const MOST_TERMS: u32 = 1 << 30;
+const MAX_TERMS: u32 = 1 << 30;
 
 /// A sum of terms that are not negative and whose lowest bit is not below 2^-298; room for 2^64 squares of f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Sum {
             *word += (part & 0xffff_ffff) as i64;
         }
         self.terms += 1;
-        if self.terms == MOST_TERMS {
+        if self.terms == MAX_TERMS {
             self.carry();
         }
     }

@@ -99,10 +99,10 @@ impl Fp8Format {
     /// the range of the format. NaN and infinities make every product of the tensor NaN.
     pub fn scale(self, largest: f32) -> f32 {
         /// Its reciprocal is a number with a full fraction.
-        const MOST: f32 = power_of_two(126);
+        const MAX_SCALE: f32 = power_of_two(126);
         match self.max() / largest {
             _ if largest == 0.0 => 1.0,
-            scale if scale > MOST => MOST,
+            scale if scale > MAX_SCALE => MAX_SCALE,
             scale => scale,
         }
     }

@@ -10,15 +10,15 @@ use crate::file::printable;
 use crate::{Error, Result};
 
 /// Values in one file. A value needs up to about 100 bytes of memory but may be 2 bytes of text.
-const VALUE_LIMIT: usize = 500_000;
+const MAX_VALUES: usize = 500_000;
 
 /// Parse a JSON object.
 ///
 /// # Errors
-/// [`Error::Model`] with line and column for anything that is not one object of at most [`VALUE_LIMIT`] values with
+/// [`Error::Model`] with line and column for anything that is not one object of at most [`MAX_VALUES`] values with
 /// distinct names, nested at most 128 deep.
 pub fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
-    let budget = Cell::new(VALUE_LIMIT);
+    let budget = Cell::new(MAX_VALUES);
     let mut json = serde_json::Deserializer::from_str(text);
     let value = Strict { budget: &budget }.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
     match value {
@@ -57,7 +57,7 @@ impl Strict<'_> {
     fn spend<E: serde::de::Error>(self) -> Result<(), E> {
         match self.budget.get().checked_sub(1) {
             Some(rest) => self.budget.set(rest),
-            None => return Err(E::custom(format_args!("more than {VALUE_LIMIT} values"))),
+            None => return Err(E::custom(format_args!("more than {MAX_VALUES} values"))),
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ mod tests {
         assert!(parse_object("[]", "x").unwrap_err().to_string().contains("not a JSON object"));
         assert!(parse_object("{} x", "x").is_err());
         assert!(parse_object(&format!("{{\"a\":{}", "[".repeat(100_000)), "x").is_err());
-        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(VALUE_LIMIT));
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES));
         assert!(parse_object(&many, "x").unwrap_err().to_string().contains("more than"));
     }
 

@@ -147,14 +147,14 @@ fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()
     /// Groups within the budget.
     const GROUPS: u32 = 8;
     /// Calls of a group at most.
-    const MOST: f64 = 1000.0;
+    const MAX_CALLS: f64 = 1000.0;
     let mut timed = |count: u32| -> Result<f64> {
         let group = || (0..count).try_for_each(|_| run()).and_then(|()| device.sync());
         Ok(seconds(group)? / f64::from(count))
     };
     timed(1)?;
     let once = timed(1)?;
-    let count = ((budget / GROUPS).as_secs_f64() / once.max(1e-9)).clamp(1.0, MOST) as u32;
+    let count = ((budget / GROUPS).as_secs_f64() / once.max(1e-9)).clamp(1.0, MAX_CALLS) as u32;
     let [groups] = measure(Rounds::within(0, 1, budget), || timed(count).map(|seconds| [seconds]))?;
     Ok(groups.best())
 }

@@ -29,11 +29,11 @@ fn size_of_level(level: u32) -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     const INTEL: u32 = 4;
     const AMD: u32 = 0x8000_001D;
-    const MOST: u32 = 16;
+    const MAX_LEVELS: u32 = 16;
     // SAFETY: every x86-64 processor has the instruction.
     let (basic, extended) = unsafe { (__cpuid(0).eax, __cpuid(0x8000_0000).eax) };
     [(AMD, extended), (INTEL, basic)].into_iter().filter(|(leaf, last)| leaf <= last).find_map(|(leaf, _)| {
-        (0..MOST).find_map(|index| {
+        (0..MAX_LEVELS).find_map(|index| {
             // SAFETY: as above, and the processor has the leaf.
             let found = unsafe { __cpuid_count(leaf, index) };
             let (kind, of_level) = (found.eax & 0x1F, found.eax >> 5 & 0x7);

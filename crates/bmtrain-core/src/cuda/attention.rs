@@ -124,10 +124,10 @@ impl Arguments {
     fn new(op: &'static str, inputs: &AttentionInputs<'_>) -> Result<Self> {
         let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = inputs.shape;
         // Some room, so that the kernels may add a tile to a position.
-        const MOST: usize = i32::MAX as usize - 1024;
+        const MAX_SIZE: usize = i32::MAX as usize - 1024;
         let int = |what: &str, size: usize| match i32::try_from(size) {
-            Ok(int) if size <= MOST => Ok(int),
-            _ => Err(Error::shape(op, what, format!("at most {MOST}"), size)),
+            Ok(int) if size <= MAX_SIZE => Ok(int),
+            _ => Err(Error::shape(op, what, format!("at most {MAX_SIZE}"), size)),
         };
         let (mask_kind, mask) = match &inputs.mask {
             Mask::None => (0, 0),
@@ -276,7 +276,7 @@ impl BiasGroups {
     /// A group for each sequence where each has a gradient of its own or there is none.
     fn new(shape: AttentionShape, shared: bool) -> Self {
         /// Most groups of sequences that share a gradient.
-        const MOST: usize = 4;
+        const MAX_GROUPS: usize = 4;
         /// Blocks that keep a large device busy.
         const BLOCKS: usize = 512;
         /// Most bytes of sums of groups.
@@ -288,7 +288,7 @@ impl BiasGroups {
         let len = heads * queries * keys;
         let few_blocks = BLOCKS / (heads * queries.div_ceil(TILE)).max(1);
         let that_fit = BYTES / (len * size_of::<f32>()).max(1);
-        let in_turn = batch.div_ceil(few_blocks.min(that_fit).clamp(1, MOST)).max(1);
+        let in_turn = batch.div_ceil(few_blocks.min(that_fit).clamp(1, MAX_GROUPS)).max(1);
         BiasGroups { in_turn, groups: batch.div_ceil(in_turn), len }
     }
 }

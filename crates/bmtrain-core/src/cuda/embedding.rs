@@ -20,7 +20,7 @@ const THREADS: usize = 256;
 const SORTED_BY_ONE: usize = 8192;
 const SORT_THREADS: u32 = 1024;
 /// Blocks of a sort. Each reads the counts of all.
-const MOST_BLOCKS: usize = 128;
+const MAX_BLOCKS: usize = 128;
 /// Least rows of a block that sorts, and of a piece that is summed up.
 const SORTED_AT_ONCE: usize = 2048;
 const LEAST_PIECE: usize = 32;
@@ -70,7 +70,7 @@ struct Division {
 impl Division {
     fn new(rows: usize, entries: usize, columns: usize) -> Self {
         let passes = (u64::BITS - (entries as u64).leading_zeros()).div_ceil(8).max(1);
-        let range = rows.div_ceil(MOST_BLOCKS).max(SORTED_AT_ONCE).next_multiple_of(DIGITS);
+        let range = rows.div_ceil(MAX_BLOCKS).max(SORTED_AT_ONCE).next_multiple_of(DIGITS);
         // Fewer pieces of wide tables, whose columns are divided too: their partial sums should not outgrow the cache.
         let most = ((1 << 20) / columns.max(1)).clamp(128, 1024);
         let piece = rows.div_ceil(most).max(LEAST_PIECE);
@@ -189,7 +189,7 @@ mod tests {
         for rows in [1, 31, 32, 33, 2048, 2049, 8192, 1 << 20, (1 << 24) + 5, u32::MAX as usize] {
             for (entries, columns) in [(1, 8), (255, 8), (256, 768), (65_535, 4096), (65_536, 1), (1 << 33, 8192)] {
                 let by = Division::new(rows, entries, columns);
-                assert!(by.range * by.blocks >= rows && by.blocks <= MOST_BLOCKS, "{rows}: {by:?}");
+                assert!(by.range * by.blocks >= rows && by.blocks <= MAX_BLOCKS, "{rows}: {by:?}");
                 assert!(by.piece * by.pieces >= rows && by.piece * (by.pieces - 1) < rows, "{rows}: {by:?}");
                 assert!(by.pieces <= 1024 && by.range.is_multiple_of(DIGITS), "{rows}: {by:?}");
                 assert_eq!((entries as u64) >> (8 * by.passes), 0, "{entries}: {by:?}");

@@ -19,7 +19,7 @@ const TOTALS_THREADS: usize = 1024;
 const SCALE_THREADS: usize = 256;
 /// Least elements of a block of squared errors, and most blocks.
 const RANGE: usize = 1 << 14;
-const MOST_BLOCKS: usize = 512;
+const MAX_BLOCKS: usize = 512;
 
 const TOTALS: Name = Name { unit: "loss", kernel: c"loss_totals" };
 const SCALE_BY: Typed = typed!("loss", "scale_by");
@@ -111,7 +111,7 @@ pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<
     let len = a.x.len();
     let count = long(NAME, "x", len)?;
     // By the size alone, so that every device adds in the same order.
-    let range = len.div_ceil(MOST_BLOCKS).max(RANGE).next_multiple_of(PACK);
+    let range = len.div_ceil(MAX_BLOCKS).max(RANGE).next_multiple_of(PACK);
     let blocks = len.div_ceil(range);
     let scratch = launch.scratch.take(blocks.max(1) * size_of::<f64>())?;
     let partials = scratch.address();

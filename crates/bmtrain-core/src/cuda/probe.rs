@@ -169,7 +169,7 @@ impl CudaBackend {
 
     fn numbers(self: &Arc<Self>, device: &Device) -> Result<Vec<Probed>> {
         /// Two units in the last place: what PTX promises of `ex2.approx`.
-        const MOST: f64 = 2.4e-7;
+        const MAX_ERROR: f64 = 2.4e-7;
         let values = awkward();
         let (source, mut written) = (upload(device, &values.map(f32::to_bits))?, upload(device, &[0; 8 * WARP])?);
         let arguments = arguments!(NumbersArguments {
@@ -194,7 +194,7 @@ impl CudaBackend {
         let powers = lanes(&|lane| {
             let (power, got) = (f64::from(values[lane]).exp2(), f32::from_bits(got[lane]));
             let rounded = if power < f64::from(f32::MIN_POSITIVE) { 0.0 } else { power as f32 };
-            let near = (f64::from(got) - power).abs() <= MOST * power && rounded != 0.0;
+            let near = (f64::from(got) - power).abs() <= MAX_ERROR * power && rounded != 0.0;
             if near { got.to_bits() } else { rounded.to_bits() }
         });
         Ok(vec![

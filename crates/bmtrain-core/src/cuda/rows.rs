@@ -12,7 +12,7 @@ use crate::view::{View, ViewMut};
 /// `kRowsThreads`.
 pub(super) const THREADS: usize = 256;
 /// `kMostAxes`.
-const MOST_AXES: usize = 5;
+const MAX_AXES: usize = 5;
 
 const COPY_ROWS: Name = Name { unit: "rows", kernel: c"copy_rows" };
 const ADD_ROWS: Typed = typed!("rows", "add_rows");
@@ -31,9 +31,9 @@ pub(super) fn grid(launch: &Launch<'_>, rows: usize, units: usize, together: usi
 #[derive(Debug, Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct Axes {
-    length: [i64; MOST_AXES],
-    from: [i64; MOST_AXES],
-    to: [i64; MOST_AXES],
+    length: [i64; MAX_AXES],
+    from: [i64; MAX_AXES],
+    to: [i64; MAX_AXES],
     count: i32,
     unused: i32,
 }
@@ -47,9 +47,9 @@ struct Axis {
 }
 
 impl Axes {
-    /// At most [`MOST_AXES`]; distances in units of `elements`.
+    /// At most [`MAX_AXES`]; distances in units of `elements`.
     fn new(op: &'static str, axes: impl IntoIterator<Item = Axis>, elements: usize) -> Result<Self> {
-        let mut result = Axes { length: [1; MOST_AXES], from: [0; MOST_AXES], to: [0; MOST_AXES], count: 0, unused: 0 };
+        let mut result = Axes { length: [1; MAX_AXES], from: [0; MAX_AXES], to: [0; MAX_AXES], count: 0, unused: 0 };
         let slots = result.length.iter_mut().zip(&mut result.from).zip(&mut result.to);
         for (axis, ((length, from), to)) in axes.into_iter().zip(slots) {
             *length = long(op, "axis", axis.length)?;

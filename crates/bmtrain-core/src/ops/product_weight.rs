@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) const CHUNK_ROWS: usize = 512;
 
 /// Most chunks of a product: the last one is all that no product overlaps.
-const MOST_CHUNKS: usize = 4;
+const MAX_CHUNKS: usize = 4;
 
 /// The weight of a product, and where the product goes. `&Var` is one whose product is the result.
 #[derive(Debug, Clone)]
@@ -173,7 +173,7 @@ impl OutputRanks {
 
 /// Ranges of `rows` rows of each of `ranks` ranks, the same on all of them.
 fn chunks(rows: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = (rows * ranks / CHUNK_ROWS).clamp(1, MOST_CHUNKS);
+    let count = (rows * ranks / CHUNK_ROWS).clamp(1, MAX_CHUNKS);
     let each = rows.div_ceil(count).max(1);
     (0..rows).step_by(each).map(move |first| first..rows.min(first + each))
 }

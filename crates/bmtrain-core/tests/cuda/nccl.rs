@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No test takes so long on a busy machine unless it hangs.
-const LIMIT: Duration = Duration::from_secs(150);
+const MAX_TIME: Duration = Duration::from_secs(150);
 
 /// A rank of a test, in a process of its own.
 struct Start {
@@ -64,7 +64,7 @@ fn start(test: &str, number: usize, place: &Path) -> Child {
 /// Whether a process ended well, and what it printed. One that hangs is killed.
 fn end(mut child: Child, begin: Instant) -> (bool, String) {
     while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > LIMIT {
+        if begin.elapsed() > MAX_TIME {
             child.kill().unwrap();
         }
         std::thread::sleep(Duration::from_millis(10));

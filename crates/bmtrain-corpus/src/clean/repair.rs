@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 /// Texts are decoded again as long as that changes them, but not more often than this.
-const MOST_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 /// The characters of Windows-1252 for the bytes 0x80 to 0x9F; 0 where the table has none.
 const WINDOWS_1252: [u16; 32] = [
     0x20AC, 0, 0x201A, 0x0192, 0x201E, 0x2026, 0x2020, 0x2021, 0x02C6, 0x2030, 0x0160, 0x2039, 0x0152, 0, 0x017D, 0, 0,

@@ -3,7 +3,7 @@
 //! `blaunch` without hosts starts a task on each slot of the job, in the order of `LSB_MCPU_HOSTS`, and numbers them
 //! from 1 in `LSF_PM_TASKID`. Asked by `launchers`.
 
-use super::slurm::{MOST, port_of_step};
+use super::slurm::{MAX_RANKS, port_of_step};
 use super::variables::{Variables, wrong};
 use super::{Launch, Launcher};
 use crate::error::{Error, Result};
@@ -60,11 +60,11 @@ fn slots(text: &str) -> Result<Vec<(String, usize)>, String> {
     let (mut words, mut total) = (text.split_whitespace(), 0_usize);
     while let Some(host) = words.next() {
         let count = words.next().ok_or_else(|| format!("host {host} has no number of slots after it"))?;
-        let count = count.parse::<usize>().ok().filter(|count| (1..=MOST).contains(count));
+        let count = count.parse::<usize>().ok().filter(|count| (1..=MAX_RANKS).contains(count));
         let count = count.ok_or_else(|| format!("the slots of {host} are not a number from 1"))?;
         total += count;
-        if total > MOST {
-            return Err(format!("more than {MOST} slots"));
+        if total > MAX_RANKS {
+            return Err(format!("more than {MAX_RANKS} slots"));
         }
         match hosts.iter().position(|(known, _)| known == host) {
             None => hosts.push((host.to_owned(), count)),

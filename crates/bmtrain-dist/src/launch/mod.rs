@@ -157,8 +157,8 @@ impl Launch {
     }
 
     fn threads(ranks: usize, found: Option<&Launch>) -> Result<Self> {
-        if ranks == 0 || ranks > slurm::MOST {
-            let reason = format!("a process has 1 to {} ranks", slurm::MOST);
+        if ranks == 0 || ranks > slurm::MAX_RANKS {
+            let reason = format!("a process has 1 to {} ranks", slurm::MAX_RANKS);
             return Err(Error::launch(format!("--ranks {ranks}"), reason, "use at most one rank per core"));
         }
         if let Some(found) = found.filter(|found| found.world > 1) {

@@ -1,10 +1,10 @@
 //! Slurm's compressed lists: tasks per node, `4(x2),3`, and hosts, `n[1-3,7],m05`.
 //!
-//! Pure parsers with bounds: a list from the environment cannot take more memory than [`MOST`] entries. Called by
+//! Pure parsers with bounds: a list from the environment cannot take more memory than [`MAX_RANKS`] entries. Called by
 //! `launchers`.
 
 /// No list is longer than this.
-pub(super) const MOST: usize = 1 << 16;
+pub(super) const MAX_RANKS: usize = 1 << 16;
 
 /// A port that all tasks of a step of a job agree on without talking, and two steps seldom share.
 pub(super) fn port_of_step(job: u64, step: u64) -> u16 {
@@ -22,8 +22,8 @@ pub(super) fn tasks_per_node(text: &str) -> Result<Vec<usize>, String> {
         };
         let number = |digits: &str| digits.parse::<usize>().map_err(|_| format!("`{digits}` is not a number"));
         let (count, times) = (number(count)?, number(times)?);
-        if times == 0 || times > MOST - tasks.len() {
-            return Err(format!("`{item}` stands for no nodes or for more than {MOST}"));
+        if times == 0 || times > MAX_RANKS - tasks.len() {
+            return Err(format!("`{item}` stands for no nodes or for more than {MAX_RANKS}"));
         }
         tasks.extend(std::iter::repeat_n(count, times));
     }
@@ -37,8 +37,8 @@ pub(super) fn hosts(text: &str) -> Result<Vec<String>, String> {
     loop {
         let (item, after) = split_item(rest)?;
         let names = expand(item)?;
-        if names.len() > MOST - hosts.len() {
-            return Err(format!("more than {MOST} hosts"));
+        if names.len() > MAX_RANKS - hosts.len() {
+            return Err(format!("more than {MAX_RANKS} hosts"));
         }
         hosts.extend(names);
         match after {
@@ -69,7 +69,7 @@ fn expand(item: &str) -> Result<Vec<String>, String> {
     let mut rest = item;
     while let Some((before, after)) = rest.split_once('[') {
         let (inside, behind) = after.split_once(']').ok_or_else(|| format!("`{item}` is not closed"))?;
-        let numbers = numbers(inside, MOST / names.len())?;
+        let numbers = numbers(inside, MAX_RANKS / names.len())?;
         names = names.iter().flat_map(|name| numbers.iter().map(move |n| format!("{name}{before}{n}"))).collect();
         rest = behind;
     }
@@ -131,7 +131,7 @@ mod tests {
         }
         let many = ["n[1-60000]"; 3].join(",");
         assert!(hosts(&many).is_err());
-        assert_eq!(hosts("n[1-65536]").unwrap().len(), MOST);
+        assert_eq!(hosts("n[1-65536]").unwrap().len(), MAX_RANKS);
         assert!(tasks_per_node(&["1(x60000)"; 3].join(",")).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The lookup is passed in, so that nothing below a program's `main` reads the environment. Called by `launchers`.
 
-use super::slurm::MOST;
+use super::slurm::MAX_RANKS;
 use crate::error::{Error, Result};
 
 /// A lookup of variables by name.
@@ -33,8 +33,8 @@ impl<'a> Variables<'a> {
     pub(super) fn number(&self, name: &str) -> Result<Option<usize>> {
         let Some(text) = self.text(name) else { return Ok(None) };
         match text.parse::<usize>() {
-            Ok(number) if number <= MOST => Ok(Some(number)),
-            Ok(_) => Err(wrong(name, &text, format!("no launch has more than {MOST} ranks"))),
+            Ok(number) if number <= MAX_RANKS => Ok(Some(number)),
+            Ok(_) => Err(wrong(name, &text, format!("no launch has more than {MAX_RANKS} ranks"))),
             Err(_) => Err(wrong(name, &text, "this is not a whole number from 0")),
         }
     }

@@ -72,7 +72,7 @@ impl OptimManager {
     pub fn new(device: &Device, clip: Clip) -> Result<Self> {
         Ok(OptimManager {
             device: device.clone(),
-            scaler: LossScaler::new(ScalePolicy::NONE, LossScaler::LIMIT)?,
+            scaler: LossScaler::new(ScalePolicy::NONE, LossScaler::MAX_SKIPS)?,
             entries: Vec::new(),
             flats: OnceCell::new(),
             others: OnceCell::new(),

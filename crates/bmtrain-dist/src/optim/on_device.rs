@@ -104,7 +104,7 @@ pub trait Rule: fmt::Debug {
 
 /// Most runs that are given to [`DeviceRule::launch_all`] at once: a multiple of what a launch takes on a device, and
 /// few enough that a step makes no large allocation on the host.
-const MOST_RUNS: usize = 128;
+const MAX_RUNS: usize = 128;
 
 /// A [`Rule`] whose step is a kernel.
 pub trait DeviceRule: Rule {
@@ -197,14 +197,14 @@ impl<R: DeviceRule> DeviceOptimizer<R> {
             state.moments.statistics_of(options, (flat, *index, tensors))?;
             steps.push(state.count_step(*index));
         }
-        let mut runs = Vec::with_capacity(due.len().min(MOST_RUNS));
+        let mut runs = Vec::with_capacity(due.len().min(MAX_RUNS));
         for (due, step) in due.iter().zip(steps) {
             let Some(state) = self.inner.states.iter().find(|state| Rc::ptr_eq(&state.flat, &due.flat)) else {
                 continue;
             };
             let elements = elements_of(&state.moments, due, None, args.factor)?;
             runs.extend(elements.into_iter().map(|elements| (elements, due.numbers(args.lr, step))));
-            if runs.len() >= MOST_RUNS {
+            if runs.len() >= MAX_RUNS {
                 self.inner.options.launch_all(args.factor.device(), std::mem::take(&mut runs))?;
             }
         }

@@ -220,7 +220,7 @@ pub struct LossScaler {
 
 impl LossScaler {
     /// Skipped steps in a row after which a scaler gives up, unless it is told otherwise.
-    pub const LIMIT: u32 = 8;
+    pub const MAX_SKIPS: u32 = 8;
 
     /// A scaler before its first step.
     pub fn new(policy: ScalePolicy, limit: u32) -> Result<Self> {

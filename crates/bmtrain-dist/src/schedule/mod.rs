@@ -23,7 +23,7 @@ pub use partition::Partition;
 use crate::error::{Error, Result};
 
 /// Most actions of a schedule, over all stages: more is a mistake in a number, and would take gigabytes.
-const MOST_ACTIONS: usize = 1 << 22;
+const MAX_ACTIONS: usize = 1 << 22;
 
 /// One of the parts into which a chunk's work on a micro-batch is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,10 +129,10 @@ impl Schedule {
     ) -> Result<Self> {
         kind.require(stages, chunks, micro_batches)?;
         let actions = [stages, chunks, micro_batches].iter().try_fold(3_usize, |count, &n| count.checked_mul(n));
-        if actions.is_none_or(|count| count > MOST_ACTIONS) {
+        if actions.is_none_or(|count| count > MAX_ACTIONS) {
             let reason = format!(
                 "{kind} over {stages} stages with {chunks} chunks and {micro_batches} micro-batches has more than \
-                 {MOST_ACTIONS} actions; use fewer micro-batches"
+                 {MAX_ACTIONS} actions; use fewer micro-batches"
             );
             return Err(Error::setting("pipeline schedule", reason));
         }

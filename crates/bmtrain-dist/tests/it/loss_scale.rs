@@ -3,7 +3,7 @@
 use bmtrain_dist::optim::{LossScaler, Outcome, ScalePolicy, ScaleState};
 
 fn scaler(policy: ScalePolicy) -> LossScaler {
-    LossScaler::new(policy, LossScaler::LIMIT).unwrap()
+    LossScaler::new(policy, LossScaler::MAX_SKIPS).unwrap()
 }
 
 /// Feed a line of steps, `.` clean and `x` overflowed; the scale after each.

@@ -101,7 +101,7 @@ fn nobody_leaves_a_barrier_before_everybody_has_come_however_often() {
 fn values_up_to_the_largest_survive_and_larger_ones_are_refused() {
     let (_server, options) = server(1);
     let mut store = Store::connect(&options).unwrap();
-    let value: Vec<u8> = (0..Store::LARGEST_VALUE).map(|n| (n % 251) as u8).collect();
+    let value: Vec<u8> = (0..Store::MAX_VALUE).map(|n| (n % 251) as u8).collect();
     let key = "k".repeat(256);
     store.set(&key, &value).unwrap();
     assert_eq!(store.get(&key, SECOND).unwrap(), value);

@@ -9,7 +9,7 @@ use model_center_base::json::parse_object;
 
 /// Sizes above this are refused: far beyond any model, and products of two of them and an element size still fit in 64
 /// bits.
-const SIZE_LIMIT: u64 = 1 << 28;
+const MAX_SIZE: u64 = 1 << 28;
 
 /// Scores of masked positions are at most this: what is left of such a position is 0 beside any other score.
 const MASKED: f32 = -1e4;
@@ -102,8 +102,8 @@ impl Fields {
     pub fn peek_index(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.peek(name) else { return Ok(None) };
         match value.as_u64() {
-            Some(number) if number <= SIZE_LIMIT => Ok(Some(number as usize)),
-            _ => Err(self.wrong_type(name, value, &format!("a whole number from 0 to {SIZE_LIMIT}"))),
+            Some(number) if number <= MAX_SIZE => Ok(Some(number as usize)),
+            _ => Err(self.wrong_type(name, value, &format!("a whole number from 0 to {MAX_SIZE}"))),
         }
     }
 

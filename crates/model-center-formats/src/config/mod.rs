@@ -51,7 +51,7 @@ use model_center_base::json::{self, to_text};
 use rows::RowConfig;
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
-pub(crate) const LIMIT: u64 = 8 << 20;
+pub(crate) const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
 /// The configuration of a family of models: what follows from the [`RowConfig`] that the family implements.
 pub trait Config: RowConfig {
@@ -109,7 +109,7 @@ pub trait Config: RowConfig {
 
     /// Read a JSON file.
     fn from_json_file(path: &Path) -> Result<Self> {
-        Self::from_json(&read_text(path, LIMIT)?, &path.display().to_string())
+        Self::from_json(&read_text(path, MAX_CONFIG_BYTES)?, &path.display().to_string())
     }
 
     /// Read `config.json` of a model directory.
@@ -149,7 +149,7 @@ pub fn directory_fields(directory: &Path) -> Result<Fields> {
 pub fn fields_of(directory: &Path, name: &str) -> Result<Fields> {
     resolve_inside(directory, name)?;
     let path = directory.join(name);
-    Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())
+    Fields::parse(&read_text(&path, MAX_CONFIG_BYTES)?, &path.display().to_string())
 }
 
 /// What a written `config.json` states beyond the configuration: the class and the dtype of the weights.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::rows::{Row, RowConfig};
-use super::{Config, Fields, LIMIT, LayerSharing, TextConfig, directory_fields, model_center};
+use super::{Config, Fields, LayerSharing, MAX_CONFIG_BYTES, TextConfig, directory_fields, model_center};
 use crate::{Error, Result};
 use model_center_base::file::read_text;
 
@@ -76,7 +76,7 @@ impl ConfigSource {
     pub fn open(path: &Path, overrides: ConfigOverrides) -> Result<Self> {
         let fields = match path.is_dir() {
             true => directory_fields(path)?,
-            false => Fields::parse(&read_text(path, LIMIT)?, &path.display().to_string())?,
+            false => Fields::parse(&read_text(path, MAX_CONFIG_BYTES)?, &path.display().to_string())?,
         };
         let place = fields.place().to_owned();
         Ok(ConfigSource { place, fields: fields.into_rest(), overrides })

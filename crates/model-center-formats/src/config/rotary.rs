@@ -10,7 +10,7 @@ use crate::{Error, Result};
 use model_center_base::file::printable;
 
 /// The longest text of a first training that is believed.
-const LONGEST: u64 = 1 << 28;
+const MAX_POSITIONS: u64 = 1 << 28;
 const PARTS_OF_HEADS: &str = "rotary embeddings of parts of heads are not supported";
 
 /// Turns above which an angle is fast for YaRN, where a file is silent.
@@ -201,7 +201,7 @@ impl Parameters<'_> {
         }
         let original = self.number("original_max_position_embeddings")?;
         let trained = match original {
-            Some(value) if value.fract() == 0.0 && value <= LONGEST as f64 => value as usize,
+            Some(value) if value.fract() == 0.0 && value <= MAX_POSITIONS as f64 => value as usize,
             Some(_) => {
                 return Err(self.error("original_max_position_embeddings is not a length", "give a whole number"));
             }

@@ -60,7 +60,7 @@ pub const COMPANION_FILES: &[&str] = &[
 pub const FORMATS_FILE: &str = "text_formats.json";
 
 /// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 tokens, have about 35 MB.
-const COMPANION_LIMIT: u64 = 256 << 20;
+const MAX_COMPANION_BYTES: u64 = 256 << 20;
 
 /// Whose names and files a directory has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -253,7 +253,7 @@ pub fn companions(from: &Path) -> Result<Vec<String>> {
 
 fn open_companion(path: &Path) -> Result<File> {
     let (file, length) = open_regular(path)?;
-    if length > COMPANION_LIMIT {
+    if length > MAX_COMPANION_BYTES {
         let reason = format!("the file has {length} bytes, more than any tokenizer");
         return Err(Error::model(path.display().to_string(), reason, "check that this is the file you meant"));
     }
@@ -264,7 +264,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     let source = open_companion(from)?;
     let target = AtomicFile::create(to)?;
     // Read and write fail for different reasons and are told apart, which `std::io::copy` does not.
-    let (mut source, mut buffer) = (source.take(COMPANION_LIMIT), vec![0u8; 1 << 20]);
+    let (mut source, mut buffer) = (source.take(MAX_COMPANION_BYTES), vec![0u8; 1 << 20]);
     loop {
         let read = source.read(&mut buffer).map_err(|e| unreadable(from, e))?;
         if read == 0 {

@@ -28,7 +28,7 @@ use model_center_base::file::{StagedDirectory, read_text};
 use model_center_base::json::parse_object;
 
 /// The longest config.json.
-const CONFIG_LIMIT: u64 = 1 << 20;
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// What became of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,7 +130,7 @@ fn own_names(pieces: &Pieces, place: &Path, options: &RankedOptions) -> Result<M
         return Err(bad(reason, "give the directory with the model's config.json with --config"));
     };
     let path = directory.join("config.json");
-    let config = parse_object(&read_text(&path, CONFIG_LIMIT)?, &path.display().to_string())?;
+    let config = parse_object(&read_text(&path, MAX_CONFIG_BYTES)?, &path.display().to_string())?;
     let tensors = rank.pieces.iter().map(|(name, piece)| JoinedTensor {
         // What wraps the model in training.
         entry: TensorEntry::new(name.strip_prefix("module.").unwrap_or(name), piece.dtype, piece.shape.as_slice()),

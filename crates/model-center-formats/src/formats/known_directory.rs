@@ -19,7 +19,7 @@ pub const RUN_FILE: &str = "run.json";
 /// The subdirectory of a run that holds its model.
 pub const RUN_MODEL: &str = "model";
 /// Names that are looked at: a directory of a million files is none of these.
-const NAME_LIMIT: usize = 1 << 14;
+const MAX_NAME: usize = 1 << 14;
 
 /// Kinds of directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl KnownDirectory {
 
 /// The names in a directory.
 fn names_of(path: &Path) -> Option<BTreeSet<String>> {
-    let entries = std::fs::read_dir(path).ok()?.take(NAME_LIMIT).flatten();
+    let entries = std::fs::read_dir(path).ok()?.take(MAX_NAME).flatten();
     Some(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 

@@ -15,11 +15,11 @@ use crate::{Error, Result};
 use model_center_base::file::{printable, read_text, resolve_inside};
 
 /// The longest index that is read. A model of 100,000 tensors has one of about 10 MB.
-const INDEX_LIMIT: u64 = 64 << 20;
+const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Shards are kept open: this stays below the usual limit of 1,024 open files.
-const SHARD_LIMIT: usize = 512;
+const MAX_SHARDS: usize = 512;
 /// Tensors in all shards together.
-const TENSOR_LIMIT: usize = 1 << 20;
+const MAX_TENSORS: usize = 1 << 20;
 
 /// The shards that the index `name` of a directory lists, each once. Names are as the file has them: anything.
 pub fn shard_names(directory: &Path, name: &str) -> Result<Vec<String>> {
@@ -37,7 +37,7 @@ pub(super) struct Index {
 impl Index {
     /// Read the index `name` of a directory.
     pub(super) fn read(directory: &Path, name: &str) -> Result<Self> {
-        let text = read_text(&resolve_inside(directory, name)?, INDEX_LIMIT)?;
+        let text = read_text(&resolve_inside(directory, name)?, MAX_INDEX_BYTES)?;
         serde_json::from_str(&text).map(|Entries(IndexFile(index))| index).map_err(|e| {
             let place = format!("{}:{}:{}", directory.join(name).display(), e.line(), e.column());
             let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
@@ -101,13 +101,13 @@ impl FromEntries for Index {
         let mut index = Index { shards: Vec::new(), map: HashMap::new() };
         let mut positions: HashMap<String, usize> = HashMap::new();
         while let Some((tensor, shard)) = access.next_entry::<String, String>()? {
-            if index.map.len() == TENSOR_LIMIT {
-                return Err(A::Error::custom(format_args!("more than {TENSOR_LIMIT} tensors")));
+            if index.map.len() == MAX_TENSORS {
+                return Err(A::Error::custom(format_args!("more than {MAX_TENSORS} tensors")));
             }
             let position = match positions.get(&shard) {
                 Some(&position) => position,
-                None if index.shards.len() == SHARD_LIMIT => {
-                    return Err(A::Error::custom(format_args!("more than {SHARD_LIMIT} shards")));
+                None if index.shards.len() == MAX_SHARDS => {
+                    return Err(A::Error::custom(format_args!("more than {MAX_SHARDS} shards")));
                 }
                 None => {
                     index.shards.push(shard.clone());

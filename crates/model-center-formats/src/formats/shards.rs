@@ -16,7 +16,7 @@ use model_center_base::json::to_text;
 pub const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// All shards are open while they are written: this stays below the usual limit of 1,024 open files.
-const SHARD_LIMIT: usize = 512;
+const MAX_SHARDS: usize = 512;
 
 /// Weights being written into a directory.
 ///
@@ -55,8 +55,8 @@ impl ShardedWriter {
                 return Err(bad(format!("two tensors are named {}", entry.name), "give each its own name"));
             }
         }
-        if shards.is_empty() || shards.len() > SHARD_LIMIT {
-            let fix = format!("write at least one tensor, and at most {SHARD_LIMIT} shards: raise the shard size");
+        if shards.is_empty() || shards.len() > MAX_SHARDS {
+            let fix = format!("write at least one tensor, and at most {MAX_SHARDS} shards: raise the shard size");
             return Err(bad(format!("the weights would be {} files", shards.len()), &fix));
         }
         let writers = shards

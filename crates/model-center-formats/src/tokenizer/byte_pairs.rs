@@ -14,9 +14,9 @@ use crate::{Error, Result};
 use model_center_base::file::printable;
 
 /// The maximum number of merges: several times the number in the largest real vocabularies.
-const MERGES_LIMIT: usize = 1 << 20;
+const MAX_MERGES: usize = 1 << 20;
 /// Larger than any vocabulary: an id takes a place in tables of that length.
-const ID_LIMIT: u64 = 1 << 24;
+const MAX_ID: u64 = 1 << 24;
 const FIX: &str = "fetch vocab.json and merges.txt again, both from the same model";
 
 /// How a family uses such files.
@@ -142,9 +142,9 @@ fn read_vocab(path: &Path, place: &str, bytes: &[u8]) -> Result<Map<String, Valu
     let mut ids = Vec::with_capacity(vocab.len());
     for (token, id) in &vocab {
         let token = printable(token, 60);
-        match id.as_u64().filter(|id| *id < ID_LIMIT) {
+        match id.as_u64().filter(|id| *id < MAX_ID) {
             Some(id) => ids.push(id),
-            None => return Err(bad(format!("\"{token}\" has the id {id}, ids are whole numbers below {ID_LIMIT}"))),
+            None => return Err(bad(format!("\"{token}\" has the id {id}, ids are whole numbers below {MAX_ID}"))),
         }
         if token.ends_with("</w>") {
             let reason = format!("\"{token}\" ends in an end-of-word marker: this is not a byte-level vocabulary");
@@ -169,8 +169,8 @@ fn read_merges(place: &str, bytes: &[u8], vocab: &Map<String, Value>) -> Result<
             let reason = format!("\"{}\" is not of two tokens of vocab.json that make a third", printable(line, 80));
             return Err(Error::model(format!("{place}:{}", at + 1), reason, FIX));
         };
-        if merges.len() == MERGES_LIMIT {
-            let reason = format!("there are more than the {MERGES_LIMIT} merges that are read");
+        if merges.len() == MAX_MERGES {
+            let reason = format!("there are more than the {MAX_MERGES} merges that are read");
             return Err(Error::model(place, reason, FIX));
         }
         merges.push(merge);

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 use model_center_base::file::printable;
 
 /// More characters than Unicode has.
-const COUNT_LIMIT: usize = 0x0011_0000;
+const MAX_COUNT: usize = 0x0011_0000;
 /// Usual names of special tokens.
 const USUAL: [(&str, &[&str]); 5] = [
     ("unk_token", &["<unk>", "[UNK]", "UNK"]),
@@ -30,7 +30,7 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     for (id, line) in utf8(place, bytes)?.split_terminator('\n').enumerate() {
         let line = line.strip_suffix('\r').unwrap_or(line);
         let bad = |reason: String, fix: &str| Error::model(format!("{place}:{}", id + 1), reason, fix);
-        if id == COUNT_LIMIT {
+        if id == MAX_COUNT {
             return Err(bad("there are more lines than characters".into(), "check that this is the file you meant"));
         }
         let token = match line {

@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::{Error, Result};
 
 /// The most bytes that the changes before or after tokens may make of one; real files stay below a few hundred.
-const GROWTH_LIMIT: u64 = 4096;
+const MAX_GROWTH: u64 = 4096;
 /// Steps that spell every byte as a character; what they spelled they would spell again.
 const BYTE_STEPS: usize = 2;
 /// The most tokens that are put around a text; real templates have a handful.
-const AROUND_LIMIT: usize = 10_000;
+const MAX_CONTEXT: usize = 10_000;
 /// What compatible forms of a character have, at most, for each of its bytes.
 const FORMS: u64 = 16;
 const FIX: &str = "this is not a model's tokenizer; download its files again";
@@ -22,9 +22,9 @@ pub fn check(place: &str, document: &Value) -> Result<()> {
     let part = |key: &str| document.get(key).unwrap_or(&Value::Null);
     for (key, what) in [("normalizer", "normalizer"), ("pre_tokenizer", "pre-tokenizer"), ("decoder", "decoder")] {
         let growth = steps(part(key)).iter().fold(1, |growth: u64, step| growth.saturating_mul(growth_of(step)));
-        if growth > GROWTH_LIMIT {
+        if growth > MAX_GROWTH {
             let reason =
-                format!("the steps of its {what} can make a text more than {GROWTH_LIMIT} times as long as it is");
+                format!("the steps of its {what} can make a text more than {MAX_GROWTH} times as long as it is");
             return Err(Error::model(place, reason, FIX));
         }
     }
@@ -112,8 +112,8 @@ fn check_template(place: &str, processor: &Value) -> Result<()> {
             }
         }
     }
-    if count > AROUND_LIMIT {
-        let reason = format!("its post-processor puts {count} tokens around texts, more than {AROUND_LIMIT}");
+    if count > MAX_CONTEXT {
+        let reason = format!("its post-processor puts {count} tokens around texts, more than {MAX_CONTEXT}");
         return Err(Error::model(place, reason, FIX));
     }
     Ok(())

@@ -16,9 +16,9 @@ use model_center_base::file::printable;
 pub const SPACE: &str = "\u{2581}";
 /// The longest piece that is split, in bytes: several times the longest of real vocabularies. The work grows with its
 /// square.
-const PIECE_LIMIT: usize = 256;
+const MAX_PIECE: usize = 256;
 /// The most ways in which pieces are made of two others, for each piece on average; it is about 2 in real vocabularies.
-const WAYS_LIMIT: usize = 4;
+const MAX_WAYS: usize = 4;
 /// The error's fix for a vocabulary that contradicts itself.
 const FIX: &str = "fetch the file again, or take the tokenizer's files from the model's own directory";
 
@@ -154,15 +154,15 @@ impl PieceVocabulary<'_> {
         for piece in &self.pieces {
             let is_text =
                 piece.kind == PieceKind::Normal || piece.kind == PieceKind::UserDefined && piece.text.contains(SPACE);
-            if !is_text || piece.text.len() > PIECE_LIMIT {
+            if !is_text || piece.text.len() > MAX_PIECE {
                 continue;
             }
             let splits = piece.text.char_indices().skip(1).map(|(at, _)| piece.text.split_at(at));
             found.extend(
                 splits.filter(|(l, r)| known.contains(l) && known.contains(r)).map(|(l, r)| (piece.score, l, r)),
             );
-            if found.len() > WAYS_LIMIT * self.pieces.len() {
-                return Err(self.bad(format!("pieces are made of two others in more than {WAYS_LIMIT} ways each")));
+            if found.len() > MAX_WAYS * self.pieces.len() {
+                return Err(self.bad(format!("pieces are made of two others in more than {MAX_WAYS} ways each")));
             }
         }
         if found.is_empty() {

@@ -15,11 +15,11 @@ use super::protobuf::{Fields, Wire};
 use crate::{Error, Result};
 
 /// The maximum number of pieces: several times more than the largest real vocabularies have.
-const COUNT_LIMIT: usize = 1 << 20;
+const MAX_COUNT: usize = 1 << 20;
 const FIX: &str = "fetch the file again; only whole models as SentencePiece trains them are read";
 /// T5's sentinels, and the most that a configuration may ask for.
 const T5_BLANKS: u64 = 100;
-const BLANKS_LIMIT: u64 = 10_000;
+const MAX_BLANKS: u64 = 10_000;
 /// Families whose ids differ from the file's in unsupported ways: prefixes of their names, and their titles.
 const OTHER_IDS: [(&str, &str); 15] = [
     ("mbart", "mBART"),
@@ -175,7 +175,7 @@ fn wanted_token<'a>(
 /// T5's sentinels, which are not in the file: 100 unless the configuration specifies another number, the highest first.
 fn sentinels(settings: &Settings, pieces: &[ScoredPiece<'_>]) -> Vec<String> {
     let usual = if settings.is_family("t5") && !settings.family.starts_with("mt5") { T5_BLANKS } else { 0 };
-    let count = settings.config.get("extra_ids").and_then(Value::as_u64).unwrap_or(usual).min(BLANKS_LIMIT);
+    let count = settings.config.get("extra_ids").and_then(Value::as_u64).unwrap_or(usual).min(MAX_BLANKS);
     let has_own = pieces.iter().any(|piece| piece.text == "<extra_id_0>");
     if has_own { Vec::new() } else { (0..count).rev().map(|at| format!("<extra_id_{at}>")).collect() }
 }
@@ -216,8 +216,8 @@ impl<'a> Model<'a> {
                 field.map_err(|at| format!("byte {at}: this is not a SentencePiece model, or a damaged one"))?;
             match (field.number, field.value) {
                 (1, Wire::Bytes(piece)) => {
-                    if model.pieces.len() == COUNT_LIMIT {
-                        return Err(format!("there are more than the {COUNT_LIMIT} pieces that are read"));
+                    if model.pieces.len() == MAX_COUNT {
+                        return Err(format!("there are more than the {MAX_COUNT} pieces that are read"));
                     }
                     let id = model.pieces.len();
                     model.pieces.push(read_piece(piece).map_err(|reason| format!("piece {id} {reason}"))?);

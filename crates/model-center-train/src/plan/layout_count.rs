@@ -168,7 +168,7 @@ impl LayoutRun {
     fn optimizer(&self, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
         let groups = ParamGroup::by_decay(model.parameters(), 0.01);
         let mut optim = OptimManager::new(device, Clip { max_norm: 1.0, ..Clip::default() })?;
-        optim.set_scaler(LossScaler::new(self.scale, LossScaler::LIMIT)?);
+        optim.set_scaler(LossScaler::new(self.scale, LossScaler::MAX_SKIPS)?);
         self.optimizer.make(groups, self.offload)?.into_iter().for_each(|optimizer| optim.add(optimizer, 1e-4));
         Ok(optim)
     }

@@ -354,7 +354,7 @@ pub(super) fn optimizer(
     let train = &resolved.train;
     let groups = param_groups(train, model.parameters())?;
     let mut optim = OptimManager::new(device, train.clip)?;
-    optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
+    optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::MAX_SKIPS)?);
     for optimizer in train.optimizer.make(groups, train.offload)? {
         let optimizer: Box<dyn Optimizer> = match train.average {
             Some(form) => Box::new(WeightAverage::new(optimizer, form)?),

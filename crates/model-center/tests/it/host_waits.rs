@@ -75,7 +75,7 @@ fn train(job: Job, ranks: Arc<dyn Communicator>) -> Vec<(u64, StepInfo, Vec<f32>
     optim.add(adam, 2e-3);
     if job.dtype == DType::F16 {
         let policy = ScalePolicy::Static { scale: job.scale };
-        optim.set_scaler(LossScaler::new(policy, LossScaler::LIMIT).unwrap());
+        optim.set_scaler(LossScaler::new(policy, LossScaler::MAX_SKIPS).unwrap());
     }
     let step = |step: u32| {
         waits.take();

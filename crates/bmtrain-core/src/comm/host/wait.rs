@@ -22,7 +22,7 @@ const YIELDS: usize = 2;
 /// Fewest looks at a slot before that: about a microsecond.
 const LEAST_LOOKS: u32 = 50;
 /// Most looks, about as long as falling asleep and waking up.
-const MOST_LOOKS: u32 = 2000;
+const MAX_POLLS: u32 = 2000;
 /// One of this many waits is a patient one, to find out whether patience pays again.
 const PROBE: u32 = 16;
 
@@ -38,7 +38,7 @@ pub(super) struct Patience {
 impl Patience {
     pub(super) fn new(ranks: usize) -> Self {
         let cores = Processors::of_this_process().parallelism();
-        let most = if ranks <= cores { MOST_LOOKS } else { LEAST_LOOKS };
+        let most = if ranks <= cores { MAX_POLLS } else { LEAST_LOOKS };
         Patience { most, looks: AtomicU32::new(most), waits: AtomicU32::new(0) }
     }
 
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn patience_goes_where_it_does_not_pay_and_comes_back_where_it_does() {
-        let patience = Patience { most: MOST_LOOKS, looks: AtomicU32::new(MOST_LOOKS), waits: AtomicU32::new(1) };
+        let patience = Patience { most: MAX_POLLS, looks: AtomicU32::new(MAX_POLLS), waits: AtomicU32::new(1) };
         let after = |waits: u32, paid: bool| {
             (0..waits).map(|_| patience.looks()).fold(0, |patient, looks| {
                 patience.learn(looks, paid);
-                patient + u32::from(looks == MOST_LOOKS)
+                patient + u32::from(looks == MAX_POLLS)
             })
         };
         after(PROBE - 1, false);
@@ -203,6 +203,6 @@ mod tests {
         // Without success only the probes are patient.
         assert!(after(4 * PROBE, false) <= 8);
         after(2 * PROBE, true);
-        assert_eq!(patience.looks.load(Ordering::Relaxed), MOST_LOOKS);
+        assert_eq!(patience.looks.load(Ordering::Relaxed), MAX_POLLS);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Bytes before the content of a frame.
 const HEADER: usize = 8;
 /// Longest content, in `u64`s.
-const LONGEST: usize = HEAD + if super::CHUNK / 8 > SHORT { super::CHUNK / 8 } else { SHORT };
+const MAX_INTEGERS: usize = HEAD + if super::CHUNK / 8 > SHORT { super::CHUNK / 8 } else { SHORT };
 /// Longest wait without a look at the job.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 /// Time between signs of life of a connection that has nothing else to send, unless the deadline is short.
@@ -141,7 +141,7 @@ impl Link {
         if count == 0 {
             return Ok(Frame::SignOfLife);
         }
-        if !(HEAD..=LONGEST).contains(&count) {
+        if !(HEAD..=MAX_INTEGERS).contains(&count) {
             return Err(Lost::Foreign);
         }
         let mut bytes = vec![0; 8 * count];
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn lengths_that_no_message_has_are_refused_before_memory_is_taken() {
-        for count in [1, HEAD as u32 - 1, LONGEST as u32 + 1, u32::MAX] {
+        for count in [1, HEAD as u32 - 1, MAX_INTEGERS as u32 + 1, u32::MAX] {
             let (link, mut other) = link();
             other.write_all(&[count.to_le_bytes(), [0; 4]].concat()).unwrap();
             assert_eq!(link.read(SOON, || true), Err(Lost::Foreign), "{count}");
@@ -267,9 +267,9 @@ mod tests {
     fn an_end_that_reads_nothing_is_lost_at_the_deadline_and_takes_bounded_memory() {
         let deadline = Duration::from_millis(300);
         let (link, _other) = link();
-        let words = vec![1; LONGEST];
+        let words = vec![1; MAX_INTEGERS];
         let pushed = (0..10_000).take_while(|_| link.push(0, &words)).count();
-        assert!(pushed * LONGEST * 8 <= BACKLOG && pushed > 900, "{pushed}");
+        assert!(pushed * MAX_INTEGERS * 8 <= BACKLOG && pushed > 900, "{pushed}");
         assert_eq!(link.write(deadline), Err(Lost::Silent(deadline)));
     }
 

@@ -13,7 +13,7 @@
 //! shared bias, in both schemes; a product that adds continues the chain of sums (see `product.rs`).
 
 use super::extent::Extent;
-use super::gradients::{Pass, WHOLE_LIMIT, Work};
+use super::gradients::{MAX_WHOLE, Pass, Work};
 use super::scratch::{self, Scratch};
 use super::tiles::{Scheme, Settings};
 use crate::error::Result;
@@ -59,7 +59,7 @@ fn is_whole(pass: &Pass<'_>, shape: &AttentionShape, threads: usize, pieces: usi
         Scheme::Whole => true,
         Scheme::Split => false,
         // Threads that idle in the last round against two products more a tile.
-        Scheme::Best => sums <= WHOLE_LIMIT && 7 * pieces >= 5 * pieces.next_multiple_of(threads.max(1)),
+        Scheme::Best => sums <= MAX_WHOLE && 7 * pieces >= 5 * pieces.next_multiple_of(threads.max(1)),
     }
 }
 

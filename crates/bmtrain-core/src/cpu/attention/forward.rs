@@ -37,7 +37,7 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     // Of the longest extent; others have fewer, and their last pieces are empty.
     let count = extents.longest().0.div_ceil(pass.tiles.queries);
     let group = shape.heads / shape.kv_heads;
-    let together = if shape.queries == 1 { group.min(pass.tiles.queries.min(MOST_TOGETHER)) } else { 1 };
+    let together = if shape.queries == 1 { group.min(pass.tiles.queries.min(MAX_TOGETHER)) } else { 1 };
     let per_group = group.div_ceil(together);
     let parts = shape.kv_heads * per_group;
     let failure = OnceLock::new();
@@ -62,7 +62,7 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
 
 /// Most heads of one piece of work in decoding. They share the reading of keys and values; more would leave threads of
 /// models with few kv heads without work.
-const MOST_TOGETHER: usize = 4;
+const MAX_TOGETHER: usize = 4;
 
 /// Whether waking a second thread costs more than it saves, as for one query and a few dozen keys in decoding.
 fn is_small(shape: &AttentionShape) -> bool {

@@ -16,7 +16,7 @@ use crate::kernel::{Arguments, AttentionBackward};
 use std::ops::Range;
 
 /// Largest sum of query gradients that one thread keeps, in numbers: 1 MiB.
-pub(super) const WHOLE_LIMIT: usize = 1 << 18;
+pub(super) const MAX_WHOLE: usize = 1 << 18;
 
 /// The views of one call.
 ///
@@ -69,7 +69,7 @@ impl<'s> Work<'s> {
             dvalue: scratch.dvalue.take(keys * head),
             row: scratch.row.take(keys + rows::ROW_SLACK),
         };
-        (work, scratch.dquery.take_of(rows * head, WHOLE_LIMIT), scratch.statistics.take_of(rows, WHOLE_LIMIT / 16))
+        (work, scratch.dquery.take_of(rows * head, MAX_WHOLE), scratch.statistics.take_of(rows, MAX_WHOLE / 16))
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most choices of a process: for more products the library's first algorithms are used.
-const MOST_CHOICES: usize = 1 << 16;
+const MAX_CHOICES: usize = 1 << 16;
 
 /// Algorithms chosen by time so far: see [`CudaOptions::timed_products`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -89,7 +89,7 @@ impl Choices {
         let number_of = |code: Code| all.iter().position(|algorithm| algorithm.code() == code);
         let known = {
             let made = self.lock();
-            let is_full = made.codes.len() >= MOST_CHOICES;
+            let is_full = made.codes.len() >= MAX_CHOICES;
             made.codes.get(problem).copied().or(is_full.then(|| plan.algorithm.code()))
         };
         if let Some(chosen) = known.and_then(number_of) {

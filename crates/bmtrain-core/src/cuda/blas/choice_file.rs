@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Lines of many models. Nothing is added to a larger file.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(super) struct ChoiceFile {
@@ -41,7 +41,7 @@ impl ChoiceFile {
         if let Some(found) = find(&text, key).filter(|code| is_known(*code)) {
             return Ok(Some(found));
         }
-        if text.len() >= MOST_BYTES {
+        if text.len() >= MAX_BYTES {
             return Ok(self.none(&io::Error::other("the file is full: remove it")));
         }
         let made = make()?;
@@ -67,7 +67,7 @@ impl ChoiceFile {
         }
         let mut bytes = Vec::new();
         // A last line may go beyond the limit.
-        (&file).take(2 * MOST_BYTES as u64).read_to_end(&mut bytes)?;
+        (&file).take(2 * MAX_BYTES as u64).read_to_end(&mut bytes)?;
         Ok((file, String::from_utf8_lossy(&bytes).into_owned()))
     }
 
@@ -144,10 +144,10 @@ mod tests {
     fn a_full_file_is_read_and_nothing_is_added() {
         let root = tempfile::tempdir().unwrap();
         let file = ChoiceFile::in_directory(root.path());
-        fs::write(&file.path, [vec![b'x'; MOST_BYTES - 1], vec![b'\n']].concat()).unwrap();
+        fs::write(&file.path, [vec![b'x'; MAX_BYTES - 1], vec![b'\n']].concat()).unwrap();
         assert_eq!(file.find_or("a", any, not_made).unwrap(), None);
         assert!(file.warned.load(Ordering::Relaxed));
-        fs::write(&file.path, vec![b'\n'; MOST_BYTES - 1]).unwrap();
+        fs::write(&file.path, vec![b'\n'; MAX_BYTES - 1]).unwrap();
         assert_eq!(file.find_or("a", any, || Ok(ONE)).unwrap(), Some(ONE));
         assert_eq!(file.find_or("a", any, not_made).unwrap(), Some(ONE));
         assert_eq!(file.find_or("b", any, not_made).unwrap(), None);

@@ -50,7 +50,7 @@ use work::{Factor, Sums, Work, is_vector};
 
 /// The largest result, in bytes, that scratch memory takes while a product is timed that is added to what is there.
 /// Larger ones are not timed.
-const MOST_ASIDE: usize = 256 << 20;
+const MAX_SCRATCH_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(super) struct Blas {
@@ -181,7 +181,7 @@ impl Blas {
         // Products that are timed leave the old content as it is.
         let keeps = residual.is_none() && beta != 0.0;
         let aside = if keeps { problem.result_elements() * c.numbers.dtype.size() } else { 0 };
-        if aside > MOST_ASIDE {
+        if aside > MAX_SCRATCH_BYTES {
             self.keep_first(&plan)?;
         }
         let (workspace, is_to_be_timed) = {

@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex};
 
 /// The most workspace of a product: what cuBLAS itself takes on Hopper, whose fastest algorithms for long sums need it.
 /// Only as much is held as the algorithms in use ask for.
-const MOST_WORKSPACE: u64 = 32 << 20;
+const MAX_WORKSPACE: u64 = 32 << 20;
 
 /// Batches of many lengths make many products. Beyond this they are all forgotten, and asked for again.
-const MOST_PLANS: usize = 4096;
+const MAX_PLANS: usize = 4096;
 
 /// Number of algorithms compared, where the fastest is to be found.
-const MOST_ALGORITHMS: usize = 8;
+const MAX_ALGORITHMS: usize = 8;
 
 /// No pointer is aligned to more as far as algorithms go.
-const MOST_ALIGNMENT: u32 = 256;
+const MAX_ALIGNMENT: u32 = 256;
 
 /// A matrix of a product, stored in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,7 +140,7 @@ impl PlanCache {
         if let Some(known) = self.known.get(problem) {
             return Ok(known.clone());
         }
-        if self.known.len() >= MOST_PLANS {
+        if self.known.len() >= MAX_PLANS {
             self.known.clear();
         }
         let Some(plan) = make(lt, problem, options)? else {
@@ -175,7 +175,7 @@ impl PlanCache {
 /// of.
 pub(super) fn alignment(address: u64, strides: impl IntoIterator<Item = usize>) -> u32 {
     let all = strides.into_iter().fold(address, |all, stride| all | stride as u64);
-    1 << all.trailing_zeros().min(MOST_ALIGNMENT.trailing_zeros())
+    1 << all.trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros())
 }
 
 fn make(lt: &Lt, problem: &Problem, options: &CudaOptions) -> Result<Option<GemmPlan>> {
@@ -216,7 +216,7 @@ fn make(lt: &Lt, problem: &Problem, options: &CudaOptions) -> Result<Option<Gemm
     };
     let (a_layout, b_layout, c_layout) = (stored(&a, m, k)?, stored(&b, k, n)?, stored(&c, m, n)?);
     let preference = preference(lt, [b.alignment, a.alignment, c.alignment])?;
-    let most = if options.timed_products { MOST_ALGORITHMS } else { 1 };
+    let most = if options.timed_products { MAX_ALGORITHMS } else { 1 };
     let mut found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference, most)?.into_iter();
     Ok(found.next().map(|algorithm| {
         // The library's order.
@@ -239,7 +239,7 @@ fn layout(lt: &Lt, matrix: &Stored, (rows, columns): (usize, usize), count: usiz
 fn preference(lt: &Lt, [a, b, c]: [u32; 3]) -> Result<Descriptor> {
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let preference = lt.preference()?;
-    lt.set(&preference, Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32, MOST_WORKSPACE)?;
+    lt.set(&preference, Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32, MAX_WORKSPACE)?;
     // Sums that are made in parts are put together in f32, never in the result's type.
     let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
     lt.set(&preference, Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as u32, scheme)?;

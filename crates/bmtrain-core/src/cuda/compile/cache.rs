@@ -17,7 +17,7 @@ const EXTENSION: &str = "image";
 const UNFINISHED: &str = "part";
 
 /// More than all kernels of many versions need.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_BYTES: u64 = 512 << 20;
 /// Age after which a temporary file is one of a process that died while it wrote.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -54,7 +54,7 @@ impl Key {
 impl Cache {
     /// A cache in a directory, which is made when something is kept.
     pub(in crate::cuda) fn new(directory: PathBuf) -> Self {
-        Cache { directory, most_bytes: MOST_BYTES, warned: AtomicBool::new(false) }
+        Cache { directory, most_bytes: MAX_BYTES, warned: AtomicBool::new(false) }
     }
 
     pub(in crate::cuda) fn read(&self, key: &Key) -> Option<Vec<u8>> {

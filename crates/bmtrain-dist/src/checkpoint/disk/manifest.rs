@@ -16,15 +16,15 @@ use serde_json::{Map, Value};
 /// has no pieces of several runs, which tensor-parallel ranks save.
 pub const SCHEMA: u64 = 2;
 /// Longest manifest: half a million pieces. It is held in memory as a whole.
-pub(super) const MANIFEST_LIMIT: u64 = 128 << 20;
+pub(super) const MAX_MANIFEST_BYTES: u64 = 128 << 20;
 /// Longest `layout` or `state`.
-const FREE_LIMIT: usize = 16 << 20;
+const MAX_FREE_BYTES: usize = 16 << 20;
 /// Most values in `layout` or `state`, objects and lists counted: generic JSON takes fifty times its text in memory.
-const VALUE_LIMIT: usize = 1 << 18;
+const MAX_VALUES: usize = 1 << 18;
 /// Most files of one checkpoint.
-const FILE_LIMIT: usize = 1 << 16;
+const MAX_FILES: usize = 1 << 16;
 /// Longest recipe hash.
-const RECIPE_LIMIT: usize = 256;
+const MAX_RECIPE: usize = 256;
 
 const TRAILER_OPENS: &[u8] = b",\"hash\":\"";
 const TRAILER_ENDS: &[u8] = b"\"}\n";
@@ -110,8 +110,8 @@ impl Manifest {
         bytes.extend_from_slice(TRAILER_OPENS);
         bytes.extend_from_slice(hash.to_string().as_bytes());
         bytes.extend_from_slice(TRAILER_ENDS);
-        if bytes.len() as u64 > MANIFEST_LIMIT {
-            return Err(format!("the manifest has {} bytes, at most {MANIFEST_LIMIT} are read", bytes.len()));
+        if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+            return Err(format!("the manifest has {} bytes, at most {MAX_MANIFEST_BYTES} are read", bytes.len()));
         }
         // What is written must be readable: the limits on free JSON are checked by the reader's own code.
         Manifest::decode(&bytes)?;
@@ -158,11 +158,11 @@ impl Manifest {
 
     fn check(&self) -> Result<(), String> {
         let (files, ranks) = (self.files.len(), self.facts.world);
-        if files as u64 != ranks || files > FILE_LIMIT {
-            return Err(format!("{files} files from {ranks} ranks: each rank writes one, and at most {FILE_LIMIT} do"));
+        if files as u64 != ranks || files > MAX_FILES {
+            return Err(format!("{files} files from {ranks} ranks: each rank writes one, and at most {MAX_FILES} do"));
         }
-        if self.facts.recipe.len() > RECIPE_LIMIT || self.facts.recipe.chars().any(char::is_control) {
-            return Err(format!("the recipe's hash is longer than {RECIPE_LIMIT} bytes or not printable"));
+        if self.facts.recipe.len() > MAX_RECIPE || self.facts.recipe.chars().any(char::is_control) {
+            return Err(format!("the recipe's hash is longer than {MAX_RECIPE} bytes or not printable"));
         }
         self.files.iter().try_for_each(FileRecord::check)?;
         match self.files.windows(2).find(|pair| pair[0].name >= pair[1].name) {
@@ -193,9 +193,9 @@ fn free(what: &str, raw: &RawValue) -> Result<Map<String, Value>, String> {
     let text = raw.get();
     // Every value but the first follows one of these; those inside of strings only make the bound larger.
     let values = 1 + text.bytes().filter(|b| b",[:".contains(b)).count();
-    if text.len() > FREE_LIMIT || values > VALUE_LIMIT {
+    if text.len() > MAX_FREE_BYTES || values > MAX_VALUES {
         return Err(format!(
-            "{what} has {} bytes and up to {values} values, at most {FREE_LIMIT} and {VALUE_LIMIT} are read",
+            "{what} has {} bytes and up to {values} values, at most {MAX_FREE_BYTES} and {MAX_VALUES} are read",
             text.len()
         ));
     }
@@ -276,8 +276,8 @@ mod tests {
             (format!("{start}{{}},\"files\":[],\"step\":8"), "duplicate field"),
             (format!("{start}{{}},\"files\":[],\"extra\":8"), "unknown field"),
             (format!("{start}{}1{},\"files\":[]", "[".repeat(400), "]".repeat(400)), "state is not a JSON object"),
-            (format!("{start}{{\"a\":[1{}]}},\"files\":[]", ",1".repeat(VALUE_LIMIT)), "at most"),
-            (format!("{start}{{\"a\":\"{}\"}},\"files\":[]", "x".repeat(FREE_LIMIT)), "at most"),
+            (format!("{start}{{\"a\":[1{}]}},\"files\":[]", ",1".repeat(MAX_VALUES)), "at most"),
+            (format!("{start}{{\"a\":\"{}\"}},\"files\":[]", "x".repeat(MAX_FREE_BYTES)), "at most"),
             (format!("{start}{{}},\"files\":[]").replace("\"world\":0", "\"world\":1"), "each rank writes one"),
             (format!("{start}{{}},\"files\":[]").replace("\"r\"", "\"\\u001b\""), "not printable"),
         ] {
@@ -291,7 +291,7 @@ mod tests {
     fn what_could_not_be_read_is_not_written() {
         let facts = Facts { recipe: "a\nb".into(), ..Facts::default() };
         assert!(Manifest { step: 0, facts, files: Vec::new() }.encode().is_err());
-        let long: Vec<u8> = vec![0; VALUE_LIMIT];
+        let long: Vec<u8> = vec![0; MAX_VALUES];
         assert!(manifest(json!({ "list": long })).encode().unwrap_err().contains("at most"));
     }
 }

@@ -11,9 +11,9 @@ use bmtrain_core::DType;
 use serde::{Deserialize, Serialize};
 
 /// More dimensions than any real tensor has.
-const RANK_LIMIT: usize = 16;
+const MAX_RANK: usize = 16;
 /// Longer than any real name of a parameter, in bytes.
-const NAME_LIMIT: usize = 1024;
+const MAX_NAME: usize = 1024;
 /// The fewest bytes before the data of a safetensors file: the length of the header.
 const FIRST_OFFSET: u64 = 8;
 
@@ -152,14 +152,14 @@ impl PieceSpec {
     /// Refuse an impossible piece. What passes has no overflow in it anywhere.
     pub(super) fn check(&self) -> Result<(), String> {
         let name = printable(&self.name, 200);
-        if self.name.is_empty() || self.name.len() > NAME_LIMIT || self.name.chars().any(char::is_control) {
-            return Err(format!("tensor {name:?}: its name is empty, longer than {NAME_LIMIT} bytes or not printable"));
+        if self.name.is_empty() || self.name.len() > MAX_NAME || self.name.chars().any(char::is_control) {
+            return Err(format!("tensor {name:?}: its name is empty, longer than {MAX_NAME} bytes or not printable"));
         }
         if matches!(&self.kind, Kind::Other(label) if !is_label(label)) {
             return Err(format!("tensor {name}: the label of its kind is not 1 to 32 of a-z, 0-9 and -"));
         }
-        if self.shape.len() > RANK_LIMIT {
-            return Err(format!("tensor {name}: {} dimensions, at most {RANK_LIMIT} are stored", self.shape.len()));
+        if self.shape.len() > MAX_RANK {
+            return Err(format!("tensor {name}: {} dimensions, at most {MAX_RANK} are stored", self.shape.len()));
         }
         let size = self.dtype.size() as u64;
         let Some(elements) = self.elements().filter(|n| n.checked_mul(size).is_some()) else {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// Bytes hashed and written at a time: they are still in the cache for the second hash and the write.
 pub(super) const CHUNK: usize = 256 << 10;
 /// The longest header the format allows.
-const HEADER_LIMIT: usize = 100_000_000;
+const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A file being written, piece by piece in the order of [`ShardWriter::specs`].
 #[derive(Debug)]
@@ -161,8 +161,8 @@ fn header(specs: &[PieceSpec]) -> Result<Vec<u8>, String> {
     entries(specs, &mut header)?;
     header.resize(header.len().next_multiple_of(8), b' ');
     let length = header.len() - 8;
-    if length > HEADER_LIMIT {
-        return Err(format!("the header has {length} bytes, the format allows {HEADER_LIMIT}"));
+    if length > MAX_HEADER_BYTES {
+        return Err(format!("the header has {length} bytes, the format allows {MAX_HEADER_BYTES}"));
     }
     header[..8].copy_from_slice(&(length as u64).to_le_bytes());
     Ok(header)

@@ -7,7 +7,7 @@
 use super::fail_point::FailPoints;
 use super::fault::{damaged, missing, refused, unreadable};
 use super::filesystem::{Disk, EntryKind, RealDisk};
-use super::manifest::{MANIFEST_LIMIT, Manifest};
+use super::manifest::{MAX_MANIFEST_BYTES, Manifest};
 use super::name::{CheckpointName, MANIFEST_FILE};
 use super::opened::Checkpoint;
 use crate::error::{Error, Fault, Result};
@@ -171,8 +171,8 @@ impl Store {
         };
         let size = file.size();
         let bad = |reason: String| damaged(place, reason);
-        let length = usize::try_from(size).ok().filter(|_| size <= MANIFEST_LIMIT);
-        let length = length.ok_or_else(|| bad(format!("{size} bytes, at most {MANIFEST_LIMIT} are read")))?;
+        let length = usize::try_from(size).ok().filter(|_| size <= MAX_MANIFEST_BYTES);
+        let length = length.ok_or_else(|| bad(format!("{size} bytes, at most {MAX_MANIFEST_BYTES} are read")))?;
         let mut bytes = vec![0; length];
         file.read_exact_at(&mut bytes, 0).map_err(|e| unreadable(place, &e))?;
         let (manifest, hash) = Manifest::decode(&bytes).map_err(bad)?;

@@ -3,7 +3,7 @@
 //! Called by `server`.
 
 use super::board::{Board, Fault, Gathered};
-use super::frame::{self, Broken, Fields, LARGEST, Op, numbers, texts};
+use super::frame::{self, Broken, Fields, MAX_FRAME, Op, numbers, texts};
 use super::server::{LOOK, Shared, State};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const FRAME: Duration = Duration::from_secs(5);
 /// How often an idle connection looks whether the server is closing; closing wakes it at once where it can.
 const IDLE: Duration = Duration::from_secs(10);
 /// No request waits longer than this at the server.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// What a question is answered with.
 type Answer = (Op, Vec<u8>);
@@ -38,7 +38,7 @@ impl Shared {
                 break;
             }
         }
-        let question = frame::read(stream, LARGEST, Instant::now() + FRAME)?;
+        let question = frame::read(stream, MAX_FRAME, Instant::now() + FRAME)?;
         let mut fields = Fields(&question.body);
         let key = fields.text().ok_or(Broken::Foreign)?;
         let (op, body) = match question.op {
@@ -115,7 +115,7 @@ impl Shared {
         stream: &TcpStream,
         mut look: impl FnMut(&mut State, bool) -> Option<Answer>,
     ) -> std::result::Result<Answer, Broken> {
-        let deadline = Instant::now() + Duration::from_millis(millis).min(LONGEST_WAIT);
+        let deadline = Instant::now() + Duration::from_millis(millis).min(MAX_WAIT);
         loop {
             let mut state = self.lock();
             let left = deadline.saturating_duration_since(Instant::now());

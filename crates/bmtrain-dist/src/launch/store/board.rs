@@ -4,13 +4,13 @@ use super::refused::label;
 use std::collections::{BTreeSet, HashMap};
 
 /// Keys are no longer than this, in bytes.
-pub(super) const LONGEST_KEY: usize = 256;
+pub(super) const MAX_KEY: usize = 256;
 /// Values are no longer than this, so that a key and its value fit into a frame.
-pub(super) const LARGEST_VALUE: usize = super::frame::LARGEST - LONGEST_KEY - 2;
+pub(super) const MAX_VALUE: usize = super::frame::MAX_FRAME - MAX_KEY - 2;
 /// All keys and values together, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// Keys, and barriers under way.
-const MOST_KEYS: usize = 1 << 16;
+const MAX_KEYS: usize = 1 << 16;
 
 /// How far a barrier is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,14 +113,14 @@ impl Board {
 
     /// Store a value under a key, in place of an older one.
     pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
-        if key.len() > LONGEST_KEY || value.len() > LARGEST_VALUE {
-            return Err(format!("a key has at most {LONGEST_KEY} bytes, a value {LARGEST_VALUE}"));
+        if key.len() > MAX_KEY || value.len() > MAX_VALUE {
+            return Err(format!("a key has at most {MAX_KEY} bytes, a value {MAX_VALUE}"));
         }
         let old = self.entries.get(key).map_or(0, |old| key.len() + old.len());
         let bytes = self.bytes - old + key.len() + value.len();
         let keys = self.entries.len() + usize::from(!self.entries.contains_key(key));
-        if bytes > MOST_BYTES || keys > MOST_KEYS {
-            return Err(format!("the store is full: it holds {MOST_KEYS} keys and {} MiB", MOST_BYTES >> 20));
+        if bytes > MAX_BYTES || keys > MAX_KEYS {
+            return Err(format!("the store is full: it holds {MAX_KEYS} keys and {} MiB", MAX_BYTES >> 20));
         }
         self.bytes = bytes;
         self.entries.insert(key.to_owned(), value.to_vec());
@@ -141,8 +141,8 @@ impl Board {
 
     /// A rank has come to a barrier.
     pub(super) fn arrive(&mut self, name: &str, rank: usize) -> Result<(), String> {
-        if name.len() > LONGEST_KEY || (self.gatherings.len() >= MOST_KEYS && !self.gatherings.contains_key(name)) {
-            return Err(format!("a barrier's name has at most {LONGEST_KEY} bytes, and {MOST_KEYS} are enough"));
+        if name.len() > MAX_KEY || (self.gatherings.len() >= MAX_KEYS && !self.gatherings.contains_key(name)) {
+            return Err(format!("a barrier's name has at most {MAX_KEY} bytes, and {MAX_KEYS} are enough"));
         }
         let arrived = &mut self.gatherings.entry(name.to_owned()).or_default().arrived;
         if arrived.insert(rank) { Ok(()) } else { Err(format!("rank {rank} has come to barrier {name} already")) }
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn the_board_does_not_grow_without_bound() {
         let mut board = Board::new(1);
-        assert!(board.set(&"k".repeat(LONGEST_KEY + 1), b"").is_err());
-        assert!(board.set("k", &vec![0; LARGEST_VALUE + 1]).is_err());
-        let value = vec![0; LARGEST_VALUE];
+        assert!(board.set(&"k".repeat(MAX_KEY + 1), b"").is_err());
+        assert!(board.set("k", &vec![0; MAX_VALUE + 1]).is_err());
+        let value = vec![0; MAX_VALUE];
         let kept = (0..2000).take_while(|n| board.set(&format!("{n}"), &value).is_ok()).count();
         assert!((1000..1030).contains(&kept), "{kept} values of 64 KiB");
         // One in place of another takes no more room.

@@ -3,8 +3,8 @@
 //! Until the deadline every failure to reach the store is a reason to try again, for rank 0 may come late; what the
 //! store itself answers is final. Called by the programs.
 
-use super::board::{LARGEST_VALUE, LONGEST_KEY};
-use super::frame::{self, Broken, Fields, Frame, LARGEST, Op};
+use super::board::{MAX_KEY, MAX_VALUE};
+use super::frame::{self, Broken, Fields, Frame, MAX_FRAME, Op};
 use super::handshake::{Hello, Refusal, Side, name, nonce, proof, text};
 use super::refused;
 use super::{StoreOptions, StoreServer};
@@ -27,7 +27,7 @@ const EVERYBODY: &str = "everybody is here";
 /// How long rank 0 stays to tell the others why it ends.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Longest reason that a rank gives the others, in bytes.
-const LONGEST_REASON: usize = 1024;
+const MAX_REASON: usize = 1024;
 
 /// A connection to the store of this job; on rank 0 the store itself with it.
 ///
@@ -59,7 +59,7 @@ impl From<Broken> for Attempt {
 
 impl Store {
     /// The largest value, in bytes.
-    pub const LARGEST_VALUE: usize = LARGEST_VALUE;
+    pub const MAX_VALUE: usize = MAX_VALUE;
 
     /// Come to the place where the ranks meet, on rank 0 after opening it, and wait until all have come.
     ///
@@ -145,7 +145,7 @@ impl Store {
     /// Tell the ranks that wait at a barrier, and those that are still to come to one, that this rank ends with an exit
     /// code. Rank 0 stays a moment, until the others have been told.
     pub fn abandon(mut self, code: u8, reason: &str) {
-        let reason = &reason[..reason.floor_char_boundary(LONGEST_REASON)];
+        let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
         // A rank that cannot be told finds out by the end of the connection.
         let told = self.ask(Op::Abandon, "end", &[&[code], reason.as_bytes()].concat(), Duration::ZERO);
         if let (Ok(_), Some(server)) = (told, &self.server) {
@@ -155,8 +155,8 @@ impl Store {
 
     /// Store a value under a key, in place of an older one.
     pub fn set(&mut self, key: &str, value: &[u8]) -> Result<()> {
-        if value.len() > LARGEST_VALUE {
-            let reason = format!("a value of {} bytes for {key}, where {LARGEST_VALUE} are the most", value.len());
+        if value.len() > MAX_VALUE {
+            let reason = format!("a value of {} bytes for {key}, where {MAX_VALUE} are the most", value.len());
             return Err(self.options.error(reason, "this is for ids; move tensors through a communicator"));
         }
         let answer = self.ask(Op::Set, key, value, Duration::ZERO)?;
@@ -234,8 +234,8 @@ impl Store {
 
     /// Ask, and wait for the answer a little longer than it may take.
     fn ask(&mut self, op: Op, key: &str, rest: &[u8], wait: Duration) -> Result<Frame> {
-        if key.is_empty() || key.len() > LONGEST_KEY {
-            let reason = format!("a key of {} bytes, where 1 to {LONGEST_KEY} are allowed", key.len());
+        if key.is_empty() || key.len() > MAX_KEY {
+            let reason = format!("a key of {} bytes, where 1 to {MAX_KEY} are allowed", key.len());
             return Err(self.options.error(reason, "use a shorter one"));
         }
         if self.broken {
@@ -247,7 +247,7 @@ impl Store {
         body.extend(rest);
         let sent = frame::write(&self.stream, op, &body, Instant::now() + SLACK);
         let until = Instant::now().checked_add(wait.saturating_add(SLACK)).unwrap_or_else(far);
-        let answer = sent.and_then(|()| frame::read(&self.stream, LARGEST, until));
+        let answer = sent.and_then(|()| frame::read(&self.stream, MAX_FRAME, until));
         answer.map_err(|broken| {
             self.broken = true;
             self.lost(key, &broken.to_string())
@@ -304,7 +304,7 @@ fn attempt(options: &StoreOptions, patience: Duration, until: Instant) -> std::r
 }
 
 fn read(stream: &TcpStream, options: &StoreOptions, deadline: Instant) -> std::result::Result<Frame, Attempt> {
-    frame::read(stream, LARGEST, deadline).map_err(|broken| match broken {
+    frame::read(stream, MAX_FRAME, deadline).map_err(|broken| match broken {
         Broken::Version(_) => {
             let reason = format!("rank 0 runs another version of this program: {broken}");
             Attempt::Final(options.error_about(reason, "install the same version everywhere", vec![0]))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(super) const VERSION: u16 = 2;
 
 /// No body is longer.
-pub(super) const LARGEST: usize = 64 << 10;
+pub(super) const MAX_FRAME: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"BMTS";
 const HEADER: usize = 12;
@@ -110,7 +110,7 @@ impl std::fmt::Display for Broken {
 
 /// Send a frame. A body that is too long is the caller's mistake and not sent.
 pub(super) fn write(stream: &TcpStream, op: Op, body: &[u8], deadline: Instant) -> Result<(), Broken> {
-    if body.len() > LARGEST {
+    if body.len() > MAX_FRAME {
         return Err(Broken::TooLong(u32::try_from(body.len()).unwrap_or(u32::MAX)));
     }
     let mut bytes = Vec::with_capacity(HEADER + body.len());
@@ -146,7 +146,7 @@ pub(super) fn read(stream: &TcpStream, most: usize, deadline: Instant) -> Result
     let code = u16::from_le_bytes([op_low, op_high]);
     let op = Op::of(code).ok_or(Broken::Foreign)?;
     let length = u32::from_le_bytes(length);
-    if length as usize > most.min(LARGEST) {
+    if length as usize > most.min(MAX_FRAME) {
         return Err(Broken::TooLong(length));
     }
     let mut body = vec![0; length as usize];
@@ -226,13 +226,13 @@ impl<'a> Fields<'a> {
 
 /// The inverse of [`Fields::numbers`]; limited by the size of a frame.
 pub(super) fn numbers(all: &[usize]) -> Vec<u8> {
-    all.iter().take(LARGEST / 4).flat_map(|&number| (number as u32).to_le_bytes()).collect()
+    all.iter().take(MAX_FRAME / 4).flat_map(|&number| (number as u32).to_le_bytes()).collect()
 }
 
 /// Texts with their lengths; one that does not fit is empty.
 pub(super) fn texts(all: &[String]) -> Vec<u8> {
     let mut body = Vec::new();
-    let mut room = LARGEST.saturating_sub(2 * all.len());
+    let mut room = MAX_FRAME.saturating_sub(2 * all.len());
     for text in all {
         let fitting = if text.len() <= room { text.as_str() } else { "" };
         room -= fitting.len();

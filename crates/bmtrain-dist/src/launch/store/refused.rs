@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Ranks in an answer, which has to fit into a frame.
-const MOST: usize = 1024;
+const MAX_RANKS: usize = 1024;
 
 /// The first refusal of each rank that has not come since.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl RefusedRanks {
         if !self.0.values().any(is_overdue) {
             return None;
         }
-        let ranks: Vec<usize> = self.0.keys().copied().take(MOST).collect();
+        let ranks: Vec<usize> = self.0.keys().copied().take(MAX_RANKS).collect();
         let names: Vec<String> = self.0.iter().take(16).map(|(rank, claim)| label(*rank, &claim.host)).collect();
         let count = (ranks.len() as u32).to_le_bytes();
         Some([&count[..], &numbers(&ranks), names.join(", ").as_bytes()].concat())

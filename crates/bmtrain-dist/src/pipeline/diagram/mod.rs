@@ -9,7 +9,7 @@ pub use text::text;
 use crate::schedule::{Action, Work};
 
 /// The longest row of a text diagram, in characters.
-const MOST_COLUMNS: usize = 4096;
+const MAX_COLUMNS: usize = 4096;
 
 /// The letter of an action: forward, backward, input gradient, weight gradient; lower case for a stage's second, fourth
 /// … chunk.

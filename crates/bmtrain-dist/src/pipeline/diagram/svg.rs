@@ -16,7 +16,7 @@ const WIDTH: f64 = 900.0;
 /// Narrower actions have no number.
 const NARROWEST_NUMBER: f64 = 13.0;
 /// Most actions of a picture.
-const MOST_ACTIONS: usize = 10_000;
+const MAX_ACTIONS: usize = 10_000;
 
 /// The colours are told apart by lightness too. A stage's further chunks have the same colours with an edge.
 const STYLE: &str = "\
@@ -31,8 +31,8 @@ text{font:11px sans-serif;fill:#222}.n{text-anchor:middle}.n text{fill:#111}\
 /// More than 10 000 actions.
 pub fn svg(schedule: &Schedule, simulation: &Simulation) -> Result<String> {
     let actions: usize = simulation.stages().iter().map(|stage| stage.spans.len()).sum();
-    if actions > MOST_ACTIONS {
-        let reason = format!("{actions} actions; expected at most {MOST_ACTIONS}: use fewer micro-batches");
+    if actions > MAX_ACTIONS {
+        let reason = format!("{actions} actions; expected at most {MAX_ACTIONS}: use fewer micro-batches");
         return Err(Error::setting("pipeline diagram", reason));
     }
     let scale = if simulation.time() > 0.0 { WIDTH / simulation.time() } else { 0.0 };

@@ -1,6 +1,6 @@
 //! A text diagram: one row for each stage, time from left to right.
 
-use super::{MOST_COLUMNS, letter};
+use super::{MAX_COLUMNS, letter};
 use crate::error::{Error, Result};
 use crate::pipeline::simulation::{Simulation, Span};
 
@@ -14,8 +14,8 @@ use crate::pipeline::simulation::{Simulation, Span};
 /// Rows of more than 4096 characters.
 pub fn text(simulation: &Simulation, columns_per_second: f64) -> Result<String> {
     let columns = (simulation.time() * columns_per_second).round();
-    if !(1.0..=MOST_COLUMNS as f64).contains(&columns) {
-        let reason = format!("{columns} characters in a row; expected 1 to {MOST_COLUMNS}: use fewer micro-batches");
+    if !(1.0..=MAX_COLUMNS as f64).contains(&columns) {
+        let reason = format!("{columns} characters in a row; expected 1 to {MAX_COLUMNS}: use fewer micro-batches");
         return Err(Error::setting("pipeline diagram", reason));
     }
     let column = |time: f64| (time * columns_per_second).round() as usize;

@@ -7,19 +7,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::super::pickle::{Id, PlainPickle, Value};
-use super::super::safetensors::{RANK_LIMIT, StoredDtype, is_tensor_name};
+use super::super::safetensors::{MAX_RANK, StoredDtype, is_tensor_name};
 use super::super::stored::damaged;
 use super::METADATA_FILE;
 use crate::{Error, Result};
 use model_center_base::file::{open_regular, printable, resolve_inside};
 
 /// The longest list: about 140 bytes for each part of a tensor.
-const METADATA_LIMIT: u64 = 1 << 30;
+const MAX_METADATA_BYTES: u64 = 1 << 30;
 /// Tensors, and parts of all of them.
-const TENSOR_LIMIT: usize = 1 << 20;
-const PART_LIMIT: usize = 1 << 22;
+const MAX_TENSORS: usize = 1 << 20;
+const MAX_PARTS: usize = 1 << 22;
 /// Names of dictionaries around a value.
-const PATH_LIMIT: usize = 16;
+const MAX_PATH: usize = 16;
 
 /// A tensor of the checkpoint.
 #[derive(Debug, Clone)]
@@ -85,8 +85,8 @@ pub(super) fn stored_type(name: &str) -> Option<StoredDtype> {
 pub(super) fn read(directory: &Path) -> Result<Saved> {
     let path = resolve_inside(directory, METADATA_FILE)?;
     let (file, length) = open_regular(&path)?;
-    if length > METADATA_LIMIT {
-        let reason = format!("the list of tensors has {length} bytes, the limit is {METADATA_LIMIT}");
+    if length > MAX_METADATA_BYTES {
+        let reason = format!("the list of tensors has {length} bytes, the limit is {MAX_METADATA_BYTES}");
         let fix = "gather the tensors into one file: python -m torch.distributed.checkpoint.format_utils dcp_to_torch \
                    DIR pytorch_model.bin";
         return Err(Error::model(path.display().to_string(), reason, fix));
@@ -138,10 +138,10 @@ impl<'p> Reader<'p> {
             Some(("torch", "Size", call)) => self.pickle.members(call.arguments).and_then(|all| all.first().copied()),
             _ => Some(id),
         };
-        let members = id.and_then(|id| self.pickle.members(id)).filter(|members| members.len() <= RANK_LIMIT);
+        let members = id.and_then(|id| self.pickle.members(id)).filter(|members| members.len() <= MAX_RANK);
         let whole = |id: &Id| self.pickle.integer(*id).and_then(|value| usize::try_from(value).ok());
         let numbers = members.and_then(|members| members.iter().map(whole).collect::<Option<Vec<usize>>>());
-        numbers.ok_or_else(|| self.bad(format!("a size is not a list of up to {RANK_LIMIT} whole numbers")))
+        numbers.ok_or_else(|| self.bad(format!("a size is not a list of up to {MAX_RANK} whole numbers")))
     }
 
     fn whole(&self, id: Id, what: &str) -> Result<u64> {
@@ -168,8 +168,8 @@ impl<'p> Reader<'p> {
             let mut tensor = self.tensor(name, *value, &places)?;
             tensor.path = paths.remove(name);
             parts += tensor.chunks.len();
-            if tensors.len() == TENSOR_LIMIT || parts > PART_LIMIT {
-                return Err(self.bad(format!("more than {TENSOR_LIMIT} tensors or {PART_LIMIT} parts of them")));
+            if tensors.len() == MAX_TENSORS || parts > MAX_PARTS {
+                return Err(self.bad(format!("more than {MAX_TENSORS} tensors or {MAX_PARTS} parts of them")));
             }
             tensors.push(tensor);
         }
@@ -252,7 +252,7 @@ impl<'p> Reader<'p> {
             return Ok(paths);
         };
         for (key, path) in pairs {
-            let keys = self.pickle.members(*path).filter(|keys| keys.len() <= PATH_LIMIT);
+            let keys = self.pickle.members(*path).filter(|keys| keys.len() <= MAX_PATH);
             let one = |id: &Id| match (self.pickle.text(*id), self.pickle.integer(*id)) {
                 (Some(text), _) => Some(text.to_owned()),
                 (None, number) => number.map(|number| number.to_string()),

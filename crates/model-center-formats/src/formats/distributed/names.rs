@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use model_center_base::file::{printable, read_text};
 
 /// The longest note of Megatron core, which has a line.
-const NOTE_LIMIT: u64 = 1 << 16;
+const MAX_NOTE_BYTES: u64 = 1 << 16;
 /// Keys under which programs keep a model; keys around those, such as `app`, may be any.
 const MODELS: &[&str] = &["model", "module", "state_dict", "model_state_dict", "model_state", "network", "net"];
 /// Keys under which they keep what else a training state has.
@@ -176,7 +176,7 @@ fn list(names: &[String]) -> String {
 /// Whether a checkpoint with a list of tensors is Megatron core's, which has a note of how it was saved, or the values
 /// that all ranks share, beside it.
 pub(in crate::formats) fn is_megatron_core(directory: &Path) -> bool {
-    let note = read_text(&directory.join("metadata.json"), NOTE_LIMIT).ok();
+    let note = read_text(&directory.join("metadata.json"), MAX_NOTE_BYTES).ok();
     let note = note.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     directory.join("common.pt").is_file() || note.is_some_and(|note| note.get("sharded_backend").is_some())
 }

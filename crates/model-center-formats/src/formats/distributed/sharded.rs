@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::super::safetensors::{RANK_LIMIT, SafetensorsFile, TensorEntry};
+use super::super::safetensors::{MAX_RANK, SafetensorsFile, TensorEntry};
 use super::super::stored::damaged;
 use super::parts::Part;
 use crate::{Error, Result};
@@ -17,7 +17,7 @@ use model_center_base::file::{printable, resolve_inside, unreadable};
 /// The key of a header under which the first elements are.
 const OFFSETS: &str = "DCP_SHARDING_INFO";
 /// Files of a directory.
-const FILE_LIMIT: usize = 1 << 14;
+const MAX_FILES: usize = 1 << 14;
 
 /// `shard-00001-model-00001-of-00001.safetensors`.
 pub(super) fn is_shard(name: &str) -> bool {
@@ -30,7 +30,7 @@ pub(super) fn is_shard(name: &str) -> bool {
 /// Whether a directory has such files.
 pub(super) fn has_files(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
-    entries.take(FILE_LIMIT).flatten().any(|entry| is_shard(&entry.file_name().to_string_lossy()))
+    entries.take(MAX_FILES).flatten().any(|entry| is_shard(&entry.file_name().to_string_lossy()))
 }
 
 /// A tensor and its parts.
@@ -40,8 +40,8 @@ pub(super) type Sharded = (TensorEntry, Vec<Part>);
 pub(super) fn read(directory: &Path) -> Result<(Vec<PathBuf>, Vec<Sharded>)> {
     let mut names = Vec::new();
     for (number, entry) in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))?.enumerate() {
-        if number == FILE_LIMIT {
-            let reason = format!("it has more than {FILE_LIMIT} files");
+        if number == MAX_FILES {
+            let reason = format!("it has more than {MAX_FILES} files");
             return Err(Error::model(directory.display().to_string(), reason, "remove the files that are not shards"));
         }
         let name = entry.map_err(|e| unreadable(directory, e))?.file_name().to_string_lossy().into_owned();
@@ -98,7 +98,7 @@ fn offsets(file: &SafetensorsFile) -> Result<BTreeMap<String, Vec<usize>>> {
     let Ok(Value::Object(map)) = serde_json::from_str(text) else { return Err(wrong()) };
     let mut offsets = BTreeMap::new();
     for (name, value) in map {
-        let list = value.get("saved_offsets").and_then(Value::as_array).filter(|list| list.len() <= RANK_LIMIT);
+        let list = value.get("saved_offsets").and_then(Value::as_array).filter(|list| list.len() <= MAX_RANK);
         let whole = |value: &Value| value.as_u64().and_then(|value| usize::try_from(value).ok());
         let list = list.and_then(|list| list.iter().map(whole).collect::<Option<Vec<usize>>>());
         offsets.insert(name, list.ok_or_else(wrong)?);

@@ -154,13 +154,13 @@ struct Opened<'a> {
 }
 
 /// Files that are open at the same time.
-const OPEN_LIMIT: usize = 128;
+const MAX_OPEN_FILES: usize = 128;
 
 impl Opened<'_> {
     fn file(&mut self, number: usize) -> Result<Option<(&Path, &File, u64)>> {
         let Some(path) = self.files.get(number) else { return Ok(None) };
         if !self.held.contains_key(&number) {
-            if self.held.len() == OPEN_LIMIT {
+            if self.held.len() == MAX_OPEN_FILES {
                 self.held.clear();
             }
             self.held.insert(number, open_regular(path)?);

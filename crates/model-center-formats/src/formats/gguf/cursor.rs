@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use model_center_base::file::unreadable;
 
 /// The maximum number of bytes before the tensors. The largest real vocabularies, of 260,000 tokens, take about 20 MB.
-const FRONT_LIMIT: u64 = 128 << 20;
+const MAX_FRONT_BYTES: u64 = 128 << 20;
 const CHUNK: usize = 64 << 10;
 
 /// A place in a file whose next bytes are numbers and texts.
@@ -45,12 +45,12 @@ impl<'a> Cursor<'a> {
 
     /// That `count` things of at least `each` bytes can follow, before memory is taken for them.
     pub(super) fn expect(&self, count: u64, each: u64, what: &str) -> Result<usize> {
-        let left = self.length.min(FRONT_LIMIT).saturating_sub(self.position);
+        let left = self.length.min(MAX_FRONT_BYTES).saturating_sub(self.position);
         match count.checked_mul(each) {
             Some(bytes) if bytes <= left => Ok(count as usize),
-            _ if self.length > FRONT_LIMIT => Err(self.bad(format_args!(
+            _ if self.length > MAX_FRONT_BYTES => Err(self.bad(format_args!(
                 "{count} {what} are declared, and {left} bytes are left of the {} MiB allowed before the tensors",
-                FRONT_LIMIT >> 20
+                MAX_FRONT_BYTES >> 20
             ))),
             _ => Err(self.bad(format_args!("{count} {what} are declared, and the file ends after {left} bytes"))),
         }

@@ -10,11 +10,11 @@ use crate::formats::safetensors::TensorEntry;
 use crate::{Error, Result};
 
 /// More tensors than any one real file has (a few thousand), few enough to list in memory.
-const TENSOR_LIMIT: u64 = 262_144;
+const MAX_TENSORS: u64 = 262_144;
 /// The most dimensions the format has.
-const RANK_LIMIT: u32 = 4;
+const MAX_RANK: u32 = 4;
 /// Longer than any real tensor name.
-const NAME_LIMIT: usize = 1024;
+const MAX_NAME: usize = 1024;
 /// The format's default if the key [`ALIGNMENT_KEY`] is absent.
 const ALIGNMENT: u64 = 32;
 const ALIGNMENT_KEY: &str = "general.alignment";
@@ -42,10 +42,8 @@ impl Header {
         let mut cursor = Cursor::new(path, file, length);
         let version = version(&mut cursor)?;
         let (tensors, keys) = (cursor.u64()?, cursor.u64()?);
-        if tensors > TENSOR_LIMIT {
-            return Err(
-                cursor.bad(format_args!("{tensors} tensors are declared, more than {TENSOR_LIMIT} in one file"))
-            );
+        if tensors > MAX_TENSORS {
+            return Err(cursor.bad(format_args!("{tensors} tensors are declared, more than {MAX_TENSORS} in one file")));
         }
         let metadata = Metadata::read(&mut cursor, keys)?;
         let alignment = alignment(&metadata)?;
@@ -96,13 +94,13 @@ fn alignment(metadata: &Metadata) -> Result<u64> {
 /// One tensor's claims; the range is still relative to the start of the data.
 fn tensor(cursor: &mut Cursor<'_>) -> Result<Stored> {
     let name = cursor.text()?;
-    if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(cursor.bad("a tensor name is empty, too long or has control characters in it"));
     }
     let place = tensor_place(cursor.place(), &name);
     let rank = cursor.u32()?;
-    if rank > RANK_LIMIT {
-        return Err(damaged(&place, format!("{rank} dimensions are declared, the format has at most {RANK_LIMIT}")));
+    if rank > MAX_RANK {
+        return Err(damaged(&place, format!("{rank} dimensions are declared, the format has at most {MAX_RANK}")));
     }
     let mut shape = cursor.numbers(u64::from(rank), u64::from_le_bytes)?;
     // In the file the fastest axis comes first.

@@ -9,9 +9,9 @@ use crate::{Error, Result};
 use model_center_base::file::printable;
 
 /// Deeper than any real array of arrays; each level is a call of the parser.
-const DEPTH_LIMIT: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// More keys than any real file has (a few dozen).
-const KEY_LIMIT: u64 = 65_536;
+const MAX_KEYS: u64 = 65_536;
 /// The longest key the format allows.
 const KEY_BYTES: usize = 65_535;
 const ARRAY: u32 = 9;
@@ -87,8 +87,8 @@ impl GgufValue {
 
 impl GgufArray {
     fn read(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self> {
-        if depth == DEPTH_LIMIT {
-            return Err(cursor.bad(format_args!("arrays are nested more than {DEPTH_LIMIT} deep")));
+        if depth == MAX_DEPTH {
+            return Err(cursor.bad(format_args!("arrays are nested more than {MAX_DEPTH} deep")));
         }
         let (kind, count) = (cursor.u32()?, cursor.u64()?);
         Ok(match kind {
@@ -120,8 +120,8 @@ pub struct Metadata {
 
 impl Metadata {
     pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Self> {
-        if count > KEY_LIMIT {
-            return Err(cursor.bad(format_args!("{count} keys are declared, more than the {KEY_LIMIT} that are read")));
+        if count > MAX_KEYS {
+            return Err(cursor.bad(format_args!("{count} keys are declared, more than the {MAX_KEYS} that are read")));
         }
         let mut entries = cursor.list((count, 13), "keys", |cursor| {
             let key = cursor.text()?;

@@ -21,17 +21,17 @@ pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
 
 /// Bytes of the record that ends an archive, without its comment, and of the longest comment.
 const END_BYTES: u64 = 22;
-const COMMENT_LIMIT: u64 = 0xffff;
+const MAX_COMMENT: u64 = 0xffff;
 /// Bytes of the record that ends a large archive, and of its locator.
 const END64_BYTES: u64 = 56;
 const LOCATOR_BYTES: u64 = 20;
 /// Bytes of an entry's own header, before its name.
 const HEADER_BYTES: u64 = 30;
 /// More entries than any real archive has; a storage for each tensor and a handful beside.
-const ENTRY_LIMIT: u64 = 1 << 17;
-const NAME_LIMIT: u64 = 1024;
+const MAX_ENTRIES: u64 = 1 << 17;
+const MAX_NAME: u64 = 1024;
 /// The longest pickle. A model of 10,000 tensors has one of 2 MB.
-const PICKLE_LIMIT: u64 = 64 << 20;
+const MAX_PICKLE_BYTES: u64 = 64 << 20;
 /// The newest version of the archive that PyTorch has had.
 const NEWEST_VERSION: u32 = 10;
 
@@ -73,11 +73,11 @@ impl Archive {
         }
         archive.check_marks(path, file)?;
         let (at, bytes) = archive.place(path, file, "data.pkl")?;
-        if bytes > PICKLE_LIMIT {
-            return Err(refused(path, format!("data.pkl has {bytes} bytes, the limit is {PICKLE_LIMIT}")));
+        if bytes > MAX_PICKLE_BYTES {
+            return Err(refused(path, format!("data.pkl has {bytes} bytes, the limit is {MAX_PICKLE_BYTES}")));
         }
         let mut input = Input::new(path, file, "data.pkl", at, at + bytes);
-        let object = machine::parse(&mut input, machine::VALUE_LIMIT)?;
+        let object = machine::parse(&mut input, machine::MAX_VALUES)?;
         if input.left() > 0 {
             return Err(input.damaged(input.offset(), format!("{} bytes follow the end", input.left())));
         }
@@ -161,7 +161,7 @@ fn is_directory(name: &str) -> bool {
 /// Start and end of the list of entries in the file, and their number, from the records at the end of the archive. What
 /// an archive states of places counts from its own start.
 fn directory(path: &Path, file: &File, within: Range<u64>) -> Result<(u64, u64, u64)> {
-    let mut tail = vec![0; within.end.saturating_sub(within.start).min(END_BYTES + COMMENT_LIMIT) as usize];
+    let mut tail = vec![0; within.end.saturating_sub(within.start).min(END_BYTES + MAX_COMMENT) as usize];
     let tail_start = within.end - tail.len() as u64;
     read_at(path, file, tail_start, &mut tail, None)?;
     let is_end = |at: &usize| {
@@ -195,8 +195,8 @@ fn directory(path: &Path, file: &File, within: Range<u64>) -> Result<(u64, u64, 
     }
     let at = within.start.checked_add(start);
     match at.and_then(|at| Some((at, at.checked_add(bytes)?))) {
-        Some((at, end)) if end <= limit && count <= ENTRY_LIMIT => Ok((at, end, count)),
-        Some((_, end)) if end <= limit => Err(refused(path, format!("{count} entries, the limit is {ENTRY_LIMIT}"))),
+        Some((at, end)) if end <= limit && count <= MAX_ENTRIES => Ok((at, end, count)),
+        Some((_, end)) if end <= limit => Err(refused(path, format!("{count} entries, the limit is {MAX_ENTRIES}"))),
         _ => {
             Err(damaged(path.display(), format!("the list of entries, {bytes} bytes from {start} on, leaves the file")))
         }
@@ -212,7 +212,7 @@ fn list(input: &mut Input<'_>, count: u64, base: u64) -> Result<HashMap<String, 
         if fixed[..4] != *b"PK\x01\x02" {
             return Err(input.damaged(at, "there should be an entry"));
         }
-        let name = input.text(u64::from(u16_at(&fixed, 28)), NAME_LIMIT)?;
+        let name = input.text(u64::from(u16_at(&fixed, 28)), MAX_NAME)?;
         let extra = input.bytes(u64::from(u16_at(&fixed, 30)), u64::from(u16::MAX))?;
         input.skip(u64::from(u16_at(&fixed, 32)))?;
         // The sizes that do not fit the fixed part are in the extra field, in this order.

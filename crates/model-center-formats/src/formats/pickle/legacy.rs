@@ -22,9 +22,9 @@ const VERSION: i64 = 1001;
 /// Values of the pickles beside the object.
 const SMALL: usize = 64;
 /// Storages of one file; there are fewer than tensors.
-const STORAGE_LIMIT: usize = 1 << 16;
+const MAX_STORAGES: usize = 1 << 16;
 /// The longest stretch of pickles at the beginning.
-const PICKLE_LIMIT: u64 = 64 << 20;
+const MAX_PICKLE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct Legacy {
@@ -35,7 +35,7 @@ impl Legacy {
     /// Read the pickles and the lengths of the storages of a file of `length` bytes.
     pub(super) fn open(path: &Path, file: &File, length: u64) -> Result<(Self, Object)> {
         // A limit on the pickles bounds time on a file whose storages pass for instructions.
-        let mut input = Input::new(path, file, "pickle", 0, length.min(PICKLE_LIMIT));
+        let mut input = Input::new(path, file, "pickle", 0, length.min(MAX_PICKLE_BYTES));
         let magic = machine::parse(&mut input, SMALL)?;
         if !matches!(magic.value(magic.root), Some(Value::Long(bytes)) if **bytes == MAGIC) {
             return Err(refused(path, "a pickle that PyTorch did not write: it has no magic number"));
@@ -50,7 +50,7 @@ impl Legacy {
             Some(Value::Truth(false)) => return Err(refused(path, "its numbers are big endian, only little is read")),
             _ => return Err(input.damaged(input.offset(), "the file does not specify its byte order")),
         }
-        let object = machine::parse(&mut input, machine::VALUE_LIMIT)?;
+        let object = machine::parse(&mut input, machine::MAX_VALUES)?;
         let described = described(&input, &object)?;
         // A key each, and what is there from the start.
         let keys = machine::parse(&mut input, described.len() + SMALL)?;
@@ -78,8 +78,8 @@ fn described<'a>(input: &Input<'_>, object: &'a Object) -> Result<HashMap<&'a st
             let reason = format!("two accounts of the storage {}", printable(storage.key, 40));
             return Err(input.damaged(input.offset(), reason));
         }
-        if described.len() > STORAGE_LIMIT {
-            return Err(input.refused(input.offset(), format!("more than {STORAGE_LIMIT} storages")));
+        if described.len() > MAX_STORAGES {
+            return Err(input.refused(input.offset(), format!("more than {MAX_STORAGES} storages")));
         }
     }
     Ok(described)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::safetensors::{RANK_LIMIT, StoredDtype, TensorEntry, is_tensor_name};
+use super::super::safetensors::{MAX_RANK, StoredDtype, TensorEntry, is_tensor_name};
 use super::super::stored::damaged;
 use super::globals::stored_type;
 use super::input::refused;
@@ -14,9 +14,9 @@ use model_center_base::file::printable;
 /// Where the dictionary of tensors may be, besides the top level.
 const PLACES: [&str; 3] = ["state_dict", "model", "module"];
 /// More tensors than any one file has.
-const TENSOR_LIMIT: usize = 1 << 17;
+const MAX_TENSORS: usize = 1 << 17;
 /// Dimensions of all tensors together.
-const DIMENSION_LIMIT: usize = 1 << 20;
+const MAX_DIMENSIONS: usize = 1 << 20;
 
 /// A pickle's description of a storage.
 #[derive(Debug, Clone, Copy)]
@@ -79,8 +79,8 @@ impl State {
         }
         let resolved = resolve(path, object, name, arguments, locate)?;
         self.dimensions += resolved.0.shape.len();
-        if self.tensors.len() == TENSOR_LIMIT || self.dimensions > DIMENSION_LIMIT {
-            let reason = format!("more than {TENSOR_LIMIT} tensors or {DIMENSION_LIMIT} dimensions");
+        if self.tensors.len() == MAX_TENSORS || self.dimensions > MAX_DIMENSIONS {
+            let reason = format!("more than {MAX_TENSORS} tensors or {MAX_DIMENSIONS} dimensions");
             return Err(refused(path, reason));
         }
         self.tensors.push(resolved);
@@ -186,11 +186,11 @@ pub(super) fn resolve(
     };
     let whole = |id: Id| object.integer(id).and_then(|value| u64::try_from(value).ok());
     let numbers = |id: Id| match object.tuple(id) {
-        Some(items) if items.len() <= RANK_LIMIT => items.iter().map(|item| whole(*item)).collect::<Option<Vec<u64>>>(),
+        Some(items) if items.len() <= MAX_RANK => items.iter().map(|item| whole(*item)).collect::<Option<Vec<u64>>>(),
         _ => None,
     };
     let (Some(offset), Some(size), Some(stride)) = (whole(*offset), numbers(*size), numbers(*stride)) else {
-        return Err(bad(format!("its offset, size and stride are not whole numbers of up to {RANK_LIMIT} axes")));
+        return Err(bad(format!("its offset, size and stride are not whole numbers of up to {MAX_RANK} axes")));
     };
     if size.len() != stride.len() {
         return Err(bad(format!("its size has {} axes, its stride {}", size.len(), stride.len())));

@@ -12,9 +12,9 @@ use crate::Result;
 /// Dictionaries and lists inside of each other.
 const DEPTH: usize = 16;
 /// Values that are visited: a pickle of references to references could name any number.
-const VISIT_LIMIT: usize = 1 << 20;
+const MAX_VISITS: usize = 1 << 20;
 /// The longest path.
-const PATH_LIMIT: usize = 1024;
+const MAX_PATH: usize = 1024;
 
 /// A value that is not a tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,7 +68,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn visit(&mut self, name: &str, id: Id, depth: usize) -> Result<()> {
         self.visited += 1;
-        if self.visited > VISIT_LIMIT || depth == 0 || name.len() > PATH_LIMIT {
+        if self.visited > MAX_VISITS || depth == 0 || name.len() > MAX_PATH {
             return Err(refused(self.path, "its dictionaries are nested too deep, or have too many values"));
         }
         let object = self.object;

@@ -35,9 +35,9 @@ const DIRECTORIES: &[&str] = &[
     "weights",
 ];
 /// Entries of a directory that are compared with a mistyped name.
-const ENTRIES_LIMIT: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 /// The longest name of a directory entry on the file systems of Linux and macOS.
-const NAME_LIMIT: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// What a name that leads nowhere is meant as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ fn nearest(path: &Path, is_kind: fn(&Path) -> bool) -> Option<PathBuf> {
         let next = existing.join(part);
         if !next.is_dir() {
             let Component::Normal(missing) = part else { return None };
-            break missing.to_str().filter(|missing| missing.len() <= NAME_LIMIT)?;
+            break missing.to_str().filter(|missing| missing.len() <= MAX_NAME)?;
         }
         existing = next;
     };
@@ -123,7 +123,7 @@ fn nearest(path: &Path, is_kind: fn(&Path) -> bool) -> Option<PathBuf> {
     let parent = if existing.as_os_str().is_empty() { Path::new(".") } else { &existing };
     // As many edits as make a slip of a recipe's key.
     let limit = (missing.chars().count() / 3).max(1);
-    let entries = fs::read_dir(parent).ok()?.take(ENTRIES_LIMIT).flatten();
+    let entries = fs::read_dir(parent).ok()?.take(MAX_ENTRIES).flatten();
     let slips = entries.filter_map(|entry| {
         let found = entry.file_name().into_string().ok()?;
         let distance = edit_distance(missing, &found, limit)?;

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use model_center_base::file::{printable, read_text, resolve_inside, unreadable};
 
 /// A reference is a commit and perhaps a newline.
-const REF_LIMIT: u64 = 256;
+const MAX_REF_BYTES: u64 = 256;
 
 /// A model's directory in a cache, which need not be there.
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ impl CachedModel {
             Err(e) => return Err(unreadable(&path, e)),
             Ok(_) => {}
         }
-        let text = read_text(&resolve_inside(&self.root, &format!("refs/{revision}"))?, REF_LIMIT)?;
+        let text = read_text(&resolve_inside(&self.root, &format!("refs/{revision}"))?, MAX_REF_BYTES)?;
         let commit = text.trim_ascii();
         if !is_commit(commit) {
             let reason = format!("the reference holds \"{}\", which is not a commit", printable(commit, 60));

@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-const PART_LIMIT: usize = 96;
-const REVISION_LIMIT: usize = 200;
+const MAX_PARTS: usize = 96;
+const MAX_REVISION: usize = 200;
 const COMMIT_DIGITS: usize = 40;
 
 /// A model's name on the hub: `org/name`, or `name` alone for the oldest ones.
@@ -23,7 +23,7 @@ impl RepoId {
             return Err("has more than one `/`");
         }
         for part in &parts {
-            if part.is_empty() || part.len() > PART_LIMIT {
+            if part.is_empty() || part.len() > MAX_PARTS {
                 return Err("has a part that is empty or longer than 96 letters");
             }
             if !part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
@@ -75,7 +75,7 @@ impl Revision {
     /// Checks a revision: parts of letters, digits and `._-+@#=,` between single `/`, without a leading dot, a `.lock`
     /// suffix, `..` or a leading `-`. These are git's rules without shell metacharacters.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        if text.is_empty() || text.len() > REVISION_LIMIT {
+        if text.is_empty() || text.len() > MAX_REVISION {
             return Err("is empty or longer than 200 letters");
         }
         if !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/+@#=,".contains(&b)) {

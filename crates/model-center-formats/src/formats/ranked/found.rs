@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use model_center_base::file::{printable, read_text, resolve_inside, unreadable};
 
 /// More files than any checkpoint has.
-const FILE_LIMIT: usize = 1 << 16;
+const MAX_FILES: usize = 1 << 16;
 const TRACKER: &str = "latest_checkpointed_iteration.txt";
 const LATEST: &str = "latest";
 /// Where a universal checkpoint has a directory for each parameter.
@@ -72,7 +72,7 @@ pub fn is_ranked(directory: &Path) -> bool {
         return true;
     }
     let Ok(entries) = fs::read_dir(directory) else { return false };
-    let mut names = entries.flatten().take(FILE_LIMIT).map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names = entries.flatten().take(MAX_FILES).map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.any(|name| Named::of(&name).is_some())
 }
 
@@ -80,7 +80,7 @@ pub fn is_ranked(directory: &Path) -> bool {
 pub(crate) fn find(directory: &Path) -> Result<RankFiles> {
     let root = checkpoint_of(directory)?;
     let mut files = RankFiles { root: root.clone(), ..RankFiles::default() };
-    for entry in fs::read_dir(&root).map_err(|e| unreadable(&root, e))?.take(FILE_LIMIT) {
+    for entry in fs::read_dir(&root).map_err(|e| unreadable(&root, e))?.take(MAX_FILES) {
         let name = entry.map_err(|e| unreadable(&root, e))?.file_name().to_string_lossy().into_owned();
         match Named::of(&name) {
             Some(Named::Directory { tensor, stage }) => {

@@ -15,7 +15,7 @@ use model_center_base::file::{printable, resolve_inside, unreadable};
 const FRAGMENTS: &str = "frozen_param_fragments";
 const SHAPES: &str = "frozen_param_shapes";
 /// Directories of a universal checkpoint.
-const PARAMETER_LIMIT: usize = 1 << 17;
+const MAX_PARAMETERS: usize = 1 << 17;
 
 /// Frozen parameters, each in equal parts over the data ranks, padded.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ impl UniversalStates {
     pub(super) fn open(directory: &Path, model: &PickleFile) -> Result<Self> {
         let mut parameters = Vec::new();
         for (number, entry) in std::fs::read_dir(directory).map_err(|e| unreadable(directory, e))?.enumerate() {
-            if number == PARAMETER_LIMIT {
-                let reason = format!("it has more than {PARAMETER_LIMIT} entries");
+            if number == MAX_PARAMETERS {
+                let reason = format!("it has more than {MAX_PARAMETERS} entries");
                 return Err(Error::model(
                     directory.display().to_string(),
                     reason,

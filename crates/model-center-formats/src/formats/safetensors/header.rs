@@ -9,7 +9,7 @@ use std::path::Path;
 use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{RANK_LIMIT, StoredDtype, TENSOR_LIMIT, TensorEntry, is_tensor_name};
+use super::{MAX_RANK, MAX_TENSORS, StoredDtype, TensorEntry, is_tensor_name};
 use crate::Result;
 use crate::formats::entries::{Entries, FromEntries};
 use crate::formats::stored::{damaged, tensor_place};
@@ -17,7 +17,7 @@ use model_center_base::file::{printable, unreadable};
 
 const LENGTH_BYTES: u64 = 8;
 /// The longest header the format allows.
-const HEADER_LIMIT: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// A header whose claims were checked against the file.
 #[derive(Debug)]
@@ -40,9 +40,9 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header> {
     let mut prefix = [0u8; LENGTH_BYTES as usize];
     file.read_exact_at(&mut prefix, 0).map_err(|e| unreadable(path, e))?;
     let header_length = u64::from_le_bytes(prefix);
-    if header_length > HEADER_LIMIT.min(length - LENGTH_BYTES) {
+    if header_length > MAX_HEADER_BYTES.min(length - LENGTH_BYTES) {
         let why =
-            if header_length > HEADER_LIMIT { "the format allows 100000000" } else { "the file ends before that" };
+            if header_length > MAX_HEADER_BYTES { "the format allows 100000000" } else { "the file ends before that" };
         return Err(bad(format!("the header declares {header_length} bytes, but {why} (the file has {length} bytes)")));
     }
     let mut text = vec![0u8; header_length as usize];
@@ -135,8 +135,8 @@ impl FromEntries for RawHeader {
             if !is_tensor_name(&name) {
                 return Err(A::Error::custom("a tensor name is empty, too long or has control characters in it"));
             }
-            if header.tensors.len() == TENSOR_LIMIT {
-                return Err(A::Error::custom(format_args!("more than {TENSOR_LIMIT} tensors in one file")));
+            if header.tensors.len() == MAX_TENSORS {
+                return Err(A::Error::custom(format_args!("more than {MAX_TENSORS} tensors in one file")));
             }
             let tensor: RawTensor = map.next_value()?;
             header.tensors.push((tensor.data_offsets, TensorEntry::new(name, tensor.dtype, tensor.shape.0)));
@@ -152,7 +152,7 @@ struct RawTensor {
     data_offsets: (u64, u64),
 }
 
-/// A shape of at most [`RANK_LIMIT`] dimensions.
+/// A shape of at most [`MAX_RANK`] dimensions.
 struct Dimensions(Vec<usize>);
 
 impl<'de> Deserialize<'de> for Dimensions {
@@ -173,8 +173,8 @@ impl<'de> Visitor<'de> for DimensionsVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dimensions, A::Error> {
         let mut shape = Vec::new();
         while let Some(dimension) = seq.next_element()? {
-            if shape.len() == RANK_LIMIT {
-                return Err(A::Error::custom(format_args!("a tensor of more than {RANK_LIMIT} dimensions")));
+            if shape.len() == MAX_RANK {
+                return Err(A::Error::custom(format_args!("a tensor of more than {MAX_RANK} dimensions")));
             }
             shape.push(dimension);
         }

@@ -23,15 +23,15 @@ use bmtrain_core::dtype::DType;
 use bmtrain_core::quantised::BlockFormat;
 
 /// More tensors than any one real file has (a few thousand), few enough to list in memory.
-pub(in crate::formats) const TENSOR_LIMIT: usize = 262_144;
+pub(in crate::formats) const MAX_TENSORS: usize = 262_144;
 /// More dimensions than any real tensor has.
-pub(in crate::formats) const RANK_LIMIT: usize = 16;
+pub(in crate::formats) const MAX_RANK: usize = 16;
 /// Longer than any real tensor name.
-const NAME_LIMIT: usize = 1024;
+const MAX_NAME: usize = 1024;
 
 /// Whether a tensor may be called so: not empty, not too long, without control characters.
 pub(in crate::formats) fn is_tensor_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= NAME_LIMIT && !name.chars().any(char::is_control)
+    !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control)
 }
 
 /// One tensor of a file: what it is called, how it is stored and its shape.

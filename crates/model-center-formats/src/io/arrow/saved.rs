@@ -15,7 +15,7 @@ use model_center_base::file::{printable, read_text, resolve_inside};
 /// Notes of the library, which no records are in.
 pub const NOTES: [&str; 3] = [STATE_FILE, SPLITS_FILE, "dataset_info.json"];
 /// The longest of these files.
-const LIMIT: u64 = 1 << 26;
+const MAX_BYTES: u64 = 1 << 26;
 /// Of the state, what does not change the rows: an identity, a name, and in what objects Python is given values.
 const WITHOUT_EFFECT: [&str; 6] =
     ["_fingerprint", "_split", "_format_type", "_format_kwargs", "_inplace_history", "_indexes"];
@@ -96,7 +96,7 @@ impl SavedSet {
 
 fn object(directory: &Path, name: &str) -> Result<Map<String, Value>> {
     let path = resolve_inside(directory, name).map_err(of_data)?;
-    let text = read_text(&path, LIMIT).map_err(of_data)?;
+    let text = read_text(&path, MAX_BYTES).map_err(of_data)?;
     serde_json::from_str(&text).map_err(|error| {
         let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
         Error::data(place, format!("broken JSON: {}", printable(&error.to_string(), 200)), "save the data set again")

@@ -9,13 +9,13 @@ pub(super) const DEPTH: usize = 100;
 /// What an item of a list takes, at least.
 pub(super) const ITEM_BYTES: usize = 32;
 /// The variable that carries the most bytes that a text may have.
-pub(super) const LIMIT: &str = "__most_bytes";
+pub(super) const MAX_BYTES: &str = "__most_bytes";
 /// Bytes that a result may have in any rendering: up to them the limit is not looked up.
 const ALWAYS: usize = 1 << 16;
 
 /// The most bytes that a text may have in this rendering.
 pub(super) fn limit(state: &State<'_, '_>) -> usize {
-    let limit = state.lookup(LIMIT).and_then(|limit| usize::try_from(limit).ok());
+    let limit = state.lookup(MAX_BYTES).and_then(|limit| usize::try_from(limit).ok());
     limit.unwrap_or(super::environment::MAX_OUTPUT_BYTES)
 }
 

@@ -91,7 +91,7 @@ pub(super) fn render(
     let mut environment = environment.clone();
     environment.set_fuel(Some(FUEL + FUEL_PER_BYTE * size_of(context) as u64));
     environment.add_global(NOW, now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()));
-    environment.add_global(bounds::LIMIT, limit);
+    environment.add_global(bounds::MAX_BYTES, limit);
     if let Some(marks) = marks {
         MARKS.iter().zip(marks).for_each(|(mark, text)| environment.add_global(*mark, text.clone()));
     }

@@ -12,7 +12,7 @@
 use crate::{Error, Result};
 
 /// Levels of one expression, and of one chain of `elif`. Chat templates in use have a few dozen.
-const MOST: usize = 500;
+const MAX_LEVELS: usize = 500;
 /// Keywords that make an expression deeper.
 const OPERATORS: [&str; 7] = ["and", "else", "if", "in", "is", "not", "or"];
 /// Signs that do.
@@ -26,10 +26,10 @@ pub fn check(place: &str, template: &str) -> Result<()> {
         (scan.expression, "an expression has", "chains of operators, filters, subscripts and calls, and brackets"),
         (scan.conditions, "a condition has", "branches by elif"),
     ] {
-        if found.levels > MOST {
+        if found.levels > MAX_LEVELS {
             return Err(Error::model(
                 format!("{place}, line {} of the chat template", found.line),
-                format!("{what} {} levels, the most that is parsed is {MOST}; levels are {fix}", found.levels),
+                format!("{what} {} levels, the most that is parsed is {MAX_LEVELS}; levels are {fix}", found.levels),
                 "use the template of the model's publisher, or divide it into shorter parts with {% set %}",
             ));
         }
@@ -327,13 +327,13 @@ mod tests {
 
     #[test]
     fn the_line_is_that_of_the_tag_or_of_its_if() {
-        let sum = format!("a\n\n{{{{ 1\n{} }}}}", " + 1\n".repeat(MOST + 1));
+        let sum = format!("a\n\n{{{{ 1\n{} }}}}", " + 1\n".repeat(MAX_LEVELS + 1));
         let error = check("x.jinja", &sum).unwrap_err().to_string();
         assert!(
             error.contains("x.jinja, line 3 of") && error.contains("501 levels") && error.contains("500"),
             "{error}"
         );
-        let branches = format!("\n{{% if a %}}{}", "\n{% elif b %}".repeat(MOST + 1));
+        let branches = format!("\n{{% if a %}}{}", "\n{% elif b %}".repeat(MAX_LEVELS + 1));
         let error = check("x.jinja", &branches).unwrap_err().to_string();
         assert!(error.contains("x.jinja, line 2 of") && error.contains("501 levels"), "{error}");
         check("x.jinja", &sum.replacen(" + 1", "", 1)).unwrap();

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use model_center_base::file::printable;
 
 /// Maximum depth of lists and mappings in a conversation, the limit of the JSON reader.
-const MOST_LEVELS: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// Names under which a message's reasoning is passed; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
@@ -76,13 +76,13 @@ impl<'a> ChatRequest<'a> {
 
     /// Refuses values that nest too deep to be gone through by recursion.
     pub(super) fn check_depth(&self) -> Result<()> {
-        let is_deep = |value: &Value| nests_deeper(value, MOST_LEVELS);
+        let is_deep = |value: &Value| nests_deeper(value, MAX_DEPTH);
         let of_message = |message: &ChatMessage| is_deep(&message.content) || message.more.values().any(is_deep);
         let message = self.messages.iter().position(of_message).map(|at| format!("message {}", at + 1));
         let tools = || self.tools.filter(|tools| is_deep(tools)).map(|_| "tools".to_owned());
         let more = || self.more.iter().find(|(_, value)| is_deep(value)).map(|(name, _)| printable(name, 40));
         let Some(place) = message.or_else(tools).or_else(more) else { return Ok(()) };
-        let reason = format!("lists and mappings nest more than {MOST_LEVELS} levels deep");
+        let reason = format!("lists and mappings nest more than {MAX_DEPTH} levels deep");
         Err(Error::data(format!("chat, {place}"), reason, "remove the innermost levels, or write them as a text"))
     }
 }

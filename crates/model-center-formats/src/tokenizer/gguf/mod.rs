@@ -40,7 +40,7 @@ pub(super) const SPECIAL: [(&str, &str); 7] = [
 pub(super) const FIX: &str = "take the tokenizer's files from the model's own directory";
 
 /// The maximum number of tokens, and of merges: several times more than the largest real vocabularies have.
-const COUNT_LIMIT: usize = 1 << 20;
+const MAX_COUNT: usize = 1 << 20;
 const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
@@ -191,8 +191,8 @@ impl<'a> Vocabulary<'a> {
 /// As JSON, tokens and merges take many times the memory that they take in the file.
 fn bounded(metadata: &Metadata, key: &str, count: usize, what: &str) -> Result<()> {
     match count {
-        0..=COUNT_LIMIT => Ok(()),
-        _ => Err(metadata.unfit(key, format!("{count} {what} are more than the {COUNT_LIMIT} that are read"), FIX)),
+        0..=MAX_COUNT => Ok(()),
+        _ => Err(metadata.unfit(key, format!("{count} {what} are more than the {MAX_COUNT} that are read"), FIX)),
     }
 }
 

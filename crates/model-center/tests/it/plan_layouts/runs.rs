@@ -73,7 +73,7 @@ impl Rank {
         };
         let model = Registry::default().open(directory, &options).unwrap().model;
         let mut optim = OptimManager::new(&device, Clip { max_norm: 1.0, ..Clip::default() }).unwrap();
-        optim.set_scaler(LossScaler::new(run.scale, LossScaler::LIMIT).unwrap());
+        optim.set_scaler(LossScaler::new(run.scale, LossScaler::MAX_SKIPS).unwrap());
         let groups = ParamGroup::by_decay(model.parameters(), 0.01);
         optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 1e-3);
         let pipeline =

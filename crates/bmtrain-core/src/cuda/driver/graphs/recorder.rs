@@ -1,9 +1,9 @@
 //! Record of a stream's commands, and replay of those that repeat.
 //!
 //! The work of a stream is cut into segments: at every point where something else than a command comes, and after
-//! [`LONGEST`] commands. A segment that comes a second time is captured, when the host next waits for the device; from
-//! then on its commands are held back and replayed together. Which segment begins is told by the segments before it
-//! (`history`): a training step is a chain of them. A command that differs from what was expected sets everything
+//! [`MAX_COMMANDS`] commands. A segment that comes a second time is captured, when the host next waits for the device;
+//! from then on its commands are held back and replayed together. Which segment begins is told by the segments before
+//! it (`history`): a training step is a chain of them. A command that differs from what was expected sets everything
 //! right: what is held back is queued one by one, and the segment becomes another one. So the stream gets the same
 //! commands in the same order, always.
 
@@ -18,10 +18,10 @@ use segments::{Id, Segment, Segments};
 
 /// Most commands of a segment. The device has nothing to do while the first ones of a step are held back, so they are
 /// some tens of microseconds of the host's time; a replay costs as much as a few launches.
-const LONGEST: usize = 64;
+const MAX_COMMANDS: usize = 64;
 
 /// Most segments that are kept. Batches of many lengths make many. Beyond this all are forgotten.
-const MOST_SEGMENTS: usize = 512;
+const MAX_SEGMENTS: usize = 512;
 
 /// Receiver of commands.
 pub(in crate::cuda) trait Queue {
@@ -258,7 +258,7 @@ impl<G> Recorder<G> {
         if held {
             self.replay(queue, id)?;
         }
-        self.open = (length < LONGEST && !self.is_off).then_some(id);
+        self.open = (length < MAX_COMMANDS && !self.is_off).then_some(id);
         Ok(true)
     }
 
@@ -268,7 +268,7 @@ impl<G> Recorder<G> {
         if is_given {
             commands.push(Command::of(given));
         }
-        if commands.len() >= LONGEST {
+        if commands.len() >= MAX_COMMANDS {
             self.end(commands);
         } else if !commands.is_empty() {
             self.now = Now::New(commands);
@@ -318,7 +318,7 @@ impl<G> Recorder<G> {
             self.segments.take_over(id, &commands);
             self.came_again(id);
         } else if !commands.is_empty() {
-            if self.segments.len() >= MOST_SEGMENTS {
+            if self.segments.len() >= MAX_SEGMENTS {
                 self.forget();
             }
             let id = self.segments.add(commands);

@@ -9,18 +9,18 @@ use super::{Machine, NOTHING};
 use crate::Result;
 
 /// Different names of modules, classes and functions; each is kept once.
-const GLOBAL_LIMIT: usize = 4096;
+const MAX_GLOBALS: usize = 4096;
 /// The longest name of a module or class.
-const NAME_LIMIT: usize = 512;
+const MAX_NAME: usize = 512;
 
 impl Machine<'_, '_> {
     pub(super) fn global(&mut self, code: u8) -> Result<()> {
         let (module, name) = if code == opcode::GLOBAL {
-            (self.input.line(NAME_LIMIT)?, self.input.line(NAME_LIMIT)?)
+            (self.input.line(MAX_NAME)?, self.input.line(MAX_NAME)?)
         } else {
             let (name, module) = (self.pop()?, self.pop()?);
             match (value(&self.values, module), value(&self.values, name)) {
-                (Some(Value::Text(module)), Some(Value::Text(name))) if module.len().max(name.len()) <= NAME_LIMIT => {
+                (Some(Value::Text(module)), Some(Value::Text(name))) if module.len().max(name.len()) <= MAX_NAME => {
                     (module.to_string(), name.to_string())
                 }
                 _ => return self.damaged("STACK_GLOBAL without two texts that can be names"),
@@ -34,8 +34,8 @@ impl Machine<'_, '_> {
         if let Some(known) = self.globals.get(&key) {
             return self.push(*known);
         }
-        if self.globals.len() == GLOBAL_LIMIT {
-            return self.refused(format!("more than {GLOBAL_LIMIT} different names"));
+        if self.globals.len() == MAX_GLOBALS {
+            return self.refused(format!("more than {MAX_GLOBALS} different names"));
         }
         self.make(Value::Global(Box::new(global)))?;
         let made = self.top()?;

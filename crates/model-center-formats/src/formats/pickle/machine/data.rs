@@ -8,9 +8,9 @@ use super::{BYTES, EMPTY_TUPLE, Machine, NOTHING, SET};
 use crate::Result;
 
 /// The longest text.
-const TEXT_LIMIT: u64 = 16 << 20;
+const MAX_TEXT_BYTES: u64 = 16 << 20;
 /// The longest integer, in bytes.
-const LONG_LIMIT: u64 = 1024;
+const MAX_LONG_BYTES: u64 = 1024;
 
 impl Machine<'_, '_> {
     fn integer(&mut self, value: i64) -> Result<()> {
@@ -36,7 +36,7 @@ impl Machine<'_, '_> {
             }
             opcode::LONG1 | opcode::LONG4 => {
                 let length = self.length(if code == opcode::LONG1 { 1 } else { 4 })?;
-                let bytes = self.input.bytes(length, LONG_LIMIT)?;
+                let bytes = self.input.bytes(length, MAX_LONG_BYTES)?;
                 self.long(bytes)
             }
             opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
@@ -51,7 +51,7 @@ impl Machine<'_, '_> {
             // Python 2's strings are bytes; those in weights are names.
             _ => {
                 let length = self.length(opcode::length_bytes(code))?;
-                let text = self.input.text(length, TEXT_LIMIT)?;
+                let text = self.input.text(length, MAX_TEXT_BYTES)?;
                 self.make(Value::Text(text.into()))
             }
         }

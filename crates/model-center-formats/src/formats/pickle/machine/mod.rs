@@ -24,29 +24,29 @@ use super::value::{Id, Object, Value};
 use crate::Result;
 
 /// Values of a pickle of tensors but for small integers. A tensor takes about nine.
-pub(super) const VALUE_LIMIT: usize = 1 << 19;
+pub(super) const MAX_VALUES: usize = 1 << 19;
 /// Members of lists, tuples and dictionaries together, in a pickle of tensors.
-const ITEM_LIMIT: usize = 1 << 21;
+const MAX_ITEMS: usize = 1 << 21;
 /// Values on the stack; long lists come in parts of 1,000.
-const STACK_LIMIT: usize = 1 << 18;
+const MAX_STACK: usize = 1 << 18;
 /// Open marks. Real nesting is some ten deep.
-const MARK_LIMIT: usize = 4096;
-const MEMO_LIMIT: usize = 1 << 20;
+const MAX_MARKS: usize = 4096;
+const MAX_MEMO: usize = 1 << 20;
 /// Values of a pickle whose values are kept; an array takes about six.
-const KEPT_LIMIT: usize = 1 << 24;
+const MAX_KEPT: usize = 1 << 24;
 /// Different floats that are kept.
-const FLOAT_LIMIT: usize = 4096;
+const MAX_FLOATS: usize = 4096;
 
 /// Reads one pickle of at most `limit` values; `input` is then after its `STOP`.
 pub(super) fn parse(input: &mut Input<'_>, limit: usize) -> Result<Object> {
-    run(input, Limits { values: limit, items: ITEM_LIMIT, memo: MEMO_LIMIT }, false)
+    run(input, Limits { values: limit, items: MAX_ITEMS, memo: MAX_MEMO }, false)
 }
 
 /// Reads one pickle with its bytes, by their positions, and with the calls that it asks for. No call is made, so every
 /// name is read. Each value and member takes a byte of the input or more, which bounds memory.
 pub(super) fn parse_kept(input: &mut Input<'_>) -> Result<Object> {
     let bytes = usize::try_from(input.left()).unwrap_or(usize::MAX);
-    run(input, Limits { values: KEPT_LIMIT.min(bytes.max(64)), items: bytes, memo: bytes.min(KEPT_LIMIT) }, true)
+    run(input, Limits { values: MAX_KEPT.min(bytes.max(64)), items: bytes, memo: bytes.min(MAX_KEPT) }, true)
 }
 
 /// How much a pickle may have.
@@ -142,11 +142,11 @@ impl Machine<'_, '_> {
                 }
                 Ok(())
             }
-            opcode::MARK if self.marks.len() < MARK_LIMIT => {
+            opcode::MARK if self.marks.len() < MAX_MARKS => {
                 self.marks.push(self.stack.len());
                 Ok(())
             }
-            opcode::MARK => self.refused(format!("MARK: nested deeper than {MARK_LIMIT}")),
+            opcode::MARK => self.refused(format!("MARK: nested deeper than {MAX_MARKS}")),
             opcode::POP => {
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
@@ -180,7 +180,7 @@ impl Machine<'_, '_> {
         if let Some(known) = self.floats.get(&number.to_bits()) {
             return self.push(*known);
         }
-        if self.floats.len() == FLOAT_LIMIT {
+        if self.floats.len() == MAX_FLOATS {
             return self.push(Id::of_index(NUMBER));
         }
         self.make(Value::Float(number))?;
@@ -190,8 +190,8 @@ impl Machine<'_, '_> {
     }
 
     fn push(&mut self, id: Id) -> Result<()> {
-        if self.stack.len() == STACK_LIMIT {
-            return self.refused(format!("more than {STACK_LIMIT} values wait on the stack"));
+        if self.stack.len() == MAX_STACK {
+            return self.refused(format!("more than {MAX_STACK} values wait on the stack"));
         }
         self.stack.push(id);
         Ok(())

@@ -18,7 +18,7 @@ pub(in super::super) struct Range {
 }
 
 /// The longest range of Jinja's sandbox.
-const MOST: i128 = 100_000;
+const MAX_RANGE: i128 = 100_000;
 
 impl Range {
     /// A range; an error where it is longer than the sandbox allows.
@@ -31,8 +31,8 @@ impl Range {
             false => (i128::from(start) - i128::from(stop), -i128::from(step)),
         };
         let count = if distance <= 0 { 0 } else { (distance + stride - 1) / stride };
-        if count > MOST {
-            return Err(fail(format!("range has more than {MOST} values")));
+        if count > MAX_RANGE {
+            return Err(fail(format!("range has more than {MAX_RANGE} values")));
         }
         Ok(Range { start, stop, step, count: count as usize })
     }

@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const LENGTHS: [usize; 4] = [64, 16, 4, 1];
 
 /// Most runs that are remembered.
-const MOST_RUNS: usize = 1 << 14;
+const MAX_RUNS: usize = 1 << 14;
 
 #[derive(Debug, Default)]
 pub(super) struct History {
@@ -23,7 +23,7 @@ pub(super) struct History {
 impl History {
     /// A segment has come.
     pub(super) fn add(&mut self, id: usize) {
-        if self.next.len() >= MOST_RUNS {
+        if self.next.len() >= MAX_RUNS {
             self.next.clear();
         }
         for length in LENGTHS {

@@ -187,12 +187,12 @@ fn what_ended_a_segment_once_does_not_cut_it_for_ever() {
 #[test]
 fn long_steps_are_cut_and_short_ones_queued() {
     let (mut recorder, queue) = (TestRecorder::default(), Noting::default());
-    let works: Vec<Work> = (0..2 * LONGEST as u64 + 3).map(Work::Copy).collect();
+    let works: Vec<Work> = (0..2 * MAX_COMMANDS as u64 + 3).map(Work::Copy).collect();
     for _ in 0..3 {
         step(&mut recorder, &queue, &works);
     }
     assert_eq!((recorder.counts().captured, recorder.counts().replays), (2, 2));
-    assert_eq!(recorder.counts().queued, 3 * 3 + 2 * 2 * LONGEST as u64, "the last three are too few");
+    assert_eq!(recorder.counts().queued, 3 * 3 + 2 * 2 * MAX_COMMANDS as u64, "the last three are too few");
 }
 
 #[test]
