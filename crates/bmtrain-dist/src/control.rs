@@ -10,7 +10,7 @@ use bmtrain_core::{DType, Device, Element, Error as CoreError, Lane, Segment, St
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a working rank reports to the ranks that wait for it: well within any deadline.
+/// Interval at which a working rank reports to the ranks that wait for it: well within any deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 
 /// One rank's view of the group. Every method is collective: all ranks make the same calls in the same order.

@@ -16,7 +16,7 @@ use bmtrain_core::{Backend, Device};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Which rank is counted, and how its device's pool asks for memory.
+/// A simulated rank, and the requests of its device's pool for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedRank {
     /// The rank's number.
@@ -41,7 +41,7 @@ impl SimulatedRank {
     }
 }
 
-/// What a rank needs of its device.
+/// A rank's requirements of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
     /// Memory of the pool, in bytes: peaks by segment and in total, and what each segment holds at the total peak.

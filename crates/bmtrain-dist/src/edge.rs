@@ -1,4 +1,5 @@
-//! What crosses an edge between two places of a pipeline: declared by the model, in the order of its flow's variables.
+//! Variables that cross an edge between two places of a pipeline: declared by the model, in the order of its flow's
+//! variables.
 //!
 //! [`Model::receive`](crate::Model::receive) asks an [`Edge`] for each variable. The same method serves to list what
 //! crosses, which neighbours compare before the first step, and to take what has arrived.
@@ -10,7 +11,7 @@ use std::fmt;
 /// One tensor that crosses an edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeTensor {
-    /// What it is, for errors.
+    /// Name of the variable, for errors.
     pub name: String,
     /// Shape.
     pub shape: Shape,
@@ -48,8 +49,8 @@ impl<'a> Edge<'a> {
         Edge { take, is_replicated: false }
     }
 
-    /// The same edge for variables that all tensor-parallel ranks have alike, to the last bit, as their gradients are,
-    /// if `is_replicated`: hidden states, where these ranks do not shard tokens. Each of them sends a part, and the
+    /// This edge for variables that all tensor-parallel ranks have alike, to the last bit, as their gradients are, if
+    /// `is_replicated`: hidden states, where these ranks do not shard tokens. Each of them sends a part, and the
     /// receiving ranks gather the parts.
     pub fn replicated(&mut self, is_replicated: bool) -> Edge<'_> {
         Edge { take: &mut *self.take, is_replicated }

@@ -21,7 +21,7 @@ pub enum Fault {
     FailPoint,
 }
 
-/// What can go wrong between the kernels and the models.
+/// An error between the kernels and the models.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,7 +36,7 @@ pub enum Error {
     Parameter {
         /// Full name of the parameter.
         name: String,
-        /// What is wrong, with expected and got.
+        /// Reason, with expected and got.
         reason: String,
     },
     /// A setting of an optimizer, a schedule or a block list is out of range.
@@ -44,19 +44,19 @@ pub enum Error {
     Setting {
         /// The object that refuses.
         who: &'static str,
-        /// What is wrong, with the value.
+        /// Reason, with the value.
         reason: String,
     },
     /// A checkpoint cannot be written, read or trusted.
     #[error("checkpoint {place}: {reason}; {fix}")]
     Checkpoint {
-        /// What kind of failure it is, for the caller that has to decide how to continue.
+        /// Kind of failure, for the caller that has to decide how to continue.
         fault: Fault,
         /// File or directory.
         place: String,
-        /// What is wrong, with expected and got.
+        /// Reason, with expected and got.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// The program was not started in a way that works: a mistake on the command line or in a launcher's variables.
@@ -64,9 +64,9 @@ pub enum Error {
     Launch {
         /// The variable or option, with its value.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// Ranks did not find each other at the rendezvous store, or lost each other there.
@@ -74,9 +74,9 @@ pub enum Error {
     Rendezvous {
         /// Address and port.
         place: String,
-        /// What happened, with the ranks it happened to.
+        /// Reason, with the ranks that it concerns.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
         /// The ranks that are absent or lost.
         ranks: Vec<usize>,

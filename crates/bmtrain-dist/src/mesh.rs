@@ -68,7 +68,7 @@ impl Mesh {
         self.pipeline
     }
 
-    /// Which pipeline this rank is part of: its number in its stage.
+    /// Number of this rank's pipeline in its stage.
     pub fn pipeline(&self) -> usize {
         self.rank % self.stage_size()
     }
@@ -78,7 +78,7 @@ impl Mesh {
         self.world / self.pipeline
     }
 
-    /// Which pipeline stage this rank works on.
+    /// Pipeline stage of this rank.
     pub fn stage(&self) -> usize {
         self.rank / self.stage_size()
     }

@@ -18,7 +18,7 @@ pub struct RankGroups {
     pipe: Arc<dyn Communicator>,
 }
 
-/// What a rank whose peers are not there sends in its groups.
+/// Counts of the sends, by group, of a rank whose peers are not there.
 #[derive(Debug)]
 pub struct CountedSends {
     tensor: CountingRank,

@@ -1,4 +1,4 @@
-//! Which parts of a model this rank's pipeline stage holds.
+//! The parts of a model that this rank's pipeline stage holds.
 //!
 //! A model declares of each parameter in which [`ModelPart`] it is used; [`StageGroup`] is the ranks of a pipeline and
 //! what each of them holds. The [`Builder`](crate::Builder) asks it where parameters get storage, the
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use bmtrain_core::comm::{Communicator, Solo};
 use std::sync::Arc;
 
-/// Where in a model a parameter is used.
+/// Part of a model in which a parameter is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ModelPart {
     /// Before the first block: at the first place.
@@ -32,8 +32,8 @@ pub enum ModelPart {
 #[derive(Debug, Clone)]
 pub struct StageGroup {
     ranks: Arc<dyn Communicator>,
-    /// The same ranks, for messages with gradients: a transport that runs the messages of a group one after the other
-    /// must not let activations wait for gradients that come after them.
+    /// These ranks, for messages with gradients: a transport that runs the messages of a group one after the other must
+    /// not let activations wait for gradients that come after them.
     gradients: Arc<dyn Communicator>,
     layout: Option<StageLayout>,
     /// The stages of the first and of the last place, in this order, where they are two.

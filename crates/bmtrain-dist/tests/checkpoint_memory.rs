@@ -1,4 +1,4 @@
-//! What saving and reading take of memory: buffers of a fraction of a megabyte, whatever the size of the checkpoint.
+//! Memory for saving and reading: buffers of a fraction of a megabyte, whatever the size of the checkpoint.
 //!
 //! One test alone in its program, since it counts what the whole program allocates.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -16,7 +16,7 @@ static HEAP: CountingHeap = CountingHeap;
 
 /// Bytes of the large checkpoint.
 const LARGE: u64 = 32 << 20;
-/// What handling it may add to the program's peak.
+/// Bytes that saving and reading may add to the program's peak, in KiB.
 const ALLOWED_KIB: u64 = 4 << 10;
 
 fn peak_memory_kib() -> u64 {

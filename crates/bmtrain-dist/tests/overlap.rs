@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const BLOCKS: usize = 12;
 const WIDTH: usize = 64;
-/// What a block's forward pass takes, whatever else the machine does.
+/// Time of a block's forward pass, whatever else the machine does.
 const COMPUTE: Duration = Duration::from_millis(12);
 
 /// The most measurements.
@@ -127,7 +127,7 @@ fn fetching_ahead_hides_most_of_the_exchange() {
     assert!(root <= 2.0, "the parameter outside of blocks takes {root:.1} times the time of its own collectives");
 }
 
-/// What was launched and computed, in its order.
+/// Launches and computations in their order.
 type Trace = Arc<Mutex<Vec<String>>>;
 
 /// A rank that records which block's storage a collective is for, by its length.

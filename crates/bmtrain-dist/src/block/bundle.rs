@@ -9,7 +9,7 @@ pub trait Bundle: Clone {
     /// The variables, in a fixed order.
     fn vars(&self) -> Vec<Var>;
 
-    /// The same bundle around other variables, in the number and order of [`Bundle::vars`].
+    /// This bundle around other variables, in the number and order of [`Bundle::vars`].
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self;
 }
 

@@ -40,7 +40,7 @@ enum Away {
     Host {
         values: Vec<HostInput>,
         keeper: InputKeeper,
-        /// When everything that was asked for has arrived.
+        /// Mark after which everything that was asked for has arrived.
         ready: Option<Mark>,
     },
 }

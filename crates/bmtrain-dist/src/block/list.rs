@@ -44,7 +44,7 @@ impl<B> fmt::Debug for TransformerBlockList<B> {
 
 /// Options of a run.
 pub struct RunOptions<'a, C> {
-    /// Which blocks.
+    /// Range of the blocks.
     pub range: Range<usize>,
     /// One cache per block of the range, for decoding; not together with a tape.
     pub caches: Option<&'a mut [C]>,
@@ -55,9 +55,9 @@ pub struct RunOptions<'a, C> {
 /// Result of a run.
 #[derive(Debug, Clone)]
 pub struct ListOutput<C> {
-    /// What left the last block.
+    /// Output of the last block.
     pub carry: C,
-    /// What entered each block, if it was asked for.
+    /// Input of each block, if it was asked for.
     pub hidden: Vec<C>,
 }
 
@@ -98,8 +98,8 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         TransformerBlockList { entries: Rc::new(entries), asked: builder.asked(), keeper: InputKeeper::new(builder) }
     }
 
-    /// The same blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first
-    /// twice and then the second twice. Its gradient is the sum over its places, reduced once; random numbers differ by
+    /// These blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first twice
+    /// and then the second twice. Its gradient is the sum over its places, reduced once; random numbers differ by
     /// place.
     pub fn in_order(&self, order: &[usize]) -> Result<Self> {
         let entry = |&number: &usize| match self.entries.get(number) {

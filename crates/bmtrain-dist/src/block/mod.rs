@@ -21,9 +21,9 @@ use bmtrain_core::Ctx;
 
 /// One block of a list.
 pub trait Block {
-    /// What flows from block to block, e.g. the hidden states.
+    /// Input and output of a block, e.g. the hidden states.
     type Carry: Bundle;
-    /// What every block of the list sees, e.g. masks, a position bias, the encoder's output.
+    /// Input shared by all blocks of the list, e.g. masks, a position bias, the encoder's output.
     type Shared: Bundle;
     /// The cache of a block between decoding steps, e.g. its KV cache; `()` for blocks without one.
     type Cache;

@@ -1,5 +1,5 @@
-//! What is kept of a block's forward pass and where, and how its parameters are sharded: for all blocks of a list, or
-//! for each by its index.
+//! Activations kept of a block's forward pass, their place, and the sharding of its parameters: for all blocks of a
+//! list, or for each by its index.
 
 use crate::error::{Error, Result};
 use crate::param::Builder;
@@ -7,7 +7,7 @@ use crate::shard::ZeroLevel;
 use std::fmt;
 use std::rc::Rc;
 
-/// What is kept of a block's forward pass.
+/// Activations kept of a block's forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Recompute {
     /// Everything its ops saved.
@@ -19,7 +19,7 @@ pub enum Recompute {
     /// is kept until their gradients are computed: `B / n` inputs and the activations of n blocks instead of B and one.
     /// 1 is [`Recompute::Checkpoint`].
     Every(usize),
-    /// Of attention its inputs alone, of everything else what its ops saved. Attention keeps no probabilities in any
+    /// The inputs of attention alone, and everything that other ops saved. Attention keeps no probabilities in any
     /// case, so this saves the log-sum-exps and, where heads have norms or a rotation that is not in place, these; see
     /// [`checkpoint`](fn@super::checkpoint) for layers of one's own.
     Attention,
@@ -29,7 +29,7 @@ pub enum Recompute {
     Auto,
 }
 
-/// Where the inputs of recomputed blocks are between the forward and the backward pass. No bit depends on it.
+/// Memory of the inputs of recomputed blocks between the forward and the backward pass. No bit depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum InputStore {
     /// On the device.
@@ -45,9 +45,9 @@ pub enum InputStore {
 /// Policy of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockOptions {
-    /// What is kept.
+    /// Activations that are kept.
     pub recompute: Recompute,
-    /// Where the inputs of a recomputed block are kept.
+    /// Memory of the inputs of a recomputed block.
     pub inputs: InputStore,
     /// ZeRO level of the block's parameters; `None` is the level of
     /// [`BuilderOptions::sharding`](crate::param::BuilderOptions::sharding).
@@ -98,7 +98,7 @@ impl BlockPolicy {
         (self.0)(index)
     }
 
-    /// The same policy with something changed for every block.
+    /// This policy with something changed for every block.
     #[must_use]
     pub fn map(self, change: impl Fn(BlockOptions) -> BlockOptions + 'static) -> Self {
         BlockPolicy::by_index(move |index| change(self.of(index)))

@@ -36,7 +36,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         let (mut carry, shared) = (Detached::new(carry), Detached::new(shared.clone()));
         let carry_inputs = carry.needs_grad.len();
         let (mut ring, mut steps, mut hidden) = (GatherRing::default(), Vec::new(), Vec::new());
-        let mut room = TapeRoom::new(if cx.is_recording() { self.gradients_to_come(range.clone()) } else { 0 });
+        let mut room = TapeBudget::new(if cx.is_recording() { self.gradients_to_come(range.clone()) } else { 0 });
         for place in range.clone() {
             ring.gather(place, || self.flats(place))?;
             if range.contains(&(place + 1)) {
@@ -114,7 +114,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     }
 }
 
-/// What a block keeps in a run.
+/// Activations that a block keeps in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeps {
     Tape,
@@ -124,20 +124,20 @@ enum Keeps {
     Nothing,
 }
 
-/// What blocks with [`Recompute::Auto`] may keep in a run, and what they do keep, bytes.
-struct TapeRoom {
+/// Byte budget of the tapes kept by blocks with [`Recompute::Auto`], and bytes in use.
+struct TapeBudget {
     bytes: usize,
     taken: usize,
     /// Index among the recorded blocks: those before it have no tape that may be dropped.
     next: usize,
 }
 
-impl TapeRoom {
+impl TapeBudget {
     fn new(bytes: usize) -> Self {
-        TapeRoom { bytes, taken: 0, next: 0 }
+        TapeBudget { bytes, taken: 0, next: 0 }
     }
 
-    /// What the block at `place` keeps in this run, after the recorded ones.
+    /// The activations that the block at `place` keeps in this run, after the recorded ones.
     fn keeps<B: Block + 'static>(
         &self,
         place: usize,
@@ -192,7 +192,7 @@ fn segment<B: Block + 'static>(
     (policy(last.place) == policy(place)).then_some(following + 1)
 }
 
-/// What the backward pass needs of one block that a gradient can reach.
+/// The backward pass's view of one block that a gradient can reach.
 pub(super) struct RecordedBlock<B: Block> {
     pub(super) place: usize,
     pub(super) saved: SavedBlock<B>,
@@ -200,7 +200,7 @@ pub(super) struct RecordedBlock<B: Block> {
     pub(super) in_use: RecordedPass,
 }
 
-/// What was kept of a block's forward pass.
+/// Activations kept of a block's forward pass.
 pub(super) enum SavedBlock<B: Block> {
     /// Its inner tape.
     Tape(BlockTape),

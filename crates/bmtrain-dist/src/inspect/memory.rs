@@ -19,9 +19,9 @@ pub struct MemoryRow {
     pub segments: Vec<(Segment, Usage)>,
     /// Over all segments together.
     pub total: Usage,
-    /// What the rank's pool has taken from the system.
+    /// Memory that the rank's pool has taken from the system.
     pub pool: usize,
-    /// What kernels keep beside the pool; shared by the ranks of a process where the backend shares it.
+    /// Scratch memory of kernels outside of the pool; shared by the ranks of a process where the backend shares it.
     pub scratch: usize,
     /// Resident memory of the rank's process, where the system reports it.
     pub resident: Option<usize>,

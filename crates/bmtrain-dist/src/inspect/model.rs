@@ -71,7 +71,7 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
 
 struct Sums {
     flat: Rc<Flat>,
-    /// What holds this rank's shard, and the element at which that begins.
+    /// Storage of this rank's shard, and the element at which the shard begins.
     shard: Option<(Storage, usize)>,
 }
 

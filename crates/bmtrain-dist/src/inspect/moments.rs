@@ -31,13 +31,13 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Of no values.
+    /// Moments of no values.
     pub const NONE: Moments = Moments { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, mean: 0.0, squares: 0.0 };
 
     /// Its representation as integers.
     pub(super) const WORDS: usize = 5;
 
-    /// Of some values.
+    /// Moments of some values.
     pub fn of(values: &[f32]) -> Self {
         if values.is_empty() {
             return Moments::NONE;
@@ -50,7 +50,7 @@ impl Moments {
         Moments { count: values.len() as u64, min, max, mean, squares }
     }
 
-    /// Of the values of a floating-point tensor. Waits for the compute lane.
+    /// Moments of the values of a floating-point tensor. Waits for the compute lane.
     pub fn of_tensor(tensor: &Tensor) -> Result<Self> {
         match tensor.dtype() {
             DType::F16 => Moments::of_typed::<f16>(tensor),
@@ -70,7 +70,7 @@ impl Moments {
         Ok(all)
     }
 
-    /// Of both sets together. Source: Chan, Golub and LeVeque (1979).
+    /// Moments of both sets together. Source: Chan, Golub and LeVeque (1979).
     pub fn merge(self, other: Moments) -> Moments {
         if self.count == 0 || other.count == 0 {
             return if self.count == 0 { other } else { self };
@@ -86,7 +86,7 @@ impl Moments {
         }
     }
 
-    /// Of the values divided by a number above 0.
+    /// Moments of the values divided by a number above 0.
     pub fn divided_by(self, divisor: f64) -> Moments {
         if self.count == 0 {
             return self;

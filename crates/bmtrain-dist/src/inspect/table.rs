@@ -9,9 +9,9 @@ pub struct SummaryRow {
     pub name: String,
     /// Shape in text.
     pub shape: String,
-    /// Of the values.
+    /// Moments of the values.
     pub values: Moments,
-    /// Of the gradient, where there is one.
+    /// Moments of the gradient, where there is one.
     pub gradient: Option<Moments>,
 }
 

@@ -30,7 +30,7 @@ struct Seen {
     latest: Option<u32>,
     /// The row of each sighting since that step began.
     sightings: Vec<usize>,
-    /// How many sightings there were before.
+    /// Number of earlier sightings.
     earlier: usize,
     /// By path and name, step and micro-batch; as far back as the sightings.
     places: HashMap<(String, u32, u32), Place>,
@@ -53,7 +53,7 @@ impl Seen {
 #[derive(Debug, Default)]
 struct Place {
     sightings: Vec<usize>,
-    /// How many of them have come again.
+    /// Number of them that have come again.
     replayed: usize,
 }
 
@@ -95,9 +95,9 @@ impl TensorInspector {
         *self.seen.borrow_mut() = Seen::default();
     }
 
-    /// What was seen, on all ranks and in all micro-batches together, in the order in which it came first. Gradients
-    /// are divided by `gradient_scale`, what losses were multiplied by. All ranks have to call it and to have named the
-    /// same.
+    /// Summary of the named tensors, over all ranks and all micro-batches, in the order in which each was named first.
+    /// Gradients are divided by `gradient_scale`, what losses were multiplied by. All ranks have to call it and to have
+    /// named the same.
     pub fn summary(&self, ranks: &dyn Communicator, device: &Device, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
         let refused = |reason: String| Err(Error::setting("tensor inspector", reason));
         if !gradient_scale.is_finite() || gradient_scale <= 0.0 {

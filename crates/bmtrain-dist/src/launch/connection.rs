@@ -1,5 +1,5 @@
-//! How the ranks of a run communicate: through memory they share, by MPI, or from device to device by NCCL, whose ranks
-//! on several hosts are connected by TCP.
+//! Communication of the ranks of a run: through memory they share, by MPI, or from device to device by NCCL, whose
+//! ranks on several hosts are connected by TCP.
 //!
 //! Defines [`Connection`], [`Transport`] and [`RankDevice`]; the programs ask [`Launch::connection`] or
 //! [`Launch::transport`] before they read any data.
@@ -7,7 +7,7 @@
 use super::{Launch, Launcher, cores};
 use crate::error::{Error, Result};
 
-/// What connects the ranks.
+/// Connection of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Connection {
     /// Memory that the ranks of one host share.
@@ -20,7 +20,7 @@ pub enum Connection {
     Nccl,
 }
 
-/// What the ranks of a run compute on, as far as communication is concerned. They all come to the same one: see
+/// Devices of the ranks of a run, as far as communication is concerned. They all come to the same one: see
 /// [`RankDevice::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RankDevice {
@@ -32,10 +32,10 @@ pub enum RankDevice {
     SharedCuda([usize; 2]),
 }
 
-/// How the ranks of a launch communicate.
+/// Communication of the ranks of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Transport {
-    /// What connects the ranks' hosts: [`Connection::Host`], [`Connection::Mpi`] or [`Connection::Tcp`]. Whatever
+    /// Connection of the ranks' hosts: [`Connection::Host`], [`Connection::Mpi`] or [`Connection::Tcp`]. Whatever
     /// carries the values, ranks come together, wait at barriers and hear of lost ranks by this.
     pub hosts: Connection,
     /// Values go from device to device by NCCL; otherwise they take the way of the hosts, from CUDA devices too.
@@ -43,7 +43,7 @@ pub struct Transport {
 }
 
 impl RankDevice {
-    /// What this rank is to tell the others of its device: for a CUDA device its place in this host
+    /// This rank's card for the others: for a CUDA device its place in this host
     /// ([`CudaBackend::pci_bus_id`](bmtrain_core::cuda::CudaBackend::pci_bus_id)), none for processors. The number of a
     /// device is not enough: ranks that each see one device of the host all call it the first.
     pub fn card(pci_bus_id: Option<&str>) -> String {
@@ -53,7 +53,7 @@ impl RankDevice {
         }
     }
 
-    /// What all ranks compute on, from the cards of all in the order of the ranks.
+    /// Device of all ranks, from the cards of all in the order of the ranks.
     pub fn of(cards: &[String]) -> Result<Self> {
         let is_cuda = |card: &String| card != PROCESSORS;
         let Some(first) = cards.first().map(is_cuda) else { return Ok(RankDevice::Processors) };
@@ -77,8 +77,8 @@ impl RankDevice {
 const PROCESSORS: &str = "processors";
 
 impl Launch {
-    /// How the ranks of this launch, which compute on `device`, communicate: as `asked`, else by NCCL where every
-    /// rank has a CUDA device of its own, and by what connects the hosts everywhere else.
+    /// Transport between the ranks of this launch, which compute on `device`: as `asked`, else NCCL where every rank
+    /// has a CUDA device of its own, and the connection of the hosts everywhere else.
     pub fn transport(&self, asked: Option<Connection>, device: RankDevice) -> Result<Transport> {
         if let (RankDevice::SharedCuda([one, other]), true) = (device, self.ranks_in_process() > 1) {
             let reason = format!(
@@ -134,9 +134,9 @@ impl Launch {
         Error::launch("several hosts", reason, fix)
     }
 
-    /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host; on
-    /// several by MPI, which needs the feature `mpi` and a launcher that starts its processes, else by TCP, which needs
-    /// the address of rank 0 and is for ranks with CUDA devices ([`Launch::transport`]).
+    /// Connection of the hosts of this launch's ranks: as `asked`, else through shared memory on one host; on several
+    /// by MPI, which needs the feature `mpi` and a launcher that starts its processes, else by TCP, which needs the
+    /// address of rank 0 and is for ranks with CUDA devices ([`Launch::transport`]).
     pub fn connection(&self, asked: Option<Connection>) -> Result<Connection> {
         let is_built = cfg!(feature = "mpi");
         // Tasks of `srun` are processes of MPI if Slurm was told so; MPI itself counts the ranks when it starts.

@@ -1,5 +1,5 @@
-//! How many threads a rank has (processor cores are shared by the ranks that may use the same ones), where they run,
-//! and which instruction set they use.
+//! Threads of a rank: their number (processor cores are shared by the ranks that may use the same ones), where they
+//! run, and which instruction set they use.
 
 use super::{Launch, threads_per_rank};
 use crate::control::ControlGroup;

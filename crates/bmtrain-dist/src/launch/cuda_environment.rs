@@ -18,7 +18,7 @@ pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
 
-/// The same for any environment.
+/// Options from any environment.
 fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
     let directories = |name| variable(name).iter().flat_map(env::split_paths).collect::<Vec<PathBuf>>();
     let directory = |name| variable(name).map(PathBuf::from);
@@ -57,7 +57,7 @@ fn is_on(name: &str, value: &OsStr) -> bool {
     value == "1"
 }
 
-/// Where the Python of a directory of programs is installed: links of a virtual environment are not followed.
+/// Prefix of the Python of a directory of programs: links of a virtual environment are not followed.
 fn prefix_of(bin: &Path) -> Option<PathBuf> {
     bin.join("python3").exists().then(|| bin.parent().map(Path::to_owned))?
 }

@@ -24,17 +24,17 @@ use std::time::Duration;
 /// so, by one rank later than by another. A lost rank is noticed without a deadline.
 const NCCL_DEADLINE: Duration = Duration::from_secs(300);
 
-/// How the ranks of a job find each other.
+/// Options of the start of a job's ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DistributedOptions {
     /// Ranks to run as threads of this process; `None`: as a launcher (torchrun, Slurm, mpirun, `RANK` and
     /// `WORLD_SIZE`) started them.
     pub ranks: Option<usize>,
-    /// How ranks communicate; `None`: NCCL where each rank has a CUDA device of its own, else shared memory on one host
-    /// and MPI on several.
+    /// Transport of the ranks; `None`: NCCL where each rank has a CUDA device of its own, else shared memory on one
+    /// host and MPI on several.
     pub connection: Option<Connection>,
-    /// How long ranks wait for each other in one collective; `None`: 30 seconds. On hosts that TCP connects also how
-    /// long ranks may take to come together; `None`: 5 minutes.
+    /// Wait of ranks for each other in one collective; `None`: 30 seconds. On hosts that TCP connects also how long
+    /// ranks may take to come together; `None`: 5 minutes.
     pub deadline: Option<Duration>,
 }
 
@@ -87,12 +87,12 @@ impl ProcessGroup {
         ProcessGroup { launch, options, meeting: None, store: Arc::default() }
     }
 
-    /// How this process was launched.
+    /// Launch of this process.
     pub fn launch(&self) -> &Launch {
         &self.launch
     }
 
-    /// What connects the ranks' hosts. NCCL runs on top of one of the others.
+    /// Connection of the ranks' hosts. NCCL runs on top of one of the others.
     pub fn hosts(&self) -> Result<Connection> {
         self.launch.connection(self.options.connection.filter(|asked| *asked != Connection::Nccl))
     }

@@ -1,4 +1,4 @@
-//! What each launcher's variables specify, one function for each launcher; the innermost one is asked first.
+//! Variables of each launcher, one function for each; the innermost launcher is asked first.
 //!
 //! A function answers `None` if its launcher did not start this process, and an error if the variables contradict
 //! themselves or are set by half. Called by [`Launch::detect`](super::Launch::detect).

@@ -1,4 +1,4 @@
-//! How this process was started, how the ranks of one process run, and where ranks meet.
+//! Start of this process, of the ranks in one process, and the meeting point of ranks.
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
 //! is, of how many, on how many hosts. [`init_distributed`] joins the ranks. [`Launch::connection`] and
@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
 use variables::{Variables, wrong};
 
-/// Who started this process.
+/// Launcher of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Launcher {
     /// None: there is one rank.
@@ -54,12 +54,12 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// What people call it.
+    /// Name of the launcher.
     pub fn name(self) -> &'static str {
         self.names().0
     }
 
-    /// What people call it, and the first part of the names of its jobs.
+    /// Name of the launcher, and the first part of the names of its jobs.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Launcher::Alone => ("no launcher", "alone"),
@@ -83,10 +83,10 @@ impl Launcher {
     }
 }
 
-/// How this process was started.
+/// Launch of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// Who started it.
+    /// Launcher of the process.
     pub launcher: Launcher,
     /// This process's rank; with `--ranks` the first of its ranks, see [`Launch::of_thread`].
     pub rank: usize,
@@ -169,7 +169,7 @@ impl Launch {
         Ok(Launch { launcher: Launcher::Threads, world: ranks, local_size: ranks, ..Launch::alone() })
     }
 
-    /// The same launch as seen by thread `rank` of this process.
+    /// This launch as seen by thread `rank` of this process.
     pub fn of_thread(&self, rank: usize) -> Self {
         match self.launcher {
             Launcher::Threads => Launch { rank, local_rank: rank, ..self.clone() },
@@ -177,7 +177,7 @@ impl Launch {
         }
     }
 
-    /// How many ranks this process runs as threads: 1 but for `--ranks`.
+    /// Number of ranks that this process runs as threads: 1 but for `--ranks`.
     pub fn ranks_in_process(&self) -> usize {
         if self.launcher == Launcher::Threads { self.world } else { 1 }
     }
@@ -202,14 +202,14 @@ impl Launch {
         })
     }
 
-    /// What a process has to know to be let into this job, from the job's name and, if it is set, `BMTRAIN_TOKEN`.
-    /// Without the latter it keeps strays apart, but a process that guesses the name of the job can make it.
+    /// Secret that lets a process into this job, made from the job's name and, if it is set, `BMTRAIN_TOKEN`. Without
+    /// the latter it keeps strays apart, but a process that guesses the name of the job can make it.
     pub fn token(&self) -> Result<Token> {
         Ok(Token::derive(self.job()?, self.secret.as_deref().unwrap_or_default()))
     }
 
-    /// Where and how the processes of this job meet. On one host that is its loopback; on several, rank 0 listens at
-    /// the master's address, or at `BMTRAIN_STORE_BIND`. `recipe` is the hash of what the ranks are to do.
+    /// Options of the store at which the processes of this job meet. On one host that is its loopback; on several, rank
+    /// 0 listens at the master's address, or at `BMTRAIN_STORE_BIND`. `recipe` is the hash of what the ranks are to do.
     pub fn store(&self, recipe: [u8; 32]) -> Result<StoreOptions> {
         let token = self.token()?;
         let port = self.port.unwrap_or_else(|| port_of(self.job.as_deref().unwrap_or_default()));

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long the other ranks may take to end after the first failure.
+/// Time for the other ranks to end after the first failure.
 pub const GRACE: Duration = Duration::from_secs(30);
 
 /// The failure of a rank.
@@ -23,7 +23,7 @@ pub const GRACE: Duration = Duration::from_secs(30);
 pub struct RankError<E> {
     /// The rank that failed first.
     pub rank: usize,
-    /// What it failed with.
+    /// Error of the rank.
     pub error: E,
     /// Ranks that had not ended when the grace was over. Their threads still run.
     pub unfinished: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Where the ranks of a run are, a line for each: host, local rank, device, processors and threads.
+//! Placement of the ranks of a run, a line for each: host, local rank, device, processors and threads.
 
 use super::{ProcessGroup, cores};
 use crate::control::ControlGroup;

@@ -6,7 +6,7 @@ use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, TokenShard, Voca
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
 
-/// What an [`Embedding`] is made of.
+/// Options of an [`Embedding`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmbeddingOptions {
     /// Number of rows.

@@ -15,7 +15,7 @@ use bmtrain_core::ops::{
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
 
-/// What a [`Linear`] is made of.
+/// Options of a [`Linear`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearOptions {
     /// Length of the input.
@@ -26,7 +26,7 @@ pub struct LinearOptions {
     pub bias: bool,
     /// Initial weights.
     pub init: Init,
-    /// How the weight is split over tensor-parallel ranks.
+    /// Split of the weight over tensor-parallel ranks.
     pub split: TensorSplit,
 }
 
@@ -65,11 +65,11 @@ pub struct Linear {
     low_rank: Vec<LowRank>,
     /// Learned factors, of the builder's adapters.
     scaling: Scaling,
-    /// What follows the outputs, of the builder's adapters.
+    /// Bottleneck after the outputs, of the builder's adapters.
     bottleneck: Option<Bottleneck>,
 }
 
-/// What the layer does over several tensor-parallel ranks.
+/// Work of the layer over several tensor-parallel ranks.
 #[derive(Debug, Clone)]
 pub(super) enum Parallel {
     /// Nothing, or there is one rank.

@@ -28,8 +28,8 @@ impl LinearLayer {
         self.outputs.iter().map(|part| part.size).sum()
     }
 
-    /// How a parameter of adapter `name` with a row for each of these outputs is split over tensor-parallel ranks, and
-    /// the first of the outputs among this rank's. `weight` is the layer's weight.
+    /// Split over tensor-parallel ranks of a parameter of adapter `name` with a row for each of these outputs, and the
+    /// first of the outputs among this rank's. `weight` is the layer's weight.
     pub(super) fn adapted_outputs(&self, name: &str, rows: &Range<usize>, weight: &Param) -> Result<(Split, usize)> {
         let Some(parts) = self.parts(rows) else {
             let sizes: Vec<usize> = self.outputs.iter().map(|part| part.size).collect();
@@ -44,7 +44,7 @@ impl LinearLayer {
         Ok((Split::Axis { axis: 0, parts }, first))
     }
 
-    /// How an axis of a parameter with a place for each input is split over tensor-parallel ranks.
+    /// Split over tensor-parallel ranks of a parameter's axis with a place for each input.
     pub(super) fn adapted_inputs(&self, axis: usize) -> Split {
         match self.split {
             TensorSplit::Rows => Split::even(axis, self.inputs),
@@ -92,7 +92,7 @@ pub struct LowRank {
     magnitude: Option<Magnitude>,
     /// Elements of an input over all tensor-parallel ranks, and the first of this rank's.
     inputs: (usize, usize),
-    /// Of the whole model: whether updates are left out
+    /// Flag of the whole model: whether updates are left out
     /// ([`Parameters::without_updates`](crate::param::Parameters::without_updates)).
     left_out: Rc<Cell<bool>>,
 }

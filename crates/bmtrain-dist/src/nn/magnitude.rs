@@ -15,7 +15,7 @@ pub(crate) struct Magnitude {
     /// f32 `[rows]`.
     value: Param,
     weight: Param,
-    /// Of this rank's part of the weight.
+    /// Rows of this rank's part of the weight.
     rows: Range<usize>,
     /// The tensor-parallel ranks, where each has some columns of every row.
     ranks: Option<Arc<dyn Communicator>>,
@@ -38,7 +38,7 @@ impl Magnitude {
         Ok(magnitude)
     }
 
-    /// What the outputs of the updated weight are multiplied by, f32 `[rows]`.
+    /// Factors of the updated weight's outputs, f32 `[rows]`.
     pub(super) fn factors(&self, update: RowUpdate<'_>, cx: &Ctx) -> Result<Var> {
         let norms = self.norms(Some(update), cx)?; // [rows]
         Ok(ops::divide_by_norms(cx, &self.value.var(cx)?, &norms)?)

@@ -5,10 +5,10 @@ use crate::param::{Builder, Init, Param, Split};
 use bmtrain_core::kernel::{Dropout, NormKind};
 use bmtrain_core::{Ctx, Var, ops};
 
-/// What a [`Norm`] is made of.
+/// Options of a [`Norm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormOptions {
-    /// Which normalisation.
+    /// Kind of normalization.
     pub kind: NormKind,
     /// Length of the last axis.
     pub size: usize,

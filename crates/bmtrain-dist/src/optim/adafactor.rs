@@ -55,7 +55,8 @@ impl Default for AdafactorOptions {
 /// `relative_step` is [`ScheduleKind::RelativeStep`](super::ScheduleKind::RelativeStep).
 pub type Adafactor = DeviceOptimizer<AdafactorOptions>;
 
-/// Where a dead row crosses a dead column the estimate underflows to 0, and so is the gradient.
+/// Least root of an estimate: where a dead row crosses a dead column the estimate underflows to 0, and so is the
+/// gradient.
 const LEAST_ROOT: f64 = 2e-38;
 
 const ROWS: &str = "row-average";

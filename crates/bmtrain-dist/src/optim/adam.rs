@@ -6,7 +6,7 @@ use bmtrain_core::buffer::ViewMut;
 use bmtrain_core::kernel::{Adam as AdamKernel, AdamRun, AdamSettings};
 use bmtrain_core::{DType, Device};
 
-/// How weight decay acts.
+/// Form of weight decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DecayForm {
     /// On the weights themselves: AdamW. The default for every dtype, where the predecessor's depended on it.
@@ -25,7 +25,7 @@ pub struct AdamOptions {
     pub beta2: f32,
     /// Added to the root of the second moment.
     pub epsilon: f32,
-    /// How weight decay acts.
+    /// Form of weight decay.
     pub decay_form: DecayForm,
     /// Climb instead of descend.
     pub maximize: bool,

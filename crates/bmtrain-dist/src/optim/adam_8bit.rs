@@ -28,7 +28,7 @@ pub struct Adam8bitOptions {
 pub type Adam8bit = DeviceOptimizer<Adam8bitOptions>;
 
 const STATES: [&str; 4] = ["m-codes", "v-codes", "m-scales", "v-scales"];
-/// Of the blocks that tensors of a parameter begin in.
+/// States with the scales of the blocks in which tensors of a parameter begin.
 const PART_SCALES: [&str; 2] = ["m-part-scales", "v-part-scales"];
 
 /// The statistics of a rule with states in [`KeptForm::Blocks`], by their names, one for each of these states: where

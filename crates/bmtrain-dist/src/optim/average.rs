@@ -22,12 +22,12 @@ pub const AVERAGE: &str = "average";
 
 const SPEC: KeptSpec = KeptSpec { name: AVERAGE, form: KeptForm::Elements };
 
-/// Which average. At its first step a parameter's average is the parameter.
+/// Form of an average of the weights. At its first step a parameter's average is the parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AverageForm {
     /// `average = decay average + (1 - decay) p` after each step: an exponential moving average (EMA).
     Exponential {
-        /// What remains of the average.
+        /// Weight of the earlier average.
         decay: f64,
     },
     /// The mean of `p` after the step `from`, counted from 1, and after each later one; before, the average is `p`:

@@ -1,4 +1,4 @@
-//! Which gradient kept a step from happening: the same on all ranks. Called by
+//! The gradient that kept a step from happening: the same on all ranks. Called by
 //! [`OptimManager::step`](super::OptimManager::step) after a skipped step.
 
 use super::OptimManager;

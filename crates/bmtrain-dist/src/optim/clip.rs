@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// Upper bound of the gradients' norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clip {
-    /// Which norm.
+    /// Norm that is clipped.
     pub order: NormOrder,
     /// The bound; infinity only measures.
     pub max_norm: f32,
@@ -119,7 +119,7 @@ impl Clipping {
         Ok(())
     }
 
-    /// What the gradients of an optimizer are multiplied by.
+    /// Factor of the gradients of an optimizer.
     pub(super) fn factor_of(&self, optimizer: usize) -> &Tensor {
         let apart = self.apart.iter().find(|(known, _)| *known == optimizer);
         &apart.map_or(&self.together, |(_, group)| group).factor

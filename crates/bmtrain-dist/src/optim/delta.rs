@@ -1,4 +1,4 @@
-//! How far the last step moved each parameter, for optimizers that record it.
+//! Size of the last update of each parameter, for optimizers that record it.
 //!
 //! [`Delta`] is what is shown; [`Before`] measures a kernel's update on the device, and [`norms`] brings the ranks'
 //! sums together. Sums are exact ([`bmtrain_core::exact`]), so that the figures do not depend on how the work is
@@ -16,7 +16,7 @@ use bmtrain_core::kernel::{AddScaled, Dest, GradNorm, NormOrder};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
 
-/// How far the last step moved a parameter.
+/// Size of the last update of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delta {
     /// Full name of the parameter.

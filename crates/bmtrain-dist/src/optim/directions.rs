@@ -1,4 +1,4 @@
-//! What the tensors of a storage's parameters move by, where that depends on whole tensors.
+//! Directions in which the tensors of a storage's parameters move, where they depend on whole tensors.
 //!
 //! Called by [`DeviceOptimizer`](super::DeviceOptimizer) for a [`WholeRule`].
 
@@ -15,14 +15,14 @@ use bmtrain_core::{DType, Lane, Segment, Storage, Tensor};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What the parameters of a storage move by.
+/// Directions in which the parameters of a storage move.
 pub(super) struct Directions {
     /// f32, laid out like the whole storage; transformed where this rank owns a part of the tensor.
     pub(super) whole: Storage,
     /// f32 `[1]`: 1, or NaN if the step is to change nothing.
     pub(super) one: Tensor,
-    /// What the learning rate is multiplied by, for those tensors that have such a factor: by the number of the
-    /// parameter, and by the number of its tensor.
+    /// Factors of the learning rate, for those tensors that have one: by the number of the parameter, and by the number
+    /// of its tensor.
     pub(super) rates: HashMap<usize, HashMap<usize, Tensor>>,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn one_of(factor: &Tensor) -> Result<Tensor> {
 /// Exact sums of the squares of tensors.
 struct Squares {
     words: Storage,
-    /// Where the first tensor of a parameter is among all, by the number of the parameter.
+    /// Index of the first tensor of a parameter among all, by the number of the parameter.
     first: HashMap<usize, usize>,
 }
 

@@ -12,10 +12,10 @@ use bmtrain_core::kernel::{Update, UpdateRule, UpdateSettings};
 pub struct ElementwiseOptions {
     /// The formulas and their numbers.
     pub rule: UpdateRule,
-    /// How weight decay acts. PyTorch's optimizers of these rules add it to the gradient by default, Lion's decouples
+    /// Form of weight decay. PyTorch's optimizers of these rules add it to the gradient by default, Lion's decouples
     /// it.
     pub decay_form: DecayForm,
-    /// What the states begin with, at or above 0: the first sum of Adagrad.
+    /// Initial value of the states, at or above 0: the first sum of Adagrad.
     pub initial: f32,
     /// Climb instead of descend.
     pub maximize: bool,

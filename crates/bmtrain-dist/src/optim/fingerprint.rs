@@ -18,9 +18,9 @@ pub struct Fingerprint {
 }
 
 impl OptimManager {
-    /// What the parameters, the optimizers and the schedules hold now, on all ranks, which have to do the same: of all
-    /// pipeline stages, and over data-parallel and tensor-parallel ranks. Waits for the device; copies a stretch of a
-    /// few megabytes at a time to the host, of tensor-parallel ranks a full tensor.
+    /// Fingerprint of the parameters, the optimizers and the schedules, on all ranks, which have to call it together:
+    /// of all pipeline stages, and over data-parallel and tensor-parallel ranks. Waits for the device; copies a stretch
+    /// of a few megabytes at a time to the host, of tensor-parallel ranks a full tensor.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let (mut weights, mut reader) = (Vec::new(), WholeReader::default());
         for param in self.params() {

@@ -1,4 +1,4 @@
-//! What an optimizer keeps for a parameter: the tensors of its state, their layouts and where they are.
+//! Optimizer state of a parameter: its tensors, their layouts and where they are.
 
 use super::HostTensor;
 use bmtrain_core::kernel::STATE_BLOCK;
@@ -17,7 +17,7 @@ pub struct KeptSpec {
     pub form: KeptForm,
 }
 
-/// How a kept tensor is laid out.
+/// Layout of a kept tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeptForm {
     /// f32, one value for each element of the parameter, sharded like it.
@@ -72,7 +72,7 @@ fn blocks_of(elements: &Range<usize>) -> Range<usize> {
     start..start + elements.len().div_ceil(STATE_BLOCK)
 }
 
-/// What an optimizer keeps for one parameter, on this rank.
+/// Optimizer state of one parameter on this rank.
 #[derive(Debug)]
 pub struct Kept {
     /// Steps taken.
@@ -81,7 +81,7 @@ pub struct Kept {
     pub tensors: Vec<(KeptSpec, KeptTensor)>,
 }
 
-/// Where an optimizer keeps a tensor.
+/// Memory of a tensor of the optimizer state.
 #[derive(Debug, Clone)]
 pub enum KeptTensor {
     /// In the device's memory, updated on the compute lane, laid out by
@@ -89,8 +89,8 @@ pub enum KeptTensor {
     Device(Storage),
     /// In the host's memory, updated on the copy lane, laid out likewise.
     Host(HostTensor),
-    /// Of [`KeptForm::Whole`], all of a storage in the device's memory, updated on the compute lane. `None` on a rank
-    /// that owns no part of the parameter.
+    /// Tensor of [`KeptForm::Whole`], all of a storage in the device's memory, updated on the compute lane. `None` on a
+    /// rank that owns no part of the parameter.
     Whole(Option<Storage>),
 }
 

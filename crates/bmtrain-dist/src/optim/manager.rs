@@ -13,7 +13,7 @@ use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// What one optimizer step did.
+/// Report of one optimizer step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepInfo {
     /// True norm of the gradients, before clipping: of all optimizers without a clip of their own, 0 if there is none.
@@ -27,7 +27,7 @@ pub struct StepInfo {
     pub rates: Vec<f64>,
     /// A norm was not finite: no weight, moment or schedule was changed. All ranks agree.
     pub skipped: bool,
-    /// What the loss was multiplied by in this step.
+    /// Loss scale of this step.
     pub scale: f32,
     /// Too many consecutive steps were skipped.
     pub give_up: bool,
@@ -51,11 +51,11 @@ pub struct OptimManager {
     pub(super) device: Device,
     pub(super) scaler: LossScaler,
     entries: Vec<Entry>,
-    /// What [`OptimManager::flats`] found, until an optimizer is added.
+    /// Result of [`OptimManager::flats`], until an optimizer is added.
     flats: OnceCell<Rc<[Rc<Flat>]>>,
     /// The model's other storages, which no optimizer of this manager updates.
     others: OnceCell<Rc<[Rc<Flat>]>>,
-    /// Of the optimizers without a clip of their own, then of each that has one.
+    /// Clipping of the optimizers without a clip of their own, then of each that has one.
     clipping: Clipping,
     /// A parameter whose gradient was not finite in the last step.
     broken: Option<String>,
@@ -118,7 +118,7 @@ impl OptimManager {
         (self.flats, self.others) = (OnceCell::new(), OnceCell::new());
     }
 
-    /// What the loss is multiplied by on the backward pass; gradients are divided by it again before they are used.
+    /// Loss scale of the backward pass; gradients are divided by it again before they are used.
     pub fn loss_scale(&self) -> f32 {
         self.scaler.scale()
     }
@@ -150,7 +150,7 @@ impl OptimManager {
         left.map(|param| param.name().to_owned()).collect()
     }
 
-    /// How far the last step moved each parameter, of the optimizers that record it
+    /// Size of the last update of each parameter, of the optimizers that record it
     /// ([`AdamOptions::record_delta`](super::AdamOptions::record_delta)). All ranks have to ask. Waits for the device.
     pub fn deltas(&self) -> Result<Vec<Delta>> {
         let all = self.entries.iter().map(|entry| entry.optimizer.deltas()).collect::<Result<Vec<_>>>()?;

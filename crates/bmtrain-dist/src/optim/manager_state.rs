@@ -9,7 +9,7 @@ use super::{OptimManager, ParamState};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
-/// What an [`OptimManager`] continues from, beside the parameters.
+/// State from which an [`OptimManager`] continues, besides the parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagerState {
     /// States of the parameters of all optimizers, whole and in f32.

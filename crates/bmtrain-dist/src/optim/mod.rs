@@ -59,7 +59,7 @@ pub struct ParamGroup {
     pub params: Vec<Param>,
     /// Their weight decay.
     pub weight_decay: f32,
-    /// What the learning rate of the optimizer is multiplied by for them.
+    /// Their factor of the optimizer's learning rate.
     pub lr_factor: f64,
 }
 
@@ -80,7 +80,7 @@ impl ParamGroup {
     }
 }
 
-/// What an optimizer is told for one step.
+/// Arguments of an optimizer for one step.
 #[derive(Debug, Clone, Copy)]
 pub struct StepArgs<'a> {
     /// Learning rate.
@@ -157,7 +157,7 @@ pub trait Optimizer {
         Ok(all)
     }
 
-    /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
+    /// Optimizer state of a parameter; `None` before its first step. Later steps write into the same places.
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
 
     /// Steps taken on a parameter; `None` before the first one.
@@ -201,7 +201,7 @@ pub trait Optimizer {
         Ok(())
     }
 
-    /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to
+    /// Size of the last update of each parameter that has ever been updated, if that is recorded. All ranks have to
     /// ask. Waits for the device.
     fn deltas(&self) -> Result<Vec<Delta>> {
         Ok(Vec::new())

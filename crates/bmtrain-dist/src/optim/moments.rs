@@ -24,7 +24,7 @@ pub(super) struct Moments {
     /// The squares of what each parameter moved by in the last step, i64 [parameters, limbs of an exact sum], if that
     /// is recorded.
     pub(super) moved: Option<Storage>,
-    /// What is kept whole, by the number of the parameter: of those that this rank owns a part of.
+    /// Statistics that are kept whole, by the number of the parameter: of those that this rank owns a part of.
     pub(super) statistics: HashMap<usize, Vec<Storage>>,
 }
 
@@ -90,7 +90,7 @@ impl Moments {
         self.sharded.iter().find(|(spec, _)| spec.name == MASTER).map(|(_, master)| master)
     }
 
-    /// What is kept whole for parameter `index`, zeros at first, if this rank owns a part of it.
+    /// Statistics of parameter `index` that are kept whole, zeros at first, if this rank owns a part of it.
     pub(super) fn statistics_of(&mut self, rule: &impl Rule, (flat, index, tensors): AtParam<'_>) -> Result<()> {
         let statistics = rule.statistics(tensors);
         if statistics.is_empty() || self.statistics.contains_key(&index) || flat.owned(index).of_param.is_empty() {
@@ -192,8 +192,7 @@ fn widened(codes: &Storage) -> Result<Storage> {
     Ok(wide)
 }
 
-/// What the ranks that own parts of a parameter keep for it, on all data-parallel ranks: of the owner of its first
-/// element.
+/// Statistics of a parameter on all data-parallel ranks: those of the owner of its first element.
 fn on_all_ranks(flat: &Flat, index: usize, own: Option<&Storage>, len: usize) -> Result<Tensor> {
     let (device, part) = (flat.device(), flat.owned(index).of_param);
     let all = Storage::zeros(device, len, DType::F32, Segment::Workspace)?;

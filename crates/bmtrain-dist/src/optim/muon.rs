@@ -18,8 +18,8 @@ use bmtrain_core::kernel::{
 use bmtrain_core::{DType, Device, Segment, Storage, Tensor};
 use std::ops::Range;
 
-/// What an orthogonalised matrix is multiplied by, beside the learning rate. `[A, B]` is its shape in the original
-/// model, which may have the transpose ([`FusedTensor::transposed`](crate::param::FusedTensor::transposed)).
+/// Factor of an orthogonalised matrix, besides the learning rate. `[A, B]` is its shape in the original model, which
+/// may have the transpose ([`FusedTensor::transposed`](crate::param::FusedTensor::transposed)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MuonScale {
     /// `sqrt(max(1, A / B))`, of Keller Jordan's Muon and by default PyTorch's.
@@ -30,7 +30,7 @@ pub enum MuonScale {
 }
 
 impl MuonScale {
-    /// Of a matrix of this shape in the original model.
+    /// Factor of a matrix of this shape in the original model.
     fn of(self, [a, b]: [usize; 2]) -> f32 {
         let (a, b) = (a as f32, b as f32);
         match self {
@@ -49,7 +49,7 @@ pub struct MuonOptions {
     pub nesterov: bool,
     /// Newton-Schulz iterations.
     pub iterations: u32,
-    /// What a matrix is multiplied by.
+    /// Factor of a matrix.
     pub scale: MuonScale,
 }
 

@@ -34,7 +34,7 @@ pub struct StepElements<'a> {
     pub grad: View<'a>,
     /// f32 `[1]`: multiplied into the gradient; if it is not finite nothing is changed.
     pub factor: View<'a>,
-    /// Of a [`WholeRule`] that has one, f32 `[1]`: multiplied into the learning rate.
+    /// Factor of the learning rate of a [`WholeRule`] that has one, f32 `[1]`.
     pub rate: Option<View<'a>>,
 }
 
@@ -74,7 +74,7 @@ pub trait Rule: fmt::Debug {
         Vec::new()
     }
 
-    /// What a tensor begins with.
+    /// Initial value of a state's elements.
     fn initial(&self, _state: &str) -> f32 {
         0.0
     }
@@ -148,7 +148,7 @@ pub struct WholeDirection<'a> {
     pub range: Range<usize>,
     /// Its shape, and which of the parameter's tensors it is.
     pub tensor: &'a FusedTensor,
-    /// What is kept for the parameter, in the order of [`Rule::statistics`].
+    /// Statistics of the parameter, in the order of [`Rule::statistics`].
     pub statistics: Vec<&'a Storage>,
     /// The sum of the squares of the tensor before the step, [`exact::Sum`](bmtrain_core::exact::Sum), if
     /// [`WholeRule::measures_parameters`].
@@ -159,7 +159,7 @@ pub struct WholeDirection<'a> {
     pub step: u64,
 }
 
-/// What a tensor moves by, where that depends on all of its elements.
+/// Direction in which a tensor moves, where it depends on all of its elements.
 pub trait WholeRule {
     /// Whether the step depends on the norm of the tensor.
     fn measures_parameters(&self) -> bool {

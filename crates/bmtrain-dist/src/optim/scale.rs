@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 
-/// How the scale moves.
+/// Policy of the loss scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScalePolicy {
     /// Always the same scale; 1 for dtypes with the range of f32.
@@ -20,7 +20,7 @@ pub enum ScalePolicy {
     BmTrain {
         /// Scale of the first step.
         start: f32,
-        /// What it is multiplied or divided by; below 1 its reciprocal is meant.
+        /// Factor by which it is multiplied or divided; below 1 its reciprocal is meant.
         factor: f32,
         /// Applied steps between two changes upwards.
         every: u64,
@@ -131,7 +131,7 @@ impl ScalePolicy {
     }
 }
 
-/// What every policy has.
+/// Bounds that every policy has.
 struct Bounds {
     /// The scale of the first step.
     start: f32,
@@ -146,7 +146,7 @@ struct Bounds {
 /// No scale grows beyond 2^126: its reciprocal is still a normal number. Two of the systems have no upper bound.
 const CEILING: f32 = f32::from_bits((126 + 127) << 23);
 
-/// What became of a step.
+/// Outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outcome {
     /// Every gradient was finite: the step was applied.
@@ -200,7 +200,7 @@ pub struct ScaleState {
     pub hysteresis: u32,
     /// Steps skipped in a row.
     pub consecutive: u32,
-    /// How many of them count towards the limit.
+    /// Number of them that count towards the limit.
     pub counted: u32,
     /// No step has been applied yet: the first scale is still on its way down.
     pub searching: bool,
@@ -245,12 +245,12 @@ impl LossScaler {
         &self.policy
     }
 
-    /// What the loss of the coming step is multiplied by.
+    /// Loss scale of the coming step.
     pub fn scale(&self) -> f32 {
         self.state.scale
     }
 
-    /// What it remembers.
+    /// State of the scaler.
     pub fn state(&self) -> ScaleState {
         self.state
     }

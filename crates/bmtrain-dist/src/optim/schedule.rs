@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How the learning rate decays after the warm-up. With L the start rate, W the warm-up, E the end and n the iteration:
+/// Decay of the learning rate after the warm-up. With L the start rate, W the warm-up, E the end and n the iteration:
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScheduleKind {
@@ -68,7 +68,7 @@ pub enum ScheduleKind {
     },
 }
 
-/// How the learning rate falls at the end of [`ScheduleKind::Wsd`], with p from 0 to 1:
+/// Decay of the learning rate at the end of [`ScheduleKind::Wsd`], with p from 0 to 1:
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecayShape {
@@ -122,7 +122,7 @@ impl Warmup {
     }
 }
 
-/// What a linear or cosine decay is a share of. With W the warm-up, E the end and n the iteration:
+/// Span of a linear or cosine decay. With W the warm-up, E the end and n the iteration:
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecaySpan {
@@ -148,7 +148,7 @@ pub struct Schedule {
     pub end: u64,
     /// After the warm-up the learning rate does not decay below this share of L.
     pub floor: f64,
-    /// What linear and cosine decay are a share of.
+    /// Span of linear and cosine decay.
     pub span: DecaySpan,
 }
 
@@ -175,7 +175,7 @@ impl Schedule {
         Ok(Schedule::new(kind, start_lr, Warmup::Steps(warmup), end, floor)?.over(span))
     }
 
-    /// The same with another span of the decay.
+    /// This schedule with another span of the decay.
     #[must_use]
     pub fn over(self, span: DecaySpan) -> Self {
         Schedule { span, ..self }

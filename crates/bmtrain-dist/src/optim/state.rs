@@ -1,4 +1,4 @@
-//! What [`DeviceOptimizer`](super::DeviceOptimizer) and [`AdamOffload`](super::AdamOffload) have in common: step counts
+//! The common part of [`DeviceOptimizer`](super::DeviceOptimizer) and [`AdamOffload`](super::AdamOffload): step counts
 //! by storage, the walk over their states, which have one form so that each continues where the other stopped, and the
 //! checks of groups and states, which come before anything is changed.
 
@@ -36,10 +36,10 @@ pub(super) struct DueUpdate {
     pub(super) flat: Rc<Flat>,
     pub(super) index: usize,
     pub(super) grads: Storage,
-    /// What the parameter has in one; of the full parameter.
+    /// Original tensors that are fused in the parameter; of the full parameter.
     pub(super) tensors: Vec<FusedTensor>,
     pub(super) decay: f32,
-    /// What the learning rate is multiplied by.
+    /// Factor of the learning rate.
     pub(super) lr_factor: f64,
     /// The elements whose change this rank measures, in order, if that is recorded.
     pub(super) recorded: Vec<OwnedPart>,
@@ -141,7 +141,7 @@ impl<R: Rule, M> States<R, M> {
         Ok(all)
     }
 
-    /// How far the last step moved each parameter; `sums` reads the exact sums of squares of a storage.
+    /// Size of the last update of each parameter; `sums` reads the exact sums of squares of a storage.
     pub(super) fn deltas(&self, sums: impl Fn(&M) -> Result<Option<Vec<i64>>>) -> Result<Vec<Delta>> {
         let norms = |state: &FlatState<M>| sums(&state.moments)?.map(|sums| norms(&state.flat, &sums)).transpose();
         let all = self.states.iter().map(norms).collect::<Result<Vec<_>>>()?;

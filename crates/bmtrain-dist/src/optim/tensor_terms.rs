@@ -38,7 +38,7 @@ pub(crate) struct SummedTerms {
     pub(crate) own: Vec<Range<usize>>,
 }
 
-/// The same for one storage and its parameters.
+/// Sums the terms of one storage and its parameters.
 fn sum_terms<'p>(device: &Device, flat: &Flat, params: impl Iterator<Item = &'p Param>) -> Result<()> {
     let ranks = flat.tensor_ranks();
     let Some(gradients) = flat.reduced() else { return Ok(()) };

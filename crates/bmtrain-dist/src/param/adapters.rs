@@ -1,11 +1,11 @@
-//! What is trained beside frozen parameters, as options of a builder, and the linear layers that take it.
+//! Parameters trained beside frozen ones, as options of a builder, and the linear layers that take them.
 
 use super::{NamePatterns, SplitPart};
 use bmtrain_core::kernel::Activation;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What is trained of a model that is otherwise frozen.
+/// Trained parameters of a model that is otherwise frozen.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Adapters {
     /// Updates by the full name of a linear layer; several of one layer are added.
@@ -71,7 +71,7 @@ pub struct LinearLayer {
     pub inputs: usize,
     /// Parts of the output.
     pub outputs: Vec<SplitPart>,
-    /// How the weight is split over tensor-parallel ranks.
+    /// Split of the weight over tensor-parallel ranks.
     pub split: TensorSplit,
     /// Whether it is in a block, not in embedding or head.
     pub is_in_block: bool,
@@ -84,11 +84,11 @@ pub struct LinearLayer {
 pub struct ScalingOptions {
     /// Its name among the factors of the layer.
     pub name: String,
-    /// What is multiplied.
+    /// Side that is multiplied.
     pub side: ScaledSide,
 }
 
-/// What learned factors multiply.
+/// Factor's side of a linear layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScaledSide {
     /// These outputs, with their bias: all of them, or whole parts of a fused layer.
@@ -110,7 +110,7 @@ pub struct BottleneckOptions {
     pub activation: Activation,
 }
 
-/// Which side of a weight is split over tensor-parallel ranks (Shoeybi et al., 2019).
+/// Side of a weight that is split over tensor-parallel ranks (Shoeybi et al., 2019).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorSplit {
     /// Not at all.

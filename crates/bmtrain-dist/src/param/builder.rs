@@ -18,10 +18,10 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// When parameters get their initial values.
+/// Initialization of parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitMode {
-    /// When they are declared, by random initialization as [`Init`] specifies.
+    /// Random initialization at declaration, as [`Init`] specifies.
     Random,
     /// Later, by a loader; [`Parameters::initialize_missing`] initializes what it does not load.
     Deferred,
@@ -34,7 +34,7 @@ pub enum InitMode {
 pub struct TensorGroup {
     /// The ranks; their number is the mesh's number of tensor ranks.
     pub ranks: Arc<dyn Communicator>,
-    /// Where the vocabulary is padded, each rank has a multiple of this number of tokens.
+    /// Multiple of tokens to which each rank's vocabulary is padded.
     pub vocabulary_multiple: usize,
     /// Whether the vocabulary of one rank is padded too, for a device that gains by it
     /// ([`Backend::aligns_products`](bmtrain_core::Backend::aligns_products)); over several ranks it always is. Padding
@@ -54,7 +54,7 @@ impl Default for TensorGroup {
     }
 }
 
-/// How parameters of a model are made.
+/// Options of a model's parameters.
 #[derive(Debug, Clone)]
 pub struct BuilderOptions {
     /// This rank's position.
@@ -71,17 +71,17 @@ pub struct BuilderOptions {
     pub grad_dtype: DType,
     /// The parameters that are f32, as are their gradients, where the others have 16 bits.
     pub f32_parameters: F32Parameters,
-    /// When they are initialized.
+    /// Initialization of parameters.
     pub init: InitMode,
-    /// How they are sharded over data-parallel ranks.
+    /// Sharding over data-parallel ranks.
     pub sharding: Sharding,
     /// Full names of parameters that are frozen from the start: they have storages of their own, without memory for
     /// gradients or optimizer state.
     pub frozen: NamePatterns,
     /// Full names of the only parameters that are trained, but for those frozen; `None` for all.
     pub trained: Option<NamePatterns>,
-    /// What is trained where the model is frozen: low-rank updates and learned factors of linear layers, and parameters
-    /// by name. `None` trains all parameters that are not frozen.
+    /// Trained parameters where the model is frozen: low-rank updates and learned factors of linear layers, and
+    /// parameters by name. `None` trains all parameters that are not frozen.
     pub adapters: Option<Arc<Adapters>>,
     /// Full names of matrices that are held in quantised blocks, with the format of the blocks. They are frozen, each
     /// data-parallel rank holds all of them, and their values are set by [`Param::load_blocks`]. Tensor-parallel ranks
@@ -90,7 +90,7 @@ pub struct BuilderOptions {
     /// The tensors of the original model that parameters have in one. Optimizers that see whole tensors
     /// ([`WholeRule`](crate::optim::WholeRule)) see these.
     pub fusion: FusionTable,
-    /// What the factors of products with the weights of blocks are rounded to, where inputs and outputs of a layer are
+    /// Precision of matrix multiplications with the weights of blocks, where inputs and outputs of a layer are
     /// multiples of 16 on this rank. Weights, gradients and optimizer state are what they are otherwise.
     pub products: ProductPrecision,
     /// Values at rest are in the host's memory: a block's come to the device with its gather, and are released with it.
@@ -127,9 +127,9 @@ struct BuilderState {
     device: Device,
     options: BuilderOptions,
     names: RefCell<HashSet<String>>,
-    /// Of all pipeline stages.
+    /// Parameters of all pipeline stages.
     declared: RefCell<Vec<Param>>,
-    /// Of this rank's stage.
+    /// Parameters of this rank's stage.
     params: RefCell<Vec<Param>>,
     linears: RefCell<Vec<LinearLayer>>,
     deferred: RefCell<Vec<DeferredValue>>,
@@ -215,7 +215,7 @@ impl Builder {
         self.tensor_ranks().filter(|_| self.state.options.tensor.sequence)
     }
 
-    /// How an axis of token ids is split over the tensor-parallel ranks.
+    /// Split of an axis of token ids over the tensor-parallel ranks.
     pub fn vocabulary_split(&self, axis: usize) -> Split {
         let BuilderOptions { tensor, blocks, .. } = &self.state.options;
         // Quantised blocks are whole rows of a file.
@@ -229,7 +229,7 @@ impl Builder {
         Builder { path, ..self.clone() }
     }
 
-    /// The same place, below which parameters are frozen from the start, in addition to [`BuilderOptions::frozen`].
+    /// This place, below which parameters are frozen from the start, in addition to [`BuilderOptions::frozen`].
     pub fn frozen(&self) -> Builder {
         Builder { frozen: true, ..self.clone() }
     }
@@ -239,12 +239,12 @@ impl Builder {
         &self.path
     }
 
-    /// The same place, below which parameters are an adapter's: they are trained whatever is frozen.
+    /// This place, below which parameters are an adapter's: they are trained whatever is frozen.
     pub fn adapter(&self) -> Builder {
         Builder { is_adapter: true, ..self.clone() }
     }
 
-    /// The same for tables whose rows are looked up by number.
+    /// This place, below which parameters are tables whose rows are looked up by number.
     #[must_use]
     pub fn tables(&self) -> Self {
         Builder { is_table: true, ..self.clone() }
@@ -253,7 +253,7 @@ impl Builder {
     /// Note a layer for [`Parameters::linear_layers`].
     /// What the factors of products with a weight are rounded to ([`BuilderOptions::products`]).
     pub(crate) fn products_with(&self, weight: &Param) -> ProductPrecision {
-        /// What tensor cores of 8 bits work on.
+        /// Unit of tensor cores of 8 bits.
         const UNIT: usize = 16;
         let is_in_block = self.state.open.borrow().is_some();
         let fits = weight.local_shape().dims().iter().all(|length| length.is_multiple_of(UNIT));
@@ -290,24 +290,24 @@ impl Builder {
         self.is_adapter || (!is_frozen && adapters.is_none_or(|adapters| adapters.trained.matches(name)))
     }
 
-    /// The same place, below which parameters are used where tokens are sharded, if they are: each rank computes a term
-    /// of the gradient of a replicated one ([`Split::ReplicatedTerms`]).
+    /// This place, below which parameters are used where tokens are sharded, if they are: each rank computes a term of
+    /// the gradient of a replicated one ([`Split::ReplicatedTerms`]).
     pub fn on_token_shards(&self) -> Builder {
         Builder { on_tokens: self.token_ranks().is_some(), ..self.clone() }
     }
 
-    /// The same place, below which parameters are f32 if `is_f32`, whatever [`BuilderOptions::dtype`] is.
+    /// This place, below which parameters are f32 if `is_f32`, whatever [`BuilderOptions::dtype`] is.
     pub fn in_f32(&self, is_f32: bool) -> Builder {
         Builder { in_f32: self.in_f32 || is_f32, ..self.clone() }
     }
 
-    /// The same place, below which parameters outside of blocks are used in this part of the model: where they are when
-    /// it is divided into pipeline stages. Without a call it is [`ModelPart::Embed`].
+    /// This place, below which parameters outside of blocks are used in this part of the model: where they are when it
+    /// is divided into pipeline stages. Without a call it is [`ModelPart::Embed`].
     pub fn part(&self, part: ModelPart) -> Builder {
         Builder { part, ..self.clone() }
     }
 
-    /// The same place, below which blocks have this ZeRO level; `None` changes nothing.
+    /// This place, below which blocks have this ZeRO level; `None` changes nothing.
     pub(crate) fn with_level(&self, level: Option<ZeroLevel>) -> Builder {
         Builder { level: level.or(self.level), ..self.clone() }
     }

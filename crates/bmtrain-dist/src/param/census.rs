@@ -1,6 +1,6 @@
-//! Which blocks are gathered on this rank, by the memory that is really in use: with ZeRO-3, where blocks are gathered
-//! only while they compute, a third one is a bug. Defines [`Census`], which all storages of a model share; called by
-//! [`Flat::gather`](super::Flat::gather).
+//! Census of the blocks gathered on this rank, by the memory that is really in use: with ZeRO-3, where blocks are
+//! gathered only while they compute, a third one is a bug. Defines [`Census`], which all storages of a model share;
+//! called by [`Flat::gather`](super::Flat::gather).
 
 use bmtrain_core::{Storage, Watch};
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,4 @@
-//! Which elements of a parameter a rank counts, where several ranks have the same: in the norm of all gradients, and in
+//! Elements of a parameter that a rank counts, where several ranks have the same: in the norm of all gradients, and in
 //! a checkpoint, which holds every element once.
 
 use super::{OwnedPart, Param, Split};
@@ -30,7 +30,7 @@ impl Param {
     }
 }
 
-/// What is left of `range` without `out`.
+/// Remainder of `range` without `out`.
 pub(crate) fn outside(range: &Range<usize>, out: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let before = range.start..range.end.min(out.start);
     let after = range.start.max(out.end)..range.end;

@@ -1,4 +1,4 @@
-//! How a parameter gets its values: from its initializer, or from a loader, which gives those that this rank stores.
+//! Initial values of a parameter: from its initializer, or from a loader, which gives those that this rank stores.
 
 use super::{Init, InitElements, InitFunction, Param, ReadPart, ReadRuns, StorageSlot};
 use crate::error::{Error, Result};
@@ -123,7 +123,7 @@ impl Param {
         Ok(())
     }
 
-    /// What `read` fills of the elements `owned` of this rank's tensor-parallel part.
+    /// Values that `read` fills of the elements `owned` of this rank's tensor-parallel part.
     fn filled<T: Clone + Default>(&self, len: usize, owned: &Range<usize>, read: ReadRuns<'_, T>) -> Result<Vec<T>> {
         let mut values = Vec::new();
         make_room(&mut values, len, format_args!("parameter {}", self.name()))?;

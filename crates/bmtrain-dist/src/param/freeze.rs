@@ -1,5 +1,5 @@
-//! Which parameters are frozen: by patterns of names, when a model is built or later, and as a mask of full names,
-//! which a checkpoint stores.
+//! Frozen parameters: by patterns of names, when a model is built or later, and as a mask of full names, which a
+//! checkpoint stores.
 //!
 //! Freezing moves no memory. A frozen parameter keeps its storage and its optimizer state; it gets no gradient, the
 //! norm and the optimizer skip it, and once it is trained again its moments continue. Defines [`NamePatterns`] and
@@ -66,7 +66,7 @@ pub struct FreezeMask {
 }
 
 impl Parameters {
-    /// Which parameters are frozen now.
+    /// Mask of the parameters that are frozen now.
     pub fn freeze_mask(&self) -> FreezeMask {
         let frozen = self.declared().iter().filter(|param| !param.is_trainable());
         FreezeMask { frozen: frozen.map(|param| param.name().to_owned()).collect() }

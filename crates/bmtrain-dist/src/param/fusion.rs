@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How the tensors of the original model are in a parameter. The default is one tensor that is the parameter.
+/// Layout of the original model's tensors in a parameter. The default is one tensor that is the parameter.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fusion {
     /// Rows of each tensor on the first axis, in order; empty for one tensor of all rows.

@@ -59,7 +59,7 @@ pub(crate) const STRETCH: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct Param {
     inner: Rc<Inner>,
-    /// Which sum of gradients a use adds to.
+    /// Sum of gradients to which a use adds.
     gradient_use: GradientUse,
 }
 
@@ -68,7 +68,7 @@ struct Inner {
     spec: ParamSpec,
     local: LocalPart,
     part: ModelPart,
-    /// Where another pipeline stage holds it: that stage and this rank's.
+    /// The pipeline stage that holds it, if it is another one, and this rank's stage.
     elsewhere: Option<(usize, usize)>,
     home: OnceCell<StorageSlot>,
     /// In place of a home: a matrix in quantised blocks.
@@ -105,14 +105,14 @@ impl Param {
         Param { inner: Rc::new(inner), gradient_use: GradientUse::Own }
     }
 
-    /// The same parameter for its second use, in the head of a model with tied embeddings. Gradients of this use are
-    /// summed apart and added to the gradients of the first use once, before they are reduced over the ranks: so the
-    /// sum is the same where two pipeline stages hold the parameter.
+    /// This parameter for its second use, in the head of a model with tied embeddings. Gradients of this use are summed
+    /// apart and added to the gradients of the first use once, before they are reduced over the ranks: so the sum is
+    /// the same where two pipeline stages hold the parameter.
     pub fn tied(&self) -> Param {
         Param { inner: Rc::clone(&self.inner), gradient_use: GradientUse::Tied }
     }
 
-    /// Where in the model it is used.
+    /// Part of the model in which it is used.
     pub fn part(&self) -> ModelPart {
         self.inner.part
     }
@@ -132,7 +132,7 @@ impl Param {
         self.inner.local.shape
     }
 
-    /// Which part of the full parameter this tensor-parallel rank has.
+    /// This tensor-parallel rank's part of the full parameter.
     pub fn local_part(&self) -> &LocalPart {
         &self.inner.local
     }

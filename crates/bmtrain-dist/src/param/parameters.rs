@@ -21,7 +21,7 @@ pub struct Parameters {
     pub(super) declared: Vec<Param>,
     pub(super) params: Vec<Param>,
     pub(super) linears: Vec<LinearLayer>,
-    /// Of low-rank updates: their initial values are the weights'.
+    /// Initial values of low-rank updates, which are the weights'.
     pub(super) deferred: Vec<DeferredValue>,
     /// Whether the model is frozen but for its adapters.
     pub(super) is_adapted: bool,

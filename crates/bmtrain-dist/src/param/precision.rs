@@ -6,7 +6,7 @@ use bmtrain_core::autograd::Recall;
 use bmtrain_core::{Ctx, DType, Result, Tensor, Var, ops};
 use std::rc::Rc;
 
-/// Which parameters are stored in f32, gathered, reduced and updated so, whatever
+/// Parameters that are stored in f32, gathered, reduced and updated so, whatever
 /// [`BuilderOptions::dtype`](super::BuilderOptions::dtype) is. An f32 parameter has no master copy: it is its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct F32Parameters {

@@ -1,4 +1,4 @@
-//! Where the gradients of a parameter go: the range of its storage, by the use that a gradient comes from.
+//! Destination of a parameter's gradients: the range of its storage, by the use that a gradient comes from.
 
 use super::Inner;
 use super::flat::GradientUse;

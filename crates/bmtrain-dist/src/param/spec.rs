@@ -18,7 +18,7 @@ pub enum Init {
     Function(InitFunction),
 }
 
-/// Which elements an [`InitFunction`] is asked for.
+/// Elements that an [`InitFunction`] is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct InitElements<'a> {
     /// [`BuilderOptions::seed`](super::BuilderOptions::seed).
@@ -66,7 +66,7 @@ impl Init {
     }
 }
 
-/// What is declared of a parameter.
+/// Declaration of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamSpec {
     /// Full name, path included.
@@ -77,7 +77,7 @@ pub struct ParamSpec {
     pub dtype: DType,
     /// Initial values.
     pub init: Init,
-    /// How it is split over tensor-parallel ranks.
+    /// Split over tensor-parallel ranks.
     pub split: Split,
     /// The tensors of the original model that it has in one.
     pub fusion: Fusion,

@@ -1,4 +1,4 @@
-//! How a parameter is split over tensor-parallel ranks: along one axis, part by part.
+//! Split of a parameter over tensor-parallel ranks: along one axis, part by part.
 //!
 //! A fused projection has several parts along its axis (queries, keys, values); each is split on its own, in whole
 //! units (heads), so that every rank has matching heads of all of them. Pure arithmetic.
@@ -12,8 +12,8 @@ use std::ops::Range;
 pub struct SplitPart {
     /// Length along the axis.
     pub size: usize,
-    /// What may not be split, such as a head. With fewer units than ranks, neighbouring ranks have the same unit, as
-    /// for grouped key and value heads.
+    /// Size of a unit that may not be split, such as a head. With fewer units than ranks, neighbouring ranks have the
+    /// same unit, as for grouped key and value heads.
     pub unit: usize,
 }
 
@@ -33,7 +33,7 @@ impl SplitPart {
         self.local(ranks, 0).is_some()
     }
 
-    /// How many neighbouring ranks have the same unit; 1 where each rank has units of its own.
+    /// Number of neighbouring ranks that have the same unit; 1 where each rank has units of its own.
     fn replicas(&self, ranks: usize) -> usize {
         let units = self.size.checked_div(self.unit).unwrap_or(0);
         if units == 0 || units.is_multiple_of(ranks) { 1 } else { (ranks / units).max(1) }
@@ -67,7 +67,7 @@ pub struct SharedRange {
     pub replicas: usize,
 }
 
-/// How a parameter is distributed over tensor-parallel ranks.
+/// Distribution of a parameter over tensor-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Split {
     /// Every rank has all of it, and the same gradient.
@@ -172,7 +172,7 @@ impl Split {
     }
 }
 
-/// Where a rank's part of a matrix divides a block of `elements` values of a row: the column; `None` where parts are of
+/// Column at which a rank's part of a matrix divides a block of `elements` values of a row; `None` where parts are of
 /// whole blocks.
 pub fn divided_block(local: &LocalPart, elements: usize) -> Option<usize> {
     let mut ends = local.ranges.iter().flat_map(|range| [range.start, range.end]).filter(|_| local.axis == 1);
@@ -191,7 +191,7 @@ pub struct LocalPart {
     pub shape: Shape,
     /// The axis that was split.
     pub axis: usize,
-    /// Which ranges of that axis, in order. What `shape` has beyond them is padding.
+    /// Ranges of that axis, in order. What `shape` has beyond them is padding.
     pub ranges: Vec<Range<usize>>,
 }
 

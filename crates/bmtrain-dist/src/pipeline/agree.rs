@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a stage expects of the others.
+/// A stage's expectation of the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Declaration {
     /// Schedule and partition, for comparison and errors.
@@ -49,7 +49,7 @@ impl<M: Model> Step<'_, M> {
         Ok(())
     }
 
-    /// What crosses the edges of this stage, with the first micro-batch.
+    /// Variables that cross the edges of this stage, with the first micro-batch.
     fn own_edges(&self) -> Result<BTreeMap<usize, String>> {
         let (holders, own) = (self.pipeline.stages.holders(), self.stage());
         let edges = (1..holders.len()).filter(|place| holders[place - 1] == own || holders[*place] == own);

@@ -1,4 +1,4 @@
-//! What each block of a model takes on its device, for a partition by time.
+//! Measured cost of each block of a model on its device, for a partition by time.
 //!
 //! [`BlockCosts::measure`] runs forward and backward passes of each block that a rank holds, one block at a time, on a
 //! flow of the declared shapes; no message between stages is sent. The gradients that this leaves in the parameters
@@ -25,9 +25,9 @@ const VALUE: f32 = 0.125;
 /// unit give the same partition: it depends on their ratios alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlockCosts {
-    /// Of each block, counted through all stacks.
+    /// Cost of each block, counted through all stacks.
     pub blocks: Vec<u64>,
-    /// Of the head with the loss.
+    /// Cost of the head with the loss.
     pub head: u64,
 }
 
@@ -111,7 +111,7 @@ fn block_pass<M: Model>(device: &Device, model: &M, block: usize, batch: &M::Bat
     finish(device, model, cx, (seeds, inputs))
 }
 
-/// The same of the head and its loss.
+/// Cost of the head and its loss.
 fn head_pass<M: Model>(
     device: &Device,
     model: &M,

@@ -1,4 +1,4 @@
-//! How tensors cross an edge: in full, or, where tensor-parallel ranks have the same values, a part of them from each.
+//! Tensors across an edge: in full, or, where tensor-parallel ranks have the same values, a part of them from each.
 //!
 //! Tensor rank t of a stage sends to tensor rank t of the next, and ranks of one stage are neighbours: each part goes
 //! over the links between stages once, and the receiving ranks gather the parts over the links between neighbours.

@@ -6,7 +6,7 @@ use crate::param::Parameters;
 use crate::schedule::Partition;
 use crate::stages::ModelPart;
 
-/// How blocks are divided among the places of a pipeline.
+/// Rule that divides blocks among the places of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PartitionRule {
     /// So that the largest place is as small as it can be, by the parameters that a micro-batch is multiplied with:

@@ -40,7 +40,7 @@ pub(super) struct Step<'a, M: Model> {
 /// A variable that has crossed an edge, with gradient.
 type Crossed = (EdgeTensor, VarKey);
 
-/// What the backward pass of a chunk needs, without the values of inputs and outputs: what is sent can be freed.
+/// Recorded chunk for the backward pass, without the values of inputs and outputs: what is sent can be freed.
 struct Recorded {
     tape: Tape,
     inputs: Vec<Crossed>,
@@ -253,7 +253,7 @@ impl<'a, M: Model> Step<'a, M> {
         optim.finish_micro_batch()
     }
 
-    /// What crosses the edge before a place, as the model declares it.
+    /// Tensors that cross the edge before a place, as the model declares them.
     pub(super) fn edge(&self, place: usize, micro_batch: usize) -> Result<Vec<EdgeTensor>> {
         let missing = || Error::setting("pipeline", format!("micro-batch {micro_batch} is not loaded"));
         let (MicroBatch { batch, .. }, _) = self.batches.get(&micro_batch).ok_or_else(missing)?;
@@ -347,7 +347,7 @@ impl<'a, M: Model> Step<'a, M> {
         edge.iter().zip(&values).try_for_each(|(tensor, value)| crossing.send(tensor, value, to))
     }
 
-    /// What an action needs of another stage. Messages that were sent before it are taken before it.
+    /// Tensors that an action needs of another stage. Messages that were sent before it are taken before it.
     fn receive(&mut self, action: Action) -> Result<Vec<Tensor>> {
         loop {
             if let Some(values) = self.arrived.remove(&action) {

@@ -1,4 +1,5 @@
-//! What holds for every schedule: it is complete, in ascending order, and free of deadlock; and how much it holds.
+//! Checks that hold for every schedule: it is complete, in ascending order, and free of deadlock; and how much it
+//! holds.
 
 use super::{Action, Schedule, ScheduleKind, Work};
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use super::{Action, Placement, Schedule, Work};
 
-/// What each stage runs.
+/// Actions of each stage.
 pub(super) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
     (0..schedule.stages).map(|stage| order(schedule, stage)).collect()
 }

@@ -5,7 +5,7 @@
 
 use super::{Action, Work};
 
-/// What each stage runs.
+/// Actions of each stage.
 pub(super) fn actions(stages: usize, micro_batches: usize) -> Vec<Vec<Action>> {
     let all = |work| (0..micro_batches).map(move |micro_batch| Action::new(work, 0, micro_batch));
     let stage: Vec<Action> = all(Work::Forward).chain(all(Work::Backward)).collect();

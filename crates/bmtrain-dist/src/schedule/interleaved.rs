@@ -7,7 +7,7 @@
 
 use super::{Action, Work};
 
-/// What each stage runs.
+/// Actions of each stage.
 pub(super) fn actions(stages: usize, chunks: usize, micro_batches: usize) -> Vec<Vec<Action>> {
     (0..stages).map(|stage| order(stages, stage, chunks, micro_batches)).collect()
 }

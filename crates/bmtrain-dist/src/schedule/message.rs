@@ -1,4 +1,4 @@
-//! Which action needs a message of another stage, and which sends one.
+//! Messages between stages: the action that needs one, and the action that sends it.
 //!
 //! Between two stages there may be messages of several chunks, activations as well as gradients. A stage sends them in
 //! the order of its actions; a receiver whose transport keeps the order of messages takes them in the same order, which
@@ -6,7 +6,8 @@
 
 use super::{Action, Schedule, Work};
 
-/// What one stage sends to another: activations after a forward pass, the gradient of an input after a backward pass.
+/// A message from one stage to another: activations after a forward pass, the gradient of an input after a backward
+/// pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Message {
     /// The sender's action after which it is sent.

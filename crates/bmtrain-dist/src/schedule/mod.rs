@@ -50,14 +50,14 @@ impl Work {
     }
 }
 
-/// What a stage runs at one point of its order.
+/// Action of a stage at one point of its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Action {
-    /// Which part of the work.
+    /// Part of the work.
     pub work: Work,
-    /// Which of the stage's chunks of the model, from 0.
+    /// Number of the chunk among the stage's chunks of the model, from 0.
     pub chunk: usize,
-    /// Which micro-batch of the step, from 0.
+    /// Number of the micro-batch in the step, from 0.
     pub micro_batch: usize,
 }
 
@@ -68,7 +68,7 @@ impl Action {
     }
 }
 
-/// How chunks of the model are placed on the stages.
+/// Placement of the model's chunks on the stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Placement {
     /// Every chunk runs from the first stage to the last.
@@ -77,7 +77,7 @@ enum Placement {
     V,
 }
 
-/// What every stage of a pipeline runs in one step, in order.
+/// Actions of every stage of a pipeline in one step, in order.
 ///
 /// ```
 /// use bmtrain_dist::pipeline::{Action, Schedule, ScheduleKind, Work};
@@ -173,7 +173,7 @@ impl Schedule {
         self.stages * self.chunks
     }
 
-    /// What a stage runs, in order. Empty for a stage that the schedule does not have.
+    /// Actions of a stage, in order. Empty for a stage that the schedule does not have.
     pub fn actions(&self, stage: usize) -> &[Action] {
         self.actions.get(stage).map_or(&[], Vec::as_slice)
     }

@@ -5,7 +5,7 @@
 
 use super::{Action, Work};
 
-/// What each stage runs.
+/// Actions of each stage.
 pub(super) fn actions(stages: usize, micro_batches: usize) -> Vec<Vec<Action>> {
     (0..stages).map(|stage| order(stages, stage, micro_batches, Work::Backward)).collect()
 }

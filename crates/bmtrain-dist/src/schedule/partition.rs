@@ -1,4 +1,4 @@
-//! Which blocks of a model are at which place of a pipeline: pure arithmetic.
+//! Partition of a model's blocks among the places of a pipeline: pure arithmetic.
 //!
 //! A place is a chunk of the model between two edges, in the order of the forward pass; the first has the embedding
 //! too, the last the head. Defines [`Partition`]; a [`PartitionRule`](crate::pipeline::PartitionRule) chooses one for a

@@ -1,4 +1,4 @@
-//! Where gradients of weights are computed in an order of forward passes and input gradients.
+//! Places of weight gradients in an order of forward passes and input gradients.
 //!
 //! A run of all stages in equal units of time: a stage whose next action waits for another stage, or for memory, runs
 //! its oldest weight gradient instead. What is left at the end follows the last input gradient.
@@ -28,7 +28,7 @@ pub(super) fn fill(schedule: &Schedule, orders: Vec<Vec<Action>>, most: usize) -
     stages.into_iter().map(|stage| stage.placed).collect()
 }
 
-/// When the forward pass and the input gradient of each place and micro-batch are complete.
+/// Times at which the forward pass and the input gradient of each place and micro-batch are complete.
 struct Done {
     micro_batches: usize,
     forward: Vec<u32>,

@@ -5,7 +5,7 @@
 
 use super::{Action, Schedule, Work, one_forward_one_backward, weight_gradients};
 
-/// What each stage runs.
+/// Actions of each stage.
 pub(super) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
     let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     let order = |stage| one_forward_one_backward::order(stages, stage, micro_batches, Work::InputGradient);

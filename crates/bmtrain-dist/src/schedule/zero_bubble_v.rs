@@ -8,7 +8,7 @@
 
 use super::{Action, Schedule, Work, weight_gradients};
 
-/// What each stage runs.
+/// Actions of each stage.
 pub(super) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
     let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     let orders = (0..stages).map(|stage| order(stages, stage, micro_batches)).collect();

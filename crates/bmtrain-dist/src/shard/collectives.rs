@@ -95,7 +95,7 @@ impl ShardCollectives<'_> {
         Ok(full)
     }
 
-    /// The same into an existing storage.
+    /// All-gather into an existing storage.
     pub(crate) fn all_gather_into(&self, shard: &Storage, full: &Storage) -> Result<()> {
         let _gather = tracing::debug_span!("gather").entered();
         self.follow_compute()?;
@@ -127,7 +127,7 @@ impl ShardCollectives<'_> {
         })
     }
 
-    /// The same range of every shard goes to its owner.
+    /// Sends the same range of every shard to its owner.
     fn send_slice(&self, full: &Storage, packed: &Storage, arrived: &Storage, slice: &Range<usize>) -> Result<()> {
         let (ranks, shard, len) = (self.sharding.ranks.size(), self.layout.shard_len(), slice.len());
         let backend = self.device.backend();

@@ -81,7 +81,7 @@ impl HostValues {
     }
 }
 
-/// The same values for the thread of the copy lane.
+/// These values for the thread of the copy lane.
 #[derive(Debug, Clone)]
 pub(crate) struct HostShare {
     bytes: Arc<Mutex<HostBuffer>>,

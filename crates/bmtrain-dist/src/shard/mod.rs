@@ -1,4 +1,4 @@
-//! How flat storages are sharded over data-parallel ranks.
+//! Sharding of flat storages over data-parallel ranks.
 //!
 //! [`Sharding`] is the ranks and the ZeRO level; [`layout`] is the arithmetic of shards; `collectives` gathers values
 //! and reduces gradients, and `tree` sums the gradients of several micro-batches in an order of its own.
@@ -13,7 +13,7 @@ pub use layout::{ShardLayout, Span};
 use bmtrain_core::comm::{Communicator, Solo};
 use std::sync::Arc;
 
-/// Which part of the training state is sharded over data-parallel ranks (Rajbhandari et al., 2020).
+/// Part of the training state that is sharded over data-parallel ranks (Rajbhandari et al., 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ZeroLevel {
     /// Nothing: every rank stores and updates everything.
@@ -51,14 +51,14 @@ pub enum GradientSum {
     Elastic,
 }
 
-/// How parameters, gradients and optimizer state are sharded over the data-parallel ranks.
+/// Sharding of parameters, gradients and optimizer state over the data-parallel ranks.
 #[derive(Debug, Clone)]
 pub struct Sharding {
     /// The data-parallel ranks.
     pub ranks: Arc<dyn Communicator>,
-    /// What is sharded.
+    /// Level of sharding.
     pub level: ZeroLevel,
-    /// How gradients are summed.
+    /// Order in which gradients are summed.
     pub sum: GradientSum,
     /// Gather the next block while this one computes.
     pub prefetch: bool,

@@ -34,7 +34,7 @@ struct SumTreePlan {
 }
 
 impl SumTreePlan {
-    /// What to do for the next `leaves` leaves.
+    /// Actions for the next `leaves` leaves.
     fn insert(&mut self, leaves: usize) -> Vec<SumAction> {
         let mut actions = Vec::new();
         for leaf in 0..leaves {
@@ -69,7 +69,7 @@ impl SumTreePlan {
         actions
     }
 
-    /// What to do at the end, and the storage that then holds everything; `None` before the first leaf.
+    /// Actions at the end, and the storage that then holds everything; `None` before the first leaf.
     fn finish(&mut self) -> Option<(Vec<SumAction>, usize)> {
         let mut actions = Vec::new();
         let mut sum = None;

@@ -14,7 +14,7 @@ use ranks::on_ranks;
 use std::sync::Arc;
 use streams::{Case, Setting, Streams, Way, cases, pairs, repeated, rooted};
 
-/// Which hidden states the loss looks at, and whether at what leaves the last block.
+/// Whether the loss reads the last block's output, and the hidden states that it reads.
 const LOOKS: [(bool, &[usize]); 4] = [(true, &[]), (true, &[0, 1, 2, 3]), (false, &[2]), (false, &[1, 3])];
 
 fn compare<B>(make: impl Fn(&Builder, BlockOptions) -> Result<TransformerBlockList<B>> + Sync, what: &str)

@@ -125,7 +125,7 @@ impl Setting {
         self.blocks.run(x, &(), options, &mut Ctx::inference(&self.device))
     }
 
-    /// What all positions come to at once, position by position.
+    /// Result of all positions at once, position by position.
     fn whole(&self) -> Vec<Vec<f32>> {
         by_position(&self.run(self.positions(0..LENGTH), 0..BLOCKS, None, false).unwrap().carry)
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// What a rank fails with.
+/// Error of a rank.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

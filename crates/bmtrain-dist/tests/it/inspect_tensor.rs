@@ -1,4 +1,4 @@
-//! What a forward pass names, the numbers all ranks share, and the memory of each.
+//! Tensors named by a forward pass, the numbers all ranks share, and the memory of each.
 
 use crate::ranks::{Mixer, ROWS, Setting, VOCABULARY, on_ranks};
 use bmtrain_core::autograd::Randomness;

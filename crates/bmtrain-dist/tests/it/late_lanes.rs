@@ -34,7 +34,7 @@ enum Uploads {
     Forgotten,
 }
 
-/// Where the optimizer's state is.
+/// Memory of the optimizer's state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     OnDevice,

@@ -1,4 +1,4 @@
-//! What saves memory changes no bit: policies by block, inputs on the host, parameters on the host, a block without a
+//! Savings of memory change no bit: policies by block, inputs on the host, parameters on the host, a block without a
 //! list. Where something moves to the host, the device's memory is not the host's and its lanes run late.
 
 use crate::ranks::{Mixer, Rank, Setting, Which, beside_host, on_ranks, peak, run};

@@ -1,4 +1,4 @@
-//! How ranks are divided into groups, parameters over tensor-parallel ranks, and flat storages into shards.
+//! Division of ranks into groups, parameters over tensor-parallel ranks, and flat storages into shards.
 
 use bmtrain_core::{DType, Shape};
 use bmtrain_dist::mesh::{Mesh, RankGroup};

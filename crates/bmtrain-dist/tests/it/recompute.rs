@@ -32,7 +32,7 @@ impl Block for Counted {
     }
 }
 
-/// What the second step of a training run was like, in which optimizer state is there from the beginning.
+/// Measurements of the second step of a training run, in which optimizer state is there from the beginning.
 #[derive(Debug, PartialEq)]
 struct Step {
     /// Blocks that ran again in each micro-batch.

@@ -69,7 +69,7 @@ fn memory() -> Store {
     Store::on(Arc::new(MemoryDisk::default()))
 }
 
-/// The same on all ranks of a group; losses by micro-batch.
+/// Runs it on all ranks of a group; losses by micro-batch.
 fn run(
     setting: &Setting,
     store: &Store,

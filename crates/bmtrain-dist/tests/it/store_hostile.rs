@@ -40,7 +40,7 @@ fn attacker(address: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// What an attacker sends: noise, a header that promises 4 GiB, half a header, a frame of another version, nothing.
+/// Bytes of an attacker: noise, a header that promises 4 GiB, half a header, a frame of another version, nothing.
 fn junk(number: usize) -> Vec<u8> {
     match number % 5 {
         0 => (0..200).map(|n| (n * 37 + number * 11) as u8).collect(),

@@ -1,4 +1,4 @@
-//! The same training, bit for bit, however parameters, gradients and optimizer state are cut over ranks.
+//! Training is the same, bit for bit, however parameters, gradients and optimizer state are sharded over ranks.
 
 use crate::ranks::{Mixers, Rank, Setting, Which, on_ranks, run};
 use bmtrain_core::autograd::Randomness;

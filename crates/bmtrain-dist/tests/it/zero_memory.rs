@@ -1,4 +1,4 @@
-//! What a rank holds under ZeRO-3, and what frozen blocks cost: measured by the rank's pool and by its communicator.
+//! Memory of a rank under ZeRO-3, and cost of frozen blocks: measured by the rank's pool and by its communicator.
 
 use crate::ranks::{Rank, Setting, on_ranks, peak};
 use bmtrain_core::{DType, Segment};

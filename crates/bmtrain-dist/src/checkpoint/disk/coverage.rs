@@ -10,7 +10,7 @@ use std::ops::Range;
 pub struct LogicalTensor {
     /// Full name.
     pub name: String,
-    /// What it is.
+    /// Kind of the tensor.
     pub kind: Kind,
     /// Dtype.
     pub dtype: DType,
@@ -92,7 +92,7 @@ pub(super) fn logical_tensors(files: &[FileRecord]) -> Result<Vec<LogicalTensor>
     pieces.chunk_by(|(a, ..), (b, ..)| a.spec.name == b.spec.name && a.spec.kind == b.spec.kind).map(tensor).collect()
 }
 
-/// What tells pieces of a tensor apart.
+/// Key that tells pieces of a tensor apart.
 fn elements(piece: &PieceRecord) -> (u64, u64, u64, u64) {
     (piece.spec.start, piece.spec.length, piece.spec.runs, piece.spec.stride)
 }

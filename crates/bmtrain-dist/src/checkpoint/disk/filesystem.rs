@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What an entry of a directory is. Symbolic links are never followed, so they are `Other`.
+/// Type of an entry of a directory. Symbolic links are never followed, so they are `Other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     /// A directory.
@@ -28,7 +28,7 @@ pub enum EntryKind {
 /// File operations on one root. `directory: None` is the root itself. A call returns when the operating system has the
 /// data; what has to survive a power cut is synced, files and the directories that name them.
 pub trait Disk: Debug + Send + Sync {
-    /// Where the root is, for messages.
+    /// Path of the root, for messages.
     fn place(&self) -> String;
 
     /// The entries of a directory in any order. Names that are not UTF-8 are left out: none of them is ours.

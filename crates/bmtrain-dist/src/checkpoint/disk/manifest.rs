@@ -30,15 +30,15 @@ const TRAILER_OPENS: &[u8] = b",\"hash\":\"";
 const TRAILER_ENDS: &[u8] = b"\"}\n";
 const TRAILER_BYTES: usize = TRAILER_OPENS.len() + 64 + TRAILER_ENDS.len();
 
-/// What the caller records in a checkpoint in addition to its tensors.
+/// The caller's record in a checkpoint, in addition to its tensors.
 ///
 /// Numbers in `layout` and `state` come back to the last bit. JSON has no NaN and no infinities: `serde_json`
 /// makes them `null`, so a caller that may have such numbers stores their bits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
-    /// How many ranks saved it; each wrote one file.
+    /// Number of ranks that saved it; each wrote one file.
     pub world: u64,
-    /// How they had divided the model, and other facts for people and tools: no digest and no state depends on it.
+    /// Their division of the model, and other facts for people and tools: no digest and no state depends on it.
     pub layout: Map<String, Value>,
     /// Hash of the recipe, or any other short text that tells runs apart.
     pub recipe: String,
@@ -46,12 +46,12 @@ pub struct Facts {
     pub state: Map<String, Value>,
 }
 
-/// What a checkpoint is.
+/// Manifest of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     /// Optimizer steps done.
     pub step: u64,
-    /// What the caller recorded.
+    /// The caller's record.
     pub facts: Facts,
     /// The files, sorted by name.
     pub files: Vec<FileRecord>,

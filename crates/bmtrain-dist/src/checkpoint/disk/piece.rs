@@ -1,4 +1,4 @@
-//! What a checkpoint is made of: pieces of logical tensors, and the record of a file that holds some.
+//! Pieces of logical tensors, and the record of a file that holds some.
 //!
 //! A caller makes pieces; a [`ShardWriter`](super::ShardWriter) turns them into a file and its record; the manifest
 //! lists the records.
@@ -124,12 +124,12 @@ impl PieceSpec {
         PieceSpec { name: name.into(), kind, dtype, shape: shape.to_vec(), start: 0, length, runs: 1, stride: 0 }
     }
 
-    /// The same tensor, another run of it.
+    /// Another run of this tensor.
     pub fn part(&self, start: u64, length: u64) -> Self {
         PieceSpec { start, length, runs: 1, stride: 0, ..self.clone() }
     }
 
-    /// The same tensor, `runs` runs of it that begin `stride` elements apart.
+    /// A piece of this tensor of `runs` runs that begin `stride` elements apart.
     pub fn strided(&self, start: u64, length: u64, runs: u64, stride: u64) -> Self {
         PieceSpec { start, length, runs, stride, ..self.clone() }
     }
@@ -229,7 +229,7 @@ pub struct FileRecord {
     pub bytes: u64,
     /// Hash of the whole file, as `b3sum` prints it.
     pub hash: ContentHash,
-    /// What it holds, in the order of the file.
+    /// Records of its pieces, in the order of the file.
     pub pieces: Vec<PieceRecord>,
 }
 

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 /// The fewest checkpoints that are kept: if the newest turns out to be damaged there is another.
 pub const KEEP_LEAST: usize = 2;
 
-/// Which checkpoints [`Store::prune`] keeps.
+/// Checkpoints that [`Store::prune`] keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     /// The number of newest checkpoints, at least [`KEEP_LEAST`].
@@ -76,8 +76,8 @@ impl Store {
         self.remove_leftovers_of(|_| true)
     }
 
-    /// The same of the saves alone whose ids `is_left` knows to be interrupted ones, also while other processes save
-    /// here.
+    /// Removes the leftovers of those saves alone whose ids `is_left` knows to be interrupted ones, also while other
+    /// processes save here.
     pub fn remove_leftovers_of(&self, is_left: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this directory", &e))?;
         let ours = |(name, kind): &(String, EntryKind)| {

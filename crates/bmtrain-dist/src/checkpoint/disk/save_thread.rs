@@ -35,11 +35,11 @@ pub enum SaveJob {
     Commit {
         /// The save.
         writer: Writer,
-        /// What all ranks reported.
+        /// Records of all ranks.
         records: Vec<FileRecord>,
-        /// What the manifest states in addition.
+        /// The caller's record.
         facts: Facts,
-        /// Which checkpoints to keep; `None` removes none.
+        /// Checkpoints to keep; `None` removes none.
         keep: Option<Keep>,
     },
 }
@@ -47,14 +47,14 @@ pub enum SaveJob {
 /// The outcome of a [`SaveJob`].
 #[derive(Debug)]
 pub enum SaveOutcome {
-    /// Of a [`SaveJob::Shard`].
+    /// Outcome of a [`SaveJob::Shard`].
     Shard {
         /// To be reported to the rank that commits.
         record: Result<FileRecord>,
         /// The submitted pieces, in their order, for reuse.
         pieces: Vec<TensorPiece>,
     },
-    /// Of a [`SaveJob::Commit`].
+    /// Outcome of a [`SaveJob::Commit`].
     Commit {
         /// The checkpoint.
         committed: Result<Committed>,

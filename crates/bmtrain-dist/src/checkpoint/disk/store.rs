@@ -22,7 +22,7 @@ pub struct Store {
     fail_points: FailPoints,
 }
 
-/// What [`Store::newest_verified`] found.
+/// Result of [`Store::newest_verified`].
 #[derive(Debug)]
 pub struct Newest {
     /// The newest checkpoint that verifies. If there is none although some were passed over, a run must not start
@@ -37,7 +37,7 @@ pub struct Newest {
 pub struct PassedOver {
     /// Its name.
     pub name: CheckpointName,
-    /// What is wrong with it: place, reason and fix.
+    /// Place, reason and fix.
     pub reason: Error,
 }
 
@@ -46,13 +46,13 @@ pub struct PassedOver {
 pub struct Report {
     /// Its name.
     pub name: CheckpointName,
-    /// What it holds, or what is wrong with it.
+    /// Contents of the checkpoint, or the error in it.
     pub contents: Result<Contents>,
     /// Whether every byte was checked, or only the manifest and the sizes.
     pub verified: bool,
 }
 
-/// How much a checkpoint holds.
+/// Size of a checkpoint's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contents {
     /// Files, one of each rank.
@@ -82,12 +82,12 @@ impl Store {
         Store { disk, fail_points: FailPoints::NONE }
     }
 
-    /// The same directory with armed fail points, which saves and removals through it then meet.
+    /// This directory with armed fail points, which saves and removals through it then meet.
     pub fn with_fail_points(self, fail_points: FailPoints) -> Self {
         Store { fail_points, ..self }
     }
 
-    /// Where the directory is, for messages.
+    /// Path of the directory, for messages.
     pub fn place(&self) -> String {
         self.disk.place()
     }

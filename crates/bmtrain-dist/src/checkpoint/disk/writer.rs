@@ -60,7 +60,7 @@ impl Writer {
         self.step
     }
 
-    /// Where it is saved.
+    /// Store to which it is saved.
     pub fn store(&self) -> &Store {
         &self.store
     }

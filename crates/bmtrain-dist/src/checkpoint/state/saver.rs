@@ -11,10 +11,10 @@ use crate::param::Parameters;
 use bmtrain_core::Device;
 use std::time::Duration;
 
-/// How long a rank waits for the disk before it reports to the others that it is alive.
+/// Wait for the disk before a rank reports to the others that it is alive.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How a save ended; on all ranks the same.
+/// Outcome of a save; on all ranks the same.
 #[derive(Debug)]
 pub enum SaveEvent {
     /// It is committed. The name is known to the first rank.
@@ -90,7 +90,7 @@ impl Saver {
         Saver { optimizer_state: is_saved, ..self }
     }
 
-    /// Where it saves.
+    /// Store to which it saves.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -170,7 +170,7 @@ impl Saver {
         Ok(())
     }
 
-    /// When the files of all ranks are written, send their records to the first rank, which commits.
+    /// Sends the records of all ranks' files, once they are written, to the first rank, which commits.
     fn report(&mut self, writer: Option<Writer>, facts: Facts, step: u64) -> Result<Option<SaveEvent>> {
         let Some(reports) = self.all_outcomes()? else {
             self.stage = Stage::Writing { writer, facts, step };
@@ -214,8 +214,8 @@ impl Saver {
         Ok(Some(SaveEvent::Saved { step, committed }))
     }
 
-    /// What the thread came to on all ranks, once it has on each; a rank that has nothing to do has done it. Failures
-    /// begin with [`FAILED`].
+    /// Outcomes of the thread on all ranks, once it has one on each; a rank that has nothing to do has done it.
+    /// Failures begin with [`FAILED`].
     fn all_outcomes(&mut self) -> Result<Option<Vec<String>>> {
         if self.outcome.is_none() {
             let outcome = self.thread.poll()?;

@@ -114,7 +114,7 @@ impl Snapshot {
     }
 }
 
-/// Where the values of a storage are at rest.
+/// The values of a storage at rest.
 fn values_of(flat: &Flat) -> KeptTensor {
     match flat.values_at_rest() {
         AtRest::Device(values) => KeptTensor::Device(values.clone()),

@@ -59,7 +59,7 @@ impl TrainingState {
         Ok(TrainingState { scaler, optimizers, frozen, has_optimizer_state: true })
     }
 
-    /// The same for a checkpoint whose [`Saver`](super::Saver) leaves the state of the optimizers out.
+    /// This state for a checkpoint whose [`Saver`](super::Saver) leaves the state of the optimizers out.
     #[must_use]
     pub fn without_optimizer_state(mut self) -> Self {
         self.optimizers.iter_mut().for_each(|optimizer| optimizer.steps.clear());

@@ -1,4 +1,4 @@
-//! What the store answers to a rank that was let in: questions about values, barriers, and the end of a rank.
+//! Answers of the store to a rank that was let in: to questions about values, barriers, and the end of a rank.
 //!
 //! Called by `server`.
 
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 /// Time for a member's frame, once its first byte is there.
 const FRAME: Duration = Duration::from_secs(5);
-/// How often an idle connection looks whether the server is closing; closing wakes it at once where it can.
+/// Interval at which an idle connection looks whether the server is closing; closing wakes it at once where it can.
 const IDLE: Duration = Duration::from_secs(10);
 /// No request waits longer than this at the server.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// What a question is answered with.
+/// Answer to a question.
 type Answer = (Op, Vec<u8>);
 
-/// What follows an answer on its connection.
+/// Continuation of a connection after an answer.
 pub(super) enum Next {
     Question,
     /// It is no longer the store's.
@@ -137,7 +137,7 @@ impl Shared {
     }
 }
 
-/// What ranks that wait are told of a job that cannot start.
+/// Answer to ranks that wait for a job that cannot start.
 fn told(fault: &Fault) -> Answer {
     match fault {
         Fault::Ended { rank, code, reason } => {

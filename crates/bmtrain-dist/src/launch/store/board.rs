@@ -1,4 +1,4 @@
-//! What the store holds: values by key, counters, and who has come to which barrier. No sockets, no clock.
+//! Content of the store: values by key, counters, and the ranks that have come to each barrier. No sockets, no clock.
 
 use super::refused::label;
 use std::collections::{BTreeSet, HashMap};
@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// Keys, and barriers under way.
 const MAX_KEYS: usize = 1 << 16;
 
-/// How far a barrier is.
+/// Progress of a barrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Gathered {
     /// Every rank has come.
@@ -148,7 +148,7 @@ impl Board {
         if arrived.insert(rank) { Ok(()) } else { Err(format!("rank {rank} has come to barrier {name} already")) }
     }
 
-    /// How far a barrier is. Looked at by every waiting rank at every change, so it makes no lists without need.
+    /// Progress of a barrier. Looked at by every waiting rank at every change, so it makes no lists without need.
     pub(super) fn gathered(&self, name: &str) -> Gathered {
         let Some(Gathering { arrived, .. }) = self.gatherings.get(name) else { return Gathered::Waiting };
         if arrived.len() >= self.seen.len() {

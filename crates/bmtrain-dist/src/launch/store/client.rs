@@ -20,11 +20,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time for the first attempt to connect, twice as much for each further one. Short at first, for where other clients
 /// crowd at the door a lost request is only repeated after a second.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(250);
-/// How much later than asked an answer may come before the store is given up.
+/// Delay of an answer after the time asked for, before the store is given up.
 const SLACK: Duration = Duration::from_secs(10);
-/// What ranks meet at when they have come.
+/// Barrier at which ranks meet when they have come.
 const EVERYBODY: &str = "everybody is here";
-/// How long rank 0 stays to tell the others why it ends.
+/// Time for which rank 0 stays to tell the others why it ends.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Longest reason that a rank gives the others, in bytes.
 const MAX_REASON: usize = 1024;
@@ -326,7 +326,7 @@ fn connect(options: &StoreOptions, patience: Duration) -> std::io::Result<TcpStr
     Err(last)
 }
 
-/// What a refusal means for this rank.
+/// Error of this rank after a refusal.
 fn refused(options: &StoreOptions, refusal: Refusal) -> Error {
     let rank = options.rank;
     let (reason, fix) = match refusal {

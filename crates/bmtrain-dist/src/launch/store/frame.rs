@@ -16,7 +16,7 @@ pub(super) const MAX_FRAME: usize = 64 << 10;
 const MAGIC: [u8; 4] = *b"BMTS";
 const HEADER: usize = 12;
 
-/// What a frame is about.
+/// Subject of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     /// Client: who I am, and a nonce.

@@ -1,4 +1,4 @@
-//! Who is let in: both sides prove that they know the job's token before either believes the other.
+//! Handshake of the store: both sides prove that they know the job's token before either believes the other.
 //!
 //! The token itself is never sent. Each side sends a nonce; the proof is BLAKE3, keyed with the token, over the side
 //! that speaks, both nonces and all fields of the client. Nothing after the handshake is signed or
@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// What a process has to know to be let into a job.
+/// Secret of a job, which lets a process in.
 #[derive(Clone, Copy)]
 pub struct Token([u8; 32]);
 
@@ -91,14 +91,14 @@ impl Hello {
     }
 }
 
-/// Which side speaks; a proof of one is none of the other.
+/// Side that speaks; a proof of one is none of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Server,
     Client,
 }
 
-/// What only a process that knows the token can compute. Hashes are compared in constant time.
+/// Proof that only a process with the token can compute. Hashes are compared in constant time.
 pub(super) fn proof(token: &Token, side: Side, hello: &Hello, server: &Nonce) -> Hash {
     let mut hash = blake3::Hasher::new_keyed(&token.0);
     hash.update(match side {

@@ -1,4 +1,4 @@
-//! Where the processes of a job meet: a small key-value store over TCP, for ids and barriers, not for tensors.
+//! Meeting point of the processes of a job: a small key-value store over TCP, for ids and barriers, not for tensors.
 //!
 //! Rank 0 holds the store, the others connect. It is the place to notice that a rank is missing, has ended, runs
 //! another version or recipe, or belongs to another job. Everything has a deadline, and who is missing at one is named.
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Where and how the processes of a job meet.
+/// Options of the meeting of a job's processes.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// This process's rank.
@@ -35,7 +35,7 @@ pub struct StoreOptions {
     pub port: u16,
     /// The address at which rank 0 listens; `None` for the address of `host`.
     pub bind: Option<IpAddr>,
-    /// What every process of the job knows and no other.
+    /// Secret that every process of the job has and no other.
     pub token: Token,
     /// Hash of the job's configuration; the same on all ranks.
     pub recipe: [u8; 32],
@@ -43,23 +43,23 @@ pub struct StoreOptions {
     pub version: String,
     /// The name of this process's host, for messages to users.
     pub own_host: String,
-    /// How long to wait until all ranks have come.
+    /// Wait until all ranks have come.
     pub deadline: Duration,
-    /// How long one connection may take to prove that it belongs here.
+    /// Time for a connection to prove that it belongs here.
     pub handshake: Duration,
-    /// How long a rank has to come after a process of its number was refused for its token. Then all ranks that wait
-    /// for it end, with the reason.
+    /// Time for a rank to come after a process of its number was refused for its token. Then all ranks that wait for it
+    /// end, with the reason.
     pub patience: Duration,
 }
 
 impl StoreOptions {
-    /// How long to wait until all ranks have come, unless told otherwise.
+    /// Default wait until all ranks have come.
     pub const DEADLINE: Duration = Duration::from_secs(300);
 
-    /// How long one connection may take to prove that it belongs here, unless told otherwise.
+    /// Default time for a connection to prove that it belongs here.
     pub const HANDSHAKE: Duration = Duration::from_secs(5);
 
-    /// How long a rank has to come after a process of its number was refused, unless told otherwise.
+    /// Default time for a rank to come after a process of its number was refused.
     pub const PATIENCE: Duration = Duration::from_secs(30);
 
     /// On this host's loopback.

@@ -1,5 +1,5 @@
-//! Which ranks are waited for although a process of their number was refused for its token: the others are told,
-//! instead of waiting for a process that has ended.
+//! Ranks that are waited for although a process of their number was refused for its token: the others are told, instead
+//! of waiting for a process that has ended.
 //!
 //! A process without the token can claim any number, so a claim alone ends nothing: a process with the token that comes
 //! in time removes it. Called by `server` and `answers`. No sockets, no clock.

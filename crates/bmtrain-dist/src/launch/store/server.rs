@@ -19,11 +19,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a rank that waits is looked at, whether it is still there.
+/// Interval of the checks that a waiting rank is still there.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
-/// How often the door is looked at.
+/// Interval of the checks for new connections.
 const DOOR: Duration = Duration::from_millis(2);
-/// What a thread of the server needs is little.
+/// Stack of a thread of the server, which needs little.
 const STACK: usize = 256 << 10;
 
 /// Serves until it is dropped.
@@ -80,7 +80,7 @@ impl StoreServer {
         Ok(StoreServer { shared, address, door: Some(door) })
     }
 
-    /// Where it listens, with the port it has really taken.
+    /// Address at which it listens, with the port it has really taken.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

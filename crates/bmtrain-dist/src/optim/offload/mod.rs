@@ -93,7 +93,7 @@ impl<R: HostRule> HostOptimizer<R> {
         Ok(HostOptimizer { inner: States::new(groups, options)?, threads: None })
     }
 
-    /// The same on this number of threads of its own.
+    /// An optimizer with this number of threads of its own.
     pub fn with_threads(groups: Vec<ParamGroup>, options: R, threads: usize) -> Result<Self> {
         Ok(HostOptimizer { threads: Some(Arc::new(Threads::new(threads)?)), ..HostOptimizer::new(groups, options)? })
     }

@@ -1,4 +1,4 @@
-//! What the host does with its part of an optimizer's state, on the thread of the copy lane.
+//! Work of the host on its part of an optimizer's state, on the thread of the copy lane.
 //!
 //! Called by [`HostOptimizer`](super::HostOptimizer), which lays out the work; [`HostTensor`] is read by snapshots.
 
@@ -10,7 +10,7 @@ use bmtrain_core::{DType, Error, Result};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the host holds of one flat storage, laid out like the storage's optimizer state.
+/// The host's state of one flat storage, laid out like the storage's optimizer state.
 #[derive(Debug)]
 pub(super) struct Moments {
     /// The tensors of [`Rule::sharded`](super::Rule::sharded). An f32 parameter has no master: it is updated where it

@@ -17,7 +17,7 @@ use bmtrain_core::autograd::SinkTarget;
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Lane, Segment, Storage};
 
-/// Which use of a parameter a gradient comes from.
+/// Use of a parameter from which a gradient comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::param) enum GradientUse {
     /// Its own place in the model.
@@ -32,7 +32,7 @@ pub(super) struct Gradients {
     pub(super) local: [Option<Accumulating>; 2],
     /// The gradients of all ranks.
     batch: BatchGradients,
-    /// Which parameters `batch` has a gradient of.
+    /// Parameters that have a gradient in `batch`.
     reduced: Vec<bool>,
     /// The backward pass of the step's last micro-batch has begun.
     is_last_micro_batch: bool,
@@ -42,7 +42,7 @@ pub(super) struct Gradients {
 #[derive(Debug)]
 pub(super) struct Accumulating {
     pub(super) storage: Storage,
-    /// Which parameters have a gradient; the ranges of the others are not initialized.
+    /// Parameters that have a gradient; the ranges of the others are not initialized.
     pub(super) written: Vec<bool>,
 }
 
@@ -163,7 +163,7 @@ impl Flat {
         Ok(())
     }
 
-    /// Where gradients are reduced once a step: reduce the sum over this rank's micro-batches.
+    /// Reduces the sum over this rank's micro-batches, where gradients are reduced once a step.
     fn reduce(&self) -> Result<()> {
         let Some(local) = self.sum_of_uses(self.take_local()?, false)? else { return Ok(()) };
         let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);
@@ -191,7 +191,7 @@ impl Flat {
         *gradients = Gradients::new(gradients.reduced.len());
     }
 
-    /// Where the next contribution of a use to the gradient of parameter `index` goes.
+    /// Destination of the next contribution of a use to the gradient of parameter `index`.
     pub(in crate::param) fn grad_target(
         &self,
         index: usize,
@@ -238,7 +238,7 @@ impl Flat {
         Ok(())
     }
 
-    /// What two stages have all-reduced is a gradient on both.
+    /// Marks as gradients of both stages what the two have all-reduced.
     fn mark_all_reduced(&self, gradients: &mut Gradients) {
         if self.ends.is_some() && !matches!(gradients.batch, BatchGradients::Idle) {
             gradients.reduced.fill(true);

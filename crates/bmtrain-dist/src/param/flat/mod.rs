@@ -40,7 +40,7 @@ pub struct Flat {
     ends: Option<Arc<dyn Communicator>>,
     /// The number of the block that gathers it; parameters outside of blocks are gathered on demand.
     block: Option<(usize, Rc<Census>)>,
-    /// Which parameters are trained now.
+    /// Parameters that are trained now.
     trainable: Vec<Rc<Cell<bool>>>,
     /// This rank's shard where values are sharded, else all.
     at_rest: AtRest,
@@ -56,7 +56,7 @@ pub struct Flat {
 /// All storages of a model, which hold each other no longer than the parameters do.
 pub(super) type Siblings = Rc<RefCell<Vec<Weak<Flat>>>>;
 
-/// Where values are at rest.
+/// Memory of values at rest.
 #[derive(Debug)]
 pub(crate) enum AtRest {
     /// On the device.
@@ -74,14 +74,14 @@ pub(super) struct FlatRanks<'a> {
     pub(super) offload: bool,
 }
 
-/// What this rank updates of a parameter.
+/// A parameter's elements that this rank updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedPart {
     /// Elements of the parameter.
     pub of_param: Range<usize>,
-    /// The same elements in [`Flat::values`].
+    /// Range of these elements in [`Flat::values`].
     pub in_values: Range<usize>,
-    /// The same elements in optimizer state and in [`Flat::reduced`].
+    /// Range of these elements in optimizer state and in [`Flat::reduced`].
     pub in_state: Range<usize>,
 }
 
@@ -159,7 +159,7 @@ impl Flat {
         self.dtype
     }
 
-    /// How the storage is sharded.
+    /// Sharding of the storage.
     pub fn sharding(&self) -> &Sharding {
         &self.sharding
     }

@@ -7,10 +7,10 @@ use crate::shard::host::HostValues;
 use bmtrain_core::backend::Mark;
 use bmtrain_core::{Lane, Segment, Storage};
 
-/// What is pending on the values, and where all of them are.
+/// Pending work on the values, and the place of all of them.
 #[derive(Debug)]
 pub(super) struct ValueState {
-    /// When an update on another lane is done; `None` once the compute lane has waited for it.
+    /// Mark of an update on another lane; `None` once the compute lane has waited for it.
     update: Option<Mark>,
     residence: Residence,
 }
@@ -24,7 +24,7 @@ enum Residence {
     /// In a copy beside the shard, until every holder has released it.
     Gathered {
         copy: Storage,
-        /// When it is complete; `None` once the compute lane has waited for it.
+        /// Mark after which it is complete; `None` once the compute lane has waited for it.
         ready: Option<Mark>,
         holds: usize,
     },

@@ -17,11 +17,11 @@ use crate::schedule::{Action, Schedule, Work};
 /// that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkTimes {
-    /// Of the forward pass.
+    /// Time of the forward pass.
     pub forward: f64,
-    /// Of the gradient of the input, recomputation included.
+    /// Time of the gradient of the input, recomputation included.
     pub input_gradient: f64,
-    /// Of the gradients of the weights.
+    /// Time of the gradients of the weights.
     pub weight_gradient: f64,
 }
 
@@ -47,7 +47,7 @@ pub enum Transfer {
     Blocking,
 }
 
-/// What a schedule costs on a machine.
+/// Costs of a schedule on a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PipelineCosts {
     /// Work of each chunk of the model, by place: [`Schedule::places`] of them.
@@ -78,7 +78,7 @@ impl PipelineCosts {
         }
     }
 
-    /// The same with messages that take no time.
+    /// These costs with messages that take no time.
     #[must_use]
     pub fn with_free_links(&self) -> Self {
         PipelineCosts { inside: Link::FREE, between: Link::FREE, ..self.clone() }
@@ -123,15 +123,16 @@ struct Engine<'a> {
     schedule: &'a Schedule,
     costs: &'a PipelineCosts,
     stages: Vec<Stage>,
-    /// When the output of each place and micro-batch is at its receiver: of the forward and of the backward pass.
+    /// Time at which the output of each place and micro-batch is at its receiver: of the forward and of the backward
+    /// pass.
     arrivals: Vec<[Option<f64>; 2]>,
 }
 
 struct Stage {
     timeline: Timeline,
-    /// When it can begin its next action.
+    /// Time at which it can begin its next action.
     free: f64,
-    /// When its link to each other stage can take the next message.
+    /// Time at which its link to each other stage can take the next message.
     links: Vec<f64>,
 }
 
@@ -157,7 +158,8 @@ impl<'a> Engine<'a> {
         moved
     }
 
-    /// When an action's input is there; None while that is unknown. What the stage itself computed before is there.
+    /// Time at which an action's input is there; `None` while that is unknown. What the stage itself computed before is
+    /// there.
     fn input(&self, stage: usize, action: Action) -> Option<f64> {
         let Some((from, chunk)) = self.schedule.source(stage, action) else { return Some(0.0) };
         let place = self.schedule.place(from, chunk);

@@ -1,4 +1,4 @@
-//! What a simulation gives: the time of every action, and what follows from it for stages and the step.
+//! Result of a simulation: the time of every action, and what follows from it for stages and the step.
 
 use crate::schedule::Action;
 
@@ -7,9 +7,9 @@ use crate::schedule::Action;
 pub struct Span {
     /// The action.
     pub action: Action,
-    /// When it begins, seconds from the start of the step.
+    /// Begin, seconds from the start of the step.
     pub start: f64,
-    /// When it ends, seconds from the start of the step.
+    /// End, seconds from the start of the step.
     pub end: f64,
 }
 
@@ -21,12 +21,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// When its first action begins, seconds.
+    /// Begin of its first action, seconds.
     pub fn start(&self) -> f64 {
         self.spans.first().map_or(0.0, |span| span.start)
     }
 
-    /// When its last action ends, seconds.
+    /// End of its last action, seconds.
     pub fn end(&self) -> f64 {
         self.spans.last().map_or(0.0, |span| span.end)
     }

@@ -6,7 +6,7 @@ use bmtrain_dist::checkpoint::{Fault, Store};
 use bmtrain_dist::{Error, Result};
 use std::sync::Arc;
 
-/// What a run does at a step where it saves.
+/// Save and removal at a step of a run.
 fn save_and_prune(store: &Store) -> Result<()> {
     let committed = State::new(3).save(store, 3, 3, Cut::Even)?;
     store.prune(2, Some(&committed)).map(drop)

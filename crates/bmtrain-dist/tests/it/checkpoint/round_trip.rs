@@ -1,4 +1,4 @@
-//! What is saved by some ranks is read by any number of others, range by range.
+//! Checkpoints saved by some ranks are read by any number of others, range by range.
 
 use crate::checkpoint::sample::{Cut, Random, State, memory_with, memory_with_cut, newest_step};
 use bmtrain_core::DType;

@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// How the elements of a tensor are divided among ranks.
+/// Division of a tensor's elements among ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Each tensor in equal runs, as far as it goes.
@@ -85,7 +85,7 @@ impl State {
         State { tensors, facts }
     }
 
-    /// What `rank` of `world` holds.
+    /// Pieces of `rank` of `world`.
     pub fn pieces(&self, rank: usize, world: usize, cut: Cut) -> Vec<TensorPiece> {
         self.tensors.iter().flat_map(|tensor| pieces_of(tensor, rank, world, cut)).collect()
     }
@@ -189,7 +189,7 @@ pub fn memory_with(steps: &[u64], world: usize) -> (MemoryDisk, Store) {
     memory_with_cut(steps, world, Cut::Even)
 }
 
-/// The same with tensors that are divided in this way.
+/// Checkpoints in memory with tensors that are divided in this way.
 pub fn memory_with_cut(steps: &[u64], world: usize, cut: Cut) -> (MemoryDisk, Store) {
     let disk = MemoryDisk::default();
     let store = Store::on(Arc::new(disk.clone()));

@@ -23,7 +23,7 @@ struct Stage {
     compute: VecDeque<Step>,
     /// Messages, with the action that has to be done before.
     sends: VecDeque<(Key, usize)>,
-    /// What goes to and comes from lower stages and higher ones, in the order of the calls, if connections have one.
+    /// Messages to and from lower stages and higher ones, in the order of the calls, if connections have one.
     connections: [VecDeque<Key>; 4],
     done: usize,
 }

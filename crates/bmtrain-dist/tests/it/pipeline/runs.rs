@@ -24,7 +24,7 @@ pub struct Run {
     pub chunks: usize,
     /// Data-parallel ranks.
     pub data: usize,
-    /// Of each data-parallel rank.
+    /// Micro-batches of each data-parallel rank.
     pub micro_batches: usize,
     pub blocks: [usize; 2],
     /// Blocks of each place, if not divided evenly.
@@ -39,7 +39,7 @@ pub struct Run {
     pub steps: usize,
     /// A step with a micro-batch whose loss is infinite.
     pub broken: Option<usize>,
-    /// How long ranks wait for each other.
+    /// Wait of ranks for each other.
     pub deadline: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Default for Run {
     }
 }
 
-/// What a rank saw, by step.
+/// Results of a rank, by step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     pub losses: Vec<Vec<u32>>,
@@ -190,12 +190,12 @@ pub fn on_mesh<T: Send>(run: &Run, body: impl Fn(Result<Rank>) -> T + Sync) -> V
     })
 }
 
-/// What all ranks agree on, and the losses of the first data-parallel rank.
+/// Results on which all ranks agree, and the losses of the first data-parallel rank.
 pub fn train(run: &Run) -> Seen {
     agreed(run, on_mesh(run, |rank| rank.unwrap().train(run, false).unwrap()))
 }
 
-/// The same on one stage without a pipeline.
+/// Results on one stage without a pipeline.
 pub fn train_on_one_stage(run: &Run) -> Seen {
     let run = Run { stages: 1, chunks: 1, kind: ScheduleKind::GPipe, counts: Vec::new(), ..run.clone() };
     agreed(&run, on_mesh(&run, |rank| rank.unwrap().train(&run, true).unwrap()))

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub struct SleepRun {
     pub schedule: Schedule,
-    /// What each block takes.
+    /// Times of each block.
     pub blocks: Vec<WorkTimes>,
     /// Elements of the hidden states, which every block keeps for its backward pass.
     pub elements: usize,
@@ -39,7 +39,7 @@ pub struct SleepRun {
     pub options: HostOptions,
 }
 
-/// What a rank measured in a step after the first.
+/// Measurements of a rank in a step after the first.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Seconds from a moment when all ranks were ready to the end of the optimizer step.
@@ -49,7 +49,7 @@ pub struct Measured {
     pub memory: Report,
 }
 
-/// When a stage worked: from when to when, and how long of it.
+/// Begin, end and working time of a stage.
 #[derive(Debug, Clone, Copy, Default)]
 struct Worked {
     span: Option<(Instant, Instant)>,
@@ -157,7 +157,7 @@ impl Model for Sleepers {
     }
 }
 
-/// What every rank measured, the blocks divided evenly among the places of the schedule.
+/// Measurements of every rank, the blocks divided evenly among the places of the schedule.
 pub fn measure(run: &SleepRun) -> Vec<Measured> {
     let world = run.schedule.stages() * run.data;
     let group = HostGroup::threads(world, run.options).unwrap();

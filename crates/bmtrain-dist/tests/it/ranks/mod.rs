@@ -59,7 +59,7 @@ impl Block for Mixer {
 pub struct Mixers {
     pub table: Embedding,
     pub blocks: TransformerBlockList<Mixer>,
-    /// Of hidden states.
+    /// Dtype of hidden states.
     pub dtype: DType,
     pub parameters: Parameters,
 }
@@ -90,7 +90,7 @@ impl Mixers {
     }
 }
 
-/// How a run shares its work.
+/// Parallelism and options of a run.
 #[derive(Debug, Clone)]
 pub struct Setting {
     pub ranks: usize,
@@ -122,7 +122,7 @@ pub struct Setting {
     pub size: usize,
     /// Whether the last micro-batch of a step is announced as such.
     pub announce: bool,
-    /// How losses are scaled.
+    /// Policy of the loss scale.
     pub scale: Option<ScalePolicy>,
     /// A step whose loss is multiplied by infinity on one rank.
     pub broken: Option<usize>,
@@ -131,7 +131,7 @@ pub struct Setting {
     pub options: HostOptions,
 }
 
-/// Which optimizers a run has.
+/// Optimizers of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Which {
     /// One, with its state on the device.
@@ -142,7 +142,7 @@ pub enum Which {
     Both,
     /// One of other formulas.
     Rule(UpdateRule),
-    /// The same with its state on the host.
+    /// An update rule with its state on the host.
     RuleOffload(UpdateRule),
     /// Muon for the matrices of the blocks, Adam for the rest.
     Muon,
@@ -252,7 +252,7 @@ impl Default for Setting {
     }
 }
 
-/// What one rank saw.
+/// Results of one rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     /// Bits of the loss of each of this rank's micro-batches, by its number in the run.
@@ -407,7 +407,7 @@ pub fn on_ranks<T: Send>(ranks: usize, options: HostOptions, body: impl Fn(HostR
     })
 }
 
-/// What a whole run came to: the losses of all ranks in the order of the micro-batches, and what all agree on.
+/// Results of a whole run: the losses of all ranks in the order of the micro-batches, and what all agree on.
 pub fn run(setting: &Setting) -> Seen {
     let seen = match setting.ranks {
         1 => vec![train(Arc::new(Solo), setting).unwrap()],

@@ -47,7 +47,7 @@ impl Block for Pair {
     }
 }
 
-/// How one pass is made.
+/// Options of one pass.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Whether a gradient of x, y and of what is shared is asked for.
@@ -162,7 +162,7 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
     }
 }
 
-/// How well two ways have to agree.
+/// Agreement demanded of two ways.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Agreement {
     /// To the last bit; but for what is shared, as the list rounds the term of each block before it adds it, and a
@@ -172,7 +172,8 @@ pub enum Agreement {
     OtherOrder,
 }
 
-/// What has no gradient has none on both sides. The bound is a few roundings of the largest value.
+/// Asserts that both sides agree; a missing gradient is missing on both. The bound is a few roundings of the largest
+/// value.
 pub fn assert_agree(got: &Outcome, expected: &Outcome, agreement: Agreement, what: &str) {
     assert_eq!(got.loss.to_bits(), expected.loss.to_bits(), "{what}: loss");
     for ((name, got), (_, expected)) in got.gradients.iter().zip(&expected.gradients) {

@@ -126,11 +126,11 @@ impl Block for ToyBlock {
     }
 }
 
-/// How a toy is built.
+/// Options of a toy.
 #[derive(Debug, Clone)]
 pub struct ToyOptions {
     pub recompute: Recompute,
-    /// Of encoder and decoder. Without an encoder the decoder is alone.
+    /// Numbers of blocks of encoder and decoder. Without an encoder the decoder is alone.
     pub blocks: [usize; 2],
     /// Whether the embedding table is the output matrix too.
     pub tied: bool,

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What happens at an armed place.
+/// Action at an armed place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailAction {
@@ -20,7 +20,7 @@ pub enum FailAction {
 #[derive(Debug, Clone, Copy)]
 struct Armed {
     action: FailAction,
-    /// How often the place is still passed unharmed.
+    /// Number of times that the place is still passed unharmed.
     passes: u32,
 }
 

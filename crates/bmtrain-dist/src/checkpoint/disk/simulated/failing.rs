@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How a [`FailingDisk`] fails.
+/// Way in which a [`FailingDisk`] fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// `ENOSPC` at the chosen change and at everything after it that needs room; removing and renaming still work.
@@ -48,7 +48,7 @@ impl FailingDisk {
         FailingDisk { inner, plan: Arc::new(FailurePlan { failure, at, changes: AtomicU64::new(0) }) }
     }
 
-    /// How many changes there were; those that failed count.
+    /// Number of changes; those that failed count.
     pub fn changes(&self) -> u64 {
         self.plan.changes.load(Ordering::Relaxed)
     }

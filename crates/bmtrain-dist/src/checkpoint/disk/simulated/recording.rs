@@ -17,7 +17,7 @@ pub struct RecordingDisk {
 #[derive(Debug)]
 struct Book {
     log: WriteLog,
-    /// What the names stand for now. A thing keeps its number when it is renamed.
+    /// Present names of directories. A thing keeps its number when it is renamed.
     directories: BTreeMap<String, usize>,
     files: BTreeMap<(usize, String), usize>,
     next: usize,
@@ -52,7 +52,7 @@ impl RecordingDisk {
         RecordingDisk { inner: disk, book: Arc::new(Mutex::new(book)) }
     }
 
-    /// What was changed so far.
+    /// Log of the changes so far.
     pub fn log(&self) -> WriteLog {
         self.book().log.clone()
     }

@@ -1,4 +1,4 @@
-//! What a power cut may leave: the disk rebuilt from a log of changes, some of them lost.
+//! Outcomes of a power cut: the disk rebuilt from a log of changes, some of them lost.
 //!
 //! What is sure: the contents of a file up to its last flush, and the names in a directory up to the directory's last
 //! flush. Anything after that may be there, or not, in any combination; a write may be there in part, or as zeros.
@@ -31,7 +31,7 @@ impl Change {
     }
 }
 
-/// What of the changes that were not flushed is lost.
+/// Loss of changes that were not flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing.
@@ -200,7 +200,7 @@ impl WriteLog {
         disk
     }
 
-    /// Where change `number` begins to write: files are only appended to.
+    /// Offset at which change `number` begins to write: files are only appended to.
     fn length_before(&self, number: usize, file: usize) -> usize {
         let before = self.changes[..number].iter();
         before
