@@ -1,6 +1,6 @@
 //! The call of a rank, encoded for the other ranks and shown to users.
 //!
-//! A rank publishes a call as [`What::encoded`]; [`describe`] decodes what other ranks published, which is not trusted.
+//! A rank publishes a call as [`CallKind::encoded`]; [`describe`] decodes what other ranks published, which is not trusted.
 
 use crate::comm::{Collective, Reduction, Signature};
 use crate::dtype::DType;
@@ -26,7 +26,7 @@ const REDUCTIONS: [Reduction; 5] =
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    pub(super) what: What,
+    pub(super) kind: CallKind,
     /// Its number, from 0: among the collectives of the group, the meetings of the host, or the messages between two
     /// ranks.
     pub(super) sequence: u64,
@@ -44,10 +44,10 @@ pub(super) enum Channel {
 impl Call {
     /// A rank that this call waits for, and how far it has come; `calls_of` counts its calls of a sequence.
     pub(super) fn whereabouts(&self, label: String, calls_of: impl FnOnce(Channel) -> u64) -> String {
-        let channel = match self.what {
-            What::Collective(_) => Channel::Lanes,
-            What::Barrier | What::Split => Channel::Host,
-            What::Send(..) | What::Recv(..) | What::Join => return label,
+        let channel = match self.kind {
+            CallKind::Collective(_) => Channel::Lanes,
+            CallKind::Barrier | CallKind::Split => Channel::Host,
+            CallKind::Send(..) | CallKind::Recv(..) | CallKind::Join => return label,
         };
         match calls_of(channel) {
             0 => format!("{label} (which has not called anything yet)"),
@@ -58,7 +58,7 @@ impl Call {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum What {
+pub(super) enum CallKind {
     Collective(Signature),
     Send(Signature, usize),
     Recv(Signature, usize),
@@ -67,22 +67,24 @@ pub(super) enum What {
     Join,
 }
 
-impl What {
+impl CallKind {
     pub(super) fn of(collective: &Collective<'_>) -> Self {
         let signature = collective.signature();
         match collective {
-            Collective::Send { to, .. } => What::Send(signature, *to),
-            Collective::Recv { from, .. } => What::Recv(signature, *from),
-            _ => What::Collective(signature),
+            Collective::Send { to, .. } => CallKind::Send(signature, *to),
+            Collective::Recv { from, .. } => CallKind::Recv(signature, *from),
+            _ => CallKind::Collective(signature),
         }
     }
 
     pub(super) fn name(&self) -> &'static str {
         match self {
-            What::Collective(signature) | What::Send(signature, _) | What::Recv(signature, _) => signature.name,
-            What::Barrier => "barrier",
-            What::Split => "split",
-            What::Join => "join",
+            CallKind::Collective(signature) | CallKind::Send(signature, _) | CallKind::Recv(signature, _) => {
+                signature.name
+            }
+            CallKind::Barrier => "barrier",
+            CallKind::Split => "split",
+            CallKind::Join => "join",
         }
     }
 
@@ -90,22 +92,22 @@ impl What {
     pub(super) fn encoded(&self) -> [u64; 2] {
         let place = |name: &str| NAMES.iter().position(|known| *known == name).map_or(0, |place| place as u64 + 1);
         match self {
-            What::Collective(signature) => encode(place(signature.name), signature),
+            CallKind::Collective(signature) => encode(place(signature.name), signature),
             // Both ends of a message write the same.
-            What::Send(signature, _) | What::Recv(signature, _) => encode(place("send"), signature),
-            What::Barrier | What::Split => [place(self.name()), 0],
-            What::Join => [u64::MAX, 0],
+            CallKind::Send(signature, _) | CallKind::Recv(signature, _) => encode(place("send"), signature),
+            CallKind::Barrier | CallKind::Split => [place(self.name()), 0],
+            CallKind::Join => [u64::MAX, 0],
         }
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for CallKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Collective(signature) => signature.fmt(f),
-            What::Send(signature, to) => write!(f, "{signature} to rank {to}"),
-            What::Recv(signature, from) => write!(f, "{signature} from rank {from}"),
-            What::Barrier | What::Split | What::Join => f.write_str(self.name()),
+            CallKind::Collective(signature) => signature.fmt(f),
+            CallKind::Send(signature, to) => write!(f, "{signature} to rank {to}"),
+            CallKind::Recv(signature, from) => write!(f, "{signature} from rank {from}"),
+            CallKind::Barrier | CallKind::Split | CallKind::Join => f.write_str(self.name()),
         }
     }
 }
@@ -148,7 +150,7 @@ mod tests {
                     for root in [None, Some(0), Some(63)] {
                         for part in [0, 1, usize::MAX] {
                             let signature = Signature { name, dtype, part, by, root };
-                            let encoded = What::Collective(signature).encoded();
+                            let encoded = CallKind::Collective(signature).encoded();
                             assert_eq!(describe(encoded), signature.to_string());
                             assert_eq!(seen.insert(encoded, signature), None);
                         }
@@ -163,6 +165,6 @@ mod tests {
         assert!(describe([0, 0]).contains("unknown"));
         assert!(describe([u64::MAX, 5]).contains("unknown"));
         assert!(describe([1 | 77 << 8, 5]).contains("unknown type"));
-        assert_eq!(describe(What::Barrier.encoded()), "barrier");
+        assert_eq!(describe(CallKind::Barrier.encoded()), "barrier");
     }
 }

@@ -3,7 +3,7 @@
 //! All ranks launch the calls of a group in the same order, so they also run them in the same order, even on several
 //! lanes. There is no deadlock: a lane only waits for earlier launches.
 
-use super::call::{Call, What};
+use super::call::{Call, CallKind};
 use super::engine::Group;
 use crate::error::Result;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,10 +44,10 @@ impl CallQueues {
         CallQueues { collectives: CallQueue::default(), sends: queue(), receives: queue() }
     }
 
-    pub(super) fn of(&self, what: &What) -> &CallQueue {
-        match what {
-            What::Send(_, to) => &self.sends[*to],
-            What::Recv(_, from) => &self.receives[*from],
+    pub(super) fn of(&self, kind: &CallKind) -> &CallQueue {
+        match kind {
+            CallKind::Send(_, to) => &self.sends[*to],
+            CallKind::Recv(_, from) => &self.receives[*from],
             _ => &self.collectives,
         }
     }
@@ -113,7 +113,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     fn call(sequence: u64) -> Call {
-        Call { what: What::Barrier, sequence }
+        Call { kind: CallKind::Barrier, sequence }
     }
 
     #[test]

@@ -136,7 +136,8 @@ pub fn begin_reduce_scatter(ranks: &dyn Communicator, x: Tensor, by: Reduction, 
 pub(crate) fn begin_all_reduce_part(
     ranks: &dyn Communicator,
     x: &mut Tensor,
-    (start, len): (usize, usize),
+    start: usize,
+    len: usize,
     by: Reduction,
     on: Lane,
 ) -> Result<Mark> {
@@ -152,7 +153,9 @@ pub(crate) fn begin_all_reduce_part(
 pub(crate) fn begin_reduce_scatter_part(
     ranks: &dyn Communicator,
     x: &Tensor,
-    (to, (start, len)): (&mut Tensor, (usize, usize)),
+    to: &mut Tensor,
+    start: usize,
+    len: usize,
     by: Reduction,
     on: Lane,
 ) -> Result<Mark> {

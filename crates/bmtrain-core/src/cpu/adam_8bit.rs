@@ -38,7 +38,7 @@ pub(super) fn adam_8bit(threads: &Threads, a: Adam8bit<'_>) -> Result<()> {
                 master: master.as_mut().map(|master| &mut master[start..start + len]),
                 grad: grad.part(first + start, len),
             };
-            update_block(numbers, elements, (m, m_scale), (v, v_scale));
+            update_block(numbers, elements, Moment { codes: m, scale: m_scale }, Moment { codes: v, scale: v_scale });
         }
     });
     Ok(())
@@ -51,20 +51,26 @@ struct Block<'a> {
     grad: Floats<'a>,
 }
 
+/// A block of a moment.
+struct Moment<'a> {
+    codes: &'a mut [u8],
+    scale: &'a mut f32,
+}
+
 fn update_block(
     numbers: AdamNumbers,
     Block { parameter, master, grad }: Block<'_>,
-    (m_codes, m_scale): (&mut [u8], &mut f32),
-    (v_codes, v_scale): (&mut [u8], &mut f32),
+    coded_m: Moment<'_>,
+    coded_v: Moment<'_>,
 ) {
-    let len = m_codes.len();
+    let len = coded_m.codes.len();
     let (mut m, mut v) = ([0.0; STATE_BLOCK], [0.0; STATE_BLOCK]);
-    widen(&SIGNED, m_codes, *m_scale, &mut m[..len]);
-    widen(&UNSIGNED, v_codes, *v_scale, &mut v[..len]);
+    widen(&SIGNED, coded_m.codes, *coded_m.scale, &mut m[..len]);
+    widen(&UNSIGNED, coded_v.codes, *coded_v.scale, &mut v[..len]);
     let states = [Some(&mut m[..len]), Some(&mut v[..len]), None];
     piece(numbers, Elements { parameter, master, states, grad });
-    *m_scale = code(&SIGNED, &m[..len], m_codes);
-    *v_scale = code(&UNSIGNED, &v[..len], v_codes);
+    *coded_m.scale = code(&SIGNED, &m[..len], coded_m.codes);
+    *coded_v.scale = code(&UNSIGNED, &v[..len], coded_v.codes);
 }
 
 fn widen(map: &DynamicMap, from: &[u8], scale: f32, to: &mut [f32]) {

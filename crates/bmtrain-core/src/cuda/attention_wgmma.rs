@@ -67,11 +67,14 @@ pub(super) fn chosen(launch: &Launch<'_>, shape: AttentionShape, dtype: DType) -
     kernel(head_size, dtype).filter(|name| launch.modules.has(name.unit))
 }
 
-/// Tensor map of the rows of heads, in tiles.
+/// Tensor map of `rows` rows of `count` heads each, in tiles.
 fn map(
     launch: &Launch<'_>,
     heads: &Heads<'_>,
-    (batch, rows, count, head_size): (usize, usize, usize, usize),
+    batch: usize,
+    rows: usize,
+    count: usize,
+    head_size: usize,
 ) -> Result<TensorMap> {
     let head = 2 * head_size;
     // A dimension of one element may have any stride in memory; in a map it begins after the one before it.
@@ -100,9 +103,9 @@ pub(super) unsafe fn forward(
 ) -> Result<()> {
     let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = a.inputs.shape;
     let arguments = WarpgroupArguments {
-        q: map(launch, &a.inputs.q, (batch, queries, heads, head_size))?,
-        k: map(launch, &a.inputs.k, (batch, keys, kv_heads, head_size))?,
-        v: map(launch, &a.inputs.v, (batch, keys, kv_heads, head_size))?,
+        q: map(launch, &a.inputs.q, batch, queries, heads, head_size)?,
+        k: map(launch, &a.inputs.k, batch, keys, kv_heads, head_size)?,
+        v: map(launch, &a.inputs.v, batch, keys, kv_heads, head_size)?,
         attention,
         padding: [0; PADDING],
     };

@@ -2,7 +2,9 @@
 //! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
-use super::gemm::{ProductPrecision, check_linear, gradient_dtype, input_gradient, parameter_gradients};
+use super::gemm::{
+    ProductParameters, ProductPrecision, check_linear, gradient_dtype, input_gradient, parameter_gradients,
+};
 use super::product_input::{ProductOperands, SavedInput};
 use super::product_weight::OutputRanks;
 use super::*;
@@ -90,12 +92,12 @@ impl FeedForward {
         let new = |width: usize| empty(cx, shape.with_last(width)?, x.dtype());
         let mut projected = new(wide)?; // [.., F], or [.., 2F] of gate and up
         let (hidden, pre) = if gated {
-            input.project(w_in.value(), (b_in, None), None, &mut projected)?;
+            input.project(w_in.value(), b_in, None, None, &mut projected)?;
             let hidden = gate(cx.device(), activation, &projected, op)?; // [.., F]
             (hidden, cx.records(&inputs).then_some(projected))
         } else {
             let mut pre = if cx.records(&inputs) { Some(new(f)?) } else { None }; // [.., F]
-            input.project(w_in.value(), (b_in, Some(activation)), pre.as_mut(), &mut projected)?;
+            input.project(w_in.value(), b_in, Some(activation), pre.as_mut(), &mut projected)?;
             (projected, pre)
         };
         let y = output.product(&hidden, b_out, e)?; // [.., E], or [own, E]
@@ -145,14 +147,12 @@ impl Backward for FeedForwardBackward {
             cx.give(5, dy.clone())?;
         }
         let (dy, b_out) = output.gradient(cx, dy, (4, e), [of_x, of_out])?; // [.., E]
-        let of_weight = |cx: &mut BackwardCtx<'_>, dy: &Tensor, hidden: Option<&Tensor>| {
-            parameter_gradients(cx, (3, b_out), dy, hidden, [e, f], (of_out, precision))
-        };
+        let out = ProductParameters { weight: 3, bias: b_out, size: [e, f], dtype: of_out, precision };
         let goes_on = (0..3).any(|index| cx.needs(index));
         let is_fused = !gated && cx.device().backend().fuses_derivative(activation, pre.dtype());
         if !goes_on || is_fused {
             let hidden = cx.needs(3).then(|| again(cx.device(), kind, &pre)).transpose()?; // [.., F]
-            of_weight(cx, &dy, hidden.as_ref())?;
+            parameter_gradients(cx, out, &dy, hidden.as_ref())?;
         }
         if !goes_on {
             return Ok(());
@@ -167,7 +167,7 @@ impl Backward for FeedForwardBackward {
             // [.., F], and [.., F] or [.., 2F]
             let (hidden, dpre) = through_activation(cx.device(), kind, pre, dhidden)?;
             let hidden = cx.needs(3).then_some(hidden);
-            of_weight(cx, &dy, hidden.as_ref())?;
+            parameter_gradients(cx, out, &dy, hidden.as_ref())?;
             dpre
         };
         drop(dy);

@@ -67,7 +67,7 @@ fn linear_of(
     let y = match output.ranks() {
         OutputRanks::One if output.residual().is_none() => {
             let mut y = empty(cx, shape.with_last(n)?, x.dtype())?; // [.., N]
-            input.project(weight.value(), (bias, activation), pre_activation.as_mut(), &mut y)?;
+            input.project(weight.value(), bias, activation, pre_activation.as_mut(), &mut y)?;
             y
         }
         _ => output.product(&input.value()?.reshape(shape)?, bias, n)?, // [.., N], or [own, N]
@@ -164,38 +164,49 @@ pub(super) fn gradient_dtype(weight: &Tensor, x: DType) -> DType {
     if let DType::Blocks(_) = weight.dtype() { x } else { weight.dtype() }
 }
 
-/// The gradients of a weight `[N, K]` and of a bias `[N]`, if there is one, the inputs of these numbers, with dy
-/// `[M, N]` and x `[M, K]`: now, or when the backward pass comes to the gradients of weights. Without x the gradient of
-/// the weight is not computed.
+/// The parameters of a product whose gradients are wanted, by their numbers among the op's inputs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProductParameters {
+    /// A weight `[N, K]`.
+    pub(super) weight: usize,
+    /// A bias `[N]`, if its gradient has not been computed yet.
+    pub(super) bias: Option<usize>,
+    /// N and K.
+    pub(super) size: [usize; 2],
+    /// Dtype of the gradients.
+    pub(super) dtype: DType,
+    pub(super) precision: ProductPrecision,
+}
+
+/// The gradients of the parameters with dy `[M, N]` and x `[M, K]`: now, or when the backward pass comes to the
+/// gradients of weights. Without x the gradient of the weight is not computed.
 pub(super) fn parameter_gradients(
     cx: &mut BackwardCtx<'_>,
-    (weight, bias): (usize, Option<usize>),
+    of: ProductParameters,
     dy: &Tensor,
     x: Option<&Tensor>,
-    sizes: [usize; 2],
-    how: (DType, ProductPrecision),
 ) -> Result<()> {
     let (dy, x) = (cx.keep(dy)?, x.cloned());
-    match bias {
-        Some(bias) => cx.later([weight, bias], move |cx, [weight, bias]| {
-            gradients_of(cx, (weight, Some(bias)), &dy, x.as_ref(), sizes, how)
+    match of.bias {
+        Some(bias) => cx.later([of.weight, bias], move |cx, [weight, bias]| {
+            gradients_of(cx, ProductParameters { weight, bias: Some(bias), ..of }, &dy, x.as_ref())
         }),
-        None => cx.later([weight], move |cx, [weight]| gradients_of(cx, (weight, None), &dy, x.as_ref(), sizes, how)),
+        None => cx.later([of.weight], move |cx, [weight]| {
+            gradients_of(cx, ProductParameters { weight, ..of }, &dy, x.as_ref())
+        }),
     }
 }
 
 fn gradients_of(
     cx: &mut BackwardCtx<'_>,
-    (weight, bias): (usize, Option<usize>),
+    ProductParameters { weight, bias, size: [n, k], dtype, precision }: ProductParameters,
     dy: &Tensor,
     x: Option<&Tensor>,
-    [n, k]: [usize; 2],
-    (dtype, precision): (DType, ProductPrecision),
 ) -> Result<()> {
     let Some(bias) = bias else {
         let Some(x) = x else { return Ok(()) };
         return cx.write(weight, Shape::from([n, k]), dtype, |device, dweight| {
-            weight_gradient(device, (dy, x), [n, k], precision, dweight, None)
+            weight_gradient(device, dy, x, [n, k], precision, dweight, None)
         });
     };
     let (of_weight, of_bias) = (Shape::from([n, k]), Shape::from([n]));
@@ -203,16 +214,14 @@ fn gradients_of(
         None => bias_gradient(cx, bias, dy, n, dtype),
         Some(x) if cx.device().backend().fuses_gradients() => {
             cx.write_many([(weight, of_weight, dtype), (bias, of_bias, dtype)], |device, dests| match dests {
-                [Some(dweight), dbias] => weight_gradient(device, (dy, x), [n, k], precision, dweight, dbias),
+                [Some(dweight), dbias] => weight_gradient(device, dy, x, [n, k], precision, dweight, dbias),
                 [None, Some(dbias)] => sum_rows(device, dy, n, dbias),
                 [None, None] => Ok(()),
             })
         }
         Some(x) => {
             bias_gradient(cx, bias, dy, n, dtype)?;
-            cx.write(weight, of_weight, dtype, |device, dw| {
-                weight_gradient(device, (dy, x), [n, k], precision, dw, None)
-            })
+            cx.write(weight, of_weight, dtype, |device, dw| weight_gradient(device, dy, x, [n, k], precision, dw, None))
         }
     }
 }
@@ -220,7 +229,8 @@ fn gradients_of(
 /// `dweight (+)= dy^T x`, with dy `[M, N]` and x `[M, K]`, and `dbias (+)= sum over rows of dy` beside it.
 fn weight_gradient(
     device: &Device,
-    (dy, x): (&Tensor, &Tensor),
+    dy: &Tensor,
+    x: &Tensor,
     [n, k]: [usize; 2],
     precision: ProductPrecision,
     dweight: Dest<'_>,

@@ -46,7 +46,7 @@ pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::{feed_forward, gated_feed_forward};
 pub use gemm::{ProductPrecision, linear};
-pub use linear_cross_entropy::{Distilled, LinearDistillation, TeacherHead, linear_distillation};
+pub use linear_cross_entropy::{Distilled, LinearDistillation, StudentHead, TeacherHead, linear_distillation};
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::{
     absolute_error, binary_cross_entropy, cosine_similarity, huber_loss, kl_divergence, log_odds, squared_error,

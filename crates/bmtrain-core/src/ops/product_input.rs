@@ -2,7 +2,7 @@
 //! and [`feed_forward`](super::feed_forward) take. Its collectives belong to the op so that in the backward pass they
 //! run on the tensor lane beside the product of the other gradient, and so that no op keeps tokens of other ranks.
 
-use super::gemm::{ProductPrecision, input_gradient, parameter_gradients, project_rows};
+use super::gemm::{ProductParameters, ProductPrecision, input_gradient, parameter_gradients, project_rows};
 use super::product_weight::CHUNK_ROWS;
 use super::*;
 use crate::comm::tensors::{self, Pending};
@@ -82,7 +82,8 @@ impl<'a> ProductInput<'a> {
     pub(super) fn project(
         &self,
         weight: &Tensor,
-        (bias, activation): (Option<&Var>, Option<Activation>),
+        bias: Option<&Var>,
+        activation: Option<Activation>,
         mut pre: Option<&mut Tensor>,
         y: &mut Tensor,
     ) -> Result<()> {
@@ -150,9 +151,9 @@ impl SavedInput {
     pub(super) fn gradients(self, cx: &mut BackwardCtx<'_>, dy: &Tensor, product: ProductOperands) -> Result<()> {
         let SavedInput { x, ranks, shape, dtype, precision } = self;
         let ProductOperands { input, weight, bias, size: [n, k], dtype: of_weight, factor } = product;
-        let of_weight = (of_weight, precision);
+        let parameters = ProductParameters { weight, bias, size: [n, k], dtype: of_weight, precision };
         if let InputRanks::One = ranks {
-            parameter_gradients(cx, (weight, bias), dy, x.as_ref(), [n, k], of_weight)?;
+            parameter_gradients(cx, parameters, dy, x.as_ref())?;
             drop(x);
             // Last, when what was saved is free again.
             let Some(factor) = factor else { return Ok(()) };
@@ -174,7 +175,7 @@ impl SavedInput {
             None => None,
         };
         let x = arriving.map(|x| ranks.arrived(x)).transpose()?;
-        parameter_gradients(cx, (weight, bias), dy, x.as_ref(), [n, k], of_weight)?;
+        parameter_gradients(cx, parameters, dy, x.as_ref())?;
         drop(x);
         match summing {
             Some(dx) => {

@@ -194,7 +194,7 @@ fn summed(
         let x = x_rows.slice(range.clone())?;
         let part = y.view_mut()?.part(at, len)?;
         project_rows(device, x.view()?, weight, [range.len(), n, k], Epilogue::default(), precision, part)?;
-        end = Some(tensors::begin_all_reduce_part(ranks, &mut y, (at, len), Reduction::Sum, Lane::Tensor)?);
+        end = Some(tensors::begin_all_reduce_part(ranks, &mut y, at, len, Reduction::Sum, Lane::Tensor)?);
     }
     Pending::of(y, end).wait()
 }
@@ -236,11 +236,12 @@ fn scattered(
             (gemm.batch.inner, gemm.c.batch) = (size, [0, rows * n]);
             device.launch(gemm)?;
         }
-        let part = (range.start * n, rows * n);
         end = Some(tensors::begin_reduce_scatter_part(
             &**tokens.ranks(),
             &all,
-            (&mut y, part),
+            &mut y,
+            range.start * n,
+            rows * n,
             Reduction::Sum,
             Lane::Tensor,
         )?);

@@ -140,7 +140,7 @@ impl Optimizer for WeightAverage {
                 let (of_param, index) = param.place()?;
                 if let (true, Some(steps)) = (Rc::ptr_eq(flat, of_param), self.inner.steps_of(param)?) {
                     let range = flat.layout().spans()[index].range();
-                    stretches_of(&whole, range, (param, steps, AVERAGE), visit)?;
+                    stretches_of(&whole, range, param, steps, AVERAGE, visit)?;
                 }
             }
         }

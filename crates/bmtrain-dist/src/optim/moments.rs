@@ -158,7 +158,7 @@ impl Moments {
                 let (range, steps) = (flat.layout().spans()[index].range(), state.steps[index]);
                 match spec.form {
                     KeptForm::Elements | KeptForm::Codes => {
-                        stretches_of(&whole, range, (param, steps, spec.name), visit)?;
+                        stretches_of(&whole, range, param, steps, spec.name, visit)?;
                     }
                     KeptForm::Blocks | KeptForm::Whole(_) => {
                         let range = spec.form.range_of(&range);
@@ -192,7 +192,7 @@ fn widened(codes: &Storage) -> Result<Storage> {
     Ok(wide)
 }
 
-/// Statistics of a parameter on all data-parallel ranks: those of the owner of its first element.
+/// Statistics of a parameter on all data-parallel ranks: from the owner of its first element.
 fn on_all_ranks(flat: &Flat, index: usize, own: Option<&Storage>, len: usize) -> Result<Tensor> {
     let (device, part) = (flat.device(), flat.owned(index).of_param);
     let all = Storage::zeros(device, len, DType::F32, Segment::Workspace)?;

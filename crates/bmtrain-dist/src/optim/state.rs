@@ -241,7 +241,9 @@ pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]>
 pub(super) fn stretches_of(
     storage: &Storage,
     range: Range<usize>,
-    (param, steps, tensor): (&Param, u64, &'static str),
+    param: &Param,
+    steps: u64,
+    tensor: &'static str,
     visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>,
 ) -> Result<()> {
     let (name, len) = (param.name(), param.spec().shape.elements());

@@ -356,13 +356,13 @@ impl Builder {
         let (is_adapter, is_table) = (self.is_adapter, self.is_table);
         let spec = ParamSpec { name, shape, dtype, init, split, fusion, trainable, decay, is_adapter, is_table };
         if stage.is_some() {
-            let param = Param::new(spec, (local, part, stage), None, &self.state.asked);
+            let param = Param::new(spec, local, part, stage, None, &self.state.asked);
             self.state.declared.borrow_mut().push(param.clone());
             return Ok(param);
         }
         if let Some(format) = format {
             let blocks = BlockValues::new(&self.state.device, &spec, &local, format)?;
-            let param = Param::new(spec, (local, part, None), Some(blocks), &self.state.asked);
+            let param = Param::new(spec, local, part, None, Some(blocks), &self.state.asked);
             if self.state.options.init == InitMode::Uninitialized {
                 param.inner.initialized.set(true);
             }
@@ -370,7 +370,7 @@ impl Builder {
             self.state.params.borrow_mut().push(param.clone());
             return Ok(param);
         }
-        let param = Param::new(spec, (local, part, None), None, &self.state.asked);
+        let param = Param::new(spec, local, part, None, None, &self.state.asked);
         self.state.declared.borrow_mut().push(param.clone());
         let mut open = self.state.open.borrow_mut();
         match &mut *open {

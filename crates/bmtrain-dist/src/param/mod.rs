@@ -95,7 +95,9 @@ pub(crate) type ReadRuns<'a, T> = &'a mut dyn FnMut(&[(usize, usize, usize)], &m
 impl Param {
     fn new(
         spec: ParamSpec,
-        (local, part, elsewhere): (LocalPart, ModelPart, Option<(usize, usize)>),
+        local: LocalPart,
+        part: ModelPart,
+        elsewhere: Option<(usize, usize)>,
         blocks: Option<BlockValues>,
         asked: &Rc<Cell<u64>>,
     ) -> Self {

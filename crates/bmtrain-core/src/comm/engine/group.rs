@@ -1,7 +1,7 @@
 //! A rank in a group: how the ranks agree on a call, and what a failure looks like from here.
 
 use super::{CollectiveKind, Failure};
-use crate::comm::call::{Call, Channel, What, describe};
+use crate::comm::call::{Call, CallKind, Channel, describe};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
@@ -65,7 +65,7 @@ impl Membership {
             let rank = failure.ranks.first().copied().unwrap_or(0);
             return Error::RankEnded { rank, code: failure.code, reason: failure.reason };
         }
-        let (operation, sequence) = (call.what.to_string(), call.sequence);
+        let (operation, sequence) = (call.kind.to_string(), call.sequence);
         let is_here = failure.group == self.group;
         let is_this_call = is_here && failure.operation == operation && failure.sequence == sequence;
         let mut reason = match is_this_call || failure.operation.is_empty() {
@@ -135,7 +135,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
         let Error::Communication { operation: then, sequence: number, reason, ranks } = first else {
             return Err(first.clone());
         };
-        let (operation, sequence) = (call.what.to_string(), call.sequence);
+        let (operation, sequence) = (call.kind.to_string(), call.sequence);
         let reason = match *then == operation && *number == sequence {
             true => reason.clone(),
             false => format!("the group is broken since {then} (number {number}): {reason}"),
@@ -146,7 +146,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     /// This rank found a failure of some ranks of the group: report it.
     fn fail(&self, call: &Call, ranks: &[usize], reason: String) -> Error {
         let members = self.members();
-        let (operation, sequence, group) = (call.what.to_string(), call.sequence, members.group);
+        let (operation, sequence, group) = (call.kind.to_string(), call.sequence, members.group);
         let world = ranks.iter().filter_map(|rank| members.world.get(*rank).copied()).collect();
         let (told, told_reason) = (operation.clone(), reason.clone());
         self.report(Failure { group, operation: told, sequence, code: 0, reason: told_reason, ranks: world });
@@ -185,7 +185,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
 
     /// The first failure so far, or lost ranks. Does not wait.
     fn failure(&self) -> Option<Error> {
-        let call = Call { what: What::Barrier, sequence: 0 };
+        let call = Call { kind: CallKind::Barrier, sequence: 0 };
         if let Err(error) = self.healthy(&call) {
             return Some(error);
         }
@@ -202,11 +202,11 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
             let Some([code, part, first, second]) = self.published(rank, channel, call) else {
                 return Err(self.fail(call, &[rank], format!("{} sent nothing about its call", members.label(rank))));
             };
-            if [code, part] != call.what.encoded() {
+            if [code, part] != call.kind.encoded() {
                 let (own, other) = (members.label(members.rank), members.label(rank));
                 let reason = format!(
                     "{own} called {}, {other} called {}; all ranks have to make the same calls in the same order",
-                    call.what,
+                    call.kind,
                     describe([code, part])
                 );
                 return Err(self.fail(call, &[members.rank.min(rank), members.rank.max(rank)], reason));

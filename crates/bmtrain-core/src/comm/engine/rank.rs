@@ -5,7 +5,7 @@
 
 use super::Group;
 use crate::backend::Backend;
-use crate::comm::call::{Call, What};
+use crate::comm::call::{Call, CallKind};
 use crate::comm::queue::{CallQueues, lock};
 use crate::comm::{Collective, Reduction};
 use crate::error::Result;
@@ -61,9 +61,9 @@ impl<G: Group> Member<G> {
     pub(crate) fn launch(self: &Arc<Self>, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()> {
         let members = self.group.members();
         collective.check(members.rank, members.size)?;
-        let (what, kind, bytes) = (What::of(&collective), CollectiveKind::of(&collective), collective.bytes());
-        self.queues.of(&what).launch(|sequence| {
-            let call = Call { what, sequence };
+        let (call_kind, kind, bytes) = (CallKind::of(&collective), CollectiveKind::of(&collective), collective.bytes());
+        self.queues.of(&call_kind).launch(|sequence| {
+            let call = Call { kind: call_kind, sequence };
             self.group.healthy(&call)?;
             let member = Arc::clone(self);
             let work = Box::new(move |send: &[u8], data: &mut [u8]| member.run(&call, kind, bytes, send, data));
@@ -85,7 +85,7 @@ impl<G: Group> Member<G> {
 
     /// One call, on the lane's thread.
     fn run(&self, call: &Call, kind: Option<CollectiveKind>, bytes: usize, send: &[u8], data: &mut [u8]) -> Result<()> {
-        let _turn = self.queues.of(&call.what).wait(&self.group, call)?;
+        let _turn = self.queues.of(&call.kind).wait(&self.group, call)?;
         self.group.healthy(call)?;
         let begin = Instant::now();
         let result = self.group.run(call, kind, send, data);
@@ -95,7 +95,7 @@ impl<G: Group> Member<G> {
 
     pub(crate) fn split(&self, color: usize, key: usize) -> Result<Arc<Self>> {
         let mut meetings = lock(&self.meetings);
-        let (call, begin) = (Call { what: What::Split, sequence: *meetings }, Instant::now());
+        let (call, begin) = (Call { kind: CallKind::Split, sequence: *meetings }, Instant::now());
         let (group, met) = self.group.split(color as u64, key as u64, *meetings)?;
         *meetings += met;
         self.group.completed(&call, 0, begin, None)?;
@@ -104,7 +104,7 @@ impl<G: Group> Member<G> {
 
     pub(crate) fn barrier(&self) -> Result<()> {
         let mut meetings = lock(&self.meetings);
-        let (call, begin) = (Call { what: What::Barrier, sequence: *meetings }, Instant::now());
+        let (call, begin) = (Call { kind: CallKind::Barrier, sequence: *meetings }, Instant::now());
         self.group.meet(&call, [0; 2])?;
         *meetings += 1;
         self.group.completed(&call, 0, begin, None)

@@ -10,7 +10,7 @@ use super::meeting::Meeting;
 use super::rings::Rings;
 use super::wait::Patience;
 use super::{HostOptions, Traffic, failure, join};
-use crate::comm::call::{Call, Channel, NAMES, What};
+use crate::comm::call::{Call, CallKind, Channel, NAMES};
 use crate::comm::engine::{self, CollectiveKind, Failure, Group, Membership, WORLD};
 use crate::comm::processes::Watch;
 use crate::comm::queue::lock;
@@ -170,7 +170,7 @@ impl Group for SharedGroup {
 
     fn publish(&self, channel: Channel, call: &Call, extra: [u64; 2]) {
         let record = self.layout.record(self.members.rank, channel as usize, call.sequence);
-        let words = call.what.encoded().into_iter().chain(extra);
+        let words = call.kind.encoded().into_iter().chain(extra);
         for (word, value) in (1..).zip(words) {
             self.region.slot(record + 8 * word).store(value, Ordering::Relaxed);
         }
@@ -195,13 +195,13 @@ impl Group for SharedGroup {
 
     fn run(&self, call: &Call, kind: Option<CollectiveKind>, send: &[u8], data: &mut [u8]) -> Result<Duration> {
         let begin = Instant::now();
-        match (call.what, kind) {
-            (What::Send(_, to), _) => {
+        match (call.kind, kind) {
+            (CallKind::Send(_, to), _) => {
                 self.send(call, to, send, &mut lock(&self.next_sent[to]))?;
                 Ok(begin.elapsed())
             }
-            (What::Recv(_, from), _) => self.receive(call, from, data, &mut lock(&self.next_received[from])),
-            (What::Collective(signature), Some(kind)) => {
+            (CallKind::Recv(_, from), _) => self.receive(call, from, data, &mut lock(&self.next_received[from])),
+            (CallKind::Collective(signature), Some(kind)) => {
                 let mut rings = Rings { group: self, call, next: &mut lock(&self.next_in_rings), met: begin };
                 engine::run(kind, signature.dtype, send, data, &mut rings)?;
                 Ok(rings.met.elapsed())
@@ -215,10 +215,10 @@ impl Group for SharedGroup {
             && self.members.size > 1
         {
             // The receiver of a message is as slow as its sender.
-            let moved = if let What::Recv(signature, _) = call.what { signature.bytes() } else { bytes };
+            let moved = if let CallKind::Recv(signature, _) = call.kind { signature.bytes() } else { bytes };
             self.pause(call, link.time(moved).saturating_sub(under_way))?;
         }
-        if let Some(index) = NAMES.iter().position(|name| *name == call.what.name()) {
+        if let Some(index) = NAMES.iter().position(|name| *name == call.kind.name()) {
             let traffic = &mut lock(&self.traffic)[index];
             traffic.calls += 1;
             traffic.bytes += bytes as u64;

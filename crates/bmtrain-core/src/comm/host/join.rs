@@ -9,7 +9,7 @@ use super::group::{HostJob, SharedGroup, ranks_where};
 use super::layout::{FORMAT, HANDED_OUT, Layout, PAGE};
 use super::mapping::{Region, SharedFile};
 use super::meeting::Meeting;
-use crate::comm::call::{Call, What};
+use crate::comm::call::{Call, CallKind};
 use crate::comm::engine::{Group, members_of_color};
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
@@ -105,7 +105,7 @@ pub(super) fn join(at: Rendezvous, rank: usize, size: usize, options: HostOption
     let group = place_in(&job, rank, size);
     let here = |rank: usize| job.root.slot(layout.process(rank)).load(Ordering::Acquire) != 0;
     group.notify();
-    let all_here = group.wait(&Call { what: What::Join, sequence: 0 }, || ranks_where(size, |rank| !here(rank)));
+    let all_here = group.wait(&Call { kind: CallKind::Join, sequence: 0 }, || ranks_where(size, |rank| !here(rank)));
     if let Some(meeting) = &job.meeting
         && (rank == 0 || all_here.is_err())
         && let Err(error) = job.file.remove_name(&meeting.memory_path())
@@ -174,7 +174,7 @@ fn place_in(job: &Arc<HostJob>, rank: usize, size: usize) -> SharedGroup {
 
 /// See [`engine::Group::split`]. It takes two meetings.
 pub(super) fn split(group: &SharedGroup, color: u64, key: u64, sequence: u64) -> Result<(SharedGroup, u64)> {
-    let wishes = group.meet(&Call { what: What::Split, sequence }, [color, key])?;
+    let wishes = group.meet(&Call { kind: CallKind::Split, sequence }, [color, key])?;
     let chunk = group.layout.chunk();
     let bytes_of = |color: u64| Layout::new(wishes.iter().filter(|wish| wish[0] == color).count(), chunk).bytes();
     let mut colors: Vec<u64> = wishes.iter().map(|wish| wish[0]).collect();
@@ -182,7 +182,7 @@ pub(super) fn split(group: &SharedGroup, color: u64, key: u64, sequence: u64) ->
     colors.dedup();
 
     // Rank 0 allocates the regions of all new groups in the file and tells the others where.
-    let next = Call { what: What::Split, sequence: sequence + 1 };
+    let next = Call { kind: CallKind::Split, sequence: sequence + 1 };
     let start = match group.members.rank {
         0 => {
             let bytes = colors.iter().map(|color| bytes_of(*color) as u64).sum();

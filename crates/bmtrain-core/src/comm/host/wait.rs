@@ -6,7 +6,7 @@
 
 use super::group::{SharedGroup, ranks_in, ranks_where};
 use super::layout::{BELL, SLEEPERS};
-use crate::comm::call::{Call, What};
+use crate::comm::call::{Call, CallKind};
 use crate::comm::engine::{Group, blamed};
 use crate::error::Result;
 use crate::threads::Processors;
@@ -135,7 +135,7 @@ impl SharedGroup {
             return Ok(());
         }
         *next_look = now + SLICE;
-        if let (What::Join, Some(meeting)) = (call.what, &self.job.meeting) {
+        if let (CallKind::Join, Some(meeting)) = (call.kind, &self.job.meeting) {
             meeting.look(missing)?;
         }
         let ended = self.ended(absent);

@@ -6,7 +6,7 @@ use super::Session;
 use super::job::{Channel, MessageJob};
 use super::message::{Kind, Message, MessageKey};
 use super::transfer::Transfer;
-use crate::comm::call::{self, Call, What};
+use crate::comm::call::{self, Call, CallKind};
 use crate::comm::engine::{self, CollectiveKind, Failure, Group, Membership, WORLD, members_of_color};
 use crate::comm::processes::Watch;
 use crate::comm::queue::lock;
@@ -84,7 +84,7 @@ impl<S: Session> Group for MessageGroup<S> {
     }
 
     fn publish(&self, channel: call::Channel, call: &Call, extra: [u64; 2]) {
-        let words: Vec<u64> = call.what.encoded().into_iter().chain(extra).collect();
+        let words: Vec<u64> = call.kind.encoded().into_iter().chain(extra).collect();
         let key = self.message_key(channel.into(), self.members.rank, call.sequence, 0);
         for other in self.members.others() {
             self.post(other, Message::of_words(Kind::Record, key, &words));
@@ -104,7 +104,7 @@ impl<S: Session> Group for MessageGroup<S> {
     }
 
     fn split(&self, color: u64, key: u64, sequence: u64) -> Result<(Self, u64)> {
-        let wishes = self.meet(&Call { what: What::Split, sequence }, [color, key])?;
+        let wishes = self.meet(&Call { kind: CallKind::Split, sequence }, [color, key])?;
         let ranks = members_of_color(&wishes, color);
         let rank = ranks.iter().position(|rank| *rank == self.members.rank).unwrap_or(0);
         let world: Vec<usize> = ranks.iter().map(|rank| self.members.world[*rank]).collect();
@@ -115,10 +115,10 @@ impl<S: Session> Group for MessageGroup<S> {
     }
 
     fn run(&self, call: &Call, kind: Option<CollectiveKind>, send: &[u8], data: &mut [u8]) -> Result<Duration> {
-        match (call.what, kind) {
-            (What::Send(_, to), _) => self.send(call, to, send, &mut lock(&self.sent[to]))?,
-            (What::Recv(_, from), _) => self.receive(call, from, data)?,
-            (What::Collective(signature), Some(kind)) => {
+        match (call.kind, kind) {
+            (CallKind::Send(_, to), _) => self.send(call, to, send, &mut lock(&self.sent[to]))?,
+            (CallKind::Recv(_, from), _) => self.receive(call, from, data)?,
+            (CallKind::Collective(signature), Some(kind)) => {
                 engine::run(kind, signature.dtype, send, data, &mut Transfer { group: self, call })?;
             }
             _ => {}

@@ -4,7 +4,7 @@
 
 use super::progress::Progress;
 use super::{MpiGroup, MpiOptions};
-use crate::comm::call::{Call, What};
+use crate::comm::call::{Call, CallKind};
 use crate::comm::engine::Group;
 use crate::comm::messages::job::{End, MessageJob};
 use crate::comm::messages::message::Kind;
@@ -45,7 +45,7 @@ pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     give.send(Arc::clone(&job)).map_err(|_| failed("thread", "the thread of MPI has ended"))?;
     let group = MpiGroup::world(Arc::new(Session { job: Arc::clone(&job) }));
     job.tell_all(Kind::Hello, &hello(options));
-    let call = Call { what: What::Join, sequence: 0 };
+    let call = Call { kind: CallKind::Join, sequence: 0 };
     group.wait(&call, |state| job.others().filter(|other| !state.hello.contains_key(other)).collect())?;
     compare(&group, &call, options)?;
     let watch = |other| match job.lock().hello.get(&other).map(Vec::as_slice) {

@@ -9,7 +9,7 @@ use super::library::{Library, Progress, failure};
 use super::rank::{Member, Route};
 use super::{NcclOptions, Version};
 use crate::backend::Backend;
-use crate::comm::call::{Call, What};
+use crate::comm::call::{Call, CallKind};
 use crate::comm::{Collective, Communicator};
 use crate::cuda::CudaBackend;
 use crate::device::Device;
@@ -72,7 +72,7 @@ pub(super) fn connect_messages(member: &Member) -> Result<()> {
     if member.size == 1 || member.has_messages() {
         return Ok(());
     }
-    member.job.healthy(member, &Call { what: What::Join, sequence: 0 })?;
+    member.job.healthy(member, &Call { kind: CallKind::Join, sequence: 0 })?;
     let (job, control) = (&member.job, &*member.control);
     let own = member.world.get(member.rank).copied().unwrap_or(member.rank);
     let (ids, _) = agree(job, control, own, WAYS - 1)?;
@@ -156,7 +156,7 @@ fn greet(member: &Member) -> Result<()> {
     // Of two ranks each is the other's neighbour on both sides.
     let mut neighbours = vec![next, last];
     neighbours.dedup();
-    let call = Call { what: What::Join, sequence: 0 };
+    let call = Call { kind: CallKind::Join, sequence: 0 };
     for way in [Route::Up, Route::Down] {
         let is_here = |from: usize, to: usize| (from < to) == (way == Route::Up);
         let mut storages = Vec::new();

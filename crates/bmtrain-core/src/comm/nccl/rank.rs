@@ -10,7 +10,7 @@ use super::join;
 use super::library::Progress;
 use super::watch::{SLICE, Trouble, Watched};
 use crate::backend::Backend;
-use crate::comm::call::{Call, What};
+use crate::comm::call::{Call, CallKind};
 use crate::comm::queue::lock;
 use crate::comm::{Collective, Communicator, Solo};
 use crate::cuda::CudaBackend;
@@ -79,7 +79,7 @@ impl NcclRank {
     /// As [`Communicator::split`], with the type of this rank.
     pub fn subgroup(&self, colour: usize, key: usize) -> Result<NcclRank> {
         let here = &self.member;
-        here.job.healthy(here, &Call { what: What::Split, sequence: 0 })?;
+        here.job.healthy(here, &Call { kind: CallKind::Split, sequence: 0 })?;
         let control = here.control.split(colour, key)?;
         let own = here.world.get(here.rank).copied().unwrap_or(here.rank);
         Ok(NcclRank { member: join::meet(&here.job, control, own)? })
@@ -136,7 +136,7 @@ impl Communicator for NcclRank {
     }
 
     fn failure(&self) -> Option<Error> {
-        let call = Call { what: What::Barrier, sequence: 0 };
+        let call = Call { kind: CallKind::Barrier, sequence: 0 };
         self.member.job.healthy(&self.member, &call).err().or_else(|| self.member.control.failure())
     }
 
@@ -213,7 +213,7 @@ impl Member {
         self.job.healthy(self, &call)?;
         if way != Route::All && !self.has_messages() {
             let reason = "this group has no connections for messages: let all its ranks call connect_messages first";
-            return Err(Error::argument(call.what.name(), reason));
+            return Err(Error::argument(call.kind.name(), reason));
         }
         batch.retain(|collective| !is_empty(collective));
         if batch.is_empty() {
@@ -293,7 +293,7 @@ impl Member {
         if !self.job.has_failed() {
             let (reason, ranks) = self.examine(call, trouble);
             let ranks = ranks.into_iter().filter_map(|rank| self.world.get(rank).copied()).collect();
-            let (operation, sequence) = (call.what.to_string(), call.sequence);
+            let (operation, sequence) = (call.kind.to_string(), call.sequence);
             self.job.fail(Failure { group: self.group, operation, sequence, reason, ranks });
         }
         drop(inquiry);
@@ -321,13 +321,13 @@ impl Numbers {
     fn take(&mut self, batch: &[Collective<'_>]) -> Option<Call> {
         let mut first = None;
         for collective in batch {
-            let what = What::of(collective);
-            let count = match what {
-                What::Send(_, to) => &mut self.sends[to],
-                What::Recv(_, from) => &mut self.receives[from],
+            let kind = CallKind::of(collective);
+            let count = match kind {
+                CallKind::Send(_, to) => &mut self.sends[to],
+                CallKind::Recv(_, from) => &mut self.receives[from],
                 _ => &mut self.collectives,
             };
-            first = first.or(Some(Call { what, sequence: *count }));
+            first = first.or(Some(Call { kind, sequence: *count }));
             *count += 1;
         }
         first

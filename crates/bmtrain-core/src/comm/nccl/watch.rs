@@ -7,7 +7,7 @@
 use super::job::NcclJob;
 use super::join;
 use super::rank::{Member, Route};
-use crate::comm::call::{Call, What, describe};
+use crate::comm::call::{Call, CallKind, describe};
 use crate::comm::queue::lock;
 use crate::cuda::Span;
 use crate::error::{Error, Result};
@@ -121,7 +121,7 @@ impl Member {
         let longest = lock(&self.watched).longest();
         let (call, time) = match longest {
             Ok(longest) => longest?,
-            Err(error) => return Some((Call { what: What::Join, sequence: 0 }, Trouble::Library(error))),
+            Err(error) => return Some((Call { kind: CallKind::Join, sequence: 0 }, Trouble::Library(error))),
         };
         for way in [Route::All, Route::Up, Route::Down] {
             let failed = lock(&self.connections)
@@ -153,8 +153,8 @@ impl Member {
                 }
                 (error.to_string(), vec![])
             }
-            Trouble::Deadline => match call.what {
-                What::Send(_, other) | What::Recv(_, other) => {
+            Trouble::Deadline => match call.kind {
+                CallKind::Send(_, other) | CallKind::Recv(_, other) => {
                     (format!("nothing from {} for {:.1?}", self.label(other), self.job.options.deadline), vec![other])
                 }
                 _ => self.ask_around(call),
@@ -165,7 +165,7 @@ impl Member {
     /// Ask the watches of the other ranks what they wait in. They come when they have waited as long as this one.
     fn ask_around(&self, call: &Call) -> (String, Vec<usize>) {
         let deadline = self.job.options.deadline;
-        let own = [call.what.encoded()[0], call.what.encoded()[1], call.sequence];
+        let own = [call.kind.encoded()[0], call.kind.encoded()[1], call.sequence];
         let bytes: Vec<u8> = own.into_iter().flat_map(u64::to_le_bytes).collect();
         let answers = match join::gather(&*self.inquest, &bytes) {
             Ok(answers) => answers,

@@ -1,7 +1,7 @@
 //! Rows of the divergences that a model is distilled by.
 
 use super::*;
-use crate::ops::{CrossEntropy, Distillation, Divergence, LinearDistillation, TeacherHead};
+use crate::ops::{CrossEntropy, Distillation, Divergence, LinearDistillation, StudentHead, TeacherHead};
 
 const DIVERGENCES: [Divergence; 3] = [Divergence::Forward, Divergence::Reverse, Divergence::JensenShannon];
 
@@ -60,8 +60,8 @@ fn head(
         };
         let loss = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
         let options = LinearDistillation { loss, distillation, weight, chunk_bytes, classes };
-        let (student, targets) = ((&v[0], &v[1], Some(&v[2])), (v[3].value(), v[4].value()));
-        Ok(ops::linear_distillation(cx, student, &teacher, targets, &options)?.loss)
+        let student = StudentHead { hidden: &v[0], weight: &v[1], bias: Some(&v[2]) };
+        Ok(ops::linear_distillation(cx, student, &teacher, v[3].value(), v[4].value(), &options)?.loss)
     }
 }
 

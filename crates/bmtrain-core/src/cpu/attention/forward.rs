@@ -121,8 +121,8 @@ impl Forward<'_> {
             let padded = keys.len().next_multiple_of(16);
             if one {
                 let (data, stride) = self.k.in_place(b, kv, keys.clone());
-                let keys_in_place = (Operand::transposed(data, stride), keys.len());
-                dot_products((&query[..rows * head], head, h), keys_in_place, (scores, most_keys))?;
+                let keys_in_place = Operand::transposed(data, stride);
+                dot_products(&query[..rows * head], head, h, keys_in_place, keys.len(), scores, most_keys)?;
             } else {
                 self.k.rows(b, kv, keys.clone(), key, head);
                 transpose_panels(key, head, (keys.len(), h), panels);
@@ -181,12 +181,16 @@ impl Forward<'_> {
     }
 }
 
-/// Products of the queries of some heads, `(rows, distance between them, head size)`, with every key, and how many
-/// there are, into rows of scores, and the distance between those.
+/// Products of the queries of some heads, rows of `k` elements that are `query_row` apart, with `n` keys, into rows of
+/// scores that are `score_row` apart.
 fn dot_products(
-    (query, query_row, k): (&[f32], usize, usize),
-    (keys, n): (Operand<'_>, usize),
-    (scores, score_row): (&mut [f32], usize),
+    query: &[f32],
+    query_row: usize,
+    k: usize,
+    keys: Operand<'_>,
+    n: usize,
+    scores: &mut [f32],
+    score_row: usize,
 ) -> Result<()> {
     let m = query.len() / query_row;
     let (a, c) = (Operand::rows(Floats::F32(query), query_row), FloatsMut::F32(scores));

@@ -114,7 +114,7 @@ fn strip(pass: &Pass<'_, '_>, (a, first_tile): (&Left<'_>, usize), rows: Range<u
         _ => None,
     };
     if let Some((to, row)) = to {
-        multiply_rows(pass, (a, first_tile), rows.len(), b, (to, row), With { beta, next, bias });
+        multiply_rows(pass, (a, first_tile), rows.len(), b, (to, row), TileExtras { beta, next, bias });
         return;
     }
     let mut buffer = [0.0f32; MAX_TILE];
@@ -126,7 +126,7 @@ fn strip(pass: &Pass<'_, '_>, (a, first_tile): (&Left<'_>, usize), rows: Range<u
         let next = &next[line(index)..line(index + at_once)];
         let rows = i..(i + at_once * height).min(rows.end);
         let buffer = &mut buffer[..rows.len() * b.width];
-        through_buffer(pass, (a, first_tile + index), rows, b, With { beta, next, bias: None }, buffer);
+        through_buffer(pass, (a, first_tile + index), rows, b, TileExtras { beta, next, bias: None }, buffer);
     }
 }
 
@@ -141,9 +141,9 @@ fn bias<'p>(pass: &Pass<'_, 'p>, b: &Right<'_>) -> Option<&'p [f32]> {
     }
 }
 
-/// Start values, prefetch and bias of a tile.
+/// Factor of C, prefetch and bias of a tile.
 #[derive(Clone, Copy)]
-struct With<'s> {
+struct TileExtras<'s> {
     beta: f32,
     next: &'s [f32],
     bias: Option<&'s [f32]>,
@@ -156,7 +156,7 @@ fn through_buffer(
     a: (&Left<'_>, usize),
     rows: Range<usize>,
     b: &Right<'_>,
-    with: With<'_>,
+    with: TileExtras<'_>,
     buffer: &mut [f32],
 ) {
     let Pass { job, sums, last, .. } = *pass;
@@ -195,7 +195,7 @@ fn multiply_rows(
     rows: usize,
     b: &Right<'_>,
     (c, c_row): (*mut f32, usize),
-    with: With<'_>,
+    with: TileExtras<'_>,
 ) {
     let (whole, rest) = (rows / a.height, rows % a.height);
     if whole > 0 {
@@ -203,7 +203,7 @@ fn multiply_rows(
     }
     if rest > 0 {
         let c = c.wrapping_add(whole * a.height * c_row);
-        multiply(pass, a, first + whole, (1, rest), b, (c, c_row), With { next: &[], ..with });
+        multiply(pass, a, first + whole, (1, rest), b, (c, c_row), TileExtras { next: &[], ..with });
     }
 }
 
@@ -216,7 +216,7 @@ fn multiply(
     (tiles, rows): (usize, usize),
     b: &Right<'_>,
     (c, c_row): (*mut f32, usize),
-    With { beta, next, bias }: With<'_>,
+    TileExtras { beta, next, bias }: TileExtras<'_>,
 ) {
     let Pass { kernel, job, k, .. } = *pass;
     let start = a.start + first * a.tile;

@@ -11,7 +11,7 @@ use super::cut::{Limits, Stretches};
 use super::job::GemmJob;
 use super::kernel::{Kernel, MAX_TILE, RowStrip, RowStripRoutine, Rows, Strip};
 use super::left::Left;
-use super::narrow;
+use super::narrow::{self, Buffers};
 use super::operand::Matrix;
 use super::schedule::Tickets;
 use super::scratch::Scratch;
@@ -35,19 +35,21 @@ const PANELS_OF_ONE: usize = 16;
 /// of addresses; with more of them, sums are stored and loaded less often.
 const ROWS_OF_B: Range<usize> = 64..128;
 
-pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+pub(super) fn takes(kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>) -> bool {
     job.b.col_stride == 1
         && job.m <= FEW
         && job.n >= kernel.lanes
         && job.k > 0
-        && narrow::packs_all((kernel, limits), job)
+        && narrow::packs_all(kernel, limits, job)
 }
 
 /// Work of one thread; columns are given out by `next`.
 pub(super) fn work(
-    (kernel, limits): (&Kernel, &Limits),
+    kernel: &Kernel,
+    limits: &Limits,
     job: &GemmJob<'_>,
-    (next, workers): (&Tickets, usize),
+    next: &Tickets,
+    workers: usize,
     scratch: &mut Scratch,
 ) {
     let Scratch { panels, left, lines, sums, phase_sums } = scratch;
@@ -74,16 +76,17 @@ pub(super) fn work(
     let a = Left::packed(left, (height, heights.len()), job.k);
     loop {
         let columns = run.start * widest..(run.end * widest).min(job.n);
-        for (columns, vectors) in column_runs((kernel, job), height, columns.clone()) {
-            let fits = limits.left / 2 / columns.len();
+        let in_place = InPlace { kernel, job, stretches: &stretches, a: &a };
+        for run in column_runs(kernel, job, height, columns.clone()) {
+            let fits = limits.left / 2 / run.columns.len();
             let rows_of_b = fits.clamp(ROWS_OF_B.start, ROWS_OF_B.end);
-            compute((kernel, job), &stretches, &a, (columns, vectors, rows_of_b), (sums, phase_sums));
+            in_place.compute(run, rows_of_b, sums, phase_sums);
         }
         let columns = columns.end - columns.len() % kernel.lanes..columns.end;
         if !columns.is_empty() {
             // Fewer than a vector, which would reach into the next row of B.
-            let packed = narrow::pack((kernel, job), &stretches, (lines, phase_sums));
-            narrow::compute((kernel, job), &stretches, packed, columns, (panels, lines, sums));
+            let packed = narrow::pack(kernel, job, &stretches, lines, phase_sums);
+            narrow::compute(kernel, job, &stretches, packed, columns, Buffers { panels, lines, sums });
         }
         match take() {
             Some(more) => run = more,
@@ -92,12 +95,20 @@ pub(super) fn work(
     }
 }
 
-/// Whole vectors of columns in runs, with the width of their tiles of `height` rows in vectors: wide ones first.
+/// Columns whose tiles have one width.
+pub(super) struct ColumnRun {
+    pub(super) columns: Range<usize>,
+    /// Width of a tile, in vectors.
+    pub(super) vectors: usize,
+}
+
+/// Whole vectors of columns in runs for tiles of `height` rows: wide ones first.
 pub(super) fn column_runs<'k>(
-    (kernel, job): (&'k Kernel, &'k GemmJob<'_>),
+    kernel: &'k Kernel,
+    job: &'k GemmJob<'_>,
     height: usize,
     mut columns: Range<usize>,
-) -> impl Iterator<Item = (Range<usize>, usize)> + 'k {
+) -> impl Iterator<Item = ColumnRun> + 'k {
     std::iter::from_fn(move || {
         if columns.len() < kernel.lanes {
             return None;
@@ -106,7 +117,7 @@ pub(super) fn column_runs<'k>(
         let width = vectors * kernel.lanes;
         let run = columns.start..columns.start + columns.len() / width * width;
         columns.start = run.end;
-        Some((run, vectors))
+        Some(ColumnRun { columns: run, vectors })
     })
 }
 
@@ -116,42 +127,48 @@ fn routine(kernel: &Kernel, job: &GemmJob<'_>, rows: usize, vectors: usize) -> (
     widths.iter().rfind(|(width, _)| *width <= vectors).copied().unwrap_or(widths[0])
 }
 
-/// Columns of all rows, in panels of `vectors` vectors: straight into C where it is f32 and the sums are final.
-fn compute(
-    (kernel, job): (&Kernel, &GemmJob<'_>),
-    stretches: &Stretches,
-    a: &Left<'_>,
-    (columns, vectors, rows_of_b): (Range<usize>, usize, usize),
-    (sums, results): (&mut Region, &mut Region),
-) {
-    let (m, n) = (job.m, columns.len());
-    let sums = sums.take(m * n);
-    let start = job.c_start + columns.start;
-    let direct = if job.has_epilogue() { None } else { job.c.f32_at(start, (m - 1) * job.ldc + n) };
-    let results = results.take(if direct.is_some() { 0 } else { m * n });
-    if direct.is_none() && job.beta != 0.0 {
-        for (i, line) in results.chunks_exact_mut(n).enumerate() {
-            // SAFETY: the task owns these columns.
-            unsafe { job.c.read(start + i * job.ldc, line) };
+/// A product whose A is packed and whose B is read in place.
+struct InPlace<'p, 'a> {
+    kernel: &'p Kernel,
+    job: &'p GemmJob<'a>,
+    stretches: &'p Stretches,
+    a: &'p Left<'p>,
+}
+
+impl InPlace<'_, '_> {
+    /// Columns of all rows, `rows_of_b` rows of B at a time: straight into C where it is f32 and the sums are final.
+    fn compute(&self, run: ColumnRun, rows_of_b: usize, sums: &mut Region, results: &mut Region) {
+        let InPlace { kernel, job, stretches, a } = *self;
+        let columns = run.columns.clone();
+        let (m, n) = (job.m, columns.len());
+        let sums = sums.take(m * n);
+        let start = job.c_start + columns.start;
+        let direct = if job.has_epilogue() { None } else { job.c.f32_at(start, (m - 1) * job.ldc + n) };
+        let results = results.take(if direct.is_some() { 0 } else { m * n });
+        if direct.is_none() && job.beta != 0.0 {
+            for (i, line) in results.chunks_exact_mut(n).enumerate() {
+                // SAFETY: the task owns these columns.
+                unsafe { job.c.read(start + i * job.ldc, line) };
+            }
         }
-    }
-    let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
-    // A lone tile fetches rows on the way.
-    let fetched = if m > a.height { rows_of_b } else { 0 };
-    for index in 0..stretches.count {
-        let stretch = stretches.range(index);
-        let beta = if index == 0 { job.beta } else { 1.0 };
-        for start in stretch.clone().step_by(rows_of_b) {
-            let k = start..stretch.end.min(start + rows_of_b);
-            let part = Part { begins: start == stretch.start, ends: k.end == stretch.end, beta, fetched, k };
-            // SAFETY: C is inside the result, where this task owns the columns, or is the room for results.
-            unsafe { add_part((kernel, job), a, part, (columns.clone(), vectors), (sums, (c, c_row))) };
+        let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
+        // A lone tile fetches rows on the way.
+        let fetched = if m > a.height { rows_of_b } else { 0 };
+        for index in 0..stretches.count {
+            let stretch = stretches.range(index);
+            let beta = if index == 0 { job.beta } else { 1.0 };
+            for start in stretch.clone().step_by(rows_of_b) {
+                let k = start..stretch.end.min(start + rows_of_b);
+                let part = Part { begins: start == stretch.start, ends: k.end == stretch.end, beta, fetched, k };
+                // SAFETY: C is inside the result, where this task owns the columns, or is the room for results.
+                unsafe { add_part(kernel, job, a, part, &run, sums, (c, c_row)) };
+            }
         }
-    }
-    if direct.is_none() {
-        for (i, line) in results.chunks_exact_mut(n).enumerate() {
-            for (j, run) in (columns.start..).step_by(MAX_TILE).zip(line.chunks_mut(MAX_TILE)) {
-                finish(job, run, i..i + 1, j, run.len(), run.len());
+        if direct.is_none() {
+            for (i, line) in results.chunks_exact_mut(n).enumerate() {
+                for (j, run) in (columns.start..).step_by(MAX_TILE).zip(line.chunks_mut(MAX_TILE)) {
+                    finish(job, run, i..i + 1, j, run.len(), run.len());
+                }
             }
         }
     }
@@ -173,12 +190,15 @@ pub(super) struct Part {
 /// `c` must be valid for all rows of the job, `c_row` apart, and these columns, which nothing else may access
 /// meanwhile.
 pub(super) unsafe fn add_part(
-    (kernel, job): (&Kernel, &GemmJob<'_>),
+    kernel: &Kernel,
+    job: &GemmJob<'_>,
     a: &Left<'_>,
     part: Part,
-    (columns, vectors): (Range<usize>, usize),
-    (sums, (c, c_row)): (&mut [f32], (*mut f32, usize)),
+    ColumnRun { columns, vectors }: &ColumnRun,
+    sums: &mut [f32],
+    (c, c_row): (*mut f32, usize),
 ) {
+    let vectors = *vectors;
     let Part { k, begins, ends, beta, fetched } = part;
     let (m, n) = (job.m, columns.len());
     let Matrix { data, start, row_stride, .. } = job.b;

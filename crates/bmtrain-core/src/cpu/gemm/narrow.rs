@@ -16,17 +16,17 @@ use super::scratch::Scratch;
 use super::shared::Shared;
 use crate::cpu::scratch::Region;
 
-pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
-    job.m <= limits.narrow && packs_all((kernel, limits), job)
+pub(super) fn takes(kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>) -> bool {
+    job.m <= limits.narrow && packs_all(kernel, limits, job)
 }
 
 /// Whether A is so small that packing all of it, on every thread, costs little beside the rest.
-pub(super) fn packs_all((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+pub(super) fn packs_all(kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>) -> bool {
     left::packed_len(kernel, job.m, job.k) <= 4 * limits.left
 }
 
 /// Work of one thread; panels of columns are given out by `next`.
-pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
+pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, next: &Tickets, workers: usize, scratch: &mut Scratch) {
     let stretches = Stretches::new(kernel, job.k);
     let width = kernel.columns();
     let share = |_: usize, left: usize| left.div_ceil(2 * workers).min(right::SIDE_BY_SIDE);
@@ -34,10 +34,10 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
     let Scratch { panels, left, lines, sums, .. } = scratch;
     let Some(mut run) = take() else { return };
 
-    let packed = pack((kernel, job), &stretches, (lines, left));
+    let packed = pack(kernel, job, &stretches, lines, left);
     loop {
         let columns = run.start * width..(run.end * width).min(job.n);
-        compute((kernel, job), &stretches, packed, columns, (panels, lines, sums));
+        compute(kernel, job, &stretches, packed, columns, Buffers { panels, lines, sums });
         match take() {
             Some(more) => run = more,
             None => return,
@@ -47,9 +47,11 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
 
 /// Packs all of A, stretch after stretch, unless it is read in place.
 pub(super) fn pack<'s>(
-    (kernel, job): (&Kernel, &GemmJob<'_>),
+    kernel: &Kernel,
+    job: &GemmJob<'_>,
     stretches: &Stretches,
-    (lines, to): (&mut Region, &'s mut Region),
+    lines: &mut Region,
+    to: &'s mut Region,
 ) -> &'s [f32] {
     let rows = 0..job.m;
     let at = |k: usize| left::packed_len(kernel, job.m, k);
@@ -61,13 +63,24 @@ pub(super) fn pack<'s>(
     to
 }
 
+/// Scratch memory of [`compute`].
+pub(super) struct Buffers<'s> {
+    /// Panels of B.
+    pub(super) panels: &'s mut Region,
+    /// Lines of B before they are packed.
+    pub(super) lines: &'s mut Region,
+    /// Sums of a 16-bit result from stretch to stretch.
+    pub(super) sums: &'s mut Region,
+}
+
 /// Columns of all rows, whose part of B is packed here; `packed` is what [`pack`] returned.
 pub(super) fn compute(
-    (kernel, job): (&Kernel, &GemmJob<'_>),
+    kernel: &Kernel,
+    job: &GemmJob<'_>,
     stretches: &Stretches,
     packed: &[f32],
     columns: Range<usize>,
-    (panels, lines, sums): (&mut Region, &mut Region, &mut Region),
+    Buffers { panels, lines, sums }: Buffers<'_>,
 ) {
     let rows = 0..job.m;
     let leading = columns.len().next_multiple_of(kernel.lanes);

@@ -47,7 +47,7 @@ pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>
     let next = Tickets::default();
     let work = |scratch: &mut Scratch| {
         while let Some(index) = next.one(0..count) {
-            compute(Threads::Calling, (kernel, limits), &batch.job(index), scratch);
+            compute(Threads::Calling, kernel, limits, &batch.job(index), scratch);
         }
     };
     set.within(|| on_workers(threads, workers, || scratch::with(work), || scratch::with(work)));
@@ -62,7 +62,7 @@ fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mi
 }
 
 /// One product on all of `threads`.
-fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>, scratch: &mut Scratch) {
+fn compute(threads: Threads<'_>, kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>, scratch: &mut Scratch) {
     if job.m == 0 || job.n == 0 {
         return;
     }
@@ -82,19 +82,19 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
             }
         };
         on_workers(threads, workers, work, work);
-    } else if short::takes((kernel, limits), job) {
-        let work = |scratch: &mut Scratch| short::work(kernel, job, (&next, workers), scratch);
+    } else if short::takes(kernel, limits, job) {
+        let work = |scratch: &mut Scratch| short::work(kernel, job, &next, workers, scratch);
         on_workers(threads, workers, || scratch::with(work), || work(scratch));
-    } else if in_place::takes((kernel, limits), job) {
-        let work = |scratch: &mut Scratch| in_place::work((kernel, limits), job, (&next, workers), scratch);
+    } else if in_place::takes(kernel, limits, job) {
+        let work = |scratch: &mut Scratch| in_place::work(kernel, limits, job, &next, workers, scratch);
         on_workers(threads, workers, || scratch::with(work), || work(scratch));
-    } else if narrow::takes((kernel, limits), job) {
-        let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);
+    } else if narrow::takes(kernel, limits, job) {
+        let work = |scratch: &mut Scratch| narrow::work(kernel, job, &next, workers, scratch);
         on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else {
         // Panels and sums that threads share are in the scratch of the calling one.
         let Scratch { panels, phase_sums, left, lines, sums } = scratch;
-        let product = Wide::new((kernel, limits), job, workers, (panels, phase_sums));
+        let product = Wide::new(kernel, limits, job, workers, (panels, phase_sums));
         let of_thread = |Scratch { left, lines, sums, .. }: &mut Scratch| product.work(Own { left, lines, sums });
         on_workers(threads, workers, || scratch::with(of_thread), || product.work(Own { left, lines, sums }));
     }

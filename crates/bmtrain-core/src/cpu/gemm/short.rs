@@ -21,7 +21,7 @@ const TERMS: Range<usize> = 24..65;
 /// Tiles of rows that a thread takes at a time.
 const TILES: usize = 8;
 
-pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+pub(super) fn takes(kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>) -> bool {
     let b_bytes = job.k * job.n * job.b.data.element_bytes();
     kernel.row_strips(job.b.data).len() > kernel.rows()
         && TERMS.contains(&job.k)
@@ -34,7 +34,7 @@ pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> 
 }
 
 /// Work of one thread; tiles of rows are given out by `next`.
-pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
+pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, next: &Tickets, workers: usize, scratch: &mut Scratch) {
     let Scratch { left, lines, .. } = scratch;
     let height = kernel.row_strips(job.b.data).len();
     let tile = height * job.k;
@@ -45,14 +45,15 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
         (kernel.pack_left_in_place)(&job.a, rows.clone(), 0..job.k, lines, left);
         let a = Left::packed(left, (height, height), job.k);
         let part = GemmJob { m: rows.len(), c_start: job.c_start + rows.start * job.ldc, ..*job };
-        for (columns, vectors) in column_runs((kernel, job), height, 0..job.n) {
+        for column_run in column_runs(kernel, job, height, 0..job.n) {
+            let columns = &column_run.columns;
             let len = (rows.len() - 1) * job.ldc + columns.len();
             let Some(c) = job.c.f32_at(part.c_start + columns.start, len) else {
                 unreachable!("C is f32 and as large as the product, which was checked");
             };
             let all = Part { begins: true, ends: true, beta: job.beta, fetched: 0, k: 0..job.k };
             // SAFETY: C is inside the result by `f32_at`, where this task owns the rows.
-            unsafe { add_part((kernel, &part), &a, all, (columns, vectors), (&mut [], (c, job.ldc))) };
+            unsafe { add_part(kernel, &part, &a, all, &column_run, &mut [], (c, job.ldc)) };
         }
     }
 }

@@ -47,7 +47,8 @@ pub(super) struct Wide<'p, 'a> {
 impl<'p, 'a> Wide<'p, 'a> {
     /// A product for `workers` threads, whose panels and sums are in `panels` and `sums`.
     pub(super) fn new(
-        (kernel, limits): (&'p Kernel, &Limits),
+        kernel: &'p Kernel,
+        limits: &Limits,
         job: &'p GemmJob<'a>,
         workers: usize,
         (panels, sums): (&'p mut Region, &'p mut Region),

@@ -69,17 +69,28 @@ pub(super) enum Written {
     Columns,
 }
 
+/// Rounding of a factor to codes.
+pub(super) struct Rounding {
+    pub(super) scales: Scales,
+    /// 0 for the left factor and 1 for the right one.
+    pub(super) index: usize,
+    pub(super) format: Fp8Format,
+    pub(super) written: Written,
+    /// Address of the codes.
+    pub(super) to: u64,
+    /// Distance between their rows.
+    pub(super) to_ld: usize,
+}
+
 impl Factor {
-    /// Queue the rounding of a single matrix to `to`. `index` is 0 for the left factor and 1 for the right one.
+    /// Queue the rounding of a single matrix.
     ///
     /// # Safety
     /// As [`super::epilogue::Finish::queue`]; the numbers at `scales` were cleared before on the lane.
     pub(super) unsafe fn round_to(
         &self,
         launch: &Launch<'_>,
-        (scales, index): (Scales, usize),
-        (format, written): (Fp8Format, Written),
-        (to, to_ld): (u64, usize),
+        Rounding { scales, index, format, written, to, to_ld }: Rounding,
     ) -> Result<()> {
         const NAME: &str = Gemm::NAME;
         let Factor { rows, columns, ref stored, .. } = *self;

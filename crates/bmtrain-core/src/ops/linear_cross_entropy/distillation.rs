@@ -22,6 +22,17 @@ pub struct TeacherHead {
     pub bias: Option<Tensor>,
 }
 
+/// Head of a student, which learns.
+#[derive(Debug, Clone, Copy)]
+pub struct StudentHead<'a> {
+    /// Hidden states, `[.., D]`.
+    pub hidden: &'a Var,
+    /// `[V, D]`.
+    pub weight: &'a Var,
+    /// `[V]`.
+    pub bias: Option<&'a Var>,
+}
+
 /// Options of [`linear_distillation`].
 #[derive(Debug, Clone)]
 pub struct LinearDistillation {
@@ -68,9 +79,10 @@ pub struct Distilled {
 /// Shapes that do not match, a target out of range, a weight outside of 0 to 1, a temperature that is not above 0.
 pub fn linear_distillation(
     cx: &Ctx,
-    (hidden, weight, bias): (&Var, &Var, Option<&Var>),
+    StudentHead { hidden, weight, bias }: StudentHead<'_>,
     teacher: &TeacherHead,
-    (targets, counted): (&Tensor, &Tensor),
+    targets: &Tensor,
+    counted: &Tensor,
     options: &LinearDistillation,
 ) -> Result<Distilled> {
     let [columns, depth] = check_linear(OP, hidden.shape(), weight, bias)?;

@@ -14,7 +14,7 @@ use super::gemm::check_linear;
 use super::*;
 use crate::kernel::ShardClasses;
 use crate::tensor::Storage;
-pub use distillation::{Distilled, LinearDistillation, TeacherHead, linear_distillation};
+pub use distillation::{Distilled, LinearDistillation, StudentHead, TeacherHead, linear_distillation};
 
 use backward::{Held, Kept, LinearCrossEntropyBackward, Recomputed};
 use head::{Gradients, Head, Size, Sums};

@@ -106,12 +106,13 @@ mod tests {
     const ROWS: u64 = 5;
     const ALL: u64 = WIDTH * ROWS;
 
-    fn piece((start, length, runs): (u64, u64, u64)) -> TensorRuns {
+    fn piece(start: u64, length: u64, runs: u64) -> TensorRuns {
         TensorRuns { start, length, runs, stride: if runs > 1 { WIDTH } else { 0 }, file: 0, piece: 0 }
     }
 
     fn check(pieces: &[(u64, u64, u64)]) -> Result<(), Flaw> {
-        let mut pieces: Vec<TensorRuns> = pieces.iter().copied().map(piece).collect();
+        let mut pieces: Vec<TensorRuns> =
+            pieces.iter().map(|&(start, length, runs)| piece(start, length, runs)).collect();
         pieces.sort_by_key(|piece| (piece.start, piece.length, piece.runs));
         check_tiling(&pieces, ALL)
     }
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(check(&[(0, 30, 1), (3, 3, 5)]), Err(Flaw::Overlap(3)));
         // As many elements as the tensor, one of them twice.
         assert_eq!(check(&[(0, 3, 5), (3, 3, 4), (0, 3, 1)]), Err(Flaw::Overlap(0)));
-        let mut pieces = [piece((0, 3, 5)), piece((3, 3, 5))];
+        let mut pieces = [piece(0, 3, 5), piece(3, 3, 5)];
         pieces[1].stride = 10;
         assert_eq!(check_tiling(&pieces, ALL), Err(Flaw::Strides(6, 10)));
     }

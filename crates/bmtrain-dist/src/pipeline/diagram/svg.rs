@@ -51,7 +51,7 @@ pub fn svg(schedule: &Schedule, simulation: &Simulation) -> Result<String> {
         line(&mut out, &format!("<text x=\"4\" y=\"{}\">stage {number}</text>", round(y + 15.0)));
         line(&mut out, &format!("<rect class=\"idle\" x=\"{LEFT}\" y=\"{y}\" width=\"{WIDTH}\" height=\"{ROW}\"/>"));
         for span in &stage.spans {
-            bars.add(span.action, (LEFT + span.start * scale, y, (span.end - span.start) * scale));
+            bars.add(span.action, LEFT + span.start * scale, y, (span.end - span.start) * scale);
         }
     }
     bars.write(&mut out);
@@ -70,7 +70,7 @@ struct Bars {
 const CLASSES: [&str; 3] = ["F", "B", "W"];
 
 impl Bars {
-    fn add(&mut self, action: Action, (x, y, width): (f64, f64, f64)) {
+    fn add(&mut self, action: Action, x: f64, y: f64, width: f64) {
         let class = match action.work {
             Work::Forward => 0,
             Work::Backward | Work::InputGradient => 1,

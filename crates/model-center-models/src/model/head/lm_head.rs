@@ -8,8 +8,8 @@ use crate::model::batch::lesson::Lesson;
 use crate::model::head::{Head, HeadSpec, batch_loss};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{
-    self, CrossEntropy, Distilled, LinearCrossEntropy, LinearDistillation, ProductInput, Reduction, TeacherHead,
-    VocabularyShard,
+    self, CrossEntropy, Distilled, LinearCrossEntropy, LinearDistillation, ProductInput, Reduction, StudentHead,
+    TeacherHead, VocabularyShard,
 };
 use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
 use bmtrain_dist::nn::{
@@ -136,8 +136,8 @@ impl LmHead {
         let DistillationLoss { distillation, weight: share } = lesson.loss;
         let classes = shard.map(|shard| shard.classes().count);
         let options = LinearDistillation { loss, distillation, weight: share, chunk_bytes, classes };
-        let student = (&hidden, &weight, bias.as_ref());
-        Ok(ops::linear_distillation(cx, student, teacher, (targets, &lesson.counted), &options)?)
+        let student = StudentHead { hidden: &hidden, weight: &weight, bias: bias.as_ref() };
+        Ok(ops::linear_distillation(cx, student, teacher, targets, &lesson.counted, &options)?)
     }
 
     /// Logits `[B, L, V]` of hidden states `[B, L, D]`.

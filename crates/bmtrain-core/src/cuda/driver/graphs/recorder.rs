@@ -58,13 +58,21 @@ pub struct GraphCounts {
     pub queued: u64,
 }
 
+/// The first `count` commands of segment `id`; `held` if none of them was queued.
+#[derive(Debug, Clone, Copy)]
+struct Followed {
+    id: Id,
+    count: usize,
+    held: bool,
+}
+
 /// State of the current segment.
 #[derive(Debug)]
 enum Now {
     /// The next command begins one.
     Between,
-    /// So far it has the first `count` commands of a known one; `held` if none of them was queued.
-    Following { id: Id, count: usize, held: bool },
+    /// So far it is a known one.
+    Following(Followed),
     /// It is another one than all that are known.
     New(Vec<Command>),
 }
@@ -113,7 +121,7 @@ impl<G> Recorder<G> {
     /// As [`Queue::queue`], and until [`Recorder::settle`] was called.
     pub(in crate::cuda) unsafe fn give(&mut self, queue: &impl Queue<Graph = G>, given: &Given<'_>) -> Result<bool> {
         self.check()?;
-        let is_held = matches!(self.now, Now::Following { held: true, .. });
+        let is_held = matches!(self.now, Now::Following(Followed { held: true, .. }));
         // SAFETY: promised by the caller, here and below.
         let given = unsafe { self.advance(queue, given) };
         self.or_forget(is_held, given)
@@ -123,11 +131,11 @@ impl<G> Recorder<G> {
     pub(in crate::cuda) fn settle(&mut self, queue: &impl Queue<Graph = G>) -> Result<()> {
         self.check()?;
         self.open = None;
-        let is_held = matches!(self.now, Now::Following { held: true, .. });
+        let is_held = matches!(self.now, Now::Following(Followed { held: true, .. }));
         let begun = match std::mem::replace(&mut self.now, Now::Between) {
             Now::Between => Ok(Vec::new()),
             Now::New(commands) => Ok(commands),
-            Now::Following { id, count, held } => self.queue_held(queue, (id, count, held)),
+            Now::Following(followed) => self.queue_held(queue, followed),
         };
         let ended = begun.map(|begun| self.end(begun));
         self.or_forget(is_held, ended)
@@ -200,23 +208,24 @@ impl<G> Recorder<G> {
             Now::Between => match self.open.take() {
                 Some(id) => {
                     self.history.take_back();
-                    let begun = self.queue_held(queue, (id, self.segments[id].commands.len(), false))?;
+                    let count = self.segments[id].commands.len();
+                    let begun = self.queue_held(queue, Followed { id, count, held: false })?;
                     self.go_on(queue, begun, given)
                 }
                 None => match self.expected(given) {
                     Some(id) => {
                         let held = self.segments[id].graph.is_some();
-                        self.follow(queue, (id, 0, held), given)
+                        self.follow(queue, Followed { id, count: 0, held }, given)
                     }
                     None => self.extend(queue, Vec::new(), given),
                 },
             },
             Now::New(commands) => self.extend(queue, commands, given),
-            Now::Following { id, count, held } => {
-                if self.segments[id].commands[count].matches(given) {
-                    return self.follow(queue, (id, count, held), given);
+            Now::Following(followed) => {
+                if self.segments[followed.id].commands[followed.count].matches(given) {
+                    return self.follow(queue, followed, given);
                 }
-                let begun = self.queue_held(queue, (id, count, held))?;
+                let begun = self.queue_held(queue, followed)?;
                 self.go_on(queue, begun, given)
             }
         }
@@ -226,7 +235,7 @@ impl<G> Recorder<G> {
     fn go_on(&mut self, queue: &impl Queue<Graph = G>, begun: Vec<Command>, given: &Given<'_>) -> Result<bool> {
         let Some(id) = self.segments.find(&begun, Some(given)) else { return self.extend(queue, begun, given) };
         self.segments.take_over(id, &begun);
-        self.follow(queue, (id, begun.len(), false), given)
+        self.follow(queue, Followed { id, count: begun.len(), held: false }, given)
     }
 
     /// The segment that begins with a command: the one that came after the segments before, else the latest.
@@ -239,19 +248,19 @@ impl<G> Recorder<G> {
     fn follow(
         &mut self,
         queue: &impl Queue<Graph = G>,
-        (id, count, held): (Id, usize, bool),
+        Followed { id, count, held }: Followed,
         given: &Given<'_>,
     ) -> Result<bool> {
         if !held && !self.queue(queue, given)? {
             // It was not refused when it came before.
-            let begun = self.queue_held(queue, (id, count, false))?;
+            let begun = self.queue_held(queue, Followed { id, count, held: false })?;
             self.end(begun);
             return Ok(false);
         }
         self.segments.update(id, count, given);
         let length = self.segments[id].commands.len();
         if count + 1 < length {
-            self.now = Now::Following { id, count: count + 1, held };
+            self.now = Now::Following(Followed { id, count: count + 1, held });
             return Ok(true);
         }
         self.came_again(id);
@@ -290,7 +299,7 @@ impl<G> Recorder<G> {
             return Ok(());
         };
         tracing::warn!(%error, "CUDA graphs are not used any more: launches are queued one by one");
-        self.queue_held(queue, (id, count, true))?;
+        self.queue_held(queue, Followed { id, count, held: true })?;
         self.is_off = true;
         self.forget();
         Ok(())
@@ -300,7 +309,7 @@ impl<G> Recorder<G> {
     fn queue_held(
         &mut self,
         queue: &impl Queue<Graph = G>,
-        (id, count, held): (Id, usize, bool),
+        Followed { id, count, held }: Followed,
     ) -> Result<Vec<Command>> {
         let begun: Vec<Command> =
             self.segments[id].commands[..count].iter().map(|command| Command::of(&command.given())).collect();
