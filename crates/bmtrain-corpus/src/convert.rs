@@ -11,7 +11,7 @@ use super::formats::{
 use super::verify::{FileReport, beyond, foreign_id};
 use crate::{Error, Result};
 
-/// What a conversion does besides.
+/// Options of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConvertOptions {
     /// Each sequence becomes a document.
@@ -20,7 +20,7 @@ pub struct ConvertOptions {
     pub max_tokens: usize,
 }
 
-/// What was converted.
+/// Report of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConvertReport {
     /// Documents that were written.

@@ -22,7 +22,7 @@ pub const PARTS: [&str; 3] = ["train", "valid", "test"];
 /// Lines of each part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedSplit {
-    /// Of training, validation and test.
+    /// Lines of training, validation and test.
     pub lines: [u64; 3],
 }
 

@@ -30,7 +30,7 @@ pub fn merge(files: &[PathBuf], prefix: &Path, show: &mut dyn FnMut(u64, u64)) -
     writer.finish()
 }
 
-/// How all files store ids.
+/// Storage type of ids that all files share.
 fn common_type(files: &[TokenFile]) -> Result<TokenType> {
     let Some(first) = files.first() else {
         return Err(Error::argument("files", "no token files", "name at least one"));

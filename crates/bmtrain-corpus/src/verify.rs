@@ -10,7 +10,7 @@ use model_center_data::corpus::token_file::TokenFile;
 /// Entries and ids are read in pieces of this many.
 const PIECE: u64 = 1 << 16;
 
-/// What a token file was found to hold.
+/// Contents of a token file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileReport {
     /// Sequences.
@@ -27,7 +27,7 @@ pub struct FileReport {
     pub largest_id: Option<u32>,
 }
 
-/// How far a check is: bytes read, and bytes in all.
+/// Progress of a check: bytes read, and bytes in all.
 pub type ShowChecked<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// Reads a token file whole: every entry of its index and every id.

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
-/// What a file is to a checker.
+/// Role of a file for a checker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// Switches between threads, and must not be watched while it does.
@@ -27,7 +27,7 @@ fn native() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/native"))
 }
 
-/// Where built libraries are kept: `tmp` in cargo's target directory, beside `debug/deps/TEST_PROGRAM`.
+/// Directory of built libraries: `tmp` in cargo's target directory, beside `debug/deps/TEST_PROGRAM`.
 fn target_tmp() -> PathBuf {
     env::current_exe().unwrap().ancestors().nth(3).unwrap().join("tmp")
 }
@@ -36,8 +36,8 @@ pub(super) fn read(file: &str) -> String {
     fs::read_to_string(native().join(file)).unwrap()
 }
 
-/// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by
-/// itself is.
+/// Compiler options of every file. Nothing is contracted, so that an operation that the sources want rounded by itself
+/// is.
 const FLAGS: [&str; 13] = [
     "-std=c++17",
     "-O1",

@@ -1,4 +1,4 @@
-//! What was launched on the emulated device.
+//! Launches on the emulated device.
 
 use cudarc::driver::sys::culib;
 use std::ffi;
@@ -14,7 +14,7 @@ pub struct Launched {
     pub threads: u32,
 }
 
-/// What `work` launches in this process, which has opened the emulated driver.
+/// Launches of `work` in this process, which has opened the emulated driver.
 #[allow(unsafe_code)]
 pub fn launched_by<T>(work: impl FnOnce() -> T) -> (T, Vec<Launched>) {
     type Launch = unsafe extern "C" fn(usize, *mut ffi::c_char, usize, *mut u64, *mut u32) -> i32;

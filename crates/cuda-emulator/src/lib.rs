@@ -54,7 +54,7 @@ fn is_unchanged() -> bool {
     unchanged
 }
 
-/// What a child prints when it got through its body, so that a filter that matched nothing is not a success.
+/// Line that a child prints when it got through its body, so that a filter that matched nothing is not a success.
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
@@ -82,14 +82,14 @@ const NCCL: [&str; 3] = ["fake_nccl.cpp", "fake_nccl_steps.cpp", "numbers.cpp"];
 /// A driver library of today has more than this one.
 const INCOMPLETE: &str = "extern \"C\" int cuInit(unsigned) { return 0; }\n";
 
-/// Which library a child finds as its driver.
+/// Library that a child finds as its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
     /// The emulated driver, beside emulated cuBLASLt and NCCL.
     Emulated,
     /// The same, and what its kernels do is watched.
     Checked(Checker),
-    /// The same with a kernel in it that makes mistakes; see planted.cu.
+    /// The emulated driver with a kernel in it that makes mistakes; see planted.cu.
     Planted(Checker),
     /// One that lacks nearly every function.
     Incomplete,
@@ -105,7 +105,7 @@ pub enum Checker {
 }
 
 impl Checker {
-    /// What the checked files are compiled with; the emulator itself only learns of it.
+    /// Compiler options of the checked files; the emulator itself only learns of it.
     fn flags(self, of: Part) -> &'static [&'static str] {
         match (self, of) {
             (Checker::Races, Part::Emulator) => &["-DEMULATOR_THREADS_CHECKED", "-O2"],
@@ -139,7 +139,7 @@ impl Checker {
         (path.is_absolute() && path.exists()).then_some(path)
     }
 
-    /// How the library is told what matters here: the first report ends the process.
+    /// Options of the checker's library: the first report ends the process.
     fn options(self) -> (&'static str, &'static str) {
         match self {
             Checker::Races => {
@@ -160,14 +160,14 @@ pub fn with_driver(test: &str, driver: Driver, settings: &[(&str, &str)], body: 
     }
 }
 
-/// How lines of a child start that are shown when it passes.
+/// Beginning of a child's lines that are shown when it passes.
 pub const TOLD: &str = "emulated: ";
 
-/// How a child ended.
+/// Result of a child.
 pub struct Child {
     /// It got through its body.
     pub passed: bool,
-    /// What it printed, indented so that its own summary is not taken for one of this program.
+    /// Its output, indented so that its own summary is not taken for one of this program.
     pub text: String,
 }
 
@@ -253,12 +253,12 @@ pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
     run_texts(files.iter().map(|file| ((*file).to_owned(), read(file))).collect())
 }
 
-/// The same for a program that is appended to the source of a unit, whose structures and kernels it uses.
+/// Runs a program that is appended to the source of a unit, whose structures and kernels it uses.
 pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
     run_program_changed(unit, ("", ""), source)
 }
 
-/// The same with a mistake in the unit: the first `change.0` of its text is `change.1`.
+/// Runs a program with a mistake in the unit: the first `change.0` of its text is `change.1`.
 pub fn run_program_changed(unit: &str, change: (&str, &str), source: &str) -> Option<(String, bool)> {
     let unit = bmtrain_kernels::Unit::named(unit).unwrap().text();
     assert!(unit.contains(change.0), "the unit has no {:?}", change.0);

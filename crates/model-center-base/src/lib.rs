@@ -1,5 +1,5 @@
-//! What all crates of model-center share: [`Error`] with exit codes, guarded [files](mod@file), [`batch`]es and their
-//! labels.
+//! Foundation of all crates of model-center: [`Error`] with exit codes, guarded [files](mod@file), [`batch`]es and
+//! their labels.
 //!
 //! The name to depend on is `model-center`, which re-exports this crate's modules.
 #![forbid(unsafe_code)]

@@ -22,7 +22,7 @@ impl StopFlag {
         self.requested.store(false, Ordering::Release);
     }
 
-    /// What signal handlers set.
+    /// Flag that signal handlers set.
     pub fn shared(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.requested)
     }

@@ -13,11 +13,11 @@ pub struct RotaryConfig {
     pub dims: usize,
     /// Commonly 10000.
     pub base: f64,
-    /// What changes the angles.
+    /// Change of the angles.
     pub scaling: RotaryScaling,
 }
 
-/// What changes the angles for longer texts.
+/// Change of the angles for longer texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RotaryScaling {
     /// Nothing.
@@ -29,7 +29,7 @@ pub enum RotaryScaling {
     },
     /// The base grows with texts longer than `trained`.
     Dynamic {
-        /// How much longer texts may be.
+        /// Factor by which texts may be longer.
         factor: f64,
         /// The longest text that needs no change.
         trained: usize,

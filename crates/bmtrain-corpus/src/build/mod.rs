@@ -26,31 +26,31 @@ const BATCH_BYTES: usize = 1 << 18;
 /// Between two records of the state.
 const SAVE_INTERVAL: Duration = Duration::from_secs(20);
 
-/// What is built, and how.
+/// Options of a build.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BuildOptions {
     /// The path of the result without `.bin` and `.idx`.
     pub prefix: PathBuf,
-    /// How ids are stored; by default what Megatron-LM chooses for the size of the vocabulary.
+    /// Storage type of ids; by default what Megatron-LM chooses for the size of the vocabulary.
     pub token: Option<TokenType>,
     /// A token that ends every document.
     pub end_of_document: Option<u32>,
     /// Each line of a document that is not empty is a sequence of its own, as where a sentence is on a line.
     pub split_lines: bool,
-    /// What stands for a line break in the texts, such as `<n>`.
+    /// Text for a line break, such as `<n>`.
     pub newline: Option<String>,
-    /// What happens to records that cannot be used.
+    /// Treatment of records that cannot be used.
     pub on_bad_record: OnBadRecord,
     /// Threads that tokenise; 0 for one per processor.
     pub threads: usize,
 }
 
-/// How far a build is.
+/// Progress of a build.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildProgress {
     /// Documents that were read.
     pub counts: DocumentCounts,
-    /// What is written of them.
+    /// Written part of them.
     pub written: WriterPosition,
     /// Bytes read of all files, as they are stored.
     pub read_bytes: u64,
@@ -62,7 +62,7 @@ pub struct BuildProgress {
     pub time: Duration,
 }
 
-/// How a build ended.
+/// Report of a build.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildReport {
     /// At its end.
@@ -71,7 +71,7 @@ pub struct BuildReport {
     pub stopped: bool,
     /// Documents that an earlier process had written.
     pub resumed: u64,
-    /// How ids are stored.
+    /// Storage type of ids.
     pub token: TokenType,
 }
 
@@ -133,7 +133,7 @@ fn token_type(tokenizer: &dyn Tokenizer, options: &BuildOptions) -> Result<Token
 struct Batch {
     texts: Vec<String>,
     bytes: u64,
-    /// What was read up to its end.
+    /// Counts of what was read up to its end.
     counts: DocumentCounts,
 }
 
@@ -153,7 +153,7 @@ struct Work<'a> {
     stop: &'a StopFlag,
 }
 
-/// How the work ended.
+/// End of the work.
 struct Ended {
     last: BuildProgress,
     is_whole: bool,

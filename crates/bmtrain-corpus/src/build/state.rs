@@ -1,4 +1,4 @@
-//! How far a build is, in a hidden file beside its result.
+//! Progress of a build, in a hidden file beside its result.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ const PROBE: &str =
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BuildState {
-    /// What is built; see [`identity`].
+    /// Identity of the build; see [`identity`].
     pub(super) identity: String,
     pub(super) written: WriterPosition,
-    /// What was read for it.
+    /// Counts of what was read for it.
     pub(super) counts: DocumentCounts,
 }
 

@@ -1,4 +1,4 @@
-//! What became of every document of the input: one byte each, on the disk.
+//! Fate of every document of the input: one byte each, on the disk.
 //!
 //! Defines [`Fate`] and [`Fates`]. The counts of a report are the counts of these bytes, so that they agree with what
 //! is written however often the work was interrupted.
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::Result;
 use model_center_data::corpus::spool::{Spool, refused};
 
-/// What became of a document. The numbers are stored.
+/// Fate of a document. The numbers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Fate {
@@ -89,7 +89,7 @@ impl Fates {
         Ok(byte[0] & FATE == Fate::Kept as u8)
     }
 
-    /// How many documents have each fate, then how many were repaired and split.
+    /// Number of documents with each fate, then of repaired and split ones.
     pub(super) fn counts(&self) -> Result<([u64; Fate::ALL.len()], u64, u64)> {
         let (mut counts, mut repaired, mut split, mut at) = ([0; Fate::ALL.len()], 0, 0, 0);
         let mut bytes = vec![0; PIECE];

@@ -9,7 +9,7 @@ use bmtrain_core::philox::{Key, block};
 /// Characters of a shingle.
 const SHINGLE: usize = 5;
 
-/// How similar two sets are, from the sizes of intersection, smaller set and larger set.
+/// Similarity of two sets, from the sizes of intersection, smaller set and larger set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Similarity {
@@ -23,7 +23,7 @@ pub enum Similarity {
 }
 
 impl Similarity {
-    /// Of two sorted sets without repetitions; 0 if either is empty.
+    /// Similarity of two sorted sets without repetitions; 0 if either is empty.
     pub(super) fn of(self, a: &[u64], b: &[u64]) -> f64 {
         if a.is_empty() || b.is_empty() {
             return 0.0;

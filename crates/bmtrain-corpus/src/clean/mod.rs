@@ -50,7 +50,7 @@ use model_center_data::corpus::text::TextSource;
 use model_center_data::corpus::threads::thread_count;
 use model_center_formats::tokenizer::Tokenizer;
 
-/// What the names of files in the result begin with.
+/// Beginnings of the names of files in the result.
 const RESULTS: [&str; 4] = ["documents.jsonl", "groups.jsonl", "pairs.jsonl", "report.json"];
 
 /// The stages in their order, with what their progress counts.
@@ -68,12 +68,12 @@ pub enum CleanStage {
     Write,
 }
 
-/// How far a stage is.
+/// Progress of a stage.
 #[derive(Debug, Clone, Copy)]
 pub struct CleanProgress {
     /// The stage.
     pub stage: CleanStage,
-    /// What is done of it.
+    /// Finished part of it.
     pub done: u64,
     /// All of it.
     pub total: u64,
@@ -86,7 +86,7 @@ struct TextKeys<'a> {
     url: &'a str,
 }
 
-/// What the stages share.
+/// State that the stages share.
 struct Work<'a> {
     options: &'a CleanOptions,
     keys: TextKeys<'a>,

@@ -36,7 +36,7 @@ struct Pair {
     similarity: f64,
 }
 
-/// What the stage reads.
+/// Input of the stage.
 pub(super) struct NearStage<'a> {
     pub(super) options: &'a NearOptions,
     pub(super) keys: TextKeys<'a>,

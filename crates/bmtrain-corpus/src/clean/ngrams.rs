@@ -19,7 +19,7 @@ pub(super) struct TaskNgrams {
     sizes: Vec<usize>,
 }
 
-/// What is left of a document.
+/// Rest of a document.
 #[derive(Debug, PartialEq)]
 pub(super) enum Filtered {
     Whole,
@@ -123,7 +123,7 @@ impl TaskNgrams {
         piece.chars().nth(self.options.min_characters).map(|_| piece)
     }
 
-    /// What is before and after the bytes `start..end` and the margin on each side, in whole sentences.
+    /// Texts before and after the bytes `start..end` and the margin on each side, in whole sentences.
     fn around<'t>(&self, text: &'t str, start: usize, end: usize) -> (&'t str, &'t str) {
         let margin = self.options.margin;
         let before = text[..start].char_indices().rev().nth(margin.saturating_sub(1)).map_or(0, |(at, _)| at);

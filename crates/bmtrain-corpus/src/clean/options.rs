@@ -1,4 +1,4 @@
-//! What is cleaned, and how.
+//! Options of cleaning.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub struct CleanOptions {
     /// The directory of the result, which is made; the name in it is `documents.jsonl`, with the ending of
     /// [`CleanOptions::compression`].
     pub out: PathBuf,
-    /// How the result is compressed.
+    /// Compression of the result.
     pub compression: Compression,
     /// The key or column of a document's URL, which is its name in reports of near-duplicates, too.
     pub url_key: String,
@@ -31,11 +31,11 @@ pub struct CleanOptions {
     pub near: Option<NearOptions>,
     /// Texts of tasks that are taken out.
     pub tasks: Option<TextSource>,
-    /// How they are taken out.
+    /// Removal of task texts.
     pub ngrams: NgramOptions,
     /// The order is a random one of this seed.
     pub shuffle: Option<u64>,
-    /// What happens to records that cannot be used.
+    /// Treatment of records that cannot be used.
     pub on_bad_record: OnBadRecord,
     /// Threads; 0 for one per processor.
     pub threads: usize,
@@ -66,7 +66,7 @@ impl CleanOptions {
     }
 }
 
-/// How a result is compressed.
+/// Compression of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Compression {
@@ -96,7 +96,7 @@ pub struct UrlOptions {
     pub sites: Option<String>,
 }
 
-/// How near-duplicates are found.
+/// Search for near-duplicates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NearOptions {
     /// Hash functions of a signature, a multiple of the bands.
@@ -105,7 +105,7 @@ pub struct NearOptions {
     pub bands: usize,
     /// Decides the hash functions.
     pub seed: u64,
-    /// What is compared.
+    /// Measure of similarity.
     pub similarity: Similarity,
     /// Pairs above this similarity are reported.
     pub report: f64,
@@ -155,7 +155,7 @@ impl NearOptions {
     }
 }
 
-/// How texts of tasks are taken out.
+/// Removal of texts of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NgramOptions {
     /// Words of an n-gram.

@@ -1,4 +1,4 @@
-//! What became of the documents, in numbers.
+//! Fates of the documents, in numbers.
 
 use serde_json::{Map, Value, json};
 
@@ -8,10 +8,10 @@ use super::store::StorePosition;
 use crate::Result;
 use model_center_data::corpus::text::DocumentCounts;
 
-/// How cleaning ended.
+/// Report of cleaning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CleanReport {
-    /// What was read.
+    /// Counts of what was read.
     pub counts: DocumentCounts,
     /// Documents by what became of them, `kept` first, then in the order of the stages.
     pub documents: Vec<(&'static str, u64)>,

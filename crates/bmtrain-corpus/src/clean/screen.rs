@@ -1,4 +1,4 @@
-//! What is decided about each document by itself.
+//! Decisions about each document by itself.
 //!
 //! Defines [`Screen`], which threads share: the rules of its URL, repairs, its language, its length, and the hashes by
 //! which later stages compare it with others.
@@ -23,7 +23,7 @@ const LANGUAGE_BYTES: usize = 1 << 14;
 /// A text with this number of characters for each token that is asked for is long enough without being tokenised.
 const CHARACTERS_PER_TOKEN: usize = 8;
 
-/// What was decided about a document.
+/// Decisions about a document.
 #[derive(Debug)]
 pub(super) struct Screened {
     pub(super) fate: Fate,

@@ -21,7 +21,7 @@ pub(super) struct ExternalSort<const N: usize> {
     most: usize,
     path: PathBuf,
     file: Option<Spool>,
-    /// Where each run in the file ends, in records.
+    /// End of each run in the file, in records.
     ends: Vec<u64>,
 }
 

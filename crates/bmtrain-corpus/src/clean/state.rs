@@ -1,4 +1,4 @@
-//! How far the work is, in the directory of its files.
+//! Progress of the work, in the directory of its files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ const MAX_STATE_BYTES: u64 = 1 << 16;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CleanState {
-    /// What is made of what; see [`identity`].
+    /// Identity of inputs and options; see [`identity`].
     pub(super) identity: String,
-    /// What was read.
+    /// Counts of what was read.
     pub(super) counts: DocumentCounts,
     /// Documents left after the first stage.
     pub(super) store: StorePosition,

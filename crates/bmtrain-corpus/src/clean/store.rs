@@ -16,7 +16,7 @@ use model_center_data::corpus::writer::with_suffix;
 /// Bytes of an entry: the number of the document in the input, and where its line ends.
 const ENTRY: u64 = 16;
 
-/// How much is written.
+/// Written length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StorePosition {

@@ -1,4 +1,4 @@
-//! Which URLs are left out: the rules of openwebtext's list, before a page is looked at.
+//! Refused URLs: the rules of openwebtext's list, before a page is looked at.
 //!
 //! Defines [`UrlRules`] and [`UrlVerdict`]; called by [`super::screen`]. The rules are asked in the order of the
 //! verdicts, so that their counts add up.
@@ -14,7 +14,7 @@ const SHORT: usize = 8;
 const SECOND_LEVELS: [&str; 16] =
     ["ac", "asn", "co", "com", "edu", "go", "gob", "gov", "id", "mil", "ne", "net", "nom", "or", "org", "sch"];
 
-/// What the rules make of a URL.
+/// Verdict of the rules on a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UrlVerdict {
     Kept,

@@ -1,4 +1,4 @@
-//! What is done with whole datasets of block files: shuffle, compact, mask.
+//! Operations on whole datasets of block files: shuffle, compact, mask.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};

@@ -20,11 +20,11 @@ use model_center_formats::pickle::PlainPickle;
 
 /// The file with the list of files.
 pub(super) const META: &str = "meta.bin";
-/// What BMTrain's blocks have unless they are told otherwise.
+/// Default size of BMTrain's blocks.
 pub const DEFAULT_BLOCK_BYTES: u64 = 16 << 20;
-/// What a record begins with.
+/// First byte of a record.
 const RECORD: u8 = 0x1F;
-/// What follows the last record of a block.
+/// Byte after the last record of a block.
 const END: u8 = 0;
 /// Zero bytes after the last block of a file are written in pieces of this many.
 const ZEROS: [u8; 1 << 12] = [0; 1 << 12];
@@ -57,7 +57,7 @@ impl Records {
         self.block_bytes
     }
 
-    /// Where in the file reading is.
+    /// Read position in the file.
     pub(super) fn position(&self) -> u64 {
         self.at
     }
@@ -167,7 +167,7 @@ impl TokenDocuments for BlockDocuments {
 #[derive(Debug)]
 pub(super) struct BlockWriter {
     directory: PathBuf,
-    /// Of a dataset of its own.
+    /// Staged directory of a dataset of its own.
     staged: Option<StagedDirectory>,
     name: String,
     file: AtomicFile,
@@ -190,7 +190,7 @@ impl BlockWriter {
         Ok(BlockWriter { staged: Some(staged), ..begun })
     }
 
-    /// Where the files are while they are written.
+    /// Directory of the files while they are written.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }

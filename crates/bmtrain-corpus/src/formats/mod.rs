@@ -87,7 +87,7 @@ impl CorpusFormat {
     }
 }
 
-/// What a reader met.
+/// Part of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentPart {
     /// A sequence of the present document.
@@ -96,7 +96,7 @@ pub enum DocumentPart {
     End,
 }
 
-/// What a corpus states of itself.
+/// Counts that a corpus states of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatedCounts {
     /// Documents.
@@ -119,7 +119,7 @@ pub trait TokenDocuments: std::fmt::Debug {
     /// Bytes that were read of them.
     fn read_bytes(&self) -> u64;
 
-    /// How many documents and token ids the corpus states, where it does.
+    /// Numbers of documents and token ids that the corpus states, where it does.
     fn stated(&self) -> StatedCounts {
         StatedCounts::default()
     }
@@ -146,12 +146,12 @@ pub trait DocumentWriter: std::fmt::Debug {
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// How a corpus is read.
+/// Options of reading a corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOptions {
     /// The format; by default what [`CorpusFormat::detect`] finds.
     pub format: Option<CorpusFormat>,
-    /// Where dictionaries and records have the ids.
+    /// Key of the ids in dictionaries and records.
     pub key: String,
     /// For CPM-2: placeholders of spans begin with this id.
     pub first_placeholder: Option<u32>,
@@ -163,10 +163,10 @@ impl Default for ReadOptions {
     }
 }
 
-/// How a corpus is written.
+/// Options of writing a corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// How ids are stored, in token files and arrays.
+    /// Storage type of ids, in token files and arrays.
     pub token: TokenType,
     /// Documents of an array file.
     pub shard_documents: u64,

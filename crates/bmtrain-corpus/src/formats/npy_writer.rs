@@ -84,12 +84,12 @@ struct ShardWriter {
     token: TokenType,
     documents: u64,
     tokens: u64,
-    /// Where the number is in the pickle.
+    /// Position of the number in the pickle.
     count_at: u64,
     bytes: Vec<u8>,
 }
 
-/// Where NumPy keeps what makes an array: the name of the versions before 2, which later ones know.
+/// Module of NumPy that makes an array: the name of the versions before 2, which later ones know.
 const MULTIARRAY: &str = "numpy.core.multiarray";
 /// The number under which the pickle remembers the type of the ids.
 const TYPE_MEMO: u8 = 0;

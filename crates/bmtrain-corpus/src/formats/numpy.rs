@@ -36,7 +36,7 @@ pub(super) struct Array {
     pub(super) data: ArrayData,
 }
 
-/// What an array has.
+/// Values of an array.
 #[derive(Debug)]
 pub(super) enum ArrayData {
     /// Integers at a position of the file.
@@ -45,7 +45,7 @@ pub(super) enum ArrayData {
     Objects(Id),
 }
 
-/// How an integer of NumPy is stored.
+/// Storage of an integer of NumPy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredInteger {
     signed: bool,

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use model_center_data::corpus::token_file::TokenFile;
 use model_center_data::corpus::writer::with_suffix;
 
-/// What the name of the documents with placeholders ends in.
+/// Suffix of the documents with placeholders.
 pub(super) const CONTEXT: &str = "_context";
 
 /// The documents as they were before spans were masked; a sequence of the files is a document.

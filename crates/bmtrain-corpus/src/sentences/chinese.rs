@@ -1,10 +1,10 @@
 //! Sentences of Chinese: its marks end them, with the quotation marks that close after.
 
-/// What ends a sentence.
+/// Characters that end a sentence.
 const ENDS: [char; 7] = ['。', '！', '？', '；', '…', '!', '?'];
-/// What closes after the end and belongs to the sentence.
+/// Characters that close after the end and belong to the sentence.
 const CLOSERS: [char; 14] = ['”', '’', '」', '』', '）', '】', '》', '〉', '"', '\'', ')', ']', '〕', '﹂'];
-/// What goes on with the sentence after a quotation.
+/// Characters that continue the sentence after a quotation.
 const GOES_ON: [char; 9] = ['，', '、', '：', ',', '—', '～', '·', ':', ';'];
 
 /// The sentences of a line.

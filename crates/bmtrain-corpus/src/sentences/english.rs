@@ -46,7 +46,7 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace().map(move |word| (word.as_ptr().addr() - line.as_ptr().addr(), word))
 }
 
-/// What follows a word.
+/// Text after a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Following {
     Small,

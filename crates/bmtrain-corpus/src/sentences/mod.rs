@@ -20,7 +20,7 @@ use model_center_formats::io::flaws::OnBadRecord;
 /// Documents that are split together.
 const BATCH: usize = 64;
 
-/// Whose rules decide where a sentence ends.
+/// Rules that decide where a sentence ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum SentenceRules {
@@ -31,7 +31,7 @@ pub enum SentenceRules {
     Chinese,
 }
 
-/// What is split, and how.
+/// Options of splitting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PresplitOptions {
     /// The file of JSON lines, which gzip or zstd compresses by its name.
@@ -40,16 +40,16 @@ pub struct PresplitOptions {
     pub rules: SentenceRules,
     /// Lines are wrapped: the end of a line ends a sentence only before an empty line.
     pub is_wrapped: bool,
-    /// What happens to records that cannot be used.
+    /// Treatment of records that cannot be used.
     pub on_bad_record: OnBadRecord,
     /// Threads; 0 for one per processor.
     pub threads: usize,
 }
 
-/// How it ended.
+/// Report of splitting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PresplitReport {
-    /// What was read.
+    /// Counts of what was read.
     pub counts: DocumentCounts,
     /// Sentences that were written.
     pub sentences: u64,

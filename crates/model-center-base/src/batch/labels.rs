@@ -1,9 +1,9 @@
-//! What the labels of samples are.
+//! Labels of samples.
 //!
 //! Defines [`LabelSpace`], [`Label`], [`Member`] and [`Verbalizer`]. Readers of data set them, heads and metrics follow
 //! from them.
 
-/// What the labels of a dataset are, which decides the head and the loss of a model.
+/// Label space of a dataset, which decides the head and the loss of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabelSpace {
     /// One of these classes; the head has one output per class.
@@ -116,7 +116,7 @@ impl LabelSpace {
     }
 }
 
-/// Where a language model answers a prompt.
+/// Position at which a language model answers a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerbalizerPosition {
@@ -138,9 +138,9 @@ pub struct Verbalizer {
     pub names: Vec<String>,
     /// The label token of each class, all different.
     pub tokens: Vec<u32>,
-    /// Where the model answers.
+    /// Position of the answer.
     pub place: VerbalizerPosition,
-    /// What the decoder of every row reads, the answer being predicted at its end; empty for a model with one stack.
+    /// Decoder input of every row, the answer being predicted at its end; empty for a model with one stack.
     pub decoder: Vec<u32>,
 }
 
@@ -163,13 +163,13 @@ pub enum Label {
     Learned,
 }
 
-/// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of
-/// one gap.
+/// Group of a sample, where several samples are scored together: the answers of one question, the candidates of one
+/// gap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Member {
     /// The number of the question, from 0.
     pub question: u32,
-    /// What choosing this sample is worth: exact match and token F1 of its text. `None` where each sample is decided by
+    /// Score for choosing this sample: exact match and token F1 of its text. `None` where each sample is decided by
     /// itself.
     pub credit: Option<[f32; 2]>,
 }

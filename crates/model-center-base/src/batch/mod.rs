@@ -121,8 +121,7 @@ pub struct Batch {
     pub verbalizer: Option<VerbalizerBatch>,
     /// For pretraining, R: 1 where the second sentence is a random one.
     pub next_sentence: Option<Vec<i64>>,
-    /// Of completions that are judged, B: whether each is good. Its row precedes the one of the same prompt with
-    /// another completion.
+    /// Whether each rated completion is good, B. Its row precedes the one of the same prompt with another completion.
     pub judgements: Option<Vec<bool>>,
     /// Sequences per sample; above 1 for multiple choice.
     pub choices: usize,

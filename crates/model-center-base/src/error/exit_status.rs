@@ -1,4 +1,4 @@
-//! How a program ends: the exit codes, and how an error is shown.
+//! End of a program: the exit codes, and how an error is shown.
 //!
 //! Defines [`ExitStatus`] and [`render_error`]. Called by `main` of every program.
 
@@ -54,7 +54,7 @@ impl ExitStatus {
         self as u8
     }
 
-    /// What the number means, for the last line of an error and for manuals.
+    /// Meaning of the number, for the last line of an error and for manuals.
     pub const fn meaning(self) -> &'static str {
         self.texts().0
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Result of these crates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong, grouped by what the user has to correct.
+/// An error, grouped by what the user has to correct.
 ///
 /// The group decides the exit code of a program, see [`Error::exit_code`]. `Display` is one plain line;
 /// [`crate::error::render_error`] lays an error out for a terminal.
@@ -27,9 +27,9 @@ pub enum Error {
     Recipe {
         /// File, line and key.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// An argument of a function or of a command line is wrong.
@@ -37,9 +37,9 @@ pub enum Error {
     Argument {
         /// The name of the argument.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// A record, a data file or a label is wrong.
@@ -47,9 +47,9 @@ pub enum Error {
     Data {
         /// File, line and column.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// A model directory, a weights file or a configuration is wrong.
@@ -57,9 +57,9 @@ pub enum Error {
     Model {
         /// File and tensor or field.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// An output directory cannot be used.
@@ -69,21 +69,21 @@ pub enum Error {
         fault: OutputFault,
         /// The directory or a file in it.
         place: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// The operating system refused a file operation.
     #[error("{}: cannot {action}: {} (fix: {})", path.display(), explain(source), file_fix(source, fix))]
     File {
-        /// What was tried, e.g. `read`.
+        /// Attempted action, e.g. `read`.
         action: &'static str,
         /// The path.
         path: PathBuf,
         /// The operating system's answer.
         source: std::io::Error,
-        /// What to do, where no limit of the process is the reason.
+        /// Fix, where no limit of the process is the reason.
         fix: String,
     },
     /// Training ended in numbers that are not finite.
@@ -91,9 +91,9 @@ pub enum Error {
     Diverged {
         /// Step, and the parameter or sample where the first such number was seen.
         place: String,
-        /// Which value.
+        /// The value that is not finite.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// A run failed again and again without getting any further.
@@ -101,9 +101,9 @@ pub enum Error {
     NoProgress {
         /// The directory of the run.
         place: String,
-        /// How often, and from which step on.
+        /// Number of times, and first step.
         reason: String,
-        /// What to do.
+        /// Fix.
         fix: String,
     },
     /// An error of the layers below.
@@ -125,7 +125,7 @@ pub enum OutputFault {
     Unusable,
 }
 
-/// What to do about a refused file operation: what its limit asks for, where one is the reason.
+/// Fix of a refused file operation: what its limit asks for, where one is the reason.
 fn file_fix<'a>(source: &std::io::Error, fix: &'a str) -> &'a str {
     reached(source).map_or(fix, |resource| resource.fix())
 }

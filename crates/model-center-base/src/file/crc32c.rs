@@ -2,7 +2,7 @@
 
 /// The polynomial, its bits in reverse.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
-/// What TensorFlow adds to a rotated checksum.
+/// TensorFlow's addition to a rotated checksum.
 const DELTA: u32 = 0xA282_EAD8;
 
 /// Table t has the checksum of each byte followed by t zero bytes.

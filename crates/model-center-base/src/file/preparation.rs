@@ -21,8 +21,8 @@ pub fn temporary_name(path: &Path) -> PathBuf {
     path.with_file_name(hidden)
 }
 
-/// What is prepared under a name that [`temporary_name`] made, here or in a process that was killed; `None` for any
-/// other name.
+/// Final name of a file that is prepared under a name that [`temporary_name`] made, here or in a process that was
+/// killed; `None` for any other name.
 pub fn prepared_name(name: &str) -> Option<&str> {
     let (front, id) = name.rsplit_once(".tmp-")?;
     let (process, number) = id.split_once('-')?;

@@ -55,7 +55,7 @@ impl StagedDirectory {
         Ok(staged)
     }
 
-    /// The same where the directory around a new one is made, too.
+    /// As [`StagedDirectory::for_result`], where the directory around a new one is made, too.
     ///
     /// # Errors
     /// As [`StagedDirectory::for_result`].
@@ -104,7 +104,7 @@ impl StagedDirectory {
         Ok(StagedDirectory { temporary, target, last, is_committed: false, is_new: false, _lock: lock })
     }
 
-    /// Where to write the files.
+    /// Directory for the files.
     pub fn path(&self) -> &Path {
         &self.temporary
     }

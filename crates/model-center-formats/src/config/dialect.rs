@@ -1,4 +1,4 @@
-//! What a family's files call the fields of [`TextConfig`], and what they mean where they are silent.
+//! Names of [`TextConfig`]'s fields in the files of each family, and their defaults.
 
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ pub type FixedFields = &'static [(&'static str, Fixed)];
 pub(super) const OUTER: [&str; 2] = ["emb_init_std", "proj_init_std"];
 pub(super) const INNER: [&str; 2] = ["att_init_std", "ffn_init_std"];
 
-/// How a family's files are read and written. A file may be Hugging Face's or ModelCenter's.
+/// Names and rules of a family's files. A file may be Hugging Face's or ModelCenter's.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialect {
     /// The family's name for people.
@@ -37,7 +37,7 @@ pub struct Dialect {
     pub num_heads: Names,
     /// F.
     pub dim_ff: Names,
-    /// Where a file need not state F: F / D; F is then written as `null`.
+    /// Factor of D that gives F where a file need not state it; F is then written as `null`.
     pub ff_factor: Option<usize>,
     /// H, where it is not always D / N.
     pub dim_head: Names,
@@ -99,7 +99,7 @@ impl Fixed {
     }
 }
 
-/// Which program's names a file uses.
+/// Program whose names a file uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
     /// Hugging Face's, or both at once.
@@ -194,7 +194,7 @@ impl Dialect {
         }
     }
 
-    /// Whose names these are.
+    /// Program whose names these are.
     ///
     /// # Errors
     /// A file of another family, of quantised weights, with code of its own, or without any size.

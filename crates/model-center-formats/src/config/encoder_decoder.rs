@@ -17,8 +17,8 @@ const SILENT_CLASSES: usize = 3;
 /// Sizes and options of a model whose encoder, decoder and head share one token embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderDecoderFields {
-    /// What all families have; blocks, heads and F are the encoder's. Unless a file states another, the
-    /// dropout of the embeddings' sum equals the layers' dropout.
+    /// Fields that all families have; blocks, heads and F are the encoder's. Unless a file states another, the dropout
+    /// of the embeddings' sum equals the layers' dropout.
     pub text: TextConfig,
     /// Blocks of the decoder. Hugging Face: `decoder_layers`.
     pub num_decoder_layers: usize,
@@ -36,7 +36,7 @@ pub struct EncoderDecoderFields {
     pub decoder_start_token_id: Option<usize>,
 }
 
-/// How the files of such families are written, but for their own name and defaults.
+/// Dialect of such families, but for their own name and defaults.
 pub const DIALECT: Dialect = Dialect {
     dim_model: &["d_model", "hidden_size"],
     num_layers: &["encoder_layers", "num_hidden_layers"],
@@ -51,7 +51,7 @@ pub const DIALECT: Dialect = Dialect {
     ..Dialect::HUGGING_FACE
 };
 
-/// What transformers takes where a file is silent.
+/// Defaults of transformers where a file is silent.
 pub fn defaults() -> TextConfig {
     TextConfig {
         vocab_size: 50_265,

@@ -42,7 +42,7 @@ impl Fields {
         self.map.insert(name.to_owned(), value);
     }
 
-    /// Where the fields come from, for messages.
+    /// Source of the fields, for messages.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -57,7 +57,7 @@ impl Fields {
         self.map.keys().map(String::as_str)
     }
 
-    /// The same fields with the family, where they do not name it.
+    /// These fields with the family, where they do not name it.
     #[must_use]
     pub fn of_family(mut self, family: Option<&str>) -> Self {
         if let Some(family) = family.filter(|_| self.peek("model_type").is_none()) {

@@ -14,7 +14,7 @@ pub(crate) struct ClassLabels {
     pub(crate) outputs: Option<usize>,
     /// Names in the order of the outputs, empty if unknown.
     pub(crate) names: Vec<String>,
-    /// What the labels mean, if the file states it.
+    /// Meaning of the labels, if the file states it.
     pub(crate) problem: Option<ProblemType>,
 }
 

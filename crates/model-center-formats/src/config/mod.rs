@@ -152,7 +152,7 @@ pub fn fields_of(directory: &Path, name: &str) -> Result<Fields> {
     Fields::parse(&read_text(&path, MAX_CONFIG_BYTES)?, &path.display().to_string())
 }
 
-/// What a written `config.json` states beyond the configuration: the class and the dtype of the weights.
+/// Fields of a written `config.json` beyond the configuration: the class and the dtype of the weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HfHeader {
     /// The class name for `architectures`, e.g. `BertForSequenceClassification`.
@@ -180,7 +180,7 @@ impl HfHeader {
     }
 }
 
-/// What the labels of a classification head mean, as in Hugging Face's `problem_type`.
+/// Meaning of a classification head's labels, as in Hugging Face's `problem_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProblemType {
     /// Real values, mean squared error.

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 pub struct Class {
     /// Our name of the family.
     pub family: &'static str,
-    /// Where it comes in a list of families that a file can be of: those alike are together.
+    /// Place in a list of families that a file can be of: similar families are together.
     pub order: u8,
     /// The family's name for people.
     pub title: &'static str,
@@ -27,7 +27,7 @@ pub struct Class {
     pub norm_bias: bool,
     /// Whether blocks are post-norm.
     pub post_layer_norm: bool,
-    /// What stands for minus infinity.
+    /// Text of the value for minus infinity.
     pub att_mask_value: &'static str,
     /// Whether attention projections, feed-forward projections and heads have biases, where a configuration
     /// does not state it; `None` for a class without heads of this kind.
@@ -85,7 +85,7 @@ const RATES: [&str; 3] = ["embedding_dropout_p", "attention_dropout_p", "classif
 const FUNCTIONS: [&str; 7] = ["relu", "gelu", "gelu_new", "gated_relu", "gated_gelu", "gated_gelu_new", "gated_silu"];
 
 impl Class {
-    /// What most encoders have: post-norm blocks, learned positions.
+    /// Class of most encoders: post-norm blocks, learned positions.
     pub const POST_NORM: Class = Class {
         family: "",
         order: 0,
@@ -100,7 +100,7 @@ impl Class {
         read: &[],
     };
 
-    /// What most decoders have: pre-norm blocks, learned positions.
+    /// Class of most decoders: pre-norm blocks, learned positions.
     pub const PRE_NORM: Class = Class {
         post_layer_norm: false,
         biases: (true, true, Some(false)),
@@ -108,7 +108,7 @@ impl Class {
         ..Class::POST_NORM
     };
 
-    /// What models with biases for ranges of distances have.
+    /// Class of models with biases for ranges of distances.
     pub const DISTANCES: Class = Class {
         pos_bias_type: "relative",
         norm_bias: false,
@@ -124,7 +124,7 @@ impl Class {
         [COMMON, heads, self.own, self.read].iter().any(|list| list.contains(&name))
     }
 
-    /// What a field is where our configuration has no such option.
+    /// Constant value of a field where our configuration has no such option.
     fn constant(&self, name: &str) -> Option<Value> {
         let (attention, feed_forward, heads) = self.biases;
         Some(match name {
@@ -160,7 +160,7 @@ pub fn is_model_center(fields: &Fields) -> bool {
     own.iter().any(|name| fields.has(name)) && !others.iter().any(|name| fields.has(name))
 }
 
-/// What is written, and what has no place there.
+/// Fields that are written, and those that the class lacks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassFields {
     /// The fields.
@@ -169,7 +169,7 @@ pub struct ClassFields {
     pub left_out: Vec<String>,
 }
 
-/// Of a configuration those fields that the class of its family takes, with what the class has besides.
+/// Fields of a configuration that the class of its family takes, with those that the class has besides.
 ///
 /// Absent fields of a file have the family's defaults; where the configuration states no more, nothing is left
 /// out. Only the type of the weights and whether there is a head for classes are taken from `header`.

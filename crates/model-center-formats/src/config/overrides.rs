@@ -14,9 +14,9 @@ use super::{Config, Fields, LayerSharing, MAX_CONFIG_BYTES, TextConfig, director
 use crate::{Error, Result};
 use model_center_base::file::read_text;
 
-/// What each size of the feed-forward layer is by default, as a multiple of D.
+/// Default size of the feed-forward layer, as a multiple of D.
 const FEED_FORWARD: usize = 4;
-/// Where a family has fewer key and value heads than heads, their number.
+/// Key with the number of key and value heads, where a family has fewer of them than heads.
 const KV_HEADS: &str = "num_key_value_heads";
 /// Rows of an encoder's table of token types, and what transformers takes where a file is silent.
 const TOKEN_TYPES: (&str, usize) = ("type_vocab_size", 2);
@@ -64,7 +64,7 @@ pub struct ConfigOverrides {
 pub struct ConfigSource {
     place: String,
     fields: Map<String, Value>,
-    /// What replaces fields.
+    /// Values that replace fields.
     pub overrides: ConfigOverrides,
 }
 
@@ -93,7 +93,7 @@ impl ConfigSource {
         Fields::of_map(self.fields.clone(), &self.place)
     }
 
-    /// Where it comes from, for messages.
+    /// Source of the overrides, for messages.
     pub fn place(&self) -> &str {
         &self.place
     }

@@ -8,7 +8,7 @@ use model_center_base::file::printable;
 
 /// The checks, for one file.
 pub struct Ranges<'a> {
-    /// Where the configuration comes from.
+    /// Source of the configuration.
     pub place: &'a str,
 }
 

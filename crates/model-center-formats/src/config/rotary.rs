@@ -23,7 +23,7 @@ const YARN_SLOW: f64 = 1.0;
 pub struct RotaryFields {
     /// Base of the angles.
     pub base: f64,
-    /// What changes them.
+    /// Change of the angles.
     pub scaling: RotaryScaling,
 }
 
@@ -180,7 +180,7 @@ impl Parameters<'_> {
         }
     }
 
-    /// What is left out is as transformers has it.
+    /// Reads YaRN's scaling; what is left out is as transformers has it.
     fn yarn(&mut self, trained: usize) -> Result<RotaryScaling> {
         let factor = self.required("factor")?;
         let (fast, slow) = (self.number("beta_fast")?, self.number("beta_slow")?);
@@ -244,7 +244,7 @@ impl Parameters<'_> {
     }
 }
 
-/// What YaRN multiplies queries and keys with where a file is silent: they share the growth.
+/// YaRN's factor of queries and keys where a file is silent: they share the growth.
 fn yarn_magnitude(factor: f64) -> f64 {
     if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
 }

@@ -194,7 +194,7 @@ pub trait ConfigRows: Clone + Default + 'static {
     /// Its fields beyond the fields of all families.
     const ROWS: &'static [Row<Self>] = &[];
 
-    /// What all families have.
+    /// Fields that all families have.
     fn text(&self) -> &TextConfig;
 
     /// The same, to change it.
@@ -203,7 +203,7 @@ pub trait ConfigRows: Clone + Default + 'static {
 
 /// A configuration that is a [`TextConfig`] and rows: it implements [`Config`](super::Config) by them.
 pub trait RowConfig: ConfigRows {
-    /// How its files are written.
+    /// Dialect of its files.
     const DIALECT: Dialect;
 
     /// The dialect of this configuration, where several families have one type of configuration.

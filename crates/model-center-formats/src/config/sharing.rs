@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which blocks of a stack have the same parameters: few blocks run at many places.
+/// Blocks of a stack that have the same parameters: few blocks run at many places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSharing {

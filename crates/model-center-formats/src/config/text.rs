@@ -1,4 +1,4 @@
-//! What the configurations of all families of text models have: sizes, rates, labels.
+//! Fields that the configurations of all families of text models have: sizes, rates, labels.
 //!
 //! Defines [`TextConfig`], a part of a family's configuration; `dialect` reads and writes it under the names of each
 //! family.
@@ -59,14 +59,14 @@ pub struct TextConfig {
     pub cls_head: Option<usize>,
     /// Names of the classes in order, empty if unknown.
     pub labels: Vec<String>,
-    /// What the labels mean, if the file states it.
+    /// Meaning of the labels, if the file states it.
     pub problem_type: Option<ProblemType>,
     /// Fields of the file that change nothing here, written back unchanged.
     pub extra: Map<String, Value>,
 }
 
 impl Default for TextConfig {
-    /// What most of ModelCenter's classes have.
+    /// Defaults of most of ModelCenter's classes.
     fn default() -> Self {
         TextConfig {
             vocab_size: 32_000,
@@ -102,8 +102,8 @@ impl TextConfig {
         self.outer_std.unwrap_or(self.init_std)
     }
 
-    /// What the initial values of the two projections of a block that add to its input are divided by. Scaled by depth,
-    /// the sum of all of them has the variance of one; `scaled` is what the family does.
+    /// Divisor of the initial values of the two projections of a block that add to its input. Scaled by depth, the sum
+    /// of all of them has the variance of one; `scaled` is what the family does.
     ///
     /// Source: Radford et al. 2019, section 2.3.
     pub fn residual_divisor(&self, scaled: bool) -> f32 {

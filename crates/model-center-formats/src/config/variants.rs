@@ -16,8 +16,8 @@ const FIXED: &[(&str, f32)] = &[
     ("norm_init_var", 1.0),
 ];
 
-/// What to do about a model whose function is not available here. Changing its file would make another function of the
-/// same weights, which no error proposes; `that` is what available models have.
+/// Fix for a model whose function is not available here. Changing its file would make another function of the same
+/// weights, which no error proposes; `that` is what available models have.
 pub(super) fn not_available(that: &str) -> String {
     format!("this model is not available here: use one that was trained with {that}")
 }

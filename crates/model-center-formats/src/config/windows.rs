@@ -9,9 +9,9 @@ use super::{Fields, TextConfig};
 use crate::Result;
 use model_center_base::file::printable;
 
-/// What a layer without a window is called.
+/// Name of a layer without a window.
 const FULL: &str = "full_attention";
-/// What one with a window is called.
+/// Name of a layer with a window.
 const SLIDING: &str = "sliding_attention";
 
 /// The windows of a configuration.

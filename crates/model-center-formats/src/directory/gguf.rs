@@ -29,7 +29,7 @@ use model_center_base::json::to_text;
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// What of a GGUF file is not used, each with the reason; nothing for another path.
+/// Unused parts of a GGUF file, each with the reason; nothing for another path.
 pub fn left_out(path: &Path) -> Result<Vec<(String, String)>> {
     match crate::formats::gguf::is_gguf(path) {
         true => Ok(skipped(&GgufAsHuggingFace::new(GgufFile::open(path)?)?)),
@@ -37,7 +37,7 @@ pub fn left_out(path: &Path) -> Result<Vec<(String, String)>> {
     }
 }
 
-/// What became of a GGUF file.
+/// Report on a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// The kind of model.
@@ -178,7 +178,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
     Ok(found)
 }
 
-/// What of the file has no place in a model here.
+/// Parts of the file that have no place in a model here.
 pub(super) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let mut skipped = Vec::new();
     if source.file().entry(rope::FACTORS).is_some() {

@@ -62,10 +62,10 @@ pub const FORMATS_FILE: &str = "text_formats.json";
 /// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 tokens, have about 35 MB.
 const MAX_COMPANION_BYTES: u64 = 256 << 20;
 
-/// Whose names and files a directory has.
+/// Names and files of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DirectoryLayout {
-    /// What `transformers` opens.
+    /// The layout that `transformers` opens.
     #[default]
     HuggingFace,
     /// ModelCenter's names: its own fields in `config.json`, and [`WEIGHTS_FILE`]. Read here; not tried in ModelCenter
@@ -73,25 +73,25 @@ pub enum DirectoryLayout {
     ModelCenter,
 }
 
-/// How a model is saved.
+/// Options of saving a model.
 #[derive(Debug, Clone, Copy)]
 pub struct SaveOptions<'a> {
     /// Dtype of the weights.
     pub dtype: DType,
     /// Directory to copy the tokenizer's files from.
     pub companions: Option<&'a Path>,
-    /// Whose names and files.
+    /// Names and files of the directory.
     pub layout: DirectoryLayout,
 }
 
-/// What a written directory consists of.
+/// Contents of a written directory.
 #[derive(Debug)]
 pub struct ModelDirectory<'a, C: Config> {
     /// The configuration.
     pub config: &'a C,
     /// Class and type of the weights.
     pub header: HfHeader,
-    /// Which of our parameters is which of their tensors.
+    /// Names of their tensors for our parameters.
     pub names: &'a NameTable,
     /// Whether tensors carry the table's prefix: as in every class with a head, not as in the bare model.
     pub prefixed: bool,
@@ -99,7 +99,7 @@ pub struct ModelDirectory<'a, C: Config> {
     pub companions: Option<&'a Path>,
     /// The largest shard in bytes; [`SHARD_BYTES`] unless there is a reason.
     pub shard_bytes: u64,
-    /// Whose names and files; `names` are of the same.
+    /// Names and files of the directory; `names` has the same layout.
     pub layout: DirectoryLayout,
 }
 

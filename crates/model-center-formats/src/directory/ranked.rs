@@ -30,10 +30,10 @@ use model_center_base::json::parse_object;
 /// The longest config.json.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// What became of a checkpoint.
+/// Report on a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankedReport {
-    /// Whose layout it has.
+    /// System whose layout it has.
     pub system: RankedSystem,
     /// Tensor-parallel ranks.
     pub ranks: usize,
@@ -41,7 +41,7 @@ pub struct RankedReport {
     pub family: &'static str,
     /// Dtype of what was written.
     pub dtype: DType,
-    /// What was written.
+    /// Tensors that were written.
     pub written: Vec<JoinedTensor>,
     /// Tensors of the checkpoint that were left out.
     pub left: Vec<String>,

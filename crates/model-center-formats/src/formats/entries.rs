@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 /// A value that is made of a JSON object's entries, in their order.
 pub(super) trait FromEntries: Sized {
-    /// What is expected, for messages.
+    /// Expected value, for messages.
     const EXPECTED: &'static str;
 
     fn from_entries<'de, A: MapAccess<'de>>(entries: A) -> Result<Self, A::Error>;

@@ -1,4 +1,4 @@
-//! What a directory is that some other program wrote, by the names of its files.
+//! Directories of other programs, recognised by the names of their files.
 //!
 //! Defines [`DirectoryKind`] and [`KnownDirectory`]: the one place that tells a checkpoint of a framework from a data
 //! set and from a model, and what to do with each. Called where a model, a checkpoint or data are opened and are not
@@ -34,7 +34,7 @@ pub enum DirectoryKind {
     WithDistributed,
     /// Such checkpoints of torchtitan, one for each of some steps.
     Steps,
-    /// The same container, by Megatron core.
+    /// PyTorch's distributed checkpoint as Megatron core writes it.
     MegatronCore,
     /// Checkpoints of Megatron-LM or DeepSpeed, one file for each rank.
     Ranked,
@@ -63,19 +63,19 @@ use DirectoryKind::{
     TensorFlow, WithDistributed, WithoutList,
 };
 
-/// Where accelerate keeps a model's distributed checkpoint in a run's directory.
+/// Directory of accelerate, in a run's directory, with a model's distributed checkpoint.
 const ACCELERATE: &str = "pytorch_model_fsdp_0";
 
 /// A directory of a known kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownDirectory {
     path: PathBuf,
-    /// What it is.
+    /// Kind of the directory.
     pub kind: DirectoryKind,
 }
 
 impl KnownDirectory {
-    /// What a directory is, if its files tell.
+    /// The known directory at a path, if its files tell.
     pub fn of(path: &Path) -> Option<KnownDirectory> {
         let names = names_of(path)?;
         let has = |name: &str| names.contains(name);
@@ -114,7 +114,7 @@ impl KnownDirectory {
         }
     }
 
-    /// What it is, for messages.
+    /// Name of the kind, for messages.
     pub fn what(&self) -> &'static str {
         match self.kind {
             Distributed => "a checkpoint of torch.distributed.checkpoint (.metadata and .distcp files)",
@@ -136,7 +136,7 @@ impl KnownDirectory {
         }
     }
 
-    /// What to do to have its model here.
+    /// Way to its model here.
     fn model_fix(&self) -> String {
         let shown = printable(&self.path.display().to_string(), 200);
         match self.kind {

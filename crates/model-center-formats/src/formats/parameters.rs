@@ -50,7 +50,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the rank that flushes a file tells the others that it is alive.
+/// Interval at which the rank that flushes a file tells the others that it is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
 /// Write all parameters to one safetensors file, each in its own dtype. The file appears complete or not at all, in

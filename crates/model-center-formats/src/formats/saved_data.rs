@@ -7,7 +7,7 @@ pub(crate) const STATE_FILE: &str = "state.json";
 /// The list of the splits of a dictionary.
 pub(crate) const SPLITS_FILE: &str = "dataset_dict.json";
 
-/// What a directory is to the library.
+/// Kind of a directory for the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavedKind {
     /// One data set.

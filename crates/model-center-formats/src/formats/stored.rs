@@ -127,7 +127,7 @@ pub(super) fn wrong_type(place: &str, entry: &TensorEntry, want: &str) -> Error 
     Error::model(tensor_place(place, &entry.name), reason, "store the tensor in one of these types")
 }
 
-/// What [`wrong_type`] names as expected for f32 reads.
+/// Expected type in [`wrong_type`] for f32 reads.
 pub(super) const FLOATS: &str = "a float (f64, f32, f16 or bf16)";
 
 /// Checks that a range is inside a tensor.

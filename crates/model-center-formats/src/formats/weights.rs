@@ -79,7 +79,7 @@ impl WeightsName {
     }
 }
 
-/// How a file holds its tensors, derived from its name.
+/// Format of a file's tensors, derived from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Safetensors,
@@ -134,7 +134,7 @@ pub fn weights_files(directory: &Path) -> Result<Vec<String>> {
 /// All tensors of a model, wherever its directory keeps them.
 pub struct Weights {
     place: String,
-    /// What of the files is not among the tensors, for users.
+    /// Notes for users on parts of the files that are not among the tensors.
     notes: Vec<String>,
     files: Vec<Box<dyn TensorSource + Send + Sync>>,
     /// Sorted by name, each with its file.
@@ -198,7 +198,7 @@ impl Weights {
         Ok(Self { notes: notes.into_iter().collect(), ..opened })
     }
 
-    /// What of the files is not among the tensors, such as the state of an optimizer, a sentence each.
+    /// Notes on parts of the files that are not among the tensors, such as the state of an optimizer, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -16,9 +16,9 @@ pub struct ChunkReader {
     reader: TextInput,
     /// Most bytes of a piece.
     most: usize,
-    /// What was read and not handed out.
+    /// Bytes that were read and not handed out.
     bytes: Vec<u8>,
-    /// Where that begins: line from 1, characters of it that were handed out.
+    /// Position of their start: line from 1, characters of it that were handed out.
     line: u64,
     characters: usize,
 }
@@ -79,9 +79,9 @@ impl ChunkReader {
     }
 }
 
-/// Where to end a chunk if more text follows: before the last white space that follows an ASCII letter or digit, else
-/// before the last line ending, else between two characters. In the first case, tokenizers whose words include the
-/// preceding white space encode chunks like the whole text. Never 0 and never the end.
+/// End of a chunk if more text follows: before the last white space that follows an ASCII letter or digit, else before
+/// the last line ending, else between two characters. In the first case, tokenizers whose words include the preceding
+/// white space encode chunks like the whole text. Never 0 and never the end.
 fn cut(bytes: &[u8]) -> usize {
     // The second half will do: a piece is never short.
     let window = bytes.len() / 2..bytes.len() - 1;

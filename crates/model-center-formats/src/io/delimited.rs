@@ -28,7 +28,7 @@ pub struct Field {
     pub(crate) column: usize,
 }
 
-/// What a line did to the row.
+/// Effect of a line on the row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fed {
     /// The row is complete.
@@ -103,7 +103,7 @@ impl RowParser {
         Fed::Row
     }
 
-    /// Where the quoted field that is still open began.
+    /// Start of the quoted field that is still open.
     pub(crate) fn open_field(&self) -> (u64, usize) {
         self.fields.last().map_or((1, 1), |field| (field.line, field.column))
     }

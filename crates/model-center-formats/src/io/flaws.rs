@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// What to do with records that cannot be used.
+/// Treatment of records that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBadRecord {
@@ -23,7 +23,7 @@ impl OnBadRecord {
     pub const SKIP_SHARE: f64 = 0.001;
 }
 
-/// How many flaws of skipped records the report quotes.
+/// Number of flaws of skipped records that the report quotes.
 const QUOTED_FLAWS: usize = 3;
 
 /// Place and reason of a record's flaw; the fix is stated once for all of them.
@@ -34,10 +34,10 @@ fn in_one_line(flaw: &Error) -> String {
     }
 }
 
-/// What was wrong with records that were left out.
+/// Flaws of records that were left out.
 #[derive(Debug, Default)]
 pub struct Flaws {
-    /// How many.
+    /// Number of records.
     pub count: u64,
     /// The first few.
     pub first: Vec<String>,

@@ -13,11 +13,11 @@ use crate::{Error, Result};
 use model_center_base::file::open_regular;
 
 const BUFFER: usize = 1 << 16;
-/// What compressed files begin with.
+/// First bytes of compressed files.
 const GZIP: &[u8] = b"\x1F\x8B";
 const ZSTD: &[u8] = b"\x28\xB5\x2F\xFD";
 
-/// How a text is stored.
+/// Encoding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum TextEncoding {

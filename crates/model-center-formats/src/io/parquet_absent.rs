@@ -1,4 +1,4 @@
-//! What stands for Parquet files in a build without the feature `parquet`: an error that names it.
+//! Stand-in for Parquet files in a build without the feature `parquet`: an error that names it.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::lines::Flaw;
 use super::record::Unread;
 use crate::{Error, Result};
 
-/// What is read of each row.
+/// Part of each row that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted<'a> {
     /// A column that must be there, of text.

@@ -21,7 +21,7 @@ use crate::formats::{
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
-/// How a data file is written.
+/// Format of a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -29,7 +29,7 @@ pub enum Format {
     Jsonl,
     /// Comma-separated with a header row, quoted as in RFC 4180.
     Csv,
-    /// The same with another delimiter.
+    /// Columns with another delimiter.
     Separated(char),
     /// Tab-separated with a header row, no quoting.
     Tsv,
@@ -121,7 +121,7 @@ pub struct Unread {
     pub(crate) reason: String,
 }
 
-/// What a record was read from.
+/// Source of a record.
 #[derive(Debug)]
 pub enum Fields<'a> {
     /// A line of JSON and its object.
@@ -157,7 +157,7 @@ pub enum Fields<'a> {
     },
 }
 
-/// What to do about a record that cannot be used.
+/// Fix for a record that cannot be used.
 pub const SKIPPABLE: &str =
     "give a value, or leave such records out with data.on_bad_record = \"skip\" and data.bad_record_limit";
 
@@ -235,7 +235,7 @@ impl Record<'_> {
         }
     }
 
-    /// Where it is, as errors about it state.
+    /// Place of the record, as errors about it state it.
     pub fn place(&self) -> String {
         match self.fields {
             Fields::Columns { .. } | Fields::Item { text: None, .. } => {
@@ -418,7 +418,7 @@ pub fn other_delimiter(header: &str) -> Option<char> {
     [';', '\t', '|'].into_iter().filter(|delimiter| count(delimiter) > 0).max_by_key(count)
 }
 
-/// What to do about columns with another delimiter.
+/// Fix for columns with another delimiter.
 pub(crate) fn delimiter_fix(delimiter: char) -> String {
     let letter = delimiter.to_string();
     format!("if columns are separated by {delimiter:?}, set data.delimiter = {letter:?}, or --delimiter of a program")

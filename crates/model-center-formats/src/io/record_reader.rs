@@ -141,7 +141,7 @@ impl RecordReader {
     }
 }
 
-/// What is wrong with a row, and what to do where the header seems to have another delimiter.
+/// Flaw of a row, with the fix where the header seems to have another delimiter.
 fn with_delimiter(flaw: Flaw, header: &[String]) -> Flaw {
     match (flaw, header) {
         (Error::Data { place, reason, fix }, [one]) => {

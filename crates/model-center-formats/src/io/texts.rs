@@ -9,7 +9,7 @@ use super::record::Format;
 use super::record_reader::RecordReader;
 use crate::{Error, Result};
 
-/// Where a file's texts are.
+/// Location of a file's texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextSource {
     /// Each line is a text.

@@ -1,4 +1,4 @@
-//! How byte-level vocabularies cut a text before merging: the kinds that models' own `tokenizer.json` have.
+//! Pre-tokenization of byte-level vocabularies: the kinds that models' own `tokenizer.json` have.
 //!
 //! Defines [`Split`]; called by [`super::byte_pairs`] and by [`crate::formats::gguf`], whose files name the kind alone.
 
@@ -29,7 +29,7 @@ enum Step {
         single: bool,
     },
     Punctuation,
-    /// What the expression finds, alone.
+    /// Isolates the matches of the expression.
     Isolated(&'static str),
 }
 
@@ -38,11 +38,11 @@ const LLAMA_3: Step = Step::Isolated(concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ));
-/// The same with single digits.
+/// Qwen 2's expression, with single digits.
 const QWEN_2: Step = Step::Isolated(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-/// The same with marks as parts of words.
+/// Qwen 3.5's expression, with marks as parts of words.
 const QWEN_3_5: Step = Step::Isolated(concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

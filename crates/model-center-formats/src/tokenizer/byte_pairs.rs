@@ -19,12 +19,12 @@ const MAX_MERGES: usize = 1 << 20;
 const MAX_ID: u64 = 1 << 24;
 const FIX: &str = "fetch vocab.json and merges.txt again, both from the same model";
 
-/// How a family uses such files.
+/// Use of such files by a family.
 #[derive(Debug)]
 struct Family {
     /// Beginnings of the model's or the tokenizer's name.
     names: &'static [&'static str],
-    /// How texts are cut, by its name.
+    /// Name of the pre-tokenization.
     split: &'static str,
     around: Around,
     /// The default names of special tokens: BOS, EOS, unknown, padding, mask.

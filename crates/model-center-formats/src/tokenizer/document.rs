@@ -37,7 +37,7 @@ impl DocumentParts {
     }
 }
 
-/// What differs between BPE models besides vocabulary and merges.
+/// Options of BPE models besides vocabulary and merges.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BpeOptions<'a> {
     pub(crate) unknown: Option<&'a str>,

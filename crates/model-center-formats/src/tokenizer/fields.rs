@@ -1,4 +1,4 @@
-//! What becomes of each field of `tokenizer_config.json`.
+//! Treatment of each field of `tokenizer_config.json`.
 //!
 //! Defines [`meaning`], which tells of every field that transformers 5.23's tokenizers know whether it is used, has no
 //! effect here or is refused, and [`check`], which refuses. A field that no tokenizer knows has no effect there either.
@@ -9,7 +9,7 @@ use super::files::Settings;
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
-/// What becomes of a field.
+/// Treatment of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigField {
     /// It decides about ids or chats.
@@ -239,7 +239,7 @@ const FIELDS: &[(ConfigField, &[&str])] = &[
     (Refused("texts would be divided in other ways, such as by sampling"), &["sp_model_kwargs"]),
 ];
 
-/// What becomes of a field; `None` for one that transformers does not know.
+/// Treatment of a field; `None` for one that transformers does not know.
 pub fn meaning(field: &str) -> Option<ConfigField> {
     if let Some((found, _)) = FIELDS.iter().find(|(_, names)| names.contains(&field)) {
         return Some(*found);

@@ -60,7 +60,7 @@ impl Settings {
     }
 }
 
-/// How a token is spelled that is a plain string or an object with `content`.
+/// Spelling of a token that is a plain string or an object with `content`.
 pub(super) fn spelling(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }

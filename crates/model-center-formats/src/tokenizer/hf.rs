@@ -32,7 +32,7 @@ const MAX_ADDED_BYTES: usize = 1024;
 const FIRST: u32 = u32::MAX - 1;
 const SECOND: u32 = u32::MAX - 2;
 
-/// What happens to `[SEP]` or `[MASK]` written inside a text.
+/// Treatment of `[SEP]` or `[MASK]` written inside a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextSpecials {
@@ -70,7 +70,7 @@ impl HfTokenizer {
         self
     }
 
-    /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a
+    /// Reference of [`Tokenizer::tokenize`]: the library's ids of a text taken at once, in memory of more than a
     /// hundred times the text's.
     pub fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
         self.engine.tokenize_whole(text)

@@ -1,4 +1,4 @@
-//! What the steps of a `tokenizer.json` may make of a text: a small file must not make much of little.
+//! Bounds on the steps of a `tokenizer.json`: a small file must not make much of little.
 //!
 //! Defines [`check`], called by [`super::hf`] before the `tokenizers` crate sees the document, because that runs some
 //! of the steps as it loads.
@@ -13,7 +13,7 @@ const MAX_GROWTH: u64 = 4096;
 const BYTE_STEPS: usize = 2;
 /// The most tokens that are put around a text; real templates have a handful.
 const MAX_CONTEXT: usize = 10_000;
-/// What compatible forms of a character have, at most, for each of its bytes.
+/// Largest size of a character's compatible forms, for each of its bytes.
 const FORMS: u64 = 16;
 const FIX: &str = "this is not a model's tokenizer; download its files again";
 

@@ -54,7 +54,7 @@ use crate::{Error, Result};
 /// a hundred times its bytes.
 pub const SPAN_BYTES: usize = 1 << 20;
 
-/// Which end of an over-long text is given up.
+/// End of an over-long text that is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeepSide {
@@ -70,7 +70,7 @@ pub enum KeepSide {
 pub struct Limit {
     /// Tokens, special tokens included.
     pub max_tokens: usize,
-    /// Which part survives.
+    /// Part of the text that is kept.
     pub keep: KeepSide,
 }
 
@@ -81,7 +81,7 @@ pub struct Encoding {
     pub input_ids: Vec<u32>,
     /// Segment of each token, length L: 0 for the first text, 1 for the second in BERT's template.
     pub token_type_ids: Vec<u8>,
-    /// How many tokens were cut to respect the [`Limit`].
+    /// Number of tokens cut to respect the [`Limit`].
     pub removed: usize,
 }
 
@@ -134,7 +134,7 @@ pub struct TokenBytes {
 /// A token that templates write and texts do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlToken {
-    /// How templates spell it.
+    /// Spelling in templates.
     pub text: String,
     /// Its id.
     pub id: u32,
@@ -175,7 +175,7 @@ pub trait Tokenizer: Debug + Send + Sync {
         Err(Error::model(self.place(), reason, "use a model with a tokenizer.json or a vocabulary of BERT"))
     }
 
-    /// How special tokens surround one text (`pair` false) or two (`pair` true).
+    /// Template of special tokens around one text (`pair` false) or two (`pair` true).
     fn template(&self, pair: bool) -> &Template;
 
     /// The ids with a meaning of their own.
@@ -198,7 +198,7 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// The id of `token`.
     fn id(&self, token: &str) -> Option<u32>;
 
-    /// Where it comes from, for messages.
+    /// Source of the tokenizer, for messages.
     fn place(&self) -> &str {
         "the tokenizer"
     }

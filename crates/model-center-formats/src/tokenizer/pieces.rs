@@ -12,7 +12,7 @@ use super::document::{BpeOptions, DocumentParts, added_token, bpe};
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
-/// What stands for a space in pieces.
+/// Character for a space in pieces.
 pub const SPACE: &str = "\u{2581}";
 /// The longest piece that is split, in bytes: several times the longest of real vocabularies. The work grows with its
 /// square.
@@ -25,7 +25,7 @@ const FIX: &str = "fetch the file again, or take the tokenizer's files from the 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     Normal,
-    /// What cannot be spelled.
+    /// Text that cannot be spelled.
     Unknown,
     /// A token with a meaning of its own, never found in a text.
     Control,

@@ -130,7 +130,8 @@ fn check_family(place: &str, settings: &Settings) -> Result<()> {
     }
 }
 
-/// What the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both; others nothing.
+/// Special tokens that the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both; others
+/// nothing.
 fn post_processor(
     place: &str,
     vocabulary: &PieceVocabulary<'_>,
@@ -233,7 +234,7 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// How the model was trained, which determines its kind.
+    /// Reads the trainer's options, which determine the model's kind.
     fn read_trainer(&mut self, bytes: &'a [u8]) -> std::result::Result<(), String> {
         for field in Fields::new(bytes) {
             let field = field.map_err(|at| format!("byte {at} of its training settings is damaged"))?;

@@ -1,4 +1,4 @@
-//! How special tokens surround texts, and how over-long pairs are cut.
+//! Special tokens around texts, and truncation of over-long pairs.
 //!
 //! A [`Template`] is plain data (`[CLS] A [SEP] B [SEP]` with a segment id per piece), so that assembling an
 //! input is a copy of ids. [`super::HfTokenizer`] reads it off the post-processor of a `tokenizer.json` once;
@@ -97,8 +97,8 @@ fn cut(ids: &[u32], keep: usize, side: KeepSide) -> &[u32] {
     }
 }
 
-/// How many tokens of two texts stay within `room`: the longer text gives up tokens first, and where both
-/// must be cut each gets half, the odd token going to the text that was longer (to the second on a tie).
+/// Numbers of tokens of two texts that stay within `room`: the longer text gives up tokens first, and where both must
+/// be cut each gets half, the odd token going to the text that was longer (to the second on a tie).
 ///
 /// Source: the same lengths as transformers' `longest_first` in its fast tokenizers.
 fn longest_first(first: usize, second: usize, room: usize) -> (usize, usize) {

@@ -8,7 +8,7 @@ use super::pieces::SPACE;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// How a decoder makes a text of tokens' names.
+/// Rule by which a decoder makes a text of tokens' names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Spelling {
     /// Each character of a name is a byte.

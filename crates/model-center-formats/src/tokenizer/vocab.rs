@@ -10,7 +10,7 @@ use super::document::{DocumentParts, added_token};
 use super::files::{Settings, utf8};
 use crate::{Error, Result};
 
-/// What `tokenizer_config.json` says about a WordPiece vocabulary; the defaults are those of transformers.
+/// Options of a WordPiece vocabulary in `tokenizer_config.json`; the defaults are transformers'.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VocabOptions {
     /// Lower-case the text (`do_lower_case`).
@@ -71,7 +71,7 @@ pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, settin
     of_tokens(place, tokens, options, settings)
 }
 
-/// The same of tokens in the order of their ids.
+/// A vocabulary of tokens in the order of their ids.
 pub(crate) fn of_tokens<'a>(
     place: &str,
     tokens: impl Iterator<Item = &'a str>,

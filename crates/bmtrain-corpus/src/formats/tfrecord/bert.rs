@@ -15,7 +15,7 @@ pub struct BertRecord {
     pub input_mask: Vec<bool>,
     /// 0 for the first segment, 1 for the second.
     pub segment_ids: Vec<u32>,
-    /// Which positions are predicted.
+    /// Positions that are predicted.
     pub masked_lm_positions: Vec<u32>,
     /// The token ids there.
     pub masked_lm_ids: Vec<u32>,

@@ -54,7 +54,7 @@ pub(super) struct SavedValue {
     pub(super) path: Option<Vec<String>>,
 }
 
-/// What the list tells.
+/// Content of the list.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     /// In the order of the list.
@@ -98,7 +98,7 @@ pub(super) fn read(directory: &Path) -> Result<Saved> {
     Reader { pickle: &pickle, path: &path }.saved()
 }
 
-/// Where a part is, by the key of its tensor and its first element.
+/// Location of a part, by the key of its tensor and its first element.
 type Places<'p> = HashMap<(&'p str, Vec<usize>), (usize, u64, u64)>;
 
 struct Reader<'p> {
@@ -235,7 +235,7 @@ impl<'p> Reader<'p> {
         Ok(places)
     }
 
-    /// What an extension of the writer made of the bytes, such as compression.
+    /// Refuses bytes that an extension of the writer transformed, such as compression.
     fn refuse_transformed(&self, info: Id, name: &str) -> Result<()> {
         let made = self.pickle.get(info, "transform_descriptors").and_then(|id| self.pickle.members(id));
         let Some(first) = made.and_then(|made| made.first()) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Which tensors of a training state are the model's.
+//! The model's tensors in a training state.
 //!
 //! Defines [`choose`] and [`LeftOut`]. A run saves its model and its optimizer as one dictionary of dictionaries, under
 //! keys that its author chose: `model` and `optim`, both under `app`, or the model's tensors at the top beside
@@ -41,16 +41,16 @@ const OTHERS: &[&str] = &[
     "grad_scaler",
     "step",
 ];
-/// The same where there are no keys around the model's tensors: the number of steps, and the rotary table that
+/// Other entries where there are no keys around the model's tensors: the number of steps, and the rotary table that
 /// torchtitan saved until version 0.1.0, which the configuration tells.
 const ALONE: &[&str] = &["step", "freqs_cis"];
-/// What tensors of an optimizer are called where its dictionary is a flat one beside the model's.
+/// Names of an optimizer's tensors where its dictionary is a flat one beside the model's.
 const MOMENTS: &[&str] = &["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum", "square_avg"];
-/// What wraps modules in training and does not belong to their names.
+/// Wrappers of modules in training, which do not belong to their names.
 const WRAPPERS: &[&str] = &["_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."];
 
-/// What of a checkpoint is not the model's, such as an optimizer's state: by the keys around it, how many tensors there
-/// are. Under keys with none there are other values.
+/// Parts of a checkpoint that are not the model's, such as an optimizer's state: the number of tensors by the keys
+/// around them. Under keys with none there are other values.
 pub type LeftOut = BTreeMap<String, usize>;
 
 /// The model's tensors under their own names, and what else the checkpoint has.
@@ -136,7 +136,7 @@ fn split(key: &str, path: Option<&[String]>) -> (Vec<String>, String) {
     }
 }
 
-/// The same of a flat dictionary: an optimizer's keys beside the model's begin and end in names of its own.
+/// Keys of a flat dictionary: an optimizer's keys beside the model's begin and end in names of its own.
 fn flat(key: &str) -> (Vec<String>, String) {
     let is_moment = |rest: &str| rest.rsplit_once('.').is_some_and(|(_, last)| MOMENTS.contains(&last));
     let is_optimizers = key.strip_prefix("state.").is_some_and(is_moment) || key.starts_with("param_groups.");
@@ -165,7 +165,7 @@ fn refuse_own_names(names: &BTreeSet<&str>) -> Result<(), (String, &'static str)
     Ok(())
 }
 
-/// What to do with a checkpoint of Megatron core.
+/// Fix for a checkpoint of Megatron core.
 pub(in crate::formats) const MEGATRON_CORE_FIX: &str =
     "write Hugging Face's files there: AutoBridge.export_ckpt of Megatron Bridge, and convert those";
 

@@ -67,7 +67,7 @@ impl DistributedWeights {
         Ok(Self { directory: directory.to_owned(), files, tensors, parts, left })
     }
 
-    /// What is not the model's, such as an optimizer's state.
+    /// Parts that are not the model's, such as an optimizer's state.
     pub fn left(&self) -> &LeftOut {
         &self.left
     }
@@ -137,7 +137,7 @@ fn width_of(dtype: StoredDtype) -> usize {
     (dtype.bitsize() / 8).max(1)
 }
 
-/// The same container with layers in one tensor, and names and settings of its own.
+/// Refuses Megatron core's form of this container, with layers in one tensor, and names and settings of its own.
 fn refuse_megatron_core(directory: &Path) -> Result<()> {
     // Megatron core's own list, and what its ranks have in common.
     if is_megatron_core(directory) {

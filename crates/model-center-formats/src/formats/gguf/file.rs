@@ -62,7 +62,7 @@ impl GgufFile {
         self.position(name).map(|at| &self.tensors[at].entry)
     }
 
-    /// How one tensor is stored.
+    /// Stored type of one tensor.
     pub fn stored(&self, name: &str) -> Option<GgmlType> {
         self.position(name).map(|at| self.tensors[at].kind)
     }

@@ -1,4 +1,4 @@
-//! How the elements of a GGUF tensor are stored.
+//! Storage of a GGUF tensor's elements.
 
 use std::fmt;
 

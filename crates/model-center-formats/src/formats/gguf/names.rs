@@ -40,7 +40,7 @@ pub struct Mapped {
     pub entry: TensorEntry,
     /// Its name in the GGUF file.
     pub theirs: String,
-    /// How it is stored there.
+    /// Stored type.
     pub stored: GgmlType,
     /// Rows of a head, if those are in the other order.
     head_rows: Option<usize>,
@@ -254,7 +254,7 @@ impl TensorSource for GgufAsHuggingFace {
     }
 }
 
-/// Where a head of `rows` rows keeps what Hugging Face has in `row`.
+/// Row in which a head of `rows` rows keeps what Hugging Face has in `row`.
 fn stored_row(row: usize, rows: usize) -> usize {
     let half = rows / 2;
     2 * (row % half) + row / half

@@ -16,7 +16,7 @@ pub(crate) const FACTORS: &str = "rope_freqs.weight";
 /// Keys of scaling that change the result and have no counterpart in `config.json`.
 const UNKNOWN: &[&str] =
     &["rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor", "rope.scale_linear"];
-/// What all Llama 3 models with scaling share: low and high frequency factor, and the length of their first training.
+/// Constants of all Llama 3 models with scaling: low and high frequency factor, and the length of their first training.
 const LLAMA3: (f64, f64, usize) = (1.0, 4.0, 8192);
 /// Factors went through single precision: a frequency, a wavelength and the factor itself were rounded.
 const TOLERANCE: f64 = 1e-5;

@@ -19,14 +19,14 @@ use model_center_base::file::printable;
 /// Matrices that a note lists by name.
 const LISTED: usize = 3;
 
-/// Which matrices of a model are held in quantised blocks.
+/// Matrices of a model that are held in quantised blocks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BlockPlan {
     /// Those in blocks of one format, by our names.
     pub formats: HashMap<String, BlockFormat>,
     /// Those in blocks that have to be dequantised, or that cannot be quantised, with the reason.
     pub dequantised: Vec<(String, String)>,
-    /// How many others there are.
+    /// Number of other matrices.
     pub plain: usize,
     /// Whether they are quantised when they are read.
     pub is_quantised: bool,
@@ -108,13 +108,13 @@ impl fmt::Display for BlockPlan {
 }
 
 impl LoadPlan {
-    /// Which matrices can be held in the blocks that `source` stores them in: those whose parts all have one format, of
+    /// Matrices that can be held in the blocks that `source` stores them in: those whose parts all have one format, of
     /// `layers` where these are given.
     pub fn blocks(&self, source: &dyn TensorSource, layers: Option<&HashSet<String>>) -> BlockPlan {
         BlockPlan::stored(self, source, layers)
     }
 
-    /// Which matrices of `layers`, our names of their weights, can be quantised to NF4.
+    /// Matrices of `layers`, our names of their weights, that can be quantised to NF4.
     pub fn quantised(&self, layers: &HashSet<String>) -> BlockPlan {
         BlockPlan::nf4(self, layers)
     }

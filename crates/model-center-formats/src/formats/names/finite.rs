@@ -27,11 +27,11 @@ pub struct NotFinite {
     pub tensor: String,
     /// Elements in all.
     pub elements: usize,
-    /// How many are not finite.
+    /// Number of values that are not finite.
     pub count: usize,
     /// Index of the first on each axis.
     pub first: Vec<usize>,
-    /// What it is: `NaN`, `inf` or `-inf`.
+    /// The value: `NaN`, `inf` or `-inf`.
     pub value: String,
 }
 

@@ -1,4 +1,4 @@
-//! Which of our parameters is which of Hugging Face's tensors: a table per family, and its driver.
+//! Hugging Face's names for our parameters: a table per family, and its driver.
 //!
 //! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
 //! - [`LoadPlan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the
@@ -134,7 +134,7 @@ impl Alias {
         &self.name
     }
 
-    /// What it is a name for.
+    /// Parameter of the alias.
     pub fn of(&self) -> &str {
         &self.of
     }
@@ -190,7 +190,7 @@ pub struct TensorPart {
     pub rows: Range<usize>,
     /// Whether theirs is the transpose of those rows.
     pub transposed: bool,
-    /// How theirs has those rows by turns, if it does.
+    /// Interleaving of those rows in their tensor, if there is one.
     pub interleaved: Option<Interleaved>,
 }
 
@@ -287,7 +287,7 @@ impl TensorPart {
         }
     }
 
-    /// Which elements of ours these are.
+    /// Range of our elements.
     pub fn elements(&self) -> Range<usize> {
         let stride = self.matrix()[1];
         self.rows.start * stride..self.rows.end * stride

@@ -9,7 +9,7 @@ use super::{Alias, NameTable, ParamShape, TensorPart};
 use crate::formats::safetensors::{TensorEntry, TensorSource};
 use crate::{Error, Result};
 
-/// What may differ between model and file. Nothing, by default. In all patterns `*` stands for any text.
+/// Differences allowed between model and file. Nothing, by default. In all patterns `*` stands for any text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     /// Our parameters that the file need not have, such as a new classifier; they keep their initial values.
@@ -35,11 +35,11 @@ impl Allow {
     }
 }
 
-/// Where each parameter's values come from.
+/// Source of each parameter's values.
 #[derive(Debug, Clone, Default)]
 pub struct LoadPlan {
     pub(super) steps: Vec<Step>,
-    /// Where the step of a parameter is, by our name for it.
+    /// Index of a parameter's step, by our name for it.
     pub(super) places: HashMap<String, usize>,
     pub(super) twins: Vec<Twin>,
     fresh: Vec<String>,

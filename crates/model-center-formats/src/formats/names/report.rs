@@ -1,4 +1,4 @@
-//! How a model and a file differ, so that a person can see it on one screen.
+//! Difference of a model and a file, so that a person can see it on one screen.
 //!
 //! Defines [`Difference`]; filled by [`super::LoadPlan`].
 
@@ -25,9 +25,9 @@ pub struct MisShaped {
     pub ours: String,
     /// Its name in the file.
     pub theirs: String,
-    /// What the model needs, e.g. `[768, 3072]`.
+    /// Requirement of the model, e.g. `[768, 3072]`.
     pub expected: String,
-    /// What the file has.
+    /// Value in the file.
     pub got: String,
 }
 
@@ -53,7 +53,7 @@ impl Difference {
         self.missing.is_empty() && self.unexpected.is_empty() && self.mis_shaped.is_empty() && self.ambiguous.is_empty()
     }
 
-    /// What to do about it.
+    /// Fix.
     pub fn fix(&self) -> String {
         let mut fixes = Vec::new();
         if !self.mis_shaped.is_empty() {

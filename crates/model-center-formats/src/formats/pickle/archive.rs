@@ -41,7 +41,7 @@ pub(super) struct Archive {
     root: String,
     /// By full name.
     entries: HashMap<String, ZipEntry>,
-    /// Where entries end and the list of them begins.
+    /// End of the entries and start of their list.
     end: u64,
 }
 
@@ -113,7 +113,7 @@ impl Archive {
         }
     }
 
-    /// Where the values of a storage begin in the file.
+    /// Offset of a storage's values in the file.
     pub(super) fn locate(&self, path: &Path, file: &File, storage: &Storage<'_>) -> Result<u64> {
         let (at, bytes) = self.place(path, file, &format!("data/{}", storage.key))?;
         if storage.bytes() != Some(bytes) {

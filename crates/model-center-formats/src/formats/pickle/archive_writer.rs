@@ -137,8 +137,8 @@ impl EntryWriter<'_, '_> {
     }
 }
 
-/// What an entry's own header and the list have in common, from the version to the sizes. The date is the first that
-/// the format knows, so that equal tensors give equal bytes.
+/// Common fields of an entry's own header and the list, from the version to the sizes. The date is the first that the
+/// format knows, so that equal tensors give equal bytes.
 fn fixed(checksum: u32, packed: u64, bytes: u64) -> Vec<u8> {
     let mut out = vec![45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0];
     out.extend(checksum.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What a name in a pickle means here: a type of storage, a constructor of tensors, plain data, or nothing at all.
+//! Meaning of a name in a pickle: a type of storage, a constructor of tensors, plain data, or nothing at all.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl fmt::Display for Global {
     }
 }
 
-/// What the machine makes of a call.
+/// Meaning of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// A dictionary, empty or of pairs.
@@ -27,7 +27,7 @@ pub(super) enum Meaning {
     Tensor,
     /// The tensor that is its first argument.
     Parameter,
-    /// What another call gives, as an object of a class and with attributes: `(function, class, arguments, state)`.
+    /// Another call as an object of a class and with attributes: `(function, class, arguments, state)`.
     OfClass,
     /// The arguments of a command line.
     Namespace,
@@ -38,7 +38,7 @@ pub(super) enum Meaning {
 }
 
 impl Global {
-    /// What calling this name gives; `None` where the call is refused. The list is short on purpose: a name is added
+    /// Meaning of a call of this name; `None` where the call is refused. The list is short on purpose: a name is added
     /// when a real file of weights has it, and only if what it makes is data.
     pub(super) fn meaning(&self) -> Option<Meaning> {
         Some(match (self.module.as_str(), self.name.as_str()) {
@@ -69,7 +69,7 @@ impl Global {
         known.contains(&(self.module.as_str(), self.name.as_str()))
     }
 
-    /// What to do instead with an object that is one rank's part of a tensor; `None` for other names.
+    /// Fix for an object that is one rank's part of a tensor; `None` for other names.
     pub(super) fn sharded(&self) -> Option<&'static str> {
         let is_known = self.module.starts_with("torch.distributed") || self.module.starts_with("torch.testing");
         let is_dtensor = is_known && ["DTensor", "ShardedTensor", "Shard"].contains(&self.name.as_str());

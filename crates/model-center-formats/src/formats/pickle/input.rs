@@ -25,7 +25,7 @@ pub(super) fn refused(path: &Path, reason: impl Into<String>) -> Error {
 pub(super) struct Input<'a> {
     path: &'a Path,
     file: &'a File,
-    /// What the stretch is called in messages, such as `data.pkl`.
+    /// Name of the stretch in messages, such as `data.pkl`.
     what: &'static str,
     /// The file offset of byte 0 in messages.
     origin: u64,
@@ -70,7 +70,7 @@ impl<'a> Input<'a> {
         refused(self.path, format!("{}, byte {offset}: {}", self.what, reason.as_ref()))
     }
 
-    /// The same with a fix of its own.
+    /// An error with a fix of its own.
     pub(super) fn refused_for(&self, offset: u64, reason: impl AsRef<str>, fix: &str) -> Error {
         let reason = format!("{}, byte {offset}: {}", self.what, reason.as_ref());
         Error::model(self.path.display().to_string(), reason, fix)

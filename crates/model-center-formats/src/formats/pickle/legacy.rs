@@ -60,7 +60,7 @@ impl Legacy {
         Ok((Self { starts }, object))
     }
 
-    /// Where the values of a storage begin in the file.
+    /// Offset of a storage's values in the file.
     pub(super) fn locate(&self, path: &Path, storage: &Storage<'_>) -> Result<u64> {
         self.starts.get(storage.key).copied().ok_or_else(|| {
             damaged(path.display(), format!("the storage {} is not in the file", printable(storage.key, 40)))

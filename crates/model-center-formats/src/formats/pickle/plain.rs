@@ -65,7 +65,7 @@ impl PlainPickle {
         self.object.dict(id).is_some()
     }
 
-    /// What would be called, by module and name, with the call.
+    /// Function that would be called, by module and name, with the call.
     pub fn call(&self, id: Id) -> Option<(&str, &str, &Call)> {
         let Some(Value::Call(call)) = self.value(id) else { return None };
         match self.value(call.callee) {

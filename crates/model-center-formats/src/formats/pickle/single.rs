@@ -15,7 +15,7 @@ use super::strided::{self, Elements};
 use super::value::Value;
 use crate::Result;
 
-/// Where a tensor is in its file.
+/// Location of a tensor in its file.
 #[derive(Debug)]
 pub(in crate::formats) struct SavedTensor {
     pub(in crate::formats) dtype: StoredDtype,

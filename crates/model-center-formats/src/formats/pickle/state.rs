@@ -11,7 +11,7 @@ use super::value::{Id, Object, Value};
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
-/// Where the dictionary of tensors may be, besides the top level.
+/// Keys at which the dictionary of tensors may be, besides the top level.
 const PLACES: [&str; 3] = ["state_dict", "model", "module"];
 /// More tensors than any one file has.
 const MAX_TENSORS: usize = 1 << 17;

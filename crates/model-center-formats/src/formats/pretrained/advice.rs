@@ -1,4 +1,4 @@
-//! What to do about a name that leads to no model: correct a path, or fetch a model of the hub.
+//! Advice about a name that leads to no model: correct a path, or fetch a model of the hub.
 //!
 //! Defines [`Meaning`], [`for_path`], [`to_fetch`] and [`near`]; called by [`Pretrained`](super::Pretrained). The
 //! advice never names a fetch that cannot succeed: a path is not a name of the hub.
@@ -39,7 +39,7 @@ const MAX_ENTRIES: usize = 10_000;
 /// The longest name of a directory entry on the file systems of Linux and macOS.
 const MAX_NAME: usize = 255;
 
-/// What a name that leads nowhere is meant as.
+/// Intended meaning of a name that leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     Path,
@@ -49,7 +49,7 @@ pub(super) enum Meaning {
 }
 
 impl Meaning {
-    /// What `name` is meant as, by its form and by what the file system has.
+    /// Intended meaning of `name`, by its form and by what the file system has.
     pub(super) fn of(name: &str) -> Self {
         if is_path(name) {
             return Meaning::Path;
@@ -99,7 +99,7 @@ pub(super) fn near(name: &str) -> String {
     near_path(Path::new(name), Path::is_dir)
 }
 
-/// The same with an existing path that `is_kind`.
+/// Advice with an existing path that `is_kind`.
 pub fn near_path(missing: &Path, is_kind: fn(&Path) -> bool) -> String {
     nearest(missing, is_kind).map_or_else(String::new, |path| {
         let shown = printable(&path.display().to_string(), 200);

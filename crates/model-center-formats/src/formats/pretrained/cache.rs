@@ -20,7 +20,7 @@ pub struct CachedModel {
     root: PathBuf,
 }
 
-/// What a cache has of a revision.
+/// A cache's files of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cached {
     /// Nothing of the model.
@@ -57,7 +57,7 @@ impl CachedModel {
         self.root.join("blobs")
     }
 
-    /// What there is of a revision.
+    /// The files of a revision.
     ///
     /// # Errors
     /// [`Error::Model`] if a reference holds no commit, or if reference or snapshot are links out of the model's

@@ -179,7 +179,7 @@ impl Search<'_> {
         Err(fault(self.name, reason, &fix))
     }
 
-    /// How a missing model is got; `directory` is where it would be looked for.
+    /// Way to get a missing model; `directory` is where it would be looked for.
     fn way_to_get(&self, id: Option<&RepoId>, directory: &Path) -> String {
         match id {
             Some(id) => format!("{}, or give the path of the model's directory", self.way_to_fetch(id)),

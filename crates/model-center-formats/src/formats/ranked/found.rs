@@ -12,10 +12,10 @@ use model_center_base::file::{printable, read_text, resolve_inside, unreadable};
 const MAX_FILES: usize = 1 << 16;
 const TRACKER: &str = "latest_checkpointed_iteration.txt";
 const LATEST: &str = "latest";
-/// Where a universal checkpoint has a directory for each parameter.
+/// Directory of a universal checkpoint with a directory for each parameter.
 const UNIVERSAL: &str = "zero";
 
-/// Whose layout a checkpoint has.
+/// System whose layout a checkpoint has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankedSystem {
     /// `mp_rank_00/model_optim_rng.pt`.
@@ -35,7 +35,7 @@ pub(crate) struct RankFiles {
     pub(super) layers: BTreeMap<(usize, usize), PathBuf>,
     /// ZeRO's optimizer states, by tensor-parallel rank and data rank.
     pub(super) zero: BTreeMap<(usize, usize), PathBuf>,
-    /// Of stage 3, what each data rank has of the model, in the same way.
+    /// Each data rank's part of the model in stage 3, in the same way.
     pub(super) divided: BTreeMap<(usize, usize), PathBuf>,
     /// The directory of whole master weights of a universal checkpoint.
     pub(super) universal: Option<PathBuf>,
@@ -206,7 +206,7 @@ fn require_all(files: &RankFiles) -> Result<()> {
     Ok(())
 }
 
-/// What a name tells.
+/// Content of a file by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     Directory { tensor: usize, stage: usize },

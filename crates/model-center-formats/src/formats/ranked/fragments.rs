@@ -11,7 +11,7 @@ use super::zero::shapes;
 use crate::{Error, Result};
 use model_center_base::file::{printable, resolve_inside, unreadable};
 
-/// Where a rank's file has its parts of frozen parameters, and their whole shapes.
+/// Key of a rank's parts of frozen parameters, and their whole shapes.
 const FRAGMENTS: &str = "frozen_param_fragments";
 const SHAPES: &str = "frozen_param_shapes";
 /// Directories of a universal checkpoint.

@@ -7,7 +7,7 @@ use super::pieces::Pieces;
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
-/// How the ranks' pieces make a tensor.
+/// Rule that makes a tensor from the ranks' pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Join {
     /// Every rank has the whole.
@@ -28,7 +28,7 @@ pub struct JoinedTensor {
     pub entry: TensorEntry,
     /// Its name on every rank.
     pub theirs: String,
-    /// How it is stored there.
+    /// Stored dtype.
     pub stored: StoredDtype,
     /// The shape of a rank's piece.
     pub piece: Vec<usize>,
@@ -37,7 +37,7 @@ pub struct JoinedTensor {
 }
 
 impl JoinedTensor {
-    /// What is done with the pieces, for the report.
+    /// Operation on the pieces, for the report.
     pub fn action(&self, ranks: usize) -> &'static str {
         match (self.join, self.is_transposed) {
             (Join::Third(_), _) => "split",

@@ -22,7 +22,7 @@ pub use joined::JoinedTensor;
 use bmtrain_core::dtype::DType;
 use std::path::PathBuf;
 
-/// What the files of a checkpoint may not tell.
+/// Facts that the files of a checkpoint may not tell.
 #[derive(Debug, Clone, Default)]
 pub struct RankedOptions {
     /// Dtype that is written; `None` for the one that most values have.

@@ -15,7 +15,7 @@ use super::zero::ZeroShards;
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
-/// Where a tensor of a rank is.
+/// Location of a rank's tensor.
 #[derive(Debug, Clone)]
 pub(super) enum Held {
     /// In a file, by its number and name.
@@ -81,7 +81,7 @@ impl RankPieces {
     }
 }
 
-/// What of a rank's file is read.
+/// Whether a key of a rank's file is read.
 fn wanted(key: &str) -> bool {
     ["model", "module", "args", "checkpoint_version", "param_shapes", "iteration"].contains(&key)
         // Chunks of a stage with several, which are refused by name.
@@ -269,7 +269,7 @@ impl RankPieces {
         self.pieces.extend(found);
     }
 
-    /// What stands for a parameter that ranks share has no values of its own, or a part of them.
+    /// Refuses placeholders of parameters that ranks share, which have no values of their own, or a part of them.
     fn refuse_placeholders(&self, found: &RankFiles) -> Result<()> {
         let is_shared = self.universal.is_some() && found.model.keys().any(|(tensor, _)| *tensor > 0);
         let part = self.pieces.iter().find(|(_, piece)| is_shared && matches!(piece.held, Held::File(..)));

@@ -9,7 +9,7 @@ use super::super::pickle::{PickleFile, Scalar};
 use super::super::safetensors::TensorSource;
 use crate::{Error, Result};
 
-/// Where a parameter is.
+/// Location of a parameter.
 #[derive(Debug, Clone)]
 struct Location {
     group: usize,

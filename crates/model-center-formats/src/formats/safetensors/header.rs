@@ -24,7 +24,7 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 pub(super) struct Header {
     /// Sorted by name.
     pub(super) tensors: Vec<TensorEntry>,
-    /// Of each tensor, the bytes of the file that hold it.
+    /// Bytes of the file that hold each tensor.
     pub(super) ranges: Vec<Range<u64>>,
     pub(super) metadata: Vec<(String, String)>,
 }

@@ -70,7 +70,7 @@ impl TensorEntry {
 
 /// Something that names tensors and reads them: a file, a directory of shards, or another container.
 pub trait TensorSource {
-    /// Where the tensors come from, for messages.
+    /// Source of the tensors, for messages.
     fn place(&self) -> String;
 
     /// All tensors, sorted by name, each name once.
@@ -106,7 +106,7 @@ pub trait TensorSource {
         Err(Error::model(tensor_place(self.place(), name), "the tensor is not stored in quantised blocks", fix))
     }
 
-    /// Where one tensor comes from, for messages.
+    /// Source of one tensor, for messages.
     fn place_of(&self, _name: &str) -> String {
         self.place()
     }

@@ -16,7 +16,7 @@ pub(super) struct Array {
     pub(super) data: Data,
 }
 
-/// How values are held.
+/// Values of an array.
 #[derive(Debug)]
 pub(super) enum Data {
     Null,
@@ -93,7 +93,7 @@ fn bit(bytes: &[u8], at: usize) -> Option<bool> {
     bytes.get(at / 8).map(|byte| byte >> (at % 8) & 1 == 1)
 }
 
-/// How much of a row is left to make: a byte of text, or a value, counts one.
+/// Rest of a row that may still be made: a byte of text, or a value, counts one.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) left: usize,

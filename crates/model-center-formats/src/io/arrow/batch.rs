@@ -20,7 +20,7 @@ const MAX_BATCH_BYTES: u64 = 1 << 31;
 /// Dictionaries by their numbers, each in the parts that it came in.
 pub(super) type Dictionaries = HashMap<i64, Arc<Vec<Array>>>;
 
-/// How buffers are packed.
+/// Compression of buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Codec {
     Plain,
@@ -39,7 +39,7 @@ pub(super) struct Decoder<'a> {
     node: usize,
     buffers: Vec<i64>,
     buffer: usize,
-    /// Of each field of views, how many buffers its texts are in.
+    /// Number of buffers with texts, for each field of views.
     views: Vec<i64>,
     view: usize,
     read: u64,

@@ -1,4 +1,4 @@
-//! What Arrow writes its schemas and the headers of its batches in: FlatBuffers, read in place and with bounds.
+//! FlatBuffers, in which Arrow writes its schemas and the headers of its batches, read in place and with bounds.
 //!
 //! Defines [`Table`]. Nothing is trusted: every position is checked against the bytes, and what is not there has its
 //! default.
@@ -13,7 +13,7 @@ type Read<T> = Result<T, Broken>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table<'a> {
     bytes: &'a [u8],
-    /// Where it begins, and the list of its fields' places.
+    /// Its start, and the list of its fields' places.
     at: usize,
     fields: usize,
     /// Bytes of that list.
@@ -33,7 +33,7 @@ impl<'a> Table<'a> {
         Ok(Self { bytes, at, fields, listed })
     }
 
-    /// Where a field is; `None` for one that has its default.
+    /// Position of a field; `None` for one that has its default.
     fn place(&self, field: usize) -> Read<Option<usize>> {
         let entry = 4 + 2 * field;
         if entry + 2 > self.listed {

@@ -15,10 +15,10 @@ use crate::io::input::{file_error, of_data};
 use crate::{Error, Result};
 use model_center_base::file::open_regular;
 
-/// What the form with a list begins and ends with, and Feather before that.
+/// Magic bytes at both ends of the form with a list, and of Feather before that.
 const MARK: &[u8; 6] = b"ARROW1";
 const OLD_FEATHER: &[u8; 4] = b"FEA1";
-/// What precedes the length of a header.
+/// Marker before the length of a header.
 const CONTINUED: u32 = u32::MAX;
 /// The longest header: a schema, or a batch of many columns.
 const MAX_HEADER_BYTES: u64 = 1 << 26;
@@ -96,9 +96,9 @@ pub(super) struct Messages {
 
 #[derive(Debug)]
 enum Next {
-    /// Where the next message of a stream begins.
+    /// Offset of the next message of a stream.
     Stream(u64),
-    /// Where the messages of a list begin.
+    /// Offsets of the messages of a list.
     Listed(std::vec::IntoIter<u64>),
 }
 
@@ -142,7 +142,7 @@ impl Messages {
         }
     }
 
-    /// How much of the file precedes the next message.
+    /// Bytes of the file before the next message.
     pub(super) fn passed(&self) -> u64 {
         match &self.next {
             Next::Stream(at) => *at,

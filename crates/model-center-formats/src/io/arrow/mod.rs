@@ -53,7 +53,7 @@ pub(crate) struct ArrowRows {
     row: u64,
     /// Bytes of a row.
     most: usize,
-    /// Where bytes that were read are counted.
+    /// Counter of bytes that were read.
     read: Arc<AtomicU64>,
 }
 

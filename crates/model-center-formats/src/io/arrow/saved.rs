@@ -16,7 +16,7 @@ use model_center_base::file::{printable, read_text, resolve_inside};
 pub const NOTES: [&str; 3] = [STATE_FILE, SPLITS_FILE, "dataset_info.json"];
 /// The longest of these files.
 const MAX_BYTES: u64 = 1 << 26;
-/// Of the state, what does not change the rows: an identity, a name, and in what objects Python is given values.
+/// Keys of the state that do not change the rows: an identity, a name, and in what objects Python is given values.
 const WITHOUT_EFFECT: [&str; 6] =
     ["_fingerprint", "_split", "_format_type", "_format_kwargs", "_inplace_history", "_indexes"];
 

@@ -17,7 +17,7 @@ const NAME_BYTES: usize = 256;
 /// Notes of all fields, and of the file.
 const MAX_NOTES: usize = 1 << 20;
 
-/// What is in a field.
+/// Type of a field's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Null,
@@ -45,7 +45,7 @@ pub(super) enum Kind {
         length: usize,
     },
     Struct,
-    /// What has no plain value in JSON: its name, and the buffers that it has without its children's.
+    /// A type without a plain value in JSON: its name, and the buffers that it has without its children's.
     Unread {
         name: String,
         buffers: usize,
@@ -58,7 +58,7 @@ pub(super) enum Kind {
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Where values are numbers of others: which others, and how the numbers are stored.
+    /// Numbers of other values, where values are such: which others, and how the numbers are stored.
     pub(super) dictionary: Option<(i64, Kind)>,
     pub(super) children: Vec<Field>,
     /// Whether texts are JSON, whose values count.

@@ -20,7 +20,7 @@ use super::pages::{MAX_ROW_VALUES, Pages};
 use crate::io::record::{Unread, list};
 use crate::{Error, Result};
 
-/// What is in a leaf.
+/// Type of a leaf's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -37,7 +37,7 @@ pub(super) struct Column {
     name: String,
     pub(super) node: Node,
     leaves: Vec<Leaf>,
-    /// How many values the pages of the present row may still have, of all leaves together.
+    /// Number of values that the pages of the present row may still have, of all leaves together.
     left: Arc<AtomicU64>,
 }
 
@@ -148,7 +148,7 @@ fn no_text(path: &Path, schema: &SchemaDescriptor, columns: &[Column], text: &st
     Error::data(place, format!("no column \"{shown}\"; columns: {}", list(&names)), texts)
 }
 
-/// What is in a leaf, or the name of a type that has no plain value in JSON. Writers of Arrow mark every text.
+/// Type of a leaf's values, or the name of a type that has no plain value in JSON. Writers of Arrow mark every text.
 pub(super) fn kind(field: &Type, is_arrow: bool) -> Result<Kind, String> {
     let info = field.get_basic_info();
     let (logical, converted) = (info.logical_type_ref(), info.converted_type());

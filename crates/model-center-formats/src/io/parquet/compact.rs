@@ -1,4 +1,4 @@
-//! What Parquet writes its structures in: Thrift's compact protocol, as far as it is needed to bound memory before the
+//! Thrift's compact protocol, in which Parquet writes its structures, as far as it is needed to bound memory before the
 //! library reads a footer, and to know the sizes of a page before it is read.
 //!
 //! Defines [`check_footer`] and [`PageHeader`].
@@ -189,7 +189,7 @@ fn check_schema(reader: &mut Reader<'_>) -> Read<()> {
     Ok(())
 }
 
-/// What precedes a page.
+/// Header of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageHeader {
     /// Bytes of the header.
@@ -200,11 +200,11 @@ pub(super) struct PageHeader {
     pub(super) stored_bytes: usize,
     /// The checksum of the page as it is stored.
     pub(super) checksum: Option<u32>,
-    /// What the page has.
+    /// Content of the page.
     pub(super) content: PageContent,
 }
 
-/// What a page has.
+/// Content of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageContent {
     /// The values that pages of numbers refer to.

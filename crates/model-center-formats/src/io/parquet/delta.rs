@@ -2,7 +2,7 @@
 //!
 //! Defines [`deltas`].
 
-/// Where a list of packed differences ends; `None` if it is none, is cut off, or has more than `most` numbers.
+/// End of a list of packed differences; `None` if it is none, is cut off, or has more than `most` numbers.
 ///
 /// The list begins with the size of a block, the number of miniblocks in one, the number of integers and the first of
 /// them. A block has its least difference, the width of each miniblock in bits and the miniblocks.

@@ -34,16 +34,16 @@ use super::record::Unread;
 use crate::{Error, Result};
 use model_center_base::file::open_regular;
 
-/// What a file begins and ends with.
+/// Magic bytes at both ends of a file.
 const MARK: &[u8; 4] = b"PAR1";
-/// The same of a file whose footer is encrypted.
+/// Magic bytes of a file whose footer is encrypted.
 const ENCRYPTED: &[u8; 4] = b"PARE";
 /// The longest footer. A file of 10,000 row groups with ten columns has one of 10 MB.
 const MAX_FOOTER_BYTES: u64 = 1 << 26;
 /// Pages of this size are read, whatever the limit of texts.
 const MIN_PAGE_LIMIT: usize = 1 << 26;
 
-/// What is read of each row.
+/// Part of each row that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted<'a> {
     /// A column that must be there, of text.
@@ -63,7 +63,7 @@ pub struct ParquetRows {
     encoding: TextEncoding,
     /// Bytes of a text.
     most: usize,
-    /// Where bytes that were read are counted.
+    /// Counter of bytes that were read.
     read: Arc<AtomicU64>,
     counted: u64,
     /// The row group after the one being read.
@@ -266,7 +266,7 @@ impl ParquetRows {
         }
     }
 
-    /// What a call into the library ended with.
+    /// Result of a call into the library.
     fn outcome<T>(&self, called: std::result::Result<parquet::errors::Result<T>, String>) -> Result<T> {
         match called {
             Ok(Ok(value)) => Ok(value),

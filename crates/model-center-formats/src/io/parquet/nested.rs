@@ -23,7 +23,7 @@ pub(super) enum Node {
     List { defined: i16, repeated: i16, item: Box<Node> },
 }
 
-/// What of a column has no plain value in JSON: its path in the column and its type.
+/// Part of a column without a plain value in JSON: its path in the column and its type.
 pub(super) type NoValue = (String, String);
 
 /// Counts leaves and levels on the way down.
@@ -178,7 +178,7 @@ impl Node {
         }
     }
 
-    /// How much of the way to the first leaf's next entry is there.
+    /// Level down to which the path to the first leaf's next entry is there.
     fn level(&self, leaves: &[Entries]) -> Result<i16, Fault> {
         let first = self.leaves().next().and_then(|leaf| leaves.get(leaf));
         first.ok_or(Fault::Broken)?.defined()

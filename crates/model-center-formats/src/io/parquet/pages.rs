@@ -37,7 +37,7 @@ pub(super) struct PageTooLong {
 /// Reads the pages of a column chunk.
 pub(super) struct Pages {
     file: Arc<File>,
-    /// Where the next page begins.
+    /// Offset of the next page.
     at: u64,
     end: u64,
     codec: Compression,
@@ -46,7 +46,7 @@ pub(super) struct Pages {
     /// Whether definition and repetition levels precede the values.
     is_optional: bool,
     is_repeated: bool,
-    /// How many values the pages of the present row may still have.
+    /// Number of values that the pages of the present row may still have.
     left: Arc<AtomicU64>,
 }
 

@@ -1,4 +1,4 @@
-//! How large the values of a chat template may become.
+//! Bounds of the values of a chat template.
 //!
 //! Defines [`check_size`], called before memory is taken for the result of a filter, a method or an operator.
 
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind, State};
 
 /// The maximum nesting depth of containers that are printed or compared: one can contain itself.
 pub(super) const DEPTH: usize = 100;
-/// What an item of a list takes, at least.
+/// Least bytes of a list's item.
 pub(super) const ITEM_BYTES: usize = 32;
 /// The variable that carries the most bytes that a text may have.
 pub(super) const MAX_BYTES: &str = "__most_bytes";

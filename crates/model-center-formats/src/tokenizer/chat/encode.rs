@@ -176,11 +176,11 @@ pub(super) struct IdWriter<'a> {
     trim: bool,
 }
 
-/// What was written.
+/// Token ids of the pieces.
 #[derive(Default)]
 pub(super) struct WrittenIds {
     pub(super) ids: Vec<u32>,
-    /// Of each, its bytes in the pieces together, if they are collected.
+    /// Bytes of each in the pieces together, if they are collected.
     pub(super) bytes: Vec<Range<usize>>,
 }
 

@@ -66,7 +66,7 @@ fn map_of(fields: &Map<String, serde_json::Value>) -> Value {
     Value::from_pairs(fields.iter().map(|(key, field)| (key.as_str(), value_of(field))))
 }
 
-/// What a context takes, about.
+/// Size of a context, about.
 pub(super) fn size_of(context: &Map<String, serde_json::Value>) -> usize {
     fn size(value: &serde_json::Value) -> usize {
         match value {

@@ -100,7 +100,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What is neither a text nor has parts.
+    /// JSON of a value that is neither a text nor has parts.
     fn plain(&self, value: &Value) -> Option<String> {
         match Type::of(value) {
             Type::None => Some("null".into()),

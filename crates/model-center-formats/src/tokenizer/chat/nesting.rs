@@ -1,4 +1,4 @@
-//! How deep the source of a chat template nests, measured before it is parsed.
+//! Depth of a chat template's source, measured before it is parsed.
 //!
 //! Defines [`check`], called where templates are compiled. The library's parser bounds blocks and parentheses, but
 //! follows chains by recursion without a bound: operators, filters, attributes, subscripts, calls and `elif`. Each link
@@ -107,7 +107,7 @@ impl Expression {
 struct Scan<'a> {
     source: &'a [u8],
     at: usize,
-    /// Where lines are counted up to, and the number of its line, from 0.
+    /// Position up to which lines are counted, and the number of its line, from 0.
     counted: (usize, usize),
     /// Line and branches of the `if` blocks that are open.
     blocks: Vec<(usize, usize)>,

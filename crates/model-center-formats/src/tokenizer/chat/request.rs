@@ -1,4 +1,4 @@
-//! What a chat template is rendered with.
+//! Inputs of a chat template.
 
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// One message of a conversation, as records of chats have it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    /// Speaker: `system`, `user`, `assistant`, `tool`.
     pub role: String,
     /// The content: a text, or a list of parts with texts among them, or null beside tool calls.
     #[serde(default)]
@@ -64,7 +64,7 @@ pub struct ChatRequest<'a> {
     pub template: Option<&'a str>,
     /// Further names for the template, such as `enable_thinking`; they win over the special tokens.
     pub more: Map<String, Value>,
-    /// What `strftime_now` takes for the time, in UTC; by default the time of the call, with which results change.
+    /// Time of `strftime_now`, in UTC; by default the time of the call, with which results change.
     pub now: Option<SystemTime>,
 }
 

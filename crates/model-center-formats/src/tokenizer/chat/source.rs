@@ -1,4 +1,4 @@
-//! Where a model directory keeps its chat templates.
+//! Chat templates of a model directory.
 //!
 //! Defines [`read`], called by [`super::ChatTemplate::from_directory`], and [`further`], also called where a model's
 //! directory is copied.

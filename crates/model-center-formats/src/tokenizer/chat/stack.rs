@@ -9,8 +9,8 @@ use std::thread;
 
 use crate::{Error, Result};
 
-/// Of address space; memory is taken for the pages that are used. The deepest template that is accepted needs less than
-/// 1 MiB with the library optimized, as `Cargo.toml` has it in all builds.
+/// Bytes of address space of a stack; memory is taken for the pages that are used. The deepest template that is
+/// accepted needs less than 1 MiB with the library optimized, as `Cargo.toml` has it in all builds.
 const STACK_BYTES: usize = 16 << 20;
 
 /// Does `work` on a thread with a stack of known size, and waits for it.

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 const ASSISTANT: &str = "assistant";
 
-/// Which turns of the assistant are meant.
+/// Selection of the assistant's turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AssistantTurns {
     /// Every one.
@@ -43,7 +43,7 @@ impl AssistantTurns {
 pub struct ChatTokens {
     /// The ids, as of [`ChatTemplate::encode`].
     pub ids: Vec<u32>,
-    /// Of each, whether it is part of one of the turns that were asked for.
+    /// Whether each token is part of one of the turns that were asked for.
     pub in_turns: Vec<bool>,
 }
 
@@ -188,8 +188,8 @@ impl ChatTemplate {
         Ok(start..self.end_of_turn(rendered, number, end)?)
     }
 
-    /// Where the turn of a message begins: after the conversation before it and what asks for an answer. `None` where
-    /// that is not how the whole conversation begins.
+    /// Start of a message's turn: after the conversation before it and what asks for an answer. `None` where that is
+    /// not how the whole conversation begins.
     fn start_of_turn(&self, rendered: &Rendered<'_>, number: usize, content: Option<&Range<usize>>) -> Option<usize> {
         let before = self.render_before(rendered, number, true)?;
         let start = before.len();
@@ -211,7 +211,7 @@ impl ChatTemplate {
         self.render_request(&request).ok().filter(|text| rendered.text.starts_with(text.as_str()))
     }
 
-    /// Where the turn of a message ends whose text ends at `from`.
+    /// End of the turn of a message whose text ends at `from`.
     fn end_of_turn(&self, rendered: &Rendered<'_>, number: usize, from: usize) -> Result<usize> {
         let Rendered { text, control, .. } = rendered;
         let is_last = number + 1 == rendered.request.messages.len();

@@ -24,7 +24,7 @@ pub(super) const MANY: usize = 4096;
 /// Characters on each side of a boundary that are first searched for the ends of a word; few words are longer.
 const WORD: usize = 320;
 
-/// How two parts of a word merge: `kept` tokens of the first, then `between`, then the second without `skipped` tokens.
+/// Merge of two parts of a word: `kept` tokens of the first, then `between`, then the second without `skipped` tokens.
 struct Joined {
     kept: usize,
     between: Vec<u32>,

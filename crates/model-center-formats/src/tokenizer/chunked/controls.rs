@@ -54,8 +54,8 @@ impl Engine {
         Ok(out)
     }
 
-    /// Where in a text control tokens are that the text spells, from and to which byte. Bytes of what no piece spells
-    /// and the token for what is unknown are none, unless the text is their names.
+    /// Ranges of bytes with control tokens that the text spells. Bytes of what no piece spells and the token for what
+    /// is unknown are none, unless the text is their names.
     fn spelled_controls(&self, piece: &str, tokens: &[Token]) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         for token in tokens {

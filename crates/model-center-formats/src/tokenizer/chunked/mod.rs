@@ -48,12 +48,12 @@ pub(super) struct Engine {
     /// Tokens that no text may become unless it is asked for, by id; those that are not in use and single bytes among
     /// them.
     pub(super) controls: Vec<(u32, String)>,
-    /// What cannot be spelled.
+    /// Token of text that cannot be spelled.
     pub(super) unknown: Option<u32>,
     pub(super) place: String,
 }
 
-/// What is done with a text before tokens are made of it.
+/// Steps on a text before tokens are made of it.
 #[derive(Debug)]
 struct Steps {
     normalizer: Option<NormalizerWrapper>,
@@ -67,13 +67,13 @@ const MIDDLE: Sides = Sides { first: false, last: false };
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     pub(super) ids: Vec<u32>,
-    /// How many of them are of the first pre-token, and of the last.
+    /// Number of them in the first pre-token, and in the last.
     pub(super) first: usize,
     pub(super) last: usize,
 }
 
 impl Engine {
-    /// What a tokenizer made of `document` needs besides.
+    /// Engine of a tokenizer made of `document`.
     pub(super) fn new(place: &str, inner: tokenizers::Tokenizer, document: &Value) -> Result<Engine> {
         let steps = |sides: Sides| {
             let part = |key: &str| document.get(key).and_then(|part| continued(part, sides));
@@ -266,7 +266,7 @@ impl Engine {
         })
     }
 
-    /// Where the first added token begins, if a prefix space follows it.
+    /// Start of the first added token, if a prefix space follows it.
     fn first_added_token(&self, text: &str, sides: Sides) -> Option<usize> {
         if !self.prefixed {
             return None;
@@ -331,7 +331,7 @@ pub(super) fn batch_sizes(most: usize) -> impl Iterator<Item = usize> {
 struct SectionNormalizer<'a> {
     engine: &'a Engine,
     sides: Sides,
-    /// Of the section, in bytes.
+    /// Length of the section in bytes.
     length: usize,
 }
 

@@ -25,7 +25,7 @@ const WORDS: usize = 1 << 16;
 /// A longer text is shared among threads, in parts of about this many bytes.
 const PART: usize = 1 << 16;
 
-/// What a thread remembers of one tokenizer.
+/// Memory of a thread for one tokenizer.
 #[derive(Default)]
 struct Memory {
     /// The tokenizer.
@@ -123,7 +123,7 @@ impl Memory {
     }
 }
 
-/// Where a word ends, at `from` or after it: at a single space between characters that are not white space.
+/// End of a word, at `from` or after it: at a single space between characters that are not white space.
 fn word_end(text: &str, from: usize) -> usize {
     let bytes = text.as_bytes();
     let mut at = from;

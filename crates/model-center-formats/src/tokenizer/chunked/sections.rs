@@ -1,4 +1,4 @@
-//! Where a long text is cut, so that memory stays bounded and threads can share the work.
+//! Sections of a long text, so that memory stays bounded and threads can share the work.
 //!
 //! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections that have a text on a
 //! side of theirs, [`continued`] with [`Sides`].
@@ -69,8 +69,8 @@ impl Whole {
     }
 }
 
-/// Where the section that begins at `start` ends: the last good place in its second half, or the text's end. The best
-/// place is before a single space or line end between letters or digits; then before other white space, then before
+/// End of the section that begins at `start`: the last good place in its second half, or the text's end. The best place
+/// is before a single space or line end between letters or digits; then before other white space, then before
 /// punctuation after a word, where even a tokenizer that never merges across words splits. Otherwise it is between
 /// letters, or between any characters, among digits a multiple of three after the first.
 pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {

@@ -21,7 +21,7 @@ const VOCABULARY: &str = "vocab.txt";
 const MAX_WORD_CHARACTERS: usize = 200;
 /// The most sentinels a vocabulary has.
 const MAX_SENTINELS: usize = 190;
-/// What stands for a space and a newline in a text of CPM-1 and CPM-2 while it is cut.
+/// Replacement of a space and a newline in a text of CPM-1 and CPM-2 while it is cut.
 const SPACE: char = '\u{fff2}';
 const NEWLINE: char = '\u{fff3}';
 
@@ -78,7 +78,7 @@ impl CpmKind {
         }
     }
 
-    /// How a space and a newline are spelled in the vocabulary.
+    /// Spelling of a space and a newline in the vocabulary.
     fn white_space(self) -> (&'static str, &'static str) {
         match self {
             CpmKind::Cpm1 => ("</_>", "</n>"),
@@ -97,9 +97,9 @@ pub struct CpmTokenizer {
     place: String,
     kind: CpmKind,
     vocabulary: Vocabulary,
-    /// What texts are spelled with.
+    /// Pieces with which texts are spelled.
     pieces: Pieces,
-    /// What a word goes on with where it is not Chinese; of EncDec alone.
+    /// Continuations of a word that is not Chinese; of EncDec alone.
     continuations: Option<Pieces>,
     special: SpecialIds,
     unknown: u32,

@@ -57,8 +57,8 @@ impl Vocabulary {
         self.by_spelling.iter().filter(|id| self.tokens[**id as usize].starts_with(prefix)).count()
     }
 
-    /// What texts are spelled with: those tokens that begin with `prefix`, which texts do not have, and whose id
-    /// passes.
+    /// Pieces with which texts are spelled: those tokens that begin with `prefix`, which texts do not have, and whose
+    /// id passes.
     pub(super) fn pieces(&self, prefix: &'static str, passes: impl Fn(u32) -> bool) -> Pieces {
         let spelled = |id: &u32| self.tokens[*id as usize].strip_prefix(prefix).filter(|rest| !rest.is_empty());
         let order: Vec<u32> =
@@ -103,7 +103,7 @@ impl Vocabulary {
 pub(super) struct Pieces {
     prefix: &'static str,
     order: Vec<u32>,
-    /// Which of them begin with a character.
+    /// Range of them that begin with a character.
     starts: HashMap<char, (u32, u32)>,
 }
 

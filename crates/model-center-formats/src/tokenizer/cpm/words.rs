@@ -39,7 +39,7 @@ pub(super) fn words<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     }
 }
 
-/// What the package looks up in its dictionary; of the Han characters only the first block.
+/// Whether the package looks a character up in its dictionary; of the Han characters only the first block.
 fn is_cut(c: char) -> bool {
     matches!(c, '\u{4e00}'..='\u{9fd5}' | 'a'..='z' | 'A'..='Z' | '0'..='9' | '+' | '#' | '&' | '.' | '_' | '%' | '-')
 }
@@ -64,7 +64,7 @@ fn cut_connected<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     }
 }
 
-/// Where letters and digits end, including decimals and a percent sign.
+/// End of letters and digits, including decimals and a percent sign.
 fn end_of_term(bytes: &[u8], start: usize) -> usize {
     let run = |from: usize, kind: fn(&u8) -> bool| from + bytes[from..].iter().take_while(|byte| kind(byte)).count();
     let mut end = run(start, u8::is_ascii_alphanumeric);

@@ -80,7 +80,7 @@ pub(super) struct GgufParts {
     /// Whether a text begins and ends with BOS and EOS if the file does not specify it.
     pub(super) begins: bool,
     pub(super) ends: bool,
-    /// What goes over the tokens before others are put around them.
+    /// Processor of the tokens before others are put around them.
     pub(super) processor: Option<Value>,
 }
 

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 /// Longer words are cut, so that one line without a space cannot take quadratic time.
 const MAX_WORD_CHARACTERS: usize = 256;
-/// What counts of the trainers can hold: they add up occurrences of pairs in 32 bits.
+/// Largest count that the trainers can hold: they add up occurrences of pairs in 32 bits.
 const MAX_COUNT: u64 = i32::MAX as u64 / 2;
 
 pub(super) struct Corpus {

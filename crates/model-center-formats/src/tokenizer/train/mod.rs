@@ -25,7 +25,7 @@ use model_center_base::file::{AtomicFile, commit_together};
 /// The largest vocabulary that is trained; those in use have up to 256 thousand tokens.
 const MAX_VOCABULARY: usize = 1 << 20;
 
-/// How a text is cut into tokens.
+/// Model of a vocabulary, by which a text is cut into tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabularyKind {
     /// Pairs of bytes merged in the order of their frequency, as in GPT-2: spells every text without an unknown token.
@@ -38,7 +38,7 @@ pub enum VocabularyKind {
     Characters,
 }
 
-/// What happens to characters before a text is cut.
+/// Normalization of characters before a text is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Normalization {
     /// Nothing.
@@ -50,19 +50,19 @@ pub enum Normalization {
     Nfkc,
 }
 
-/// What vocabulary is trained.
+/// Options of training a vocabulary.
 #[derive(Debug, Clone)]
 pub struct TrainOptions {
-    /// How a text is cut into tokens.
+    /// Model of the vocabulary.
     pub kind: VocabularyKind,
     /// Tokens, special ones included. The vocabulary is smaller if the texts do not have as many.
     pub vocab_size: usize,
-    /// What is seen less often is not merged (byte-level BPE and WordPiece), or no character of its own (characters);
-    /// by default 2. Unigram has no such limit and refuses one.
+    /// Minimum frequency of merges (byte-level BPE and WordPiece) or of characters of their own (characters); by
+    /// default 2. Unigram has no such limit and refuses one.
     pub min_frequency: Option<u64>,
     /// Special tokens after the kind's own, such as a chat template's markers.
     pub special_tokens: Vec<String>,
-    /// What happens to characters before.
+    /// Normalization of characters.
     pub normalization: Normalization,
     /// Lower-case the texts; WordPiece also takes accents away then, as BERT does.
     pub lowercase: bool,
@@ -91,7 +91,7 @@ impl TrainOptions {
         }
     }
 
-    /// What is seen less often does not count.
+    /// Minimum frequency that counts.
     fn least_frequency(&self) -> u64 {
         self.min_frequency.unwrap_or(2)
     }
@@ -207,7 +207,7 @@ fn is_byte(kind: VocabularyKind, token: &str) -> bool {
     kind == VocabularyKind::ByteBpe && token.chars().next().is_some_and(is_letter)
 }
 
-/// What options make of texts, as a part of `tokenizer.json`; the same for training and for use.
+/// Normalizer of texts by options, as a part of `tokenizer.json`; the same for training and for use.
 fn normalizer(options: &TrainOptions) -> Value {
     let mut steps = match options.normalization {
         Normalization::None => Vec::new(),

@@ -25,7 +25,7 @@ const NORMAL: u64 = 1;
 const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 
-/// How a text becomes pieces.
+/// Model that makes pieces of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceModel {
     /// The most likely pieces.
@@ -34,11 +34,11 @@ pub enum PieceModel {
     Bpe,
     /// Characters.
     Char,
-    /// What is between spaces.
+    /// A word between spaces.
     Word,
 }
 
-/// What is trained.
+/// Options of training.
 #[derive(Debug, Clone)]
 pub struct SentencePieceOptions {
     /// The kind.
@@ -178,7 +178,7 @@ fn piece(text: &str, score: f32, kind: u64) -> Vec<u8> {
     message
 }
 
-/// How it was trained: the kind, the size, the ids of unknown, BOS, EOS and no padding.
+/// Trainer's record: the kind, the size, the ids of unknown, BOS, EOS and no padding.
 fn trainer(model: PieceModel, tokens: usize) -> Vec<u8> {
     let kind = match model {
         PieceModel::Unigram => 1,
@@ -195,7 +195,7 @@ fn trainer(model: PieceModel, tokens: usize) -> Vec<u8> {
     message
 }
 
-/// What happens to texts: nothing but to their spaces.
+/// Normalizer of texts: nothing but their spaces changes.
 fn normalizer() -> Vec<u8> {
     let mut message = Vec::new();
     bytes_field(&mut message, 1, b"identity");

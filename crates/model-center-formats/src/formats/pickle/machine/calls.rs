@@ -64,7 +64,7 @@ impl Machine<'_, '_> {
         }
     }
 
-    /// What calling a value gives, if that is known.
+    /// Meaning of a call of a value, if that is known.
     fn meaning(&self, callee: Id) -> Result<Meaning> {
         let Some(Value::Global(global)) = value(&self.values, callee) else {
             return self.damaged(format!("REDUCE calls {}, which cannot be called", describe(&self.values, callee)));

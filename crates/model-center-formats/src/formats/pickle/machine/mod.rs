@@ -49,7 +49,7 @@ pub(super) fn parse_kept(input: &mut Input<'_>) -> Result<Object> {
     run(input, Limits { values: MAX_KEPT.min(bytes.max(64)), items: bytes, memo: bytes.min(MAX_KEPT) }, true)
 }
 
-/// How much a pickle may have.
+/// Limits of a pickle.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     values: usize,

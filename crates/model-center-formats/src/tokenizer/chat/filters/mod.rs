@@ -151,7 +151,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     tests::add(environment);
 }
 
-/// What a filter of texts works on.
+/// Text on which a filter works.
 fn str_of(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     text::str_of(state, value)
 }

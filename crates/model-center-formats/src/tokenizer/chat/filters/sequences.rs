@@ -86,7 +86,7 @@ pub(super) fn join(state: &mut State<'_, '_>, value: Value, args: Args) -> Resul
     Ok(Value::from(out))
 }
 
-/// What values are compared by: a text without its case, unless case counts.
+/// Key by which values are compared: a text without its case, unless case counts.
 fn key_of(item: &Value, attribute: Option<&Value>, keeps_case: bool) -> Result<Value, Error> {
     let key = attribute.map_or_else(|| Ok(item.clone()), |attribute| attribute_of(item, attribute))?;
     Ok(folded(key, keeps_case))

@@ -7,7 +7,7 @@ use super::objects::{Method, Range, View, ViewKind};
 use super::operators::text;
 use super::{Args, Type, compare, fail, lists, not_supported, number, required, strings, undefined};
 
-/// What texts have, in Python 3.11 to 3.14.
+/// Methods of texts in Python 3.11 to 3.14.
 const OF_STR: [&str; 47] = [
     "capitalize",
     "casefold",
@@ -57,15 +57,15 @@ const OF_STR: [&str; 47] = [
     "upper",
     "zfill",
 ];
-/// What `Markup` has besides.
+/// Further methods of `Markup`.
 const OF_MARKUP: [&str; 3] = ["escape", "striptags", "unescape"];
-/// What lists have and change nothing; tuples and ranges have part of it.
+/// Methods of lists that change nothing; tuples and ranges have part of them.
 const OF_LIST: [&str; 3] = ["copy", "count", "index"];
-/// What changes lists and dictionaries, which the sandbox forbids.
+/// Methods that change lists and dictionaries, which the sandbox forbids.
 const OF_LIST_CHANGING: [&str; 8] = ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"];
 const OF_DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const OF_DICT_CHANGING: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
-/// What else values have: numbers, ranges, views, generators.
+/// Methods of other values: numbers, ranges, views, generators.
 const OF_OTHERS: [&str; 20] = [
     "as_integer_ratio",
     "bit_count",
@@ -110,10 +110,10 @@ pub(in super::super) fn is_python_attribute(name: &str) -> bool {
     name == "to_bytes" || OF_GROUP.contains(&name) || lists.iter().any(|list| list.contains(&name))
 }
 
-/// What the pairs of `groupby` have besides.
+/// Further methods of the pairs of `groupby`.
 const OF_GROUP: [&str; 2] = ["grouper", "list"];
 
-/// What the type of a value has under a name.
+/// Attribute of a value's type under a name.
 enum Own {
     Method,
     /// The sandbox forbids it.

@@ -1,4 +1,4 @@
-//! What Python's values do: the meaning of a chat template's operators, subscripts and methods.
+//! Behaviour of Python's values: the meaning of a chat template's operators, subscripts and methods.
 //!
 //! Defines [`Type`], by which everything here is chosen, and [`Args`]. The library's values stand for Python's: its
 //! maps for dictionaries, its strings that are marked safe for `Markup`. What Python does and this does not is refused
@@ -35,7 +35,7 @@ pub(super) enum Type {
     Tuple,
     Dict,
     Range,
-    /// Of the keys, values or items of a dictionary.
+    /// View of the keys, values or items of a dictionary.
     View,
     Generator,
     Namespace,

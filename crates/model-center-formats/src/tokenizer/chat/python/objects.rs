@@ -61,7 +61,7 @@ impl Object for Range {
     }
 }
 
-/// What filters such as `select` return: true whatever it holds, and gone through once.
+/// Result of filters such as `select`: true whatever it holds, and gone through once.
 #[derive(Debug)]
 pub(in super::super) struct Generator(Mutex<VecDeque<Value>>);
 
@@ -105,7 +105,7 @@ impl Iterator for Taken {
     }
 }
 
-/// What `keys`, `values` and `items` of a dictionary return.
+/// Result of `keys`, `values` and `items` of a dictionary.
 #[derive(Debug)]
 pub(in super::super) struct View {
     pub(super) kind: ViewKind,

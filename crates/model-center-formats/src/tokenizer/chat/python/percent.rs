@@ -37,7 +37,7 @@ struct Filler<'a, 't, 'e> {
     is_by_name: bool,
 }
 
-/// What is between `%` and the letter of a field.
+/// Text between `%` and the letter of a field.
 #[derive(Debug, Default)]
 struct Field {
     flags: String,

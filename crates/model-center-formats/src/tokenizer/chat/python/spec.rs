@@ -1,4 +1,4 @@
-//! How numbers and texts are written by a format: what `%` and `str.format` share.
+//! Formatting of numbers and texts: what `%` and `str.format` share.
 
 use minijinja::{Error, State, Value};
 

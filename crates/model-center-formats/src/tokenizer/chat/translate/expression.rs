@@ -13,7 +13,7 @@ use crate::tokenizer::chat::tests::is_test;
 /// Names of filters that stand for operators; templates cannot use them.
 pub(in super::super) const PREFIX: &str = "py__";
 
-/// How tightly an expression that is written binds.
+/// Binding strength of an expression that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
     Condition,

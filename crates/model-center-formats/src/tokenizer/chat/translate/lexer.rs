@@ -2,7 +2,7 @@
 
 use super::literals::{float, integer, string};
 
-/// What a tag consists of.
+/// Token of a tag.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
     Name(String),

@@ -17,7 +17,7 @@ use self::parser::{Known, Parser};
 use super::environment::MARKS;
 use crate::{Error, Result};
 
-/// What a macro can be given beyond its arguments.
+/// Further arguments that a macro can be given.
 const BEYOND: [&str; 2] = ["varargs", "kwargs"];
 
 /// A template for the library.
@@ -27,7 +27,7 @@ pub(super) struct Translated {
     pub(super) is_marked: bool,
 }
 
-/// What stands for a statement.
+/// Replacement of a statement.
 enum Statement {
     /// The inside of a tag.
     One(String),
@@ -73,7 +73,7 @@ fn write(place: &str, template: &str, writer: &mut Writer) -> Result<()> {
     Ok(())
 }
 
-/// Where a tag or a comment begins.
+/// Start of a tag or a comment.
 fn next_tag(rest: &str) -> Option<usize> {
     let bytes = rest.as_bytes();
     bytes.windows(2).position(|pair| matches!(pair, [b'{', b'{' | b'%' | b'#']))
@@ -82,9 +82,9 @@ fn next_tag(rest: &str) -> Option<usize> {
 #[derive(Default)]
 struct Writer {
     out: String,
-    /// Of each macro that is open, which of [`BEYOND`] it lacks.
+    /// Names of [`BEYOND`] that each open macro lacks.
     macros: Vec<Vec<&'static str>>,
-    /// Of each macro, the names of its arguments that have a default.
+    /// Names of each macro's arguments that have a default.
     defaults: Vec<(String, Vec<Option<String>>)>,
     is_marked: bool,
     /// The conditions and loops that are open.

@@ -5,12 +5,12 @@
 use super::expression::PREFIX;
 use super::lexer::Token;
 
-/// What the tags before this one make known.
+/// Names that the tags before this one define.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     /// Names that stand for what the library does not keep: `varargs` and `kwargs` within a macro.
     pub(super) refused: Vec<&'static str>,
-    /// Of each macro, the names of its arguments that have a default.
+    /// Names of each macro's arguments that have a default.
     pub(super) defaults: Vec<(String, Vec<Option<String>>)>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Parser<'a> {
         if self.is_at_end() { Ok(()) } else { Err(self.unexpected("the end of the tag")) }
     }
 
-    /// What is between the brackets of a call.
+    /// Arguments between the brackets of a call.
     pub(super) fn arguments(&mut self) -> Written {
         self.arguments_of("")
     }
