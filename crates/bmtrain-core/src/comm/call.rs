@@ -1,6 +1,7 @@
 //! The call of a rank, encoded for the other ranks and shown to users.
 //!
-//! A rank publishes a call as [`CallKind::encoded`]; [`describe`] decodes what other ranks published, which is not trusted.
+//! A rank publishes a call as [`CallKind::encoded`]; [`describe`] decodes what other ranks published, which is not
+//! trusted.
 
 use crate::comm::{Collective, Reduction, Signature};
 use crate::dtype::DType;

@@ -6,21 +6,21 @@ use bmtrain_core::{Ctx, DType, Device, Float, Result, Segment, Tensor, Var, ops}
 use half::{bf16, f16};
 use std::sync::Arc;
 
-type Team = Arc<dyn Communicator>;
-type Op = fn(&Ctx, &Team, &Var) -> Result<Var>;
+type Group = Arc<dyn Communicator>;
+type Op = fn(&Ctx, &Group, &Var) -> Result<Var>;
 
 /// Every op; with one rank set apart, that rank is the last.
 const OPS: [(&str, Op); 10] = [
-    ("all_gather", |cx, team, x| ops::all_gather(cx, team, x)),
-    ("reduce_scatter sum", |cx, team, x| ops::reduce_scatter(cx, team, x, Reduction::Sum)),
-    ("reduce_scatter average", |cx, team, x| ops::reduce_scatter(cx, team, x, Reduction::Average)),
-    ("all_reduce sum", |cx, team, x| ops::all_reduce(cx, team, x, Reduction::Sum)),
-    ("all_reduce average", |cx, team, x| ops::all_reduce(cx, team, x, Reduction::Average)),
-    ("all_reduce max", |cx, team, x| ops::all_reduce(cx, team, x, Reduction::Max)),
-    ("all_reduce min", |cx, team, x| ops::all_reduce(cx, team, x, Reduction::Min)),
-    ("all_reduce product", |cx, team, x| ops::all_reduce(cx, team, x, Reduction::Product)),
-    ("broadcast", |cx, team, x| ops::broadcast(cx, team, x, team.size() - 1)),
-    ("all_to_all", |cx, team, x| ops::all_to_all(cx, team, x)),
+    ("all_gather", |cx, group, x| ops::all_gather(cx, group, x)),
+    ("reduce_scatter sum", |cx, group, x| ops::reduce_scatter(cx, group, x, Reduction::Sum)),
+    ("reduce_scatter average", |cx, group, x| ops::reduce_scatter(cx, group, x, Reduction::Average)),
+    ("all_reduce sum", |cx, group, x| ops::all_reduce(cx, group, x, Reduction::Sum)),
+    ("all_reduce average", |cx, group, x| ops::all_reduce(cx, group, x, Reduction::Average)),
+    ("all_reduce max", |cx, group, x| ops::all_reduce(cx, group, x, Reduction::Max)),
+    ("all_reduce min", |cx, group, x| ops::all_reduce(cx, group, x, Reduction::Min)),
+    ("all_reduce product", |cx, group, x| ops::all_reduce(cx, group, x, Reduction::Product)),
+    ("broadcast", |cx, group, x| ops::broadcast(cx, group, x, group.size() - 1)),
+    ("all_to_all", |cx, group, x| ops::all_to_all(cx, group, x)),
 ];
 
 /// A number between -1 and 1 for each place.
@@ -34,10 +34,10 @@ fn noise(salt: usize, index: usize) -> f32 {
 fn walk(op: Op, inputs: &[Vec<f32>], seeds: &[Option<Vec<f32>>], dtype: DType) -> Vec<(Vec<f32>, Option<Vec<f32>>)> {
     threads(inputs.len(), options(), |rank| {
         let own = rank.rank();
-        let (team, device): (Team, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+        let (group, device): (Group, _) = (Arc::new(rank), Device::cpu(1).unwrap());
         let cx = Ctx::gradients(&device);
         let x = cx.tape().unwrap().input(tensor(&device, &inputs[own], dtype));
-        let y = op(&cx, &team, &x).unwrap();
+        let y = op(&cx, &group, &x).unwrap();
         let seeds = seeds[own].as_ref().map(|seed| {
             let seed = tensor(&device, &seed[..y.shape().elements()], dtype).reshape(y.shape()).unwrap();
             (y.clone(), seed)
@@ -226,9 +226,9 @@ fn results_are_those_of_the_calls_without_a_tape() {
         let recorded = walk(op, &inputs, &vec![None; 4], DType::F32);
         let inferred = threads(4, options(), |rank| {
             let own = rank.rank();
-            let (team, device): (Team, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+            let (group, device): (Group, _) = (Arc::new(rank), Device::cpu(1).unwrap());
             let x = Var::constant(tensor(&device, &inputs[own], DType::F32));
-            let y = op(&Ctx::inference(&device), &team, &x).unwrap();
+            let y = op(&Ctx::inference(&device), &group, &x).unwrap();
             assert!(!y.needs_grad());
             values(y.value())
         });
@@ -240,21 +240,21 @@ fn results_are_those_of_the_calls_without_a_tape() {
 #[test]
 fn what_has_no_gradient_is_refused_or_constant() {
     threads(2, options(), |rank| {
-        let (team, device): (Team, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+        let (group, device): (Group, _) = (Arc::new(rank), Device::cpu(1).unwrap());
         let cx = Ctx::gradients(&device);
         let ids = Var::constant(Tensor::from_slice_in(&device, [2], &[3i64, 4], Segment::Data).unwrap());
         for by in REDUCTIONS.into_iter().filter(|by| *by != Reduction::Average) {
-            assert!(!ops::all_reduce(&cx, &team, &ids, by).unwrap().needs_grad());
+            assert!(!ops::all_reduce(&cx, &group, &ids, by).unwrap().needs_grad());
         }
         let x = Var::constant(tensor(&device, &[1.0, 2.0], DType::F32));
         for by in [Reduction::Max, Reduction::Min, Reduction::Product] {
-            let error = ops::reduce_scatter(&cx, &team, &x, by).unwrap_err().to_string();
+            let error = ops::reduce_scatter(&cx, &group, &x, by).unwrap_err().to_string();
             assert!(error.contains("slice of an all_reduce"), "{error}");
         }
         let odd = Var::constant(tensor(&device, &[1.0, 2.0, 3.0], DType::F32));
         for error in [
-            ops::all_to_all(&cx, &team, &odd).unwrap_err(),
-            ops::reduce_scatter(&cx, &team, &odd, Reduction::Sum).unwrap_err(),
+            ops::all_to_all(&cx, &group, &odd).unwrap_err(),
+            ops::reduce_scatter(&cx, &group, &odd, Reduction::Sum).unwrap_err(),
         ] {
             assert!(error.to_string().contains("a multiple of 2, the number of ranks"), "{error}");
         }

@@ -8,9 +8,9 @@ use half::bf16;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Team = Arc<dyn Communicator>;
+type Group = Arc<dyn Communicator>;
 
-fn team(rank: bmtrain_core::comm::host::HostRank) -> (Team, Device) {
+fn group(rank: bmtrain_core::comm::host::HostRank) -> (Group, Device) {
     (Arc::new(rank), Device::cpu(1).unwrap())
 }
 
@@ -54,8 +54,8 @@ fn stages_on_two_to_four_ranks_have_the_gradients_of_one_device_bit_for_bit() {
         // With a tape for each micro-batch, walked in whatever order, and with one tape for all, walked in reverse.
         for one_tape in [false, true] {
             threads(stages, options(), |rank| {
-                let (team, device) = team(rank);
-                let own = team.rank();
+                let (group, device) = group(rank);
+                let own = group.rank();
                 let contexts: Vec<Ctx> = (0..LENGTHS.len()).map(|_| Ctx::gradients(&device)).collect();
                 let cx_of = |batch: usize| &contexts[if one_tape { 0 } else { batch }];
                 let (mut inputs, mut weights, mut outputs) = (vec![], vec![], vec![]);
@@ -63,11 +63,11 @@ fn stages_on_two_to_four_ranks_have_the_gradients_of_one_device_bit_for_bit() {
                     let cx = cx_of(batch);
                     let tape = cx.tape().unwrap();
                     let first = || tape.input(ramp(&device, 0.5, length));
-                    let x = if own == 0 { first() } else { ops::recv(cx, &team, own - 1).unwrap() };
+                    let x = if own == 0 { first() } else { ops::recv(cx, &group, own - 1).unwrap() };
                     let w = tape.input(ramp(&device, 1.0 + own as f32, length));
                     let y = stage(cx, &w, &x).unwrap();
                     if own + 1 < stages {
-                        ops::send(cx, &team, &y, own + 1).unwrap();
+                        ops::send(cx, &group, &y, own + 1).unwrap();
                     }
                     inputs.push(x);
                     weights.push(w);
@@ -98,7 +98,7 @@ fn stages_on_two_to_four_ranks_have_the_gradients_of_one_device_bit_for_bit() {
                 }
                 // Nothing of the last messages is lost with the lane.
                 device.sync().unwrap();
-                team.barrier().unwrap();
+                group.barrier().unwrap();
             });
         }
     }
@@ -107,7 +107,7 @@ fn stages_on_two_to_four_ranks_have_the_gradients_of_one_device_bit_for_bit() {
 #[test]
 fn shapes_and_number_types_travel_with_the_values() {
     threads(2, options(), |rank| {
-        let (team, device) = team(rank);
+        let (group, device) = group(rank);
         let cx = Ctx::gradients(&device);
         let halves: Vec<bf16> = (0..24).map(|i| bf16::from_f32(i as f32 * 0.25)).collect();
         let half = Tensor::from_slice_in(&device, [2, 3, 4], &halves, Segment::Data).unwrap();
@@ -115,11 +115,11 @@ fn shapes_and_number_types_travel_with_the_values() {
         let scalar = Tensor::from_slice_in(&device, [], &[0.5f32], Segment::Data).unwrap();
         let none = Tensor::from_slice_in::<f32>(&device, [0, 7], &[], Segment::Data).unwrap();
         for sent in [&half, &ids, &scalar, &none] {
-            if team.rank() == 0 {
-                ops::send(&cx, &team, &Var::constant(sent.clone()), 1).unwrap();
+            if group.rank() == 0 {
+                ops::send(&cx, &group, &Var::constant(sent.clone()), 1).unwrap();
                 continue;
             }
-            let got = ops::recv(&cx, &team, 0).unwrap();
+            let got = ops::recv(&cx, &group, 0).unwrap();
             assert_eq!((got.shape(), got.dtype()), (sent.shape(), sent.dtype()));
             assert!(!got.needs_grad(), "the sender wants no gradient");
             match sent.dtype() {
@@ -128,43 +128,43 @@ fn shapes_and_number_types_travel_with_the_values() {
                 _ => assert_eq!(got.value().to_vec::<f32>().unwrap(), sent.to_vec::<f32>().unwrap()),
             }
         }
-        team.barrier().unwrap();
+        group.barrier().unwrap();
     });
 }
 
 #[test]
 fn a_value_that_the_receiver_does_not_use_has_a_gradient_of_zeros() {
     threads(2, options(), |rank| {
-        let (team, device) = team(rank);
+        let (group, device) = group(rank);
         let cx = Ctx::gradients(&device);
         let tape = cx.tape().unwrap();
-        if team.rank() == 0 {
+        if group.rank() == 0 {
             let x = tape.input(ramp(&device, 1.0, 4));
-            ops::send(&cx, &team, &x, 1).unwrap();
+            ops::send(&cx, &group, &x, 1).unwrap();
             let dx = tape.backward(&device, vec![], &[&x]).unwrap().pop().unwrap().unwrap();
             assert_eq!(dx.to_vec::<f32>().unwrap(), [0.0; 4]);
         } else {
-            ops::recv(&cx, &team, 0).unwrap();
+            ops::recv(&cx, &group, 0).unwrap();
             tape.backward(&device, vec![], &[]).unwrap();
             device.sync().unwrap();
         }
-        team.barrier().unwrap();
+        group.barrier().unwrap();
     });
 }
 
 #[test]
 fn a_receiver_that_cannot_give_a_gradient_back_says_so() {
     threads(2, options(), |rank| {
-        let (team, device) = team(rank);
-        if team.rank() == 0 {
+        let (group, device) = group(rank);
+        if group.rank() == 0 {
             let cx = Ctx::gradients(&device);
             let x = cx.tape().unwrap().input(ramp(&device, 1.0, 4));
-            ops::send(&cx, &team, &x, 1).unwrap();
+            ops::send(&cx, &group, &x, 1).unwrap();
             // The other rank leaves, and this one does not wait for its gradient until the deadline.
             let error = cx.tape().unwrap().backward(&device, vec![], &[&x]).unwrap_err().to_string();
             assert!(error.contains("rank 1"), "{error}");
         } else {
-            let error = ops::recv(&Ctx::inference(&device), &team, 0).unwrap_err().to_string();
+            let error = ops::recv(&Ctx::inference(&device), &group, 0).unwrap_err().to_string();
             assert!(error.contains("rank 0 wants the gradient") && error.contains("nothing is recorded"), "{error}");
         }
     });
@@ -173,18 +173,18 @@ fn a_receiver_that_cannot_give_a_gradient_back_says_so() {
 #[test]
 fn a_message_that_is_no_value_is_told_from_one() {
     threads(2, options(), |rank| {
-        let (team, device) = team(rank);
-        if team.rank() == 0 {
+        let (group, device) = group(rank);
+        if group.rank() == 0 {
             let words = Tensor::from_slice_in(&device, [10], &[7i64; 10], Segment::Data).unwrap();
-            tensors::send(&*team, &words, 1).unwrap();
+            tensors::send(&*group, &words, 1).unwrap();
             device.sync().unwrap();
         } else {
-            let error = ops::recv(&Ctx::inference(&device), &team, 0).unwrap_err().to_string();
+            let error = ops::recv(&Ctx::inference(&device), &group, 0).unwrap_err().to_string();
             assert!(error.contains("rank 0 sent something else than a value"), "{error}");
         }
     });
     let device = Device::cpu(1).unwrap();
-    let alone: Team = Arc::new(Solo);
+    let alone: Group = Arc::new(Solo);
     let error = ops::recv(&Ctx::inference(&device), &alone, 0).unwrap_err().to_string();
     assert!(error.contains("from rank 0, which is this rank"), "{error}");
 }
@@ -194,20 +194,20 @@ fn long_messages_that_cross_do_not_wait_for_each_other() {
     // Far more than fits between two ranks.
     const ELEMENTS: usize = 1 << 18;
     threads(3, options(), |rank| {
-        let (team, device) = team(rank);
+        let (group, device) = group(rank);
         let cx = Ctx::inference(&device);
-        let (own, size) = (team.rank(), team.size());
+        let (own, size) = (group.rank(), group.size());
         let x = Var::constant(ramp(&device, own as f32, ELEMENTS));
         let peers = || (0..size).filter(|peer| *peer != own);
         for peer in peers() {
-            ops::send(&cx, &team, &x, peer).unwrap();
+            ops::send(&cx, &group, &x, peer).unwrap();
         }
         for peer in peers() {
-            let got = ops::recv(&cx, &team, peer).unwrap().value().to_vec::<f32>().unwrap();
+            let got = ops::recv(&cx, &group, peer).unwrap().value().to_vec::<f32>().unwrap();
             assert_eq!(got, ramp(&device, peer as f32, ELEMENTS).to_vec::<f32>().unwrap());
         }
         device.sync().unwrap();
-        team.barrier().unwrap();
+        group.barrier().unwrap();
     });
 }
 
@@ -215,8 +215,8 @@ fn long_messages_that_cross_do_not_wait_for_each_other() {
 fn a_group_of_messages_on_one_lane_ends_in_whatever_order_it_is_written() {
     const ELEMENTS: usize = 1 << 17;
     threads(4, options(), |rank| {
-        let (team, device) = team(rank);
-        let (own, size) = (team.rank(), team.size());
+        let (group, device) = group(rank);
+        let (own, size) = (group.rank(), group.size());
         let x = ramp(&device, own as f32, ELEMENTS);
         let mut got: Vec<Tensor> = (0..size).map(|_| ramp(&device, 0.0, ELEMENTS)).collect();
         let mut sum = ramp(&device, own as f32, 6);
@@ -229,22 +229,22 @@ fn a_group_of_messages_on_one_lane_ends_in_whatever_order_it_is_written() {
             all.push(Collective::Recv { data: got.view_mut().unwrap(), from });
         }
         all.push(Collective::AllReduce { data: sum.view_mut().unwrap(), by: Reduction::Sum });
-        team.launch_all(device.backend(), all, Lane::Compute).unwrap();
+        group.launch_all(device.backend(), all, Lane::Compute).unwrap();
         for (from, got) in got.iter().enumerate().filter(|(from, _)| *from != own) {
             let expected = ramp(&device, from as f32, ELEMENTS).to_vec::<f32>().unwrap();
             assert_eq!(got.to_vec::<f32>().unwrap(), expected);
         }
         let first: f32 = (0..size).map(|rank| rank as f32).sum();
         assert_eq!(sum.to_vec::<f32>().unwrap()[0], first);
-        team.barrier().unwrap();
+        group.barrier().unwrap();
     });
 }
 
 #[test]
 fn calls_on_tensors_do_what_their_collectives_do() {
     threads(3, options(), |rank| {
-        let (team, device) = team(rank);
-        let (own, ranks) = (team.rank(), &*team);
+        let (group, device) = group(rank);
+        let (own, ranks) = (group.rank(), &*group);
         let of = |rank: usize| -> Vec<f32> { (0..6).map(|i| (10 * rank + i) as f32).collect() };
         let x = Tensor::from_slice_in(&device, [3, 2], &of(own), Segment::Data).unwrap();
         let plain = |tensor: &Tensor| (tensor.shape().dims().to_vec(), tensor.to_vec::<f32>().unwrap());
@@ -267,7 +267,7 @@ fn calls_on_tensors_do_what_their_collectives_do() {
         let got = tensors::recv(ranks, &device, [6], DType::F32, before).unwrap();
         assert_eq!(plain(&got), (vec![6], of(before)));
         device.sync().unwrap();
-        team.barrier().unwrap();
+        group.barrier().unwrap();
     });
 }
 
@@ -287,20 +287,20 @@ fn a_message_under_way_is_not_changed_by_what_follows_though_its_receiver_is_lat
     ];
     for (number, after) in after.into_iter().enumerate() {
         threads(2, options(), |rank| {
-            let (team, device) = team(rank);
-            if team.rank() == 0 {
+            let (group, device) = group(rank);
+            if group.rank() == 0 {
                 let x = ramp(&device, 1.0, ELEMENTS);
-                tensors::send(&*team, &x, 1).unwrap();
-                after(&*team, &device, x);
+                tensors::send(&*group, &x, 1).unwrap();
+                after(&*group, &device, x);
             } else {
-                after(&*team, &device, ramp(&device, 2.0, ELEMENTS));
+                after(&*group, &device, ramp(&device, 2.0, ELEMENTS));
                 std::thread::sleep(Duration::from_millis(30));
-                let got = tensors::recv(&*team, &device, [ELEMENTS], DType::F32, 0).unwrap();
+                let got = tensors::recv(&*group, &device, [ELEMENTS], DType::F32, 0).unwrap();
                 let sent = ramp(&device, 1.0, ELEMENTS).to_vec::<f32>().unwrap();
                 assert!(got.to_vec::<f32>().unwrap() == sent, "case {number}: the message was overwritten");
             }
             device.sync().unwrap();
-            team.barrier().unwrap();
+            group.barrier().unwrap();
         });
     }
 }

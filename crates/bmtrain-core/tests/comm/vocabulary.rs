@@ -114,8 +114,8 @@ fn divided_logits_give_the_loss_and_the_gradient_of_whole_rows() {
             });
             for (size, room, filling) in [(1, 11, 0), (2, 6, 0), (4, 3, 2), (4, 5, 0)] {
                 let parts = threads(size, options(), |rank| {
-                    let (team, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
-                    let shard = VocabularyShard::new(team, CLASSES).with_room(room).unwrap();
+                    let (group, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+                    let shard = VocabularyShard::new(group, CLASSES).with_room(room).unwrap();
                     let (classes, criterion) = (shard.classes(), &criteria(&device)[number]);
                     let columns = classes.count + filling;
                     // The content of the padding makes no difference.
@@ -166,8 +166,8 @@ fn a_head_over_several_ranks_gives_the_gradients_of_one_with_all_classes() {
         // Chunks of one row, and logits that are kept.
         for (size, chunk_bytes) in [(1, 1), (2, 1), (4, 1), (2, 1 << 20), (4, 1 << 20)] {
             let parts = threads(size, options(), |rank| {
-                let (team, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
-                let shard = VocabularyShard::new(team, CLASSES);
+                let (group, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+                let shard = VocabularyShard::new(group, CLASSES);
                 let classes = shard.classes();
                 let rows = classes.first..classes.first + classes.count;
                 let mut own = operands(&device, DType::F32);

@@ -14,13 +14,13 @@ use bmtrain_core::cpu::{CpuOptions, Pinning, Placement, Processors};
 /// # Errors
 /// As for [`cpu_options`], and a rank that is lost.
 pub fn cpu_options_of_rank(
-    team: &ControlGroup,
+    control: &ControlGroup,
     launch: &Launch,
     threads: Option<usize>,
     pinning: Pinning,
 ) -> Result<CpuOptions> {
     let processors = Processors::of_this_process();
-    let (index, ranks) = sharers(&team.gather_texts(&place(processors))?, team.rank());
+    let (index, ranks) = sharers(&control.gather_texts(&place(processors))?, control.rank());
     let threads = match threads {
         Some(threads) => threads_per_rank(threads, launch.local_size),
         None => threads_per_rank(processors.default_threads(), ranks),
@@ -85,10 +85,10 @@ mod tests {
 
     #[test]
     fn a_rank_alone_has_a_thread_per_core_and_a_given_number_is_divided() {
-        let team = ControlGroup::new(Arc::new(Solo), &Device::cpu(1).unwrap());
+        let control = ControlGroup::new(Arc::new(Solo), &Device::cpu(1).unwrap());
         let of = |local_size: usize, threads: Option<usize>| {
             let launch = Launch { local_size, ..Launch::alone() };
-            cpu_options_of_rank(&team, &launch, threads, Pinning::Cores).unwrap()
+            cpu_options_of_rank(&control, &launch, threads, Pinning::Cores).unwrap()
         };
         assert_eq!(of(1, None).threads, Processors::of_this_process().default_threads());
         assert_eq!(of(1, None).placement, Placement { pinning: Pinning::Cores, index: 0, ranks: 1 });

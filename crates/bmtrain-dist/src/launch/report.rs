@@ -12,7 +12,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// A rank that is lost.
-    pub fn describe_ranks(&self, team: &ControlGroup, opened: &Opened, threads: usize) -> Result<Vec<String>> {
+    pub fn describe_ranks(&self, control: &ControlGroup, opened: &Opened, threads: usize) -> Result<Vec<String>> {
         let launch = self.launch();
         if launch.world <= 1 || launch.ranks_in_process() > 1 {
             return Ok(Vec::new());
@@ -29,6 +29,6 @@ impl ProcessGroup {
             if threads == 1 { "" } else { "s" },
         );
         // A host may have any name: a line stays a line.
-        team.gather_texts(&line.replace(char::is_control, "?"))
+        control.gather_texts(&line.replace(char::is_control, "?"))
     }
 }

@@ -72,8 +72,8 @@ fn ranks<T: Send + 'static>(
 fn ranks_of_several_hosts_join_over_tcp() {
     let joined = ranks(3, |group, rank| {
         group.run(move |ranks| -> Result<_, Failure> {
-            let team = ControlGroup::new(ranks, &bmtrain_core::Device::cpu(1)?);
-            Ok(team.gather_texts(&format!("rank {rank}"))?.join(", "))
+            let control = ControlGroup::new(ranks, &bmtrain_core::Device::cpu(1)?);
+            Ok(control.gather_texts(&format!("rank {rank}"))?.join(", "))
         })
     });
     assert!(joined.iter().all(|texts| texts.as_ref().is_ok_and(|text| text == "rank 0, rank 1, rank 2")), "{joined:?}");

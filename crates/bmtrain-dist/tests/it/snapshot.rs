@@ -26,7 +26,7 @@ fn train(
     saved: &[usize],
 ) -> Result<(Course, Fingerprint)> {
     let mut this = Rank::new(Arc::clone(&comm), setting)?;
-    let team = ControlGroup::new(Arc::clone(&comm), &this.device);
+    let control = ControlGroup::new(Arc::clone(&comm), &this.device);
     if steps.start > 0 {
         let checkpoint = newest(store);
         assert_eq!(checkpoint.manifest().step, steps.start as u64);
@@ -34,7 +34,7 @@ fn train(
         let state: TrainingState = serde_json::from_value(state).unwrap();
         restore(&checkpoint, &state, &this.model.parameters, &mut this.optim)?;
     }
-    let mut saver = Saver::new(store.clone(), team, 2)?;
+    let mut saver = Saver::new(store.clone(), control, 2)?;
     let mut course = Vec::new();
     for step in steps {
         let mut losses = Vec::new();
@@ -252,8 +252,8 @@ fn save(this: &mut Rank, store: &Store, step: u64) {
 }
 
 fn save_state(this: &mut Rank, store: &Store, step: u64, state: TrainingState) {
-    let team = ControlGroup::new(Arc::new(Solo), &this.device);
-    let saver = Saver::new(store.clone(), team, 2).unwrap();
+    let control = ControlGroup::new(Arc::new(Solo), &this.device);
+    let saver = Saver::new(store.clone(), control, 2).unwrap();
     let mut saver = saver.with_optimizer_state(state.has_optimizer_state);
     let state = [("training".to_owned(), serde_json::to_value(state).unwrap())].into_iter().collect();
     let facts = Facts { recipe: "r".into(), state, ..Facts::default() };
@@ -275,8 +275,8 @@ fn a_snapshot_is_of_its_step(optimizer: Which) {
     this.micro_batch(0, 0, 1, 1.0).unwrap();
     this.optim.step().unwrap();
     save(&mut this, &now, 1);
-    let team = ControlGroup::new(Arc::new(Solo), &this.device);
-    let mut saver = Saver::new(store.clone(), team, 2).unwrap();
+    let control = ControlGroup::new(Arc::new(Solo), &this.device);
+    let mut saver = Saver::new(store.clone(), control, 2).unwrap();
     let facts = Facts { recipe: "r".into(), ..Facts::default() };
     saver.begin(&this.device, 1, facts, &this.model.parameters, &this.optim).unwrap();
     for step in 1..3 {
@@ -301,9 +301,9 @@ fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
             let full = Store::on(Arc::new(FailingDisk::new(good.clone(), Failure::Full, change)));
             let rank: Arc<dyn Communicator> = Arc::new(rank);
             let mut this = Rank::new(Arc::clone(&rank), &setting).unwrap();
-            let team = ControlGroup::new(rank, &this.device);
+            let control = ControlGroup::new(rank, &this.device);
             let here = if number == failing { full } else { store.clone() };
-            let mut saver = Saver::new(here, team, 2).unwrap();
+            let mut saver = Saver::new(here, control, 2).unwrap();
             let mut events = Vec::new();
             for step in 0..4 {
                 this.micro_batch(step, number, 2, 1.0).unwrap();

@@ -1,4 +1,4 @@
-//! Stand-in for Parquet files in a build without the feature `parquet`: an error that names it.
+//! Replacement of Parquet files in a build without the feature `parquet`: an error that names it.
 
 use std::convert::Infallible;
 use std::path::Path;

@@ -23,7 +23,7 @@ impl SharedGroup {
         }
         let (layout, from) = (&self.layout, self.members.rank);
         let (sent, received) = (self.region.slot(layout.sent(from, to)), self.region.slot(layout.received(from, to)));
-        let ([code, part], begin) = (call.what.encoded(), nanoseconds());
+        let ([code, part], begin) = (call.kind.encoded(), nanoseconds());
         for piece in pieces(data.len(), layout.chunk()) {
             let needed = (*next + 1).saturating_sub(PAIR_SLOTS as u64);
             self.wait(call, || if received.load(Ordering::Acquire) < needed { 1 << to } else { 0 })?;
@@ -53,13 +53,13 @@ impl SharedGroup {
             let word = |place| self.region.slot(record + place).load(Ordering::Relaxed);
             let [code, part, sequence] = [0, 8, 16].map(word);
             begin = word(24);
-            if [code, part] != call.what.encoded() || sequence != call.sequence {
+            if [code, part] != call.kind.encoded() || sequence != call.sequence {
                 let reason = format!(
                     "{} sent {} as message {sequence}, {} called {} for message {}",
                     self.members.label(from),
                     describe([code, part]),
                     self.members.label(to),
-                    call.what,
+                    call.kind,
                     call.sequence
                 );
                 return Err(self.fail(call, &[from.min(to), from.max(to)], reason));

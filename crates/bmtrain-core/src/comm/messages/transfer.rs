@@ -127,7 +127,7 @@ impl<S: Session> MessageGroup<S> {
     /// Send a message. `sent` counts the pieces that this rank sent to the other one before.
     pub(crate) fn send(&self, call: &Call, to: usize, bytes: &[u8], sent: &mut u64) -> Result<()> {
         let key = |piece| self.message_key(Channel::Messages, self.members.rank, call.sequence, piece);
-        self.post(to, Message::of_words(Kind::Record, key(0), &call.what.encoded()));
+        self.post(to, Message::of_words(Kind::Record, key(0), &call.kind.encoded()));
         for (piece, part) in (1..).zip(bytes.chunks(self.job().chunk)) {
             let rank_key = self.rank_key(to);
             self.wait(call, |state| {
@@ -153,10 +153,10 @@ impl<S: Session> MessageGroup<S> {
             message.ok_or_else(|| self.fail(call, &[from], format!("{} sent nothing", self.members.label(from))))
         };
         let record = next(0)?;
-        if record.content() != call.what.encoded() {
+        if record.content() != call.kind.encoded() {
             let words = *record.content().first_chunk().unwrap_or(&[0; 2]);
             let (own, other) = (self.members.label(self.members.rank), self.members.label(from));
-            let reason = format!("{other} sent {}, {own} called {}", describe(words), call.what);
+            let reason = format!("{other} sent {}, {own} called {}", describe(words), call.kind);
             return Err(self.fail(call, &[self.members.rank, from], reason));
         }
         for (piece, part) in (1..).zip(bytes.chunks_mut(self.job().chunk)) {

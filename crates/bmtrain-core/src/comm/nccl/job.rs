@@ -233,7 +233,7 @@ fn break_off_together(connections: Vec<Connection>) {
 impl Failure {
     /// Error of a call: this failure, or the note that the job is broken since.
     pub(super) fn told_by(&self, member: &Member, call: &Call) -> Error {
-        let (operation, sequence) = (call.what.to_string(), call.sequence);
+        let (operation, sequence) = (call.kind.to_string(), call.sequence);
         let same_call = self.group == member.group && self.operation == operation && self.sequence == sequence;
         let reason = match same_call || self.operation.is_empty() {
             true => self.reason.clone(),

@@ -24,7 +24,7 @@ pub(super) fn run_one(threads: Threads<'_>, limits: &Limits, job: &GemmJob<'_>) 
     let set = threads.instruction_set();
     let threads = if is_worth_splitting(job) { threads } else { Threads::Calling };
     // The calling thread may work too, with loops that ask for its set.
-    set.within(|| scratch::with(|scratch| compute(threads, (Kernel::of(set), limits), job, scratch)));
+    set.within(|| scratch::with(|scratch| compute(threads, Kernel::of(set), limits, job, scratch)));
 }
 
 fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
