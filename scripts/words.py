@@ -2,13 +2,15 @@
 
 Usage: words.py [PATH...]
 
-Reads comments and strings of the tracked source files, and whole Markdown texts, below the given paths; by default of
-the whole repository. Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1 if there
-is any. Exceptions, each with its reason, are in scripts/words_allowed.txt.
+Reads comments, strings and identifiers of the tracked source files, and whole Markdown texts, below the given paths; by
+default of the whole repository. The first line of a documented item is read as well, in crates whose documentation
+begins with nouns. Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1
+if there is any. Exceptions, each with its reason, are in scripts/words_allowed.txt.
 """
 
 import bisect
 import fnmatch
+import functools
 import re
 import string
 import subprocess
@@ -67,6 +69,35 @@ RULES = [
     (r"\bin the opinion of\b", "this rank's vote", PROSE),
     (r"\bopinions?\b", "vote", PROSE),
 ]
+# Parts of identifiers, which are split at underscores and changes of case and joined again as `_part_part_`; the first
+# rules are not for names of tests, which are sentences. An identifier is reported once a file.
+IDENTIFIERS = [
+    (r"_words?_", "token, vocab (word only for words of a language or of memory)"),
+    (r"^_leave(_[a-z]+)?_$", "ignore, skip (leave only for a rank that leaves its group)"),
+    (r"_judge(d|s|ments?)?_", "rate, score"),
+]
+SENTENCE_PARTS = 6
+IDENTIFIERS_AND_SENTENCES = [
+    (r"_teams?_", "group, ranks"),
+    (r"_go(es)?_on_", "continue, resume"),
+    (r"_(nobody|somebody|everybody|whoever|strangers?)_", "caller, user, process, rank"),
+    (r"_(stands|lies)_", "is"),
+    (r"_spoken_", "dialect"),
+    (r"_lessons?_", "targets"),
+]
+CONSTANTS = [
+    (r"^(MOST|LARGEST|LONGEST)(_|$)", "MAX_"),
+    (r"(^|_)(LIMIT|MOST)$", "MAX_"),
+]
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+# Languages whose identifiers are read.
+WITH_IDENTIFIERS = (".rs", ".cu", ".cuh", ".h", ".cpp", ".c", ".py")
+# Crates whose documented items begin with a noun, and beginnings that are clauses instead.
+NOUNS_FIRST = tuple(f"crates/{crate}/src/*.rs" for crate in (
+    "bmtrain-core", "bmtrain-corpus", "bmtrain-dist", "cuda-emulator", "model-center-base", "model-center-formats"))
+CLAUSE = re.compile(r"^\s*//[/!] (What|Of|How|Where|Which|Who|Whose|The same) ")
+DOCUMENTED = re.compile(r"^\s*//[/!]")
 # Searched in lower-case text, for which Python is faster than for text of either case.
 COMPILED = [(re.compile(pattern), write, scope) for pattern, write, scope in RULES]
 # One character for one, which str.lower is not for all of them.
@@ -106,6 +137,11 @@ def kind_of(path):
         return SHELL if file.read(2) == b"#!" else False
 
 
+def code_of(text, kind):
+    """The text without its comments and strings, line for line."""
+    return kind.sub(lambda found: "\n" * found.group(0).count("\n") or " ", text)
+
+
 def prose_of(text, kind):
     """The text with nothing but its comments and strings, line for line."""
     if kind is None:
@@ -116,6 +152,43 @@ def prose_of(text, kind):
         kept.append("" if found.groupdict().get("char") else found.group(0))
         end = found.end()
     return "".join(kept) + "\n" * text.count("\n", end)
+
+
+def bad_identifiers(lines, code, mine):
+    """(line, identifier, replacement) of each refused identifier of a file, at the first line that is not excused."""
+    seen = set()
+    for number, line in enumerate(code.split("\n"), 1):
+        for name in IDENTIFIER.findall(line):
+            if name in seen:
+                continue
+            write = refusal_of(name)
+            if write is None:
+                seen.add(name)
+            elif not any(excuse.search(lines[number - 1]) for excuse in mine):
+                seen.add(name)
+                yield number, name, write
+
+
+@functools.cache
+def refusal_of(name):
+    """What to write instead of an identifier; None if it may stay."""
+    parts = PARTS.findall(name)
+    joined = f"_{'_'.join(parts).lower()}_"
+    rules = IDENTIFIERS_AND_SENTENCES + (IDENTIFIERS if len(parts) < SENTENCE_PARTS else [])
+    wrong = next((write for pattern, write in rules if re.search(pattern, joined)), None)
+    if wrong is None and name.isupper():
+        wrong = next((write for pattern, write in CONSTANTS if re.search(pattern, name)), None)
+    return wrong
+
+
+def clauses(lines):
+    """(line, beginning, replacement) of each documented item that begins with a clause."""
+    is_documented = False
+    for number, line in enumerate(lines, 1):
+        found = None if is_documented else CLAUSE.match(line)
+        if found:
+            yield number, found.group(1), 'a noun: "Precision of …", "Number of …"'
+        is_documented = bool(DOCUMENTED.match(line))
 
 
 def starts_of(text):
@@ -145,6 +218,11 @@ def findings(name, text, allowed=(), kind=False):
             number = bisect.bisect_right(starts, match.start())
             if not any(excuse.search(lines[number - 1]) for excuse in mine):
                 found.append((number, part[match.start():match.end()], write))
+    if name.endswith(WITH_IDENTIFIERS):
+        found.extend(bad_identifiers(lines, code_of(text, kind), mine))
+    if any(fnmatch.fnmatch(name, glob) for glob in NOUNS_FIRST):
+        found.extend(each for each in clauses(lines)
+                     if not any(excuse.search(lines[each[0] - 1]) for excuse in mine))
     return sorted(found, key=lambda each: each[0])
 
 

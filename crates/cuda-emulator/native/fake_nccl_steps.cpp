@@ -31,8 +31,8 @@ std::string in_words(int rank, const Call& call) {
 
 // All ranks find out, the first report counts. NCCL itself reports nothing.
 void report(Comm& comm, const std::string& words) {
-    std::uint32_t nobody = 0;
-    if (std::getenv("EMULATED_NCCL_SILENT") == nullptr && comm.board->mismatched.compare_exchange_strong(nobody, 1)) {
+    std::uint32_t no_rank = 0;
+    if (std::getenv("EMULATED_NCCL_SILENT") == nullptr && comm.board->mismatched.compare_exchange_strong(no_rank, 1)) {
         std::snprintf(comm.board->mismatch, sizeof comm.board->mismatch, "%s", words.c_str());
         comm.board->mismatched = 2;
     }

@@ -88,7 +88,7 @@ mod tests {
     use crate::{DType, Device, Segment, Storage};
 
     #[test]
-    fn collectives_are_checked_for_the_size_of_the_group_and_nobody_is_waited_for() {
+    fn collectives_are_checked_for_the_size_of_the_group_and_no_rank_is_waited_for() {
         let device = Device::new(Arc::new(Counting::new(1 << 20)));
         let rank = CountingRank::new(3, 4).unwrap();
         let storage = |len| Storage::empty(&device, len, DType::F32, Segment::Workspace).unwrap();

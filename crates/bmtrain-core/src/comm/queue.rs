@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_call_runs_after_an_earlier_one_whoever_comes_first() {
+    fn a_later_call_runs_after_an_earlier_one_whichever_comes_first() {
         let (queue, group) = (CallQueue::default(), group_of_one(Duration::from_secs(20)));
         let (done, order) = channel();
         std::thread::scope(|scope| {

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_panics_reach_whoever_waits() {
+    fn failures_and_panics_reach_the_waiting_thread() {
         let lanes = Lanes::default();
         lanes.give(Lane::Zero, Box::new(|| Err(Error::argument("all_reduce", "the first")))).unwrap();
         lanes.give(Lane::Zero, Box::new(|| panic!("the second"))).unwrap();

@@ -49,14 +49,14 @@ impl Region {
     /// The old content is worthless: dropping it first keeps the peak at the new size.
     fn grow(&mut self, needed: usize) {
         self.release();
-        let lies_in_huge_pages = needed * size_of::<f32>() >= LEAST_OF_HUGE_PAGE;
-        let alignment = if lies_in_huge_pages { HUGE_PAGE } else { LINE * size_of::<f32>() };
+        let is_in_huge_pages = needed * size_of::<f32>() >= LEAST_OF_HUGE_PAGE;
+        let alignment = if is_in_huge_pages { HUGE_PAGE } else { LINE * size_of::<f32>() };
         let slack = alignment / size_of::<f32>();
         // A huge page is one mapping: it has to be covered in whole.
-        let len = if lies_in_huge_pages { needed.next_multiple_of(slack) } else { needed };
+        let len = if is_in_huge_pages { needed.next_multiple_of(slack) } else { needed };
         self.data = vec![0.0; len + slack];
         self.skip = self.data.as_ptr().align_offset(alignment).min(slack);
-        if lies_in_huge_pages {
+        if is_in_huge_pages {
             prefer_huge_pages(&mut self.data[self.skip..][..len]);
         }
         self.used = len;

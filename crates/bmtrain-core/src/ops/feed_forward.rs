@@ -148,13 +148,13 @@ impl Backward for FeedForwardBackward {
         }
         let (dy, b_out) = output.gradient(cx, dy, (4, e), [of_x, of_out])?; // [.., E]
         let out = ProductParameters { weight: 3, bias: b_out, size: [e, f], dtype: of_out, precision };
-        let goes_on = (0..3).any(|index| cx.needs(index));
+        let continues = (0..3).any(|index| cx.needs(index));
         let is_fused = !gated && cx.device().backend().fuses_derivative(activation, pre.dtype());
-        if !goes_on || is_fused {
+        if !continues || is_fused {
             let hidden = cx.needs(3).then(|| again(cx.device(), kind, &pre)).transpose()?; // [.., F]
             parameter_gradients(cx, out, &dy, hidden.as_ref())?;
         }
-        if !goes_on {
+        if !continues {
             return Ok(());
         }
         let mut dhidden = like(cx.device(), &pre, pre.shape().with_last(f)?)?; // [.., F]

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_after_all_are_done_and_the_pool_goes_on() {
+    fn a_panic_reaches_the_caller_after_all_are_done_and_the_pool_continues() {
         let pool = pool(2);
         for (mine, help) in [(true, false), (false, true), (true, true)] {
             let done = AtomicUsize::new(0);

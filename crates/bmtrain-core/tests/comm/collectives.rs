@@ -174,7 +174,7 @@ fn the_only_rank_gets_what_it_sends() {
 }
 
 #[test]
-fn the_only_rank_has_nobody_to_send_to_and_splits_into_itself() {
+fn the_only_rank_has_no_rank_to_send_to_and_splits_into_itself() {
     let device = Device::cpu(1).unwrap();
     let places = Places::new(&device, (4, DType::F32), (8, DType::F32));
     let refused = |collective| Solo.launch(device.backend(), collective, Lane::Compute).unwrap_err().to_string();

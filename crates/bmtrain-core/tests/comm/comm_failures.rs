@@ -191,7 +191,7 @@ fn a_rank_that_leaves_while_others_wait_for_it_is_named() {
 }
 
 #[test]
-fn a_rank_may_leave_when_nobody_needs_it_any_more() {
+fn a_rank_may_leave_when_no_rank_needs_it_any_more() {
     let sums = threads(3, options(), |rank| {
         let rank = Rank::new(rank);
         let own = rank.rank.rank();

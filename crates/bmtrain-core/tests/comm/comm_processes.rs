@@ -195,7 +195,7 @@ fn a_rank_that_comes_twice_or_with_other_options_ends_all_at_once() {
 }
 
 #[test]
-fn a_process_that_comes_to_a_running_job_is_told_so_and_the_job_goes_on() {
+fn a_process_that_comes_to_a_running_job_is_told_so_and_the_job_continues() {
     let place = place();
     let (first, second) = join_both(&place, || HostRank::join(place.as_path(), 1, 2, options()));
     let ranks = [first.unwrap(), second.unwrap()];
@@ -364,7 +364,7 @@ fn a_rank_that_panics_before_it_joins_ends_the_others_with_the_code_of_a_defect(
 }
 
 #[test]
-fn a_directory_that_lets_nobody_make_files_is_named() {
+fn a_directory_that_lets_no_user_make_files_is_named() {
     // Not writable for any user.
     let error = HostRank::join(Path::new("/sys/ranks"), 0, 1, options()).unwrap_err();
     assert!(matches!(&error, Error::Launch { fix, .. } if fix == "make /sys writable for this user"), "{error}");

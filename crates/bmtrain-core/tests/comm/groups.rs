@@ -57,7 +57,7 @@ fn groups_split_by_colour_and_are_ordered_by_key() {
 }
 
 #[test]
-fn barriers_and_splits_go_on_while_collectives_are_under_way() {
+fn barriers_and_splits_continue_while_collectives_are_under_way() {
     let link = Link { latency: Duration::from_millis(150), bytes_per_second: 1e9 };
     threads(2, HostOptions { link: Some(link), ..options() }, |rank| {
         let rank = Rank::new(rank);

@@ -101,7 +101,7 @@ fn one_leaf_in_two_places_of_one_kernel_is_summed() {
 }
 
 #[test]
-fn results_that_nobody_used_cost_nothing() {
+fn unused_results_cost_nothing() {
     let counting = Arc::new(Counting::new(1 << 20));
     let device = Device::new(counting.clone());
     let cx = Ctx::gradients(&device);
@@ -280,7 +280,7 @@ fn a_consumed_variable_is_written_in_place_only_when_it_is_alone() {
 }
 
 #[test]
-fn logits_that_nobody_holds_become_their_own_gradient() {
+fn logits_that_are_not_held_become_their_own_gradient() {
     let device = cpu();
     let (rows, classes) = (64, 512);
     let bytes = 4 * rows * classes;

@@ -133,7 +133,7 @@ fn pieces_are_the_whole() {
 }
 
 #[test]
-fn rows_go_on_from_others() {
+fn rows_continue_from_others() {
     let device = Device::cpu(1).unwrap();
     let cx = Ctx::inference(&device);
     let options = AttentionOptions { kv_heads: KV_HEADS, causal: true, ..AttentionOptions::new(HEADS, SIZE) };
@@ -144,17 +144,17 @@ fn rows_go_on_from_others() {
         ops::attention_fused_cached(&cx, &first, &mut cache, &options).unwrap();
         cache
     };
-    let go_on = |cache: &mut KeyValues, from: &[usize]| -> Vec<f32> {
+    let decode = |cache: &mut KeyValues, from: &[usize]| -> Vec<f32> {
         let next = cut(&all, 5..6, 0..WIDTH);
         let next: Vec<f32> = from.iter().flat_map(|&row| next[row * WIDTH..(row + 1) * WIDTH].to_vec()).collect();
         let next = Var::constant(tensor(&device, [from.len(), 1, WIDTH], &next));
         ops::attention_fused_cached(&cx, &next, cache, &options).unwrap().value().to_vec().unwrap()
     };
-    let want = go_on(&mut begin(), &[0, 1, 2]);
+    let want = decode(&mut begin(), &[0, 1, 2]);
     for from in [&[2, 0, 0, 1][..], &[1], &[0, 1, 2], &[0, 1]] {
         let mut cache = begin();
         cache.reorder(from).unwrap();
-        let got = go_on(&mut cache, from);
+        let got = decode(&mut cache, from);
         let width = HEADS * SIZE;
         for (got, &from) in got.chunks(width).zip(from) {
             assert_eq!(got, &want[from * width..(from + 1) * width], "row {from}");

@@ -195,7 +195,7 @@ fn attention_never_holds_a_score_for_every_pair() {
 }
 
 #[test]
-fn rotary_turns_what_nobody_else_sees_where_it_is() {
+fn rotary_works_in_place_on_memory_that_it_owns() {
     let device = Device::cpu(1).unwrap();
     let table = Tensor::from_slice_in(&device, [2, 2], &[1.0f32, 0.0, 0.0, 1.0], Segment::Data).unwrap();
     let options =

@@ -4,7 +4,7 @@
 //! documents ─▶ screen (URL, repair, language, length) ─▶ urls ─▶ near ─▶ ngrams ─▶ write (shuffled)
 //! ```
 //!
-//! Defines [`clean`]. Each document is judged by itself first, in parallel, and what is left goes to a file of JSON
+//! Defines [`clean`]. Each document is screened by itself first, in parallel, and what is left goes to a file of JSON
 //! lines with its band hashes beside it (`screen`, `screening`, `store`); documents of one URL (`urls`) and
 //! near-duplicates (`near`) are found by sorting on the disk (`sort`); task texts are taken out (`ngrams`, `write`).
 //! The result is a function of documents and options, not of threads or interruptions: the hidden directory `.clean`
@@ -56,7 +56,7 @@ const RESULTS: [&str; 4] = ["documents.jsonl", "groups.jsonl", "pairs.jsonl", "r
 /// The stages in their order, with what their progress counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CleanStage {
-    /// Documents are read and judged; bytes of the input.
+    /// Documents are read and screened; bytes of the input.
     Screen,
     /// Documents of one URL are sought; no count.
     Urls,
@@ -155,7 +155,7 @@ pub fn clean(
     Ok(report)
 }
 
-/// The files that grow while documents are judged.
+/// The files that grow while documents are screened.
 struct Files {
     fates: Fates,
     store: StoreWriter,

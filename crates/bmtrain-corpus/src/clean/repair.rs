@@ -17,7 +17,7 @@ const WINDOWS_1252: [u16; 32] = [
 /// The text as it was meant; borrowed if there is nothing to repair.
 pub(super) fn repair(text: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(text);
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         match decode_again(&text) {
             Some(decoded) => text = Cow::Owned(decoded),
             None => break,

@@ -23,7 +23,7 @@ pub struct CleanReport {
     pub pairs: u64,
     /// Documents and bytes of the result.
     pub written: (u64, u64),
-    /// Documents that an earlier process had judged.
+    /// Documents that an earlier process had screened.
     pub resumed: u64,
     /// Whether it was stopped on request; the same call goes on.
     pub stopped: bool,

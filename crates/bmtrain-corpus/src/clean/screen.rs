@@ -67,12 +67,12 @@ impl<'a> Screen<'a> {
         })
     }
 
-    pub(super) fn judge(&self, record: TextRecord) -> Result<Screened> {
+    pub(super) fn assess(&self, record: TextRecord) -> Result<Screened> {
         let mut screened = Screened { fate: Fate::Kept, marks: 0, line: None, url: None, bands: Vec::new() };
         if let Some(rules) = &self.urls
             && let Some(url) = text_under(&record.fields, &self.options.url_key).map(str::trim)
         {
-            screened.fate = match rules.judge(url) {
+            screened.fate = match rules.assess(url) {
                 UrlVerdict::Kept => Fate::Kept,
                 UrlVerdict::Site => Fate::Site,
                 UrlVerdict::Ending => Fate::Ending,

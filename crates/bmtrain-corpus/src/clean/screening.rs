@@ -1,4 +1,4 @@
-//! The first stage: documents are read, judged in parallel, and what is left of them is written in their order.
+//! The first stage: documents are read, screened in parallel, and what is left of them is written in their order.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ const BATCH_BYTES: usize = 1 << 18;
 /// Between two records of the state.
 const SAVE_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Documents that are judged together, and what was read up to their end.
+/// Documents that are screened together, and what was read up to their end.
 struct Batch {
     records: Vec<TextRecord>,
     counts: DocumentCounts,
 }
 
-struct Judged {
+struct ScreenedBatch {
     screened: Result<Vec<Screened>>,
     counts: DocumentCounts,
 }
 
 impl Work<'_> {
-    /// Judges the documents that are left. False if a stop was requested before it was done.
+    /// Screens the documents that are left. False if a stop was requested before it was done.
     pub(super) fn screen(
         &self,
         source: &TextSource,
@@ -44,12 +44,12 @@ impl Work<'_> {
                 return Ok(false);
             }
         }
-        let judge = |batch: Batch| Judged {
-            screened: batch.records.into_iter().map(|record| screen.judge(record)).collect(),
+        let assess = |batch: Batch| ScreenedBatch {
+            screened: batch.records.into_iter().map(|record| screen.assess(record)).collect(),
             counts: batch.counts,
         };
         std::thread::scope(|scope| {
-            let mut pipeline = Pipeline::start(scope, self.threads, &judge);
+            let mut pipeline = Pipeline::start(scope, self.threads, &assess);
             let (mut is_ended, mut saved) = (false, Instant::now());
             loop {
                 while !is_ended && pipeline.in_flight() < BATCHES_PER_THREAD * self.threads {
@@ -59,12 +59,12 @@ impl Work<'_> {
                         pipeline.send(batch);
                     }
                 }
-                let Some(judged) = pipeline.receive() else { break };
-                for screened in judged.screened? {
+                let Some(batch) = pipeline.receive() else { break };
+                for screened in batch.screened? {
                     add(files, state, &screened)?;
                     state.counts.documents += 1;
                 }
-                state.counts = judged.counts;
+                state.counts = batch.counts;
                 let (done, total) = (documents.read_bytes(), documents.total_bytes());
                 show(CleanProgress { stage: CleanStage::Screen, done, total });
                 if saved.elapsed() >= SAVE_INTERVAL {

@@ -36,7 +36,7 @@ impl UrlRules {
         UrlRules { sites: names(sites.unwrap_or(SITES)).map(str::to_lowercase).collect() }
     }
 
-    pub(super) fn judge(&self, url: &str) -> UrlVerdict {
+    pub(super) fn assess(&self, url: &str) -> UrlVerdict {
         let path = url.split('?').next().unwrap_or_default().to_lowercase();
         if site(url).is_some_and(|site| self.sites.contains(&site)) {
             UrlVerdict::Site
@@ -131,10 +131,10 @@ mod tests {
             ("http://example.c", UrlVerdict::Malformed),
             ("example.com/page", UrlVerdict::Malformed),
         ] {
-            assert_eq!(rules.judge(url), verdict, "{url}");
+            assert_eq!(rules.assess(url), verdict, "{url}");
         }
         let own = UrlRules::new(Some("# mine\nexample  other # two\n"));
-        assert_eq!(own.judge("http://example.com/a"), UrlVerdict::Site);
-        assert_eq!(own.judge("http://www.youtube.com/a"), UrlVerdict::Kept);
+        assert_eq!(own.assess("http://example.com/a"), UrlVerdict::Site);
+        assert_eq!(own.assess("http://www.youtube.com/a"), UrlVerdict::Kept);
     }
 }

@@ -5,7 +5,7 @@ const ENDS: [char; 7] = ['。', '！', '？', '；', '…', '!', '?'];
 /// Characters that close after the end and belong to the sentence.
 const CLOSERS: [char; 14] = ['”', '’', '」', '』', '）', '】', '》', '〉', '"', '\'', ')', ']', '〕', '﹂'];
 /// Characters that continue the sentence after a quotation.
-const GOES_ON: [char; 9] = ['，', '、', '：', ',', '—', '～', '·', ':', ';'];
+const CONTINUATIONS: [char; 9] = ['，', '、', '：', ',', '—', '～', '·', ':', ';'];
 
 /// The sentences of a line.
 pub(super) fn split(line: &str) -> Vec<&str> {
@@ -17,7 +17,7 @@ pub(super) fn split(line: &str) -> Vec<&str> {
         }
         while characters.next_if(|(_, c)| ENDS.contains(c) || CLOSERS.contains(c)).is_some() {}
         let end = characters.peek().map_or(line.len(), |(at, _)| *at);
-        if characters.peek().is_some_and(|(_, c)| GOES_ON.contains(c)) {
+        if characters.peek().is_some_and(|(_, c)| CONTINUATIONS.contains(c)) {
             continue;
         }
         sentences.push(&line[start..end]);

@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 static ABBREVIATIONS: LazyLock<HashMap<&str, bool>> = LazyLock::new(|| {
     let lines = include_str!("abbreviations.txt").lines().filter(|line| !line.starts_with('#'));
     let words = |line: &'static str| {
-        let goes_on = line.starts_with('=');
-        line.trim_start_matches('=').split_whitespace().map(move |word| (word, goes_on))
+        let continues = line.starts_with('=');
+        line.trim_start_matches('=').split_whitespace().map(move |word| (word, continues))
     };
     lines.flat_map(words).collect()
 });

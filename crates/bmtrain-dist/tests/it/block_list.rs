@@ -80,7 +80,7 @@ fn hidden_states_are_what_an_explicit_loop_sees_to_the_last_bit() {
 }
 
 #[test]
-fn a_block_that_stands_in_the_list_twice_gets_the_gradients_of_both_places() {
+fn a_block_that_is_in_the_list_twice_gets_the_gradients_of_both_places() {
     let setting = Setting::new(Recompute::Keep, Sharding::solo(), repeated);
     assert_eq!(setting.parameters.iter().count(), 2 * 4);
     compare(repeated, &cases(true, &[]), Agreement::SameSums);

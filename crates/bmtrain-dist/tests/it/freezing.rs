@@ -98,7 +98,7 @@ fn plain(rank: &Rank) -> OptimManager {
 }
 
 #[test]
-fn a_frozen_parameter_stands_still_and_goes_on_with_its_old_moments() {
+fn a_frozen_parameter_stays_as_it_is_and_continues_with_its_old_moments() {
     const NAME: &str = "blocks.1.up.weight";
     let setting = Setting { sum: GradientSum::Fast, ..Setting::default() };
     let mut rank = Rank::new(Arc::new(Solo), &setting).unwrap();
@@ -200,8 +200,8 @@ fn a_mask_says_by_name_what_is_frozen_and_brings_it_back() {
     assert_eq!(other.freeze_mask(), mask);
     other.set_freeze_mask(&FreezeMask::default()).unwrap();
     assert!(other.iter().all(|param| param.is_trainable()));
-    let stranger = FreezeMask { frozen: ["table.weight", "tabel.weight"].map(String::from).into() };
-    let error = other.set_freeze_mask(&stranger).unwrap_err().to_string();
+    let unknown = FreezeMask { frozen: ["table.weight", "tabel.weight"].map(String::from).into() };
+    let error = other.set_freeze_mask(&unknown).unwrap_err().to_string();
     assert!(error.starts_with("parameter tabel.weight: is to be frozen, but"), "{error}");
     assert!(other.iter().all(|param| param.is_trainable()), "nothing was changed");
 }
@@ -214,7 +214,7 @@ fn with_nothing_left_to_train_the_step_says_so() {
 }
 
 #[test]
-fn a_star_stands_for_any_run_of_characters() {
+fn a_star_matches_any_run_of_characters() {
     for (pattern, name, expected) in [
         ("head.weight", "head.weight", true),
         ("head.weight", "head.weight2", false),

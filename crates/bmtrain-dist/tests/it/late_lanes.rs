@@ -114,7 +114,7 @@ fn training_on_late_lanes_gives_the_same_bits_under_every_order() {
 }
 
 #[test]
-fn updates_on_the_host_are_awaited_by_whoever_uses_the_parameters_under_every_order() {
+fn updates_on_the_host_are_awaited_by_every_user_of_the_parameters_under_every_order() {
     let expected = plain(Recompute::Keep);
     for seed in 0..24 {
         let recompute = if seed % 2 == 0 { Recompute::Keep } else { Recompute::Checkpoint };

@@ -14,12 +14,12 @@ fn failure(reason: &str) -> Error {
 
 #[test]
 fn results_are_in_the_order_of_the_ranks_and_threads_have_their_names() {
-    let everybody = Arc::new(Barrier::new(4));
+    let barrier = Arc::new(Barrier::new(4));
     let names = run_ranks(4, |rank| {
-        let everybody = everybody.clone();
+        let barrier = barrier.clone();
         move || -> Result<_, Error> {
             // All four run at once, or this never ends.
-            everybody.wait();
+            barrier.wait();
             std::thread::sleep(Duration::from_millis(5 * (4 - rank as u64)));
             Ok((rank, std::thread::current().name().unwrap().to_owned()))
         }

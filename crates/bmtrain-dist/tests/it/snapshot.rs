@@ -184,7 +184,7 @@ fn averages_of_a_checkpoint_are_loaded_in_the_place_of_the_parameters_on_any_ran
 }
 
 #[test]
-fn other_numbers_of_ranks_and_other_levels_go_on_with_the_same_bits_with_state_on_device_or_host() {
+fn other_numbers_of_ranks_and_other_levels_continue_with_the_same_bits_with_state_on_device_or_host() {
     let of = |ranks, level, optimizer| Setting {
         ranks,
         level,
@@ -290,7 +290,7 @@ fn a_snapshot_is_of_its_step(optimizer: Which) {
 }
 
 #[test]
-fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
+fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_continues() {
     // A rank that has not even the directory, which the other one has made, and one that has.
     for (failing, change) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let good = Arc::new(MemoryDisk::default());
@@ -365,7 +365,7 @@ fn weights_alone_are_taken_without_the_optimizer() {
 }
 
 #[test]
-fn a_state_with_a_field_that_nobody_knows_is_refused() {
+fn a_state_with_an_unknown_field_is_refused() {
     let mut this = Rank::new(Arc::new(Solo), &Setting { frozen: &["table.weight"], ..Setting::default() }).unwrap();
     this.micro_batch(0, 0, 1, 1.0).unwrap();
     this.optim.step().unwrap();

@@ -82,7 +82,7 @@ fn counters_give_every_rank_another_number() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_everybody_has_come_however_often() {
+fn no_rank_leaves_a_barrier_before_all_have_come_however_often() {
     let seen = results(ranks(3, |rank, mut store| {
         let mut seen = Vec::new();
         for round in 0..20_i64 {
@@ -118,7 +118,7 @@ fn values_up_to_the_largest_survive_and_larger_ones_are_refused() {
 }
 
 #[test]
-fn a_value_that_nobody_sets_is_named_at_the_deadline() {
+fn a_value_that_no_rank_sets_is_named_at_the_deadline() {
     let (_server, options) = server(1);
     let mut store = Store::connect(&options).unwrap();
     let started = Instant::now();
@@ -221,7 +221,7 @@ fn when_rank_zero_closes_the_store_the_others_are_told() {
 }
 
 #[test]
-fn whoever_differs_is_refused_and_told_in_what() {
+fn a_rank_that_differs_is_refused_and_told_in_what() {
     let (_server, right) = server(4);
     let one = StoreOptions { rank: 1, ..right.clone() };
     let cases = [
@@ -360,7 +360,7 @@ fn rank_zero_may_come_last() {
 }
 
 #[test]
-fn once_all_have_come_nobody_listens_any_more() {
+fn once_all_have_come_the_store_stops_listening() {
     let (server, options) = server(1);
     let mut store = Store::connect(&options).unwrap();
     store.barrier("b", SOON).unwrap();

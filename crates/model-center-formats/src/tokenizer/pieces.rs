@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_replacements_that_lies_about_its_lengths_is_refused() {
+    fn a_table_of_replacements_with_wrong_lengths_is_refused() {
         let table = |claimed: u32| [&claimed.to_le_bytes()[..], &[0; 8]].concat();
         for (claimed, is_sound) in
             [(8, true), (4, true), (0, false), (6, false), (12, false), (u32::MAX, false), (u32::MAX - 3, false)]

@@ -150,7 +150,7 @@ fn pieces_are_the_whole_for_every_family() {
 }
 
 #[test]
-fn rows_go_on_from_others_for_every_family() {
+fn rows_continue_from_others_for_every_family() {
     let device = Device::cpu(1).unwrap();
     let of = |directory: PathBuf| {
         let plain = open(&device, &directory, Sharding::solo());

@@ -394,7 +394,7 @@ fn what_the_user_leaves_out_must_be_there_and_must_not_be_needed() {
     let options: Vec<String> = offered.iter().map(|pattern| format!("--leave '{pattern}'")).collect();
     assert!(text.contains(&options.join(" ")), "{text}");
     assert!(text.contains("model.leave = [\"bert.adapter.*\", \"cls.topic.*\", \"ner.*\"]"), "{text}");
-    let leave = |patterns: &[String]| Allow { leave: patterns.to_vec(), ..Allow::default() };
+    let leave = |patterns: &[String]| Allow { ignored: patterns.to_vec(), ..Allow::default() };
     let plan = LoadPlan::build(&BERT, &params, &file, &leave(&offered)).unwrap();
     assert_eq!(plan.left(), ["bert.adapter.weight", "cls.topic.weight", "ner.bias", "ner.weight"]);
     assert!(plan.unused().is_empty() && plan.passed_over(&file).is_empty());

@@ -60,7 +60,7 @@ impl Meeting {
         let (path, own, begin) = (path.as_ref(), Identity::own(), Instant::now());
         loop {
             let mut table = Table::open(path, Instant::now() + LOCKED)?;
-            match table.judge((rank, size), own.start)? {
+            match table.assess((rank, size), own.start)? {
                 Verdict::New | Verdict::Free => {
                     let seat = Mutex::new(Some(table.sit((rank, size), own)?));
                     let (number, path) = (table.number()?, path.to_path_buf());

@@ -118,11 +118,11 @@ impl Table {
     }
 
     /// Answer to `rank` of `size` in a process that was started at `started`.
-    pub(super) fn judge(&self, (rank, size): (usize, usize), started: u64) -> Result<Verdict> {
+    pub(super) fn assess(&self, (rank, size): (usize, usize), started: u64) -> Result<Verdict> {
         Ok(match &self.content {
             None if self.is_living(rank)? => Verdict::Taken,
             None => Verdict::New,
-            Some(content) => judge(content, &self.living()?, (rank, size), started),
+            Some(content) => assess(content, &self.living()?, (rank, size), started),
         })
     }
 
@@ -261,7 +261,7 @@ fn foreign(path: &Path, reason: &str) -> Error {
 }
 
 /// Answer of a table to `rank` of `size`, where the processes of the ranks `living` still run.
-fn judge(content: &Content, living: &[usize], (rank, size): (usize, usize), started: u64) -> Verdict {
+fn assess(content: &Content, living: &[usize], (rank, size): (usize, usize), started: u64) -> Verdict {
     if let Some(failure) = content.failure_of(rank, started) {
         return Verdict::Failed(failure.clone());
     }
@@ -328,14 +328,14 @@ mod tests {
             (&[Joined, Joined], &[1], (0, 4), Verdict::Ending(vec![1])),
         ];
         for (seats, living, who, verdict) in cases {
-            assert_eq!(judge(&content(seats), living, who, 100), verdict, "{seats:?} {living:?} {who:?}");
+            assert_eq!(assess(&content(seats), living, who, 100), verdict, "{seats:?} {living:?} {who:?}");
         }
     }
 
     #[test]
     fn a_process_that_died_before_the_others_came_is_theirs_if_they_were_started_before() {
         use Presence::{Absent, Here, Joined, Left};
-        let found = |seats: &[Presence], rank, started| judge(&content(seats), &[], (rank, seats.len()), started);
+        let found = |seats: &[Presence], rank, started| assess(&content(seats), &[], (rank, seats.len()), started);
         assert_eq!(found(&[Absent, Here, Left], 0, 49), Verdict::LostAlone(1));
         assert_eq!(found(&[Joined, Absent], 1, 1), Verdict::LostAlone(0));
         // Later starts, a rank that was started again, an unknown start, a run that was killed, one that left.
@@ -351,19 +351,19 @@ mod tests {
         let mut content = content(&[Presence::Left, Presence::Absent]);
         let failure = StartFailure { at: 100, ..StartFailure::ended(0, identity(10), 3, "a label is missing") };
         content.failure = Some(failure.clone());
-        assert_eq!(judge(&content, &[], (1, 2), 100), Verdict::Failed(failure.clone()));
-        assert_eq!(judge(&content, &[0], (1, 2), 99), Verdict::Failed(failure.clone()));
+        assert_eq!(assess(&content, &[], (1, 2), 100), Verdict::Failed(failure.clone()));
+        assert_eq!(assess(&content, &[0], (1, 2), 99), Verdict::Failed(failure.clone()));
         // A later start, and a process whose start is unknown.
-        assert_eq!(judge(&content, &[], (1, 2), 101), Verdict::Stale);
-        assert_eq!(judge(&content, &[0], (1, 2), 101), Verdict::Ending(vec![0]));
-        assert_eq!(judge(&content, &[], (1, 2), 0), Verdict::Stale);
+        assert_eq!(assess(&content, &[], (1, 2), 101), Verdict::Stale);
+        assert_eq!(assess(&content, &[0], (1, 2), 101), Verdict::Ending(vec![0]));
+        assert_eq!(assess(&content, &[], (1, 2), 0), Verdict::Stale);
         // A lost process concerns the others that were started before it came.
         content.failure = Some(StartFailure { at: 100, ..StartFailure::lost(0, identity(10)) });
-        assert!(matches!(judge(&content, &[], (1, 2), 49), Verdict::Failed(_)));
-        assert_eq!(judge(&content, &[], (1, 2), 50), Verdict::Stale);
-        assert_eq!(judge(&content, &[], (0, 2), 49), Verdict::Stale);
+        assert!(matches!(assess(&content, &[], (1, 2), 49), Verdict::Failed(_)));
+        assert_eq!(assess(&content, &[], (1, 2), 50), Verdict::Stale);
+        assert_eq!(assess(&content, &[], (0, 2), 49), Verdict::Stale);
         // It is of no concern to who comes after the survivors.
-        assert_eq!(judge(&content, &[], (1, 2), 99), Verdict::Stale);
-        assert_eq!(judge(&content, &[1], (0, 2), 99), Verdict::Ending(vec![1]));
+        assert_eq!(assess(&content, &[], (1, 2), 99), Verdict::Stale);
+        assert_eq!(assess(&content, &[1], (0, 2), 99), Verdict::Ending(vec![1]));
     }
 }

@@ -165,7 +165,7 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
 }
 
 #[test]
-fn gradients_that_nobody_asked_for_are_not_needed() {
+fn gradients_that_were_not_asked_for_are_not_needed() {
     let device = device(2);
     let of = |len, seed| sampled(&device, DType::F32, len, seed);
     let (x, dy, weight, rstd) = (of(6, 1), of(6, 2), of(3, 3), of(2, 4));

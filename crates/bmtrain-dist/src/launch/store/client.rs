@@ -23,7 +23,7 @@ const FIRST_ATTEMPT: Duration = Duration::from_millis(250);
 /// Delay of an answer after the time asked for, before the store is given up.
 const SLACK: Duration = Duration::from_secs(10);
 /// Barrier at which ranks meet when they have come.
-const EVERYBODY: &str = "everybody is here";
+const ALL_RANKS: &str = "everybody is here";
 /// Time for which rank 0 stays to tell the others why it ends.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Longest reason that a rank gives the others, in bytes.
@@ -69,7 +69,7 @@ impl Store {
     pub fn open(options: &StoreOptions) -> Result<Self> {
         let until = Instant::now() + options.deadline;
         let mut store = Store::enter(options)?;
-        store.meet(EVERYBODY, until.saturating_duration_since(Instant::now()))?;
+        store.meet(ALL_RANKS, until.saturating_duration_since(Instant::now()))?;
         Ok(store)
     }
 
@@ -125,7 +125,7 @@ impl Store {
     /// Ranks that do not come within `wait`, have left, or do not fit together; a rank that abandoned the job, with its
     /// exit code. Rank 0 stays a moment to tell the others.
     pub fn into_links(mut self, wait: Duration) -> Result<TcpLinks> {
-        if let Err(error) = self.meet(EVERYBODY, wait) {
+        if let Err(error) = self.meet(ALL_RANKS, wait) {
             // Ranks that come later are to learn the same.
             self.server.iter().for_each(|server| server.linger(FAREWELL));
             return Err(error);

@@ -44,7 +44,7 @@ pub(super) struct State {
     /// Ranks whose processes were refused for their token, and that have not come since.
     pub(super) refused: RefusedRanks,
     /// Connections that have proved nothing yet, oldest first.
-    strangers: VecDeque<(u64, Arc<TcpStream>)>,
+    unknown: VecDeque<(u64, Arc<TcpStream>)>,
     /// Connections of ranks.
     members: Vec<(u64, Arc<TcpStream>)>,
     /// Connections that are no longer the store's, with their ranks.
@@ -64,7 +64,7 @@ impl StoreServer {
         let state = State {
             board: Board::new(options.world),
             refused: RefusedRanks::default(),
-            strangers: VecDeque::new(),
+            unknown: VecDeque::new(),
             members: Vec::new(),
             released: Vec::new(),
             threads: 0,
@@ -133,7 +133,7 @@ impl Drop for StoreServer {
         let deadline = Instant::now() + Duration::from_secs(1);
         let mut state = self.shared.lock();
         state.closing = true;
-        for (_, stream) in state.strangers.iter() {
+        for (_, stream) in state.unknown.iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         // Answers still go out; what is read next is the end.
@@ -196,7 +196,7 @@ impl Shared {
             {
                 let mut state = self.lock();
                 if state.closing || state.board.is_complete() {
-                    for (_, stream) in state.strangers.drain(..) {
+                    for (_, stream) in state.unknown.drain(..) {
                         let _ = stream.shutdown(Shutdown::Both);
                     }
                     return;
@@ -222,12 +222,12 @@ impl Shared {
         {
             let mut state = self.lock();
             let most = (4 * self.options.world).saturating_sub(state.members.len()).max(1);
-            while state.strangers.len() >= most {
-                if let Some((_, oldest)) = state.strangers.pop_front() {
+            while state.unknown.len() >= most {
+                if let Some((_, oldest)) = state.unknown.pop_front() {
                     let _ = oldest.shutdown(Shutdown::Both);
                 }
             }
-            state.strangers.push_back((number, stream.clone()));
+            state.unknown.push_back((number, stream.clone()));
             state.threads += 1;
         }
         let shared = self.clone();
@@ -240,14 +240,14 @@ impl Shared {
         if Builder::new().name("store".to_owned()).stack_size(STACK).spawn(body).is_err() {
             let mut state = self.lock();
             state.threads -= 1;
-            state.strangers.retain(|(other, _)| *other != number);
+            state.unknown.retain(|(other, _)| *other != number);
         }
     }
 
     /// One connection from its first byte to its last.
     fn attend(&self, number: u64, stream: &Arc<TcpStream>) {
         let rank = self.receive(number, stream);
-        self.lock().strangers.retain(|(other, _)| *other != number);
+        self.lock().unknown.retain(|(other, _)| *other != number);
         let Ok(rank) = rank else { return };
         let is_released = loop {
             match self.answer(rank, stream) {
@@ -305,7 +305,7 @@ impl Shared {
         let rank = hello.rank as usize;
         let mut state = self.lock();
         // It may have had to give way in the meantime.
-        let at = state.strangers.iter().position(|(other, _)| *other == number).ok_or(Broken::Closed)?;
+        let at = state.unknown.iter().position(|(other, _)| *other == number).ok_or(Broken::Closed)?;
         if !state.board.enter(rank, text(&hello.host)) {
             let both = format!("two processes are {}, one of them on {}", state.board.label(rank), text(&hello.host));
             drop(state);
@@ -313,7 +313,7 @@ impl Shared {
             return refuse(Refusal::Taken);
         }
         state.refused.remove(rank);
-        state.strangers.remove(at);
+        state.unknown.remove(at);
         state.members.push((number, stream.clone()));
         drop(state);
         // A failure to send this is found at the first request.

@@ -13,7 +13,7 @@ const DIRECTORY: &str = "BMTRAIN_TEST_CHECKPOINT_DIRECTORY";
 const POINTS: &str = "BMTRAIN_TEST_CHECKPOINT_FAIL_POINTS";
 
 /// Go on with a run as a program does: clear up, find the newest, save the next step, prune.
-fn go_on(store: &Store) -> u64 {
+fn resume(store: &Store) -> u64 {
     store.remove_leftovers().unwrap();
     let next = newest_step(store).map_or(1, |step| step + 1);
     let committed = State::new(next).save(store, next, 2, Cut::Even).unwrap();
@@ -26,7 +26,7 @@ fn go_on(store: &Store) -> u64 {
 fn child() {
     let (Ok(directory), Ok(points)) = (std::env::var(DIRECTORY), std::env::var(POINTS)) else { return };
     let store = Store::open(Path::new(&directory)).unwrap().with_fail_points(FailPoints::parse(&points).unwrap());
-    go_on(&store);
+    resume(&store);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_kill_at_every_fail_point_loses_nothing_committed() {
     for point in FailPoint::ALL {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::create(dir.path()).unwrap();
-        while go_on(&store) < 3 {}
+        while resume(&store) < 3 {}
         let died = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "checkpoint::kill::child"])
             .env(DIRECTORY, dir.path())
@@ -47,7 +47,7 @@ fn a_kill_at_every_fail_point_loses_nothing_committed() {
         let newest = newest_step(&store).unwrap();
         let renamed = *point >= FailPoint::SaveAfterRename;
         assert_eq!(newest, if renamed { 4 } else { 3 }, "killed at {}", point.name());
-        assert_eq!(go_on(&store), newest + 1);
+        assert_eq!(resume(&store), newest + 1);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "killed at {}", point.name());
     }
 }

@@ -24,7 +24,7 @@ fn every_shape_and_number_type_comes_back_from_one_to_four_ranks_and_any_cut() {
 }
 
 #[test]
-fn any_range_is_put_together_from_the_files_it_lies_in() {
+fn any_range_is_put_together_from_the_files_that_hold_it() {
     let state = State::new(2);
     let store = Store::on(Arc::new(MemoryDisk::default()));
     let names = [Cut::Ragged(7), Cut::Columns].map(|cut| state.save(&store, 1, 4, cut).unwrap().name);

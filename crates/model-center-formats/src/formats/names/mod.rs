@@ -14,7 +14,7 @@
 mod blocks;
 mod export;
 pub(crate) mod finite;
-mod leave;
+mod ignored;
 mod load;
 mod pattern;
 mod plan;
@@ -23,7 +23,7 @@ mod report;
 pub use blocks::BlockPlan;
 pub use export::export;
 pub use finite::NotFinite;
-pub use leave::shortened;
+pub use ignored::shortened;
 pub use plan::{Allow, LoadPlan};
 pub use report::{Difference, MisShaped, Missing};
 

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_text() {
+    fn a_star_matches_any_text() {
         for (pattern, name, want) in [
             ("cls.*", "cls.predictions.bias", true),
             ("cls.*", "cls", false),

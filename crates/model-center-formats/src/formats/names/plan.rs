@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::leave;
+use super::ignored;
 use super::pattern::glob;
 use super::report::{Difference, MisShaped, Missing};
 use super::{Alias, NameTable, ParamShape, TensorPart};
@@ -22,7 +22,7 @@ pub struct Allow {
     /// Further tensors of the file that the model has no use for, by patterns of the names that the file has. Unlike
     /// [`Allow::unused`], which old names match by their modern form too, each of these patterns must match a tensor,
     /// and none may match one that the model needs.
-    pub leave: Vec<String>,
+    pub ignored: Vec<String>,
     /// Tensors that the file need not have, by Hugging Face's names, each with the tensor that has its values then: an
     /// output projection that was tied to the embedding.
     pub copies: Vec<(String, String)>,
@@ -30,8 +30,8 @@ pub struct Allow {
 
 impl Allow {
     /// Whether the model may do without a tensor of the file.
-    fn leaves(&self, name: &str) -> bool {
-        self.unused.iter().chain(&self.leave).any(|pattern| glob(pattern, name))
+    fn ignores(&self, name: &str) -> bool {
+        self.unused.iter().chain(&self.ignored).any(|pattern| glob(pattern, name))
     }
 }
 
@@ -95,19 +95,19 @@ impl LoadPlan {
         for param in params {
             let pieces = table.pieces(&param.name, &param.shape, true)?;
             if allow.fresh.iter().any(|pattern| glob(pattern, &param.name)) {
-                matching.leave(&mut plan, param, &pieces);
+                matching.skip(&mut plan, param, &pieces);
             } else {
                 matching.place(&mut plan, param, pieces, allow)?;
             }
         }
-        leave::check(&allow.leave, &source.place(), &entries, |name| {
+        ignored::check(&allow.ignored, &source.place(), &entries, |name| {
             matching.used.contains(name) && !plan.unused.iter().any(|unused| unused == name)
         })?;
         for entry in &entries {
             let modern = table.modern(&entry.name);
             if matching.used.contains(entry.name.as_str()) {
                 continue;
-            } else if allow.leave.iter().any(|pattern| glob(pattern, &entry.name)) {
+            } else if allow.ignored.iter().any(|pattern| glob(pattern, &entry.name)) {
                 plan.left.push(entry.name.clone());
             } else if table.ignores(&modern) {
                 continue;
@@ -118,7 +118,7 @@ impl LoadPlan {
             }
         }
         let (difference, used) = (&mut matching.difference, &matching.used);
-        difference.leave = leave::suggestions(&difference.unexpected, used.iter().copied());
+        difference.ignorable = ignored::suggestions(&difference.unexpected, used.iter().copied());
         plan.places = plan.steps.iter().enumerate().map(|(at, step)| (step.ours.clone(), at)).collect();
         Ok((plan, matching.difference))
     }
@@ -133,7 +133,7 @@ impl LoadPlan {
         &self.unused
     }
 
-    /// Tensors of the file that are left out because a pattern of [`Allow::leave`] names them.
+    /// Tensors of the file that are left out because a pattern of [`Allow::ignored`] names them.
     pub fn left(&self) -> &[String] {
         &self.left
     }
@@ -205,7 +205,7 @@ impl<'a> Matching<'a> {
     }
 
     /// Leave the tensors of one parameter where they are.
-    fn leave(&mut self, plan: &mut LoadPlan, param: &ParamShape, pieces: &[TensorPart]) {
+    fn skip(&mut self, plan: &mut LoadPlan, param: &ParamShape, pieces: &[TensorPart]) {
         plan.fresh.push(param.name.clone());
         for piece in pieces {
             if let Some(entry) = self.find(&piece.name)
@@ -233,7 +233,7 @@ impl<'a> Matching<'a> {
             for alias in &aliases {
                 let Some(second) = self.find(&alias.name) else { continue };
                 // An ignored head may have had a matrix of its own, and so may one that is absent.
-                let is_left = allow.leaves(&second.name);
+                let is_left = allow.ignores(&second.name);
                 if found.is_some() && (is_left || self.table.ignores(&second.name)) {
                     continue;
                 }

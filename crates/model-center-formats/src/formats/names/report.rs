@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::leave;
+use super::ignored;
 
 /// Lines of each kind that are printed; the rest is counted.
 const SHOWN: usize = 8;
@@ -43,8 +43,8 @@ pub struct Difference {
     /// Present under two names for one thing, e.g. with and without prefix.
     pub ambiguous: Vec<(String, String)>,
     /// Patterns that name the unexpected tensors, as far as they are few, and no other: for
-    /// [`Allow::leave`](super::Allow).
-    pub leave: Vec<String>,
+    /// [`Allow::ignored`](super::Allow).
+    pub ignorable: Vec<String>,
 }
 
 impl Difference {
@@ -65,12 +65,12 @@ impl Difference {
             );
         }
         // Where tensors are missing too, leaving others out does not make a model.
-        let leave = match self.missing.is_empty() && self.mis_shaped.is_empty() {
-            true => leave::as_options(&self.leave),
+        let options = match self.missing.is_empty() && self.mis_shaped.is_empty() {
+            true => ignored::as_options(&self.ignorable),
             false => None,
         };
-        let leave = leave.map(|options| format!(", or leave the tensors out with {options}")).unwrap_or_default();
-        let extra = format!("the weights hold more than the model: use the config.json that belongs to them{leave}");
+        let ignored = options.map(|options| format!(", or leave the tensors out with {options}")).unwrap_or_default();
+        let extra = format!("the weights hold more than the model: use the config.json that belongs to them{ignored}");
         if !self.unexpected.is_empty() {
             fixes.push(&extra);
         }

@@ -41,7 +41,7 @@ const ENCRYPTED: &[u8; 4] = b"PARE";
 /// The longest footer. A file of 10,000 row groups with ten columns has one of 10 MB.
 const MAX_FOOTER_BYTES: u64 = 1 << 26;
 /// Pages of this size are read, whatever the limit of texts.
-const MIN_PAGE_LIMIT: usize = 1 << 26;
+const PAGE_BYTES_ALLOWED: usize = 1 << 26;
 
 /// Part of each row that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl ParquetRows {
                         (self.path.display().to_string(), format!("column {name:?} is in another file"));
                     return Err(Error::data(place, reason, "write a file with all of its columns"));
                 }
-                let most = self.most.max(MIN_PAGE_LIMIT);
+                let most = self.most.max(PAGE_BYTES_ALLOWED);
                 leaf.open(Pages::new(Arc::clone(&self.file), range, chunk.compression(), most, leaf.levels()));
             }
         }

@@ -164,10 +164,10 @@ impl Node {
                 let mut items = Vec::new();
                 loop {
                     items.push(item.value(leaves, value)?);
-                    let mut goes_on =
+                    let mut continues =
                         self.leaves().map(|leaf| leaves.get(leaf).is_some_and(|one| one.continues(*repeated)));
-                    let first = goes_on.next().unwrap_or(false);
-                    if goes_on.any(|other| other != first) {
+                    let first = continues.next().unwrap_or(false);
+                    if continues.any(|other| other != first) {
                         return Err(Fault::Broken);
                     }
                     if !first {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spelling_that_stands_twice_has_its_later_id_and_both_ids_are_spelled() {
+    fn a_spelling_that_is_there_twice_has_its_later_id_and_both_ids_are_spelled() {
         let vocabulary = vocabulary(&[" a\r", "b", "a"]);
         assert_eq!((vocabulary.id("a"), vocabulary.id("b"), vocabulary.id("c")), (Some(2), Some(1), None));
         assert_eq!((vocabulary.token(0), vocabulary.token(2), vocabulary.token(3)), (Some("a"), Some("a"), None));

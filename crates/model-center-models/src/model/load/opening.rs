@@ -88,7 +88,7 @@ fn open_boxed(
     }
     let names = tables.of(&weights)?;
     let adapter = adapter_plan(options, &*sketch, &tables.hugging_face)?;
-    let mut allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
+    let mut allow = Allow { ignored: [&allow.ignored[..], &options.leave].concat(), ..allow.clone() };
     let replaced: Vec<String> = adapter.iter().flat_map(AdapterPlan::replaced).map(str::to_owned).collect();
     allow.fresh.extend(replaced.iter().cloned());
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;

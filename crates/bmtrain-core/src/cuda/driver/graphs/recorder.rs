@@ -210,7 +210,7 @@ impl<G> Recorder<G> {
                     self.history.take_back();
                     let count = self.segments[id].commands.len();
                     let begun = self.queue_held(queue, Followed { id, count, held: false })?;
-                    self.go_on(queue, begun, given)
+                    self.diverge(queue, begun, given)
                 }
                 None => match self.expected(given) {
                     Some(id) => {
@@ -226,13 +226,13 @@ impl<G> Recorder<G> {
                     return self.follow(queue, followed, given);
                 }
                 let begun = self.queue_held(queue, followed)?;
-                self.go_on(queue, begun, given)
+                self.diverge(queue, begun, given)
             }
         }
     }
 
     /// A segment that began as a known one goes on in another way.
-    fn go_on(&mut self, queue: &impl Queue<Graph = G>, begun: Vec<Command>, given: &Given<'_>) -> Result<bool> {
+    fn diverge(&mut self, queue: &impl Queue<Graph = G>, begun: Vec<Command>, given: &Given<'_>) -> Result<bool> {
         let Some(id) = self.segments.find(&begun, Some(given)) else { return self.extend(queue, begun, given) };
         self.segments.take_over(id, &begun);
         self.follow(queue, Followed { id, count: begun.len(), held: false }, given)

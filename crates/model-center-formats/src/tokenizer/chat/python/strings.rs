@@ -309,8 +309,8 @@ pub(in super::super) fn is(word: &str, name: &str) -> Result<bool, Error> {
         "isprintable" => Ok(word.chars().all(python_text::is_printable)),
         "isidentifier" => {
             let starts = |letter: char| letter.is_alphabetic() || letter == '_';
-            let goes_on = |letter: char| letter.is_alphanumeric() || letter == '_';
-            Ok(word.starts_with(starts) && word.chars().all(goes_on))
+            let continues = |letter: char| letter.is_alphanumeric() || letter == '_';
+            Ok(word.starts_with(starts) && word.chars().all(continues))
         }
         // Which numbers of other scripts are digits is a table that is not here.
         _ if word.chars().any(|letter| !letter.is_ascii() && letter.is_numeric()) => {

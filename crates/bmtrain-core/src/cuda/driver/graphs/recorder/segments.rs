@@ -69,11 +69,11 @@ impl<G> Segments<G> {
         let kind = begun.first().map(Command::given).as_ref().or(next)?.kind();
         let is_it = |id: &Id| {
             let commands = &self.all[*id].commands;
-            let goes_on = match next {
+            let continues = match next {
                 Some(next) => commands.get(begun.len()).is_some_and(|command| command.matches(next)),
                 None => commands.len() == begun.len(),
             };
-            goes_on && commands.iter().zip(begun).all(|(command, begun)| command.matches(&begun.given()))
+            continues && commands.iter().zip(begun).all(|(command, begun)| command.matches(&begun.given()))
         };
         self.by_first.get(&kind)?.iter().copied().find(is_it)
     }
