@@ -553,8 +553,29 @@ class Words(InScratch):
         self.assertNotIn(4, [line for line, _ in found])
 
     def test_strings_over_several_lines_are_prose_and_code_is_not(self):
-        self.assertEqual(self.found('let a = "one \\\n    word \\\n    two";\nword(\'"\', word);'), [(2, "word")])
-        self.assertEqual(self.found('"""One\nword."""\nword = 1\n', "a.py"), [(2, "word")])
+        text = 'let a = "one \\\n    behind \\\n    two";\nbehind(\'"\', behind);'
+        self.assertEqual(self.found(text), [(2, "behind")])
+        self.assertEqual(self.found('"""One\nbehind."""\nbehind = 1\n', "a.py"), [(2, "behind")])
+
+    def test_identifiers_are_split_at_underscores_and_case(self):
+        text = "const MOST_BYTES: usize = 1;\nconst BYTE_LIMIT: u8 = 2;\nlet word_size = 3;\nstruct WordFactor;\n" \
+            "fn goes_on() {}\nlet team = 4;\nlet leave = 5;\nlet is_judged = 6;\n"
+        names = ["MOST_BYTES", "BYTE_LIMIT", "word_size", "WordFactor", "goes_on", "team", "leave", "is_judged"]
+        self.assertEqual(self.found(text), list(enumerate(names, 1)))
+        self.assertEqual(self.found("const MAX_BYTES: usize = 1;\nlet password = limit;\nfn at_most() {}"), [])
+
+    def test_an_identifier_is_found_once_a_file_where_no_row_excuses_it(self):
+        text = "fn team() {}\nlet a = team();\nlet b = team();\n"
+        rows = words.allowed_of("a.rs  fn team  a test\n")
+        self.assertEqual(self.found(text), [(1, "team")])
+        self.assertEqual([line for line, *_ in words.findings("a.rs", text, rows)], [2])
+
+    def test_documentation_begins_with_a_noun(self):
+        text = "/// What it does.\n/// Of all.\nfn a() {}\n/// Number of ranks.\n/// How many.\nfn b() {}\n"
+        name = "crates/bmtrain-core/src/a/b.rs"
+        self.assertEqual(self.found(text, name), [(1, "What")])
+        self.assertEqual(self.found("/// Of the result.\nshape: Shape,", name), [(1, "Of")])
+        self.assertEqual(self.found(text, "crates/bmtrain-core/tests/b.rs"), [])
 
     def test_long_lines_are_found_and_addresses_are_not(self):
         self.assertEqual(self.found("a" * 120 + "\n" + "a" * 121), [(2, "121 columns")])

@@ -74,7 +74,7 @@ RULES = [
 IDENTIFIERS = [
     (r"_words?_", "token, vocab (word only for words of a language or of memory)"),
     (r"^_leave(_[a-z]+)?_$", "ignore, skip (leave only for a rank that leaves its group)"),
-    (r"_judge(d|s|ments?)?_", "rate, score"),
+    (r"_judge(d|ments?)_", "rate, score"),
 ]
 SENTENCE_PARTS = 6
 IDENTIFIERS_AND_SENTENCES = [
@@ -82,11 +82,9 @@ IDENTIFIERS_AND_SENTENCES = [
     (r"_go(es)?_on_", "continue, resume"),
     (r"_(nobody|somebody|everybody|whoever|strangers?)_", "caller, user, process, rank"),
     (r"_(stands|lies)_", "is"),
-    (r"_spoken_", "dialect"),
-    (r"_lessons?_", "targets"),
 ]
 CONSTANTS = [
-    (r"^(MOST|LARGEST|LONGEST)(_|$)", "MAX_"),
+    (r"^MOST(_|$)", "MAX_"),
     (r"(^|_)(LIMIT|MOST)$", "MAX_"),
 ]
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

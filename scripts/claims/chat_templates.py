@@ -137,16 +137,16 @@ def write(directory, requests, expected):
                 if option.get("documents"):
                     more["documents"] = DOCUMENTS
                 tools = TOOLS[option.get("tools", 0)]
-                goes_on = option.get("continue_final_message", False)
+                continues = option.get("continue_final_message", False)
                 asks = option.get("add_generation_prompt", False)
                 request = {"template": str(path), "messages": CONVERSATIONS[number], "tools": tools, "more": more,
-                           "add_generation_prompt": asks, "continue_final_message": goes_on,
+                           "add_generation_prompt": asks, "continue_final_message": continues,
                            "special_tokens": TOKENS, "now": NOW}
                 asked.write(json.dumps(request) + "\n")
                 try:
                     text = tokenizer.apply_chat_template(
                         CONVERSATIONS[number], tools=tools, chat_template=template, tokenize=False,
-                        add_generation_prompt=asks, continue_final_message=goes_on, **more)
+                        add_generation_prompt=asks, continue_final_message=continues, **more)
                     found = {"text": text, "ids": tokenizer(text, add_special_tokens=False)["input_ids"]}
                 except Exception as error:  # noqa: BLE001, whatever Python raises is a refusal
                     found = {"refused": f"{type(error).__name__}: {error}"[:300]}

@@ -24,7 +24,7 @@ KILLS, STOPS = 5, 2
 DEADLINE = 30.0
 # Most seconds until the message and until the end. A stopped rank is named at the deadline, a killed one long before
 # it.
-MOST = {signal.SIGKILL: (5.0, 5.0), signal.SIGSTOP: (DEADLINE + 1.0, DEADLINE + 5.0)}
+MAX = {signal.SIGKILL: (5.0, 5.0), signal.SIGSTOP: (DEADLINE + 1.0, DEADLINE + 5.0)}
 
 
 def say(text):
@@ -138,7 +138,7 @@ def names(text, lost):
 
 def main():
     scratch, command = Path(sys.argv[1]), sys.argv[2:]
-    worst, good = {how: (0.0, 0.0) for how in MOST}, True
+    worst, good = {how: (0.0, 0.0) for how in MAX}, True
     for kind in ("host", "mpi"):
         for how, trials in ((signal.SIGKILL, KILLS), (signal.SIGSTOP, STOPS)):
             for number in range(trials):
@@ -146,8 +146,8 @@ def main():
                 # Every rank has its turn, the first one, which writes, too.
                 message, end, well = trial(kind, how, (number + 1) % RANKS, directory, command)
                 worst[how] = (max(worst[how][0], message), max(worst[how][1], end))
-                good = good and well and message <= MOST[how][0] and end <= MOST[how][1]
-    figure = ",".join(f"{worst[how][0]:.1f}/{worst[how][1]:.1f}s" for how in MOST)
+                good = good and well and message <= MAX[how][0] and end <= MAX[how][1]
+    figure = ",".join(f"{worst[how][0]:.1f}/{worst[how][1]:.1f}s" for how in MAX)
     print(f"{figure} {'ok' if good else 'short'}")
 
 

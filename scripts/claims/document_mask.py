@@ -18,7 +18,7 @@ from pathlib import Path
 
 import speed
 
-MOST = 1.25
+MAX = 1.25
 APART = dict(model="gpt2", batch=16, sequence=128, steps=3)
 PACKED = dict(model="gpt2", batch=1, sequence=2048, steps=3)
 
@@ -54,8 +54,8 @@ def main():
         found[name] = statistics.median(p / a for p, a in zip(packed, apart))
         noise = max(noise, speed.spread(apart))
     speed.say(f"spread apart: {100 * noise:.1f} %; load average after: {os.getloadavg()[0]:.2f}")
-    is_fast = all(ratio <= MOST for ratio in found.values())
-    outcome = "noisy" if noise > speed.MOST_SPREAD else "ok" if is_fast else "short"
+    is_fast = all(ratio <= MAX for ratio in found.values())
+    outcome = "noisy" if noise > speed.MAX_SPREAD else "ok" if is_fast else "short"
     figures = ",".join(f"{name}={ratio:.3f}x" for name, ratio in found.items())
     speed.verdict(f"document-mask {figures},{arguments.isa or 'best'}", outcome)
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #define ELEMENTS (16 << 20)
-#define MOST 1000
+#define MAX_REPETITIONS 1000
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -16,9 +16,9 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    double times[MOST], slowest[MOST];
+    double times[MAX_REPETITIONS], slowest[MAX_BYTES];
     int rank, repetitions = argc > 1 ? atoi(argv[1]) : 10;
-    if (repetitions < 1 || repetitions > MOST) return 2;
+    if (repetitions < 1 || repetitions > MAX_REPETITIONS) return 2;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     float *send = malloc(sizeof(float) * ELEMENTS), *recv = malloc(sizeof(float) * ELEMENTS);

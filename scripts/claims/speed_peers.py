@@ -78,7 +78,7 @@ def main():
             speed.say(f"its own spread: {100 * noise:.1f} %")
             figures.append(f"{peer}:{model}={figure:.2f}x")
             reached &= figure >= LEAST and peak(ours) < peak(theirs)
-            noisy |= noise > speed.MOST_SPREAD
+            noisy |= noise > speed.MAX_SPREAD
     speed.say(f"load average after: {os.getloadavg()[0]:.2f}")
     figures.append(instruction_sets.used(ours[0]))
     speed.verdict(f"speed-peers {','.join(figures)}", "noisy" if noisy else "ok" if reached else "short")

@@ -54,7 +54,7 @@ def main():
     speed.say(f"one rank's spread: {100 * noise:.1f} %; load average after: {os.getloadavg()[0]:.2f}")
     found = tensor | pipeline
     is_fast = all(found[name] >= least for name, least in LEAST.items())
-    outcome = "noisy" if noise > speed.MOST_SPREAD else "ok" if is_fast else "short"
+    outcome = "noisy" if noise > speed.MAX_SPREAD else "ok" if is_fast else "short"
     figures = ",".join(f"{key}={found[name]:.3f}x" for key, name in (
         ("tensor", "tensor 2"), ("sequence", "tensor 2 with sequence sharding"), ("pipeline", "pipeline 2")))
     speed.verdict(f"speed-tp {figures},{arguments.isa or 'best'}", outcome)

@@ -69,7 +69,7 @@ def main():
                   f"{100 * speed.spread(made[name]):.1f} %")
     speed.say(f"load average after: {os.getloadavg()[0]:.2f}")
     reached = all(figure >= bound for figure, bound in figures)
-    noisy = any(speed.spread(made[name]) > speed.MOST_SPREAD for name in steady)
+    noisy = any(speed.spread(made[name]) > speed.MAX_SPREAD for name in steady)
     outcome = "noisy" if noisy else "ok" if reached else "short"
     speed.verdict(f"speed-zero3 {'/'.join(f'{figure:.3f}x' for figure, _ in figures)}", outcome)
 

@@ -68,7 +68,7 @@ def loss_of_pairs(settings, log_probs, tokens, reference):
     """The loss and the reward of each sequence, by TRL's formulas."""
     kind, beta, gamma, smoothing, _ = settings
     if kind == "kto":
-        return loss_of_judged(beta, log_probs, reference)
+        return loss_of_rated(beta, log_probs, reference)
     if kind in ("simpo", "orpo"):
         scores = log_probs / tokens
     else:
@@ -88,7 +88,7 @@ def loss_of_pairs(settings, log_probs, tokens, reference):
     return losses.mean(), rewards
 
 
-def loss_of_judged(beta, log_probs, reference):
+def loss_of_rated(beta, log_probs, reference):
     """KTO's loss and the reward of each judged completion. The divergence has no gradient."""
     ratios = log_probs - reference
     kl = ratios[1::2].detach().mean().clamp(min=0)
