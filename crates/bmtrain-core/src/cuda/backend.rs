@@ -16,7 +16,7 @@ use crate::threads::Threads;
 use crate::view::{View, ViewMut};
 use std::sync::{Arc, PoisonError};
 
-/// What the pool relies on.
+/// Alignment that the pool relies on.
 const ALIGNMENT: u64 = 512;
 
 /// Reads of up to this size in bytes, such as losses and norms, go through page-locked memory.

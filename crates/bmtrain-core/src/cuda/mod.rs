@@ -100,7 +100,7 @@ pub struct CudaBackend {
     context: Arc<Context>,
 }
 
-/// How many CUDA devices there are.
+/// Number of CUDA devices.
 ///
 /// # Errors
 /// No driver on this machine, one that lacks a function, one without devices. Never a panic.
@@ -141,8 +141,8 @@ impl CudaBackend {
         })
     }
 
-    /// Where the device is in this host, e.g. `0000:17:00.0`: the same for every process, whatever number it calls the
-    /// device by. Parts of a device that is divided (MIG) are in one place.
+    /// PCI address of the device in this host, e.g. `0000:17:00.0`: the same for every process, whatever number it
+    /// calls the device by. Parts of a device that is divided (MIG) are in one place.
     pub fn pci_bus_id(&self) -> &str {
         self.context.pci_bus_id()
     }
@@ -157,18 +157,18 @@ impl CudaBackend {
         self.modules.loaded_units()
     }
 
-    /// How many matrix products were made in each way since the device was opened: what cuBLASLt does alone is fastest.
+    /// Number of matrix products made in each way since the device was opened: what cuBLASLt does alone is fastest.
     pub fn products(&self) -> Vec<(&'static str, u64)> {
         self.blas.made()
     }
 
-    /// What was chosen by time of algorithms for matrix products since the device was opened; none where
+    /// Algorithms of matrix products chosen by time since the device was opened; `None` where
     /// [`CudaOptions::timed_products`] is off.
     pub fn product_choices(&self) -> Option<ProductChoices> {
         self.blas.choices()
     }
 
-    /// What was done with CUDA graphs since the device was opened; none where [`CudaOptions::graphs`] is off.
+    /// Counts of CUDA graphs since the device was opened; `None` where [`CudaOptions::graphs`] is off.
     pub fn graphs(&self) -> Option<GraphCounts> {
         self.lanes.graph_counts(Lane::Compute)
     }

@@ -76,12 +76,12 @@ impl Blas {
         }
     }
 
-    /// How many products were made in each way so far.
+    /// Number of products made in each way so far.
     pub(super) fn made(&self) -> Vec<(&'static str, u64)> {
         Way::ALL.map(|way| (way.name(), self.made[way as usize].load(Ordering::Relaxed))).into()
     }
 
-    /// What was chosen by time; none where the library's first algorithms are used.
+    /// Algorithms chosen by time; `None` where the library's first algorithms are used.
     pub(super) fn choices(&self) -> Option<ProductChoices> {
         self.options.timed_products.then(|| self.choices.made())
     }

@@ -4,7 +4,7 @@
 use super::candidates::{Candidate, Destination, Factors};
 use super::epilogue::{Finish, Matrices, Numbers};
 use super::folded::Folded;
-use super::fp8::{self, Scales};
+use super::fp8::{self, Rounding, Scales};
 use super::lt::Number;
 use super::plan_cache::{FusedAddresses, Problem, Stored, alignment};
 use super::scratch_layout::ScratchLayout;
@@ -33,11 +33,11 @@ pub(super) struct Work {
     pub(super) sums: Option<Sums>,
     /// Added in place of the old content; laid out as the result.
     pub(super) residual: Option<Numbers>,
-    /// What the factors are rounded to.
+    /// Formats of the rounded factors.
     pub(super) fp8: Option<Fp8Factors>,
 }
 
-/// Where the sums of the left factor's rows go.
+/// Destination of the sums of the left factor's rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sums {
     pub(super) numbers: Numbers,
@@ -130,9 +130,9 @@ impl Work {
                 None => unsafe { factor.copy_to(launch, operands[index], self.batch) }?,
                 Some((scales, Fp8Factors { a, b })) => {
                     let written = candidate.factors.written(index, factor.transposed);
-                    let to = (at(offset), operands[index].ld);
+                    let (format, to, to_ld) = ([a, b][index], at(offset), operands[index].ld);
                     // SAFETY: as above.
-                    unsafe { factor.round_to(launch, (scales, index), ([a, b][index], written), to) }?;
+                    unsafe { factor.round_to(launch, Rounding { scales, index, format, written, to, to_ld }) }?;
                 }
             }
         }
@@ -204,8 +204,8 @@ impl Work {
         Matrices { numbers, ld: self.n, batch: [entry * self.batch.inner, entry] }
     }
 
-    /// What a product reads or writes beside its matrices: its bias, or sums at their place in scratch memory or at
-    /// their own; the points of a derivative, or a copy.
+    /// Addresses of a product besides its matrices: its bias, or sums at their place in scratch memory or at their own;
+    /// the points of a derivative, or a copy.
     pub(super) fn fused_addresses(
         &self,
         candidate: Candidate,
@@ -235,8 +235,8 @@ impl Work {
 }
 
 impl Factor {
-    /// How it is stored in f32 without gaps, at an address that is not known yet, and how many elements that are.
-    /// Entries of the batch that are one and the same stay so.
+    /// The matrix in f32 without gaps, at an address that is not known yet, and its number of elements. Entries of the
+    /// batch that are one and the same stay so.
     pub(super) fn widened(&self, batch: Batch) -> (Factor, usize) {
         let Batch { outer, inner } = self.entries(batch);
         let entry = self.rows * self.columns;
