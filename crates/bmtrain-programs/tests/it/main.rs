@@ -38,6 +38,7 @@ mod preference;
 mod pretrain;
 mod pretrain_files;
 mod ranks;
+mod readme;
 mod recipe_files;
 mod recipes;
 mod resume;
