@@ -11,4 +11,4 @@ build simulate
 for table in bmtrain_13b megatron_8b; do
     "$bin/simulate" run "$root/examples/simulate/$table.toml" >&2
 done
-tests_verdict --release --package model-center --test it -- --ignored simulate_runs::
+tests_verdict --release --package bmtrain-programs --test it -- --ignored cluster::measured::

@@ -10,6 +10,7 @@ pub mod bench;
 #[cfg(feature = "tools")]
 pub mod ckpt;
 pub mod cli;
+pub mod cluster;
 #[cfg(feature = "tools")]
 pub mod convert;
 #[cfg(feature = "corpus")]

@@ -1,5 +1,5 @@
 //! Training of a model as a recipe specifies ([`train`]), and what is done with a trained one: [`evaluate`],
-//! [`predict`], [`inference`]; memory and time of a run before it starts ([`plan`], [`formula`], [`simulate`]).
+//! [`predict`], [`inference`]; memory of a run before it starts ([`plan`], [`formula`]).
 //!
 //! The name to depend on is `model-center`, which re-exports this crate's modules.
 #![forbid(unsafe_code)]
@@ -9,7 +9,6 @@ pub mod formula;
 pub mod inference;
 pub mod plan;
 pub mod predict;
-pub mod simulate;
 pub mod train;
 
 pub use model_center_base::{Error, Result};

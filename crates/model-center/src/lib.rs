@@ -70,7 +70,7 @@ pub use model_center_formats::{directory, model_config, rotary, tokenizer};
 pub use model_center_import::{import, starter};
 pub use model_center_models::{adapter, contrastive, distillation, generate, layer, model, preference};
 pub use model_center_recipe::{recipe, run};
-pub use model_center_train::{evaluate, formula, inference, plan, predict, simulate, train};
+pub use model_center_train::{evaluate, formula, inference, plan, predict, train};
 
 /// The crates below, so that a program needs this one only.
 pub use {bmtrain_core, bmtrain_dist};

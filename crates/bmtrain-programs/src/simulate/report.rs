@@ -1,9 +1,9 @@
 //! Simulated steps as tables and as JSON.
 
+use crate::cluster::{Published, Run, Scenario, StepReport, fit_report};
+use model_center_base::units::size;
 use model_center_base::{Error, Result};
 use model_center_train::formula::{ParallelLayout, RankMemory};
-use model_center_train::plan::{fit_report, size};
-use model_center_train::simulate::{Published, Run, Scenario, StepReport};
 use serde_json::json;
 use std::path::Path;
 

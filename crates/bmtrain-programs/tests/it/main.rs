@@ -9,6 +9,7 @@ mod averages;
 mod bad_input;
 mod bench;
 mod ckpt;
+mod cluster;
 mod convert;
 mod corpus;
 mod distill;

@@ -4,18 +4,12 @@
 //! contain, [`device`] what CUDA devices hold, [`disk`] what files take. [`verdict`] compares with the machine and
 //! looks for changes that would fit. The program `plan` prints a [`Plan`].
 //!
-//! [`layout_count`] counts the ranks of a layout in three dimensions from `config.json` alone. [`formula`] sizes them
-//! by arithmetic, and [`fit`] proposes layouts for a machine by it.
+//! [`layout`] counts the ranks of a layout in three dimensions from `config.json` alone.
 
 pub mod count;
 pub mod device;
 pub mod disk;
-pub mod fit;
-pub mod fit_report;
-pub use crate::formula;
-pub use model_center_base::units::size;
-pub mod layout_count;
-pub mod layout_report;
+pub mod layout;
 pub mod outside;
 pub mod verdict;
 

@@ -95,7 +95,6 @@ mod packed_decoding;
 #[cfg(feature = "parquet")]
 mod parquet_files;
 mod pipeline;
-mod plan_formula;
 mod plan_layouts;
 mod predictions;
 mod preference;
@@ -112,8 +111,6 @@ mod run_output;
 mod run_report;
 mod sentence_encoders;
 mod shared_layers;
-mod simulate;
-mod simulate_runs;
 mod step_trainer;
 mod t5;
 mod tensor_parallel;

@@ -1,8 +1,11 @@
 //! `bmtrain plan --layout` and `bmtrain plan --fit`: ranks in three dimensions, counted or by formula, without data and
 //! weights.
 
-use super::Options;
+use super::{Options, layout};
 use crate::cli::{places::model_places, terminal};
+use crate::cluster::fit::{FitRequest, fit};
+use crate::cluster::fit_report::{fit_json, fit_text};
+use crate::cluster::{Machine, Scenario};
 use crate::{Error, Result};
 use bmtrain_dist::pipeline::ScheduleKind;
 use clap::Args;
@@ -14,14 +17,8 @@ use model_center_train::formula::{
     TransformerSizes,
     families::{sizes_of, sizes_of_config},
 };
-use model_center_train::plan::{
-    self, MAX_RANKS,
-    fit::{FitRequest, fit},
-    fit_report::{fit_json, fit_text},
-    layout_count::LayoutRun,
-    layout_report::LayoutReport,
-};
-use model_center_train::simulate::{Machine, Scenario};
+use model_center_train::plan::layout::{LayoutCount, LayoutRun, count_layout};
+use model_center_train::plan::{self, MAX_RANKS};
 use std::path::PathBuf;
 
 /// Layouts in three dimensions.
@@ -68,9 +65,9 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let resolved = options.settings.read(&[], registry).map_err(as_error)?;
     let length = options.length.unwrap_or(resolved.data.max_length);
     let text = match (&options.formula.layout, &options.formula.fit) {
-        (Some(layout), _) => {
-            let report = counted(options, (resolved, registry), layout, length)?;
-            if options.json { report.json().to_string() } else { report.text() }
+        (Some(text), _) => {
+            let counted = counted(options, (resolved, registry), text, length)?;
+            if options.json { layout::json(&counted).to_string() } else { layout::text(&counted) }
         }
         (None, Some(machine)) => {
             if resolved.model.shape.sharing.is_some() {
@@ -95,7 +92,7 @@ fn counted(
     (resolved, registry): (Resolved, Registry<'static>),
     text: &str,
     length: usize,
-) -> Result<LayoutReport> {
+) -> Result<LayoutCount> {
     let (mut ranks, mut parallel) = (options.ranks, resolved.parallel.clone());
     if !text.is_empty() {
         let [tensor, pipeline, data] = parse_layout(text)?;
@@ -120,7 +117,7 @@ fn counted(
     check_layout_of_config(&resolved, ranks, registry, &model_places())?;
     let start = ModelStart::of(&resolved, &model_places())?;
     let run = LayoutRun { config: start.config, ..LayoutRun::of_recipe(&resolved, ranks, length) };
-    LayoutReport::count(&start.directory, registry, &run)
+    count_layout(&start.directory, registry, run)
 }
 
 /// Tensor, pipeline and data ranks of `8x4x2`.

@@ -1,6 +1,7 @@
 //! The plan program: a recipe and a number of ranks in; memory of a rank by class, disk space and a verdict out.
 
 mod formula;
+mod layout;
 mod report;
 
 pub use self::formula::FormulaOptions;

@@ -13,7 +13,7 @@ use bmtrain_dist::param::{F32Parameters, NamePatterns};
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use model_center::model::{Registry, TextHead};
-use model_center::plan::layout_count::{LayoutRun, count_rank};
+use model_center::plan::layout::{LayoutRun, count_rank};
 use model_center::recipe::{OptimizerSettings, Parallel, StagePartition};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -11,7 +11,7 @@ use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
 use bmtrain_dist::shard::Sharding;
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center::model::{Batch, Labels, OpenOptions, Registry, StageOptions, TextHead, TextModel};
-use model_center::plan::layout_count::LayoutRun;
+use model_center::plan::layout::LayoutRun;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use bmtrain_dist::param::{Param, Split};
 use bmtrain_dist::pipeline::{ModelPart, Partition};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::model::{OpenOptions, Registry};
-use model_center::plan::layout_count::{LayoutRun, count_rank};
+use model_center::plan::layout::{LayoutRun, count_rank};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! The time of collectives over rings of ranks.
 
+use super::communication::ring_share;
 use super::machine::Machine;
 use crate::Result;
-use crate::formula::{ParallelLayout, communication::ring_share};
 use bmtrain_dist::mesh::RankGroup;
+use model_center_train::formula::ParallelLayout;
 
 /// A group of ranks and the slowest part of the ring through them.
 #[derive(Debug, Clone, Copy, PartialEq)]

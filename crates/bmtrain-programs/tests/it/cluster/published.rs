@@ -2,8 +2,8 @@
 
 use bmtrain_dist::pipeline::{Link, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
+use bmtrain_programs::cluster::{Machine, Scenario, StepReport, simulate};
 use model_center::formula::{ParallelLayout, TransformerSizes};
-use model_center::simulate::{Machine, Scenario, StepReport, simulate};
 use std::path::Path;
 
 /// A rank does one operation a second at best, and links take no time.
@@ -25,7 +25,7 @@ fn sizes() -> TransformerSizes {
 }
 
 fn solo() -> ParallelLayout {
-    ParallelLayout { length: 32, micro_batch: 1, recompute: false, ..crate::plan_formula::solo() }
+    ParallelLayout { length: 32, micro_batch: 1, recompute: false, ..super::solo() }
 }
 
 fn step(layout: &ParallelLayout, machine: &Machine) -> StepReport {

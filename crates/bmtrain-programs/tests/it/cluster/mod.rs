@@ -1,10 +1,13 @@
 //! Sizing by formula: parameters, memory and communication of ranks in three dimensions.
 
+mod measured;
+mod published;
+
 use bmtrain_dist::pipeline::ScheduleKind;
 use bmtrain_dist::shard::ZeroLevel;
-use model_center::formula::{Communication, ParallelLayout, RankMemory, TransformerSizes, families::sizes_of};
-use model_center::plan::fit::{FitRequest, fit};
-use model_center::simulate::Machine;
+use bmtrain_programs::cluster::fit::{FitRequest, fit};
+use bmtrain_programs::cluster::{Communication, Machine};
+use model_center::formula::{ParallelLayout, RankMemory, TransformerSizes, families::sizes_of};
 use std::fs;
 
 fn gpt2() -> TransformerSizes {
@@ -12,7 +15,7 @@ fn gpt2() -> TransformerSizes {
 }
 
 /// One rank, 8 micro-batches of 2 sequences of 1024 tokens in 16 bits.
-pub fn solo() -> ParallelLayout {
+fn solo() -> ParallelLayout {
     ParallelLayout {
         tensor: 1,
         pipeline: 1,

@@ -3,11 +3,11 @@
 
 use super::machine::Machine;
 use super::step::{StepReport, simulate};
-use crate::formula::{ParallelLayout, TransformerSizes, families::sizes_of};
 use crate::{Error, Result};
 use bmtrain_dist::pipeline::{Link, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center_base::file::read_text;
+use model_center_train::formula::{ParallelLayout, TransformerSizes, families::sizes_of};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 

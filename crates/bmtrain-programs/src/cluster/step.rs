@@ -5,15 +5,14 @@
 //! reduced once, the optimizer, parameters that are gathered) is added for each stage. What a dimension's communication
 //! costs is the difference to a step in which it takes no time.
 
+use super::communication::{Communication, REDUCES_OF_BLOCK};
 use super::machine::Machine;
 use super::network::Ring;
 use crate::Result;
-use crate::formula::{
-    Communication, ParallelLayout, TransformerSizes, communication::REDUCES_OF_BLOCK, memory::parameters_of_stage,
-};
 use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::pipeline::{self, PipelineCosts, Schedule, Simulation, Transfer, WorkTimes};
 use bmtrain_dist::shard::ZeroLevel;
+use model_center_train::formula::{ParallelLayout, TransformerSizes, memory::parameters_of_stage};
 
 /// Parts into which an all-reduce and the products beside it are divided where they overlap: the first has nothing to
 /// overlap with.

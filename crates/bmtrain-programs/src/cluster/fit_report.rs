@@ -1,9 +1,9 @@
 //! The layouts that fit a machine as text and as JSON.
 
+use super::Machine;
 use super::fit::{Fit, FitRequest, Fitting};
-use crate::formula::{ParallelLayout, RankMemory};
-use crate::simulate::Machine;
 use model_center_base::units::size;
+use model_center_train::formula::{ParallelLayout, RankMemory};
 use serde_json::{Value, json};
 
 /// Most layouts that a table lists.

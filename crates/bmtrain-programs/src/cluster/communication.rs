@@ -3,11 +3,9 @@
 //! Collectives are counted as rings: of a reduce-scatter or an all-gather of n bytes over R ranks each sends (R - 1) /
 //! R n, of an all-reduce twice that.
 
-use super::layout::ParallelLayout;
-use super::memory::parameters_of_stage;
-use super::sizes::TransformerSizes;
 use bmtrain_dist::pipeline::Schedule;
 use bmtrain_dist::shard::ZeroLevel;
+use model_center_train::formula::{ParallelLayout, TransformerSizes, memory::parameters_of_stage};
 
 /// Bytes that the rank sends that sends most, in a step and in each dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,14 +1,14 @@
 //! The simulator against real steps on rank threads, with blocks that take a fixed time and links of a fixed speed.
 
-#[path = "../../../bmtrain-dist/tests/it/pipeline/sleepers.rs"]
+#[path = "../../../../bmtrain-dist/tests/it/pipeline/sleepers.rs"]
 mod sleepers;
 
 use bmtrain_core::comm::host::{HostOptions, Link as HostLink};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::pipeline::{Link, ScheduleKind, WorkTimes};
 use bmtrain_dist::shard::ZeroLevel;
+use bmtrain_programs::cluster::{Machine, simulate};
 use model_center::formula::{ParallelLayout, TransformerSizes};
-use model_center::simulate::{Machine, simulate};
 use sleepers::{SleepRun, measure};
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
 //! Layouts in three dimensions that fit the memory of a machine's ranks, the fastest first.
 //!
-//! [`fit`] tries every division of the ranks that the model allows, sizes each by [`crate::formula`], drops what does
+//! [`fit`] tries every division of the ranks that the model allows, sizes each by [formula](model_center_train::formula), drops what does
 //! not fit and simulates the rest. Memory is an estimate by formula and the order one of a machine that is described by
 //! numbers: what is proposed is where to start, and `plan` counts it exactly.
 
-use crate::formula::{ParallelLayout, RankMemory, TransformerSizes};
-use crate::simulate::{Machine, StepReport, simulate};
+use super::{Machine, StepReport, simulate};
 use crate::{Error, Result};
 use bmtrain_dist::pipeline::ScheduleKind;
 use bmtrain_dist::shard::ZeroLevel;
+use model_center_train::formula::{ParallelLayout, RankMemory, TransformerSizes};
 use std::collections::HashSet;
 
 /// Of a rank's memory, what is left to the driver, to libraries and to gaps between tensors.

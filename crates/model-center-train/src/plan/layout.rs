@@ -1,20 +1,21 @@
-//! What a rank of a layout in three dimensions holds and sends in a step, counted from `config.json` alone.
+//! What the ranks of a layout in three dimensions hold and send in a step, counted from `config.json` alone.
 //!
 //! [`count_rank`] builds the rank's part of the model on the counting backend, among ranks that are counted too, and
 //! lets a [`StepRunner`] train it. So every schedule has the activations that the rank's own actions keep, in their
-//! order. No weights, no tokenizer and no data are needed. Called by [`super::layout_report`].
+//! order. No weights, no tokenizer and no data are needed. Called by `bmtrain plan --layout`.
 
 use crate::train::StepRunner;
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::pool::Report;
+use bmtrain_core::wrap::Counting;
 use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::{SimulatedRank, count};
 use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::optim::{Clip, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{F32Parameters, NamePatterns, TensorGroup};
-use bmtrain_dist::pipeline::{MicroBatch, Schedule};
+use bmtrain_dist::pipeline::{self, MicroBatch, PipelineCosts, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
 use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
 use model_center_base::batch::{Batch, Labels};
@@ -130,6 +131,19 @@ impl LayoutRun {
         Ok(Schedule::new(schedule, pipeline, virtual_stages, self.micro_batches)?)
     }
 
+    /// How the whole model is opened, without weights.
+    fn open_whole(&self, device: &Device) -> OpenOptions {
+        OpenOptions {
+            family: self.family.clone(),
+            config: self.config.clone(),
+            head: Some(self.head),
+            head_values: HeadInit::DirectoryOrRandom,
+            dtype: self.dtype,
+            from_config: true,
+            ..OpenOptions::new(device)
+        }
+    }
+
     /// How a rank of these groups opens the model, without weights.
     fn open_options(&self, device: &Device, groups: &RankGroups) -> Result<OpenOptions> {
         let Parallel { zero, prefetch, sequence, .. } = self.parallel;
@@ -141,13 +155,8 @@ impl LayoutRun {
                 partition: self.parallel.partition.rule(),
             }),
         };
-        let whole = OpenOptions::new(device);
+        let whole = self.open_whole(device);
         let options = OpenOptions {
-            family: self.family.clone(),
-            config: self.config.clone(),
-            head: Some(self.head),
-            head_values: HeadInit::DirectoryOrRandom,
-            dtype: self.dtype,
             f32_parameters: self.f32_parameters,
             frozen: self.frozen.clone(),
             trained: self.trained.clone(),
@@ -158,7 +167,6 @@ impl LayoutRun {
             tensor: TensorGroup { sequence, ..whole.tensor.clone() },
             sharding: Sharding { ranks: Arc::clone(groups.data()), level: zero, sum: self.sum, prefetch },
             stages,
-            from_config: true,
             leave_values: true,
             ..whole
         };
@@ -219,6 +227,37 @@ pub struct SentBytes {
     pub pipeline: u64,
     /// To ranks that see other samples.
     pub data: u64,
+}
+
+/// What the ranks of a layout hold and send, and the bubble of its pipeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayoutCount {
+    /// The run.
+    pub run: LayoutRun,
+    /// The first rank of each stage.
+    pub ranks: Vec<RankCount>,
+    /// Idle over busy time of a stage, with chunks of equal time.
+    pub bubble: f64,
+    /// Values of the whole model.
+    pub parameters: usize,
+}
+
+/// Count the first rank of each stage of a layout of the model whose `config.json` is in `directory`.
+///
+/// # Errors
+/// As [`count_rank`].
+pub fn count_layout(directory: &Path, registry: Registry<'_>, run: LayoutRun) -> Result<LayoutCount> {
+    let schedule = run.schedule()?;
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let options = OpenOptions { only_check: true, ..run.open_whole(&nowhere) };
+    let stage_ranks = run.ranks() / run.parallel.pipeline;
+    let first_ranks = (0..run.parallel.pipeline).map(|stage| stage * stage_ranks);
+    Ok(LayoutCount {
+        parameters: registry.open(directory, &options)?.parameters,
+        ranks: first_ranks.map(|rank| count_rank(directory, registry, &run, rank)).collect::<Result<_>>()?,
+        bubble: pipeline::simulate(&schedule, &PipelineCosts::equal(&schedule))?.bubble(),
+        run,
+    })
 }
 
 /// Count a rank of a layout of the model whose `config.json` is in `directory`.
