@@ -2,8 +2,8 @@
 //!
 //! * [`gpu_check`]: the CUDA backend of a real device against the CPU, and its speed (`gpu-check`).
 //! * [`step_bench`]: training steps of models of known size (`step_bench`), which [`step`] makes.
-//! * [`speed`]: the kernels of a device at the sizes of real models (`kernel_bench`, `gpu-check`).
-//! * `gemm_bench`, `attention_bench`, `optim_bench` and `nf4` are in `src/bin`.
+//! * [`speed`]: the kernels of a device at the sizes of a real model (`gpu-check`).
+//! * `cpu_bench`, in `src/bin`: matrix products, attention and an optimizer's step on the CPU.
 //!
 //! What users measure with is a subcommand of `bmtrain`: `bench` and `decode-bench`.
 #![forbid(unsafe_code)]

@@ -4,8 +4,10 @@
 //! [`count`] calls a closure with a [`Device`] whose pool works as a real one does (the same rounding, slabs and
 //! offsets) over a backend that allocates nothing, and with the communicator of a simulated rank. The closure builds
 //! its model and runs its own training step; [`Requirements`] is what the rank's pool then reports. The code that is
-//! counted is the code that will run, so there is no formula to go stale. Numbers read from the device are zeros.
-//! Called by the `plan` program.
+//! counted is the code that will run. Numbers read from the device are zeros. Called by the `plan` program.
+//!
+//! Where nothing can be run, because hundreds of layouts are compared or there is no recipe yet, memory is an estimate
+//! by formula: `model_center_train::formula`.
 
 use bmtrain_core::comm::{Communicator, CountingRank};
 use bmtrain_core::cpu;

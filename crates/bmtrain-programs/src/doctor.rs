@@ -10,10 +10,11 @@ use crate::cli::terminal;
 use bmtrain_core::cpu::{Caches, InstructionSet, Processors};
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
 use bmtrain_core::limits::{Limit, limits};
+use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::launch::{cpu_options, cuda_options};
 use clap::Parser;
 use model_center_base::Result;
-use model_center_recipe::run::{ExitStatus, memory};
+use model_center_recipe::run::ExitStatus;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use model_center::run::memory::{peak_resident_bytes, resident_bytes};
+use model_center::bmtrain_dist::inspect::process::{peak_resident_bytes, resident_bytes};
 use model_center::tokenizer::{AutoTokenizer, Tokenizer};
 
 /// The separator between the texts of a pair.

@@ -38,17 +38,6 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// BERT-base, 8 sequences of 128 tokens: what a laptop works on.
-    pub const BERT_BASE: Sizes = Sizes {
-        batch: 8,
-        length: 128,
-        hidden: 768,
-        inner: 3072,
-        head_size: 64,
-        vocabulary: 30_522,
-        parameters: 1 << 23,
-    };
-
     /// GPT-2 XL's width, 16 sequences of 1024 tokens: what fills a large device.
     pub const GPT2_XL: Sizes = Sizes {
         batch: 16,

@@ -3,6 +3,7 @@
 pub mod adapters;
 mod blocks;
 pub mod builder;
+mod builder_options;
 mod census;
 mod counted;
 mod deferred;
@@ -24,7 +25,8 @@ pub use adapters::{
 };
 use blocks::BlockValues;
 pub use blocks::ReadRows;
-pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
+pub use builder::Builder;
+pub use builder_options::{BuilderOptions, InitMode, TensorGroup};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub(crate) use counted::outside;
 pub(crate) use flat::AtRest;

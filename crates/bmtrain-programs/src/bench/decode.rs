@@ -6,11 +6,11 @@ use crate::profile::TimedDevice;
 use anyhow::{Context, Result, bail};
 use bmtrain_core::bench::{Rounds, measure};
 use bmtrain_core::{Ctx, Device, DeviceChoice};
+use bmtrain_dist::inspect::process as memory;
 use clap::Parser;
 use model_center_formats::tokenizer::AutoTokenizer;
 use model_center_models::generate::{GenerateOptions, GenerationSetup, Generator};
 use model_center_models::{OpenOptions, Registry, TextModel};
-use model_center_recipe::run::memory;
 use std::path::PathBuf;
 use std::time::Instant;
 

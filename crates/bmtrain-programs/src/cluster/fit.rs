@@ -1,8 +1,9 @@
 //! Layouts in three dimensions that fit the memory of a machine's ranks, the fastest first.
 //!
-//! [`fit`] tries every division of the ranks that the model allows, sizes each by [formula](model_center_train::formula), drops what does
-//! not fit and simulates the rest. Memory is an estimate by formula and the order one of a machine that is described by
-//! numbers: what is proposed is where to start, and `plan` counts it exactly.
+//! [`fit`] tries every division of the ranks that the model allows, sizes each by
+//! [formula](model_center_train::formula), drops what does not fit and simulates the rest. Memory is an estimate by
+//! formula and the order one of a machine that is described by numbers: what is proposed is where to start, and `plan`
+//! counts it exactly.
 
 use super::{Machine, StepReport, simulate};
 use crate::{Error, Result};

@@ -6,6 +6,7 @@ pub mod delimited;
 pub mod flaws;
 pub mod input;
 pub mod json_lines;
+mod json_place;
 pub mod lines;
 #[cfg(feature = "parquet")]
 pub mod parquet;

@@ -2,9 +2,9 @@
 
 use super::Trained;
 use super::model::FoundModel;
+use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::pipeline::{Schedule, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
-use model_center_recipe::run::memory;
 use model_center_train::formula::{ParallelLayout, RankMemory, TransformerSizes};
 
 /// Share of the memory that the run may take: formulas leave out logits, the data and the program.

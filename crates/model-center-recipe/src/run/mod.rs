@@ -7,9 +7,9 @@ pub mod lock;
 mod lr_range;
 mod machine;
 pub mod marker;
-pub mod memory;
 mod metrics_log;
 pub mod metrics_reader;
+mod metrics_records;
 mod model_card;
 mod model_files;
 mod output;
@@ -25,12 +25,11 @@ mod text_log;
 pub use lr_range::{LR_RANGE_FILE, LrRange};
 pub use machine::{Machine, commit_of};
 pub use marker::{FIXED_NAMES, metrics_file};
-pub use memory::Memory;
-pub use metrics_log::{
-    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
-    deterministic_part, without_overtaken,
-};
+pub use metrics_log::{MetricsLog, Record, deterministic_part, without_overtaken};
 pub use metrics_reader::LineReader;
+pub use metrics_records::{
+    EndRecord, EvalRecord, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
+};
 pub use model_card::{CardData, ModelCard};
 pub use model_center_base::error::{ExitStatus, OutputFault, layout_error, render_error};
 pub use model_center_base::file::StagedDirectory;

@@ -9,7 +9,7 @@
 //! The two memories are the process's resident memory now and its peak so far.
 //! Shown by [`Progress`](super::Progress).
 
-use super::memory::Memory;
+use bmtrain_dist::inspect::process::Memory;
 use std::fmt;
 use std::time::Duration;
 

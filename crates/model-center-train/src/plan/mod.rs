@@ -17,10 +17,10 @@ use crate::train::{self, Setup, recipe_of};
 use crate::{Error, Result};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::SimulatedRank;
+use bmtrain_dist::inspect::process::{self as memory, Resident};
 use count::Lengths;
 use model_center_models::Registry;
 use model_center_recipe::Resolved;
-use model_center_recipe::run::memory::{self, Resident};
 use std::fmt;
 use verdict::Verdict;
 

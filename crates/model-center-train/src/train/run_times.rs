@@ -2,7 +2,8 @@
 //!
 //! Defines [`RunTimes`].
 
-use model_center_recipe::run::{Phases, memory};
+use bmtrain_dist::inspect::process as memory;
+use model_center_recipe::run::Phases;
 use std::time::Instant;
 
 /// Where the time of this process went.

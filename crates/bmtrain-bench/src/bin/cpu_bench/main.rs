@@ -3,7 +3,6 @@
 
 mod attention;
 mod gemm;
-mod kernels;
 mod nf4;
 mod optimizer;
 
@@ -19,8 +18,6 @@ enum Part {
     Gemm(gemm::Options),
     /// Attention, beside the multiply-add peak.
     Attention(attention::Options),
-    /// The other kernels for the shapes of BERT-base, beside a copy and a triad.
-    Kernels(kernels::Options),
     /// A step of Adam, with its state on the device or on the host.
     Optimizer(optimizer::Options),
     /// Quantise a matrix to NF4, for comparisons with other programs.
@@ -31,7 +28,6 @@ fn main() -> Result<()> {
     match Part::parse() {
         Part::Gemm(options) => gemm::run(&options),
         Part::Attention(options) => attention::run(&options),
-        Part::Kernels(options) => kernels::run(&options),
         Part::Optimizer(options) => optimizer::run(&options),
         Part::Nf4(options) => nf4::run(&options),
     }

@@ -4,9 +4,10 @@
 use super::setup::GenerateRun;
 use crate::cli::terminal;
 use crate::{Error, Result};
+use bmtrain_dist::inspect::process as memory;
 use model_center_base::file::{AtomicFile, open_regular};
 use model_center_models::generate::{Generated, PromptRow, RESULT_FIELDS};
-use model_center_recipe::run::{Progress, ProgressMode, memory};
+use model_center_recipe::run::{Progress, ProgressMode};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
