@@ -31,7 +31,7 @@ pub use metrics_records::{
     EndRecord, EvalRecord, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
 };
 pub use model_card::{CardData, ModelCard};
-pub use model_center_base::error::{ExitStatus, OutputFault, layout_error, render_error};
+pub use model_center_base::error::{ExitStatus, layout_error, render_error};
 pub use model_center_base::file::StagedDirectory;
 pub use model_center_base::file::{MAX_NAME_BYTES, is_output_name};
 pub use model_center_base::stop_flag::StopFlag;

@@ -10,9 +10,9 @@ use super::setup::{self, Setup};
 use super::{memory_limit, waiting};
 use crate::{Error, Result};
 use bmtrain_dist::launch::{ProcessGroup, cpu_options};
-use model_center_base::error::{ExitStatus, layout_error};
+use model_center_base::error::{ExitStatus, OutputFault, layout_error};
 use model_center_models::Registry;
-use model_center_recipe::run::{CHECKPOINT_DIRECTORY, OutputFault, console};
+use model_center_recipe::run::{CHECKPOINT_DIRECTORY, console};
 use model_center_recipe::{Resolved, list};
 
 /// What to do about the output directory of another recipe while that recipe has mistakes: a corrected setting may be

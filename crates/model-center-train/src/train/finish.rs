@@ -9,6 +9,7 @@ use super::start::OWN_FAILURE;
 use super::trainer::Trainer;
 use super::{pool_usage, run_data};
 use crate::{Error, Result};
+use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::optim::ScalePolicy;
 use model_center_base::batch::LabelSpace;
 use model_center_base::error::{ExitStatus, layout_error};
@@ -17,7 +18,6 @@ use model_center_formats::directory::hub_name;
 use model_center_recipe::SaveWhich;
 use model_center_recipe::run::{
     CARD_FILE, CardData, EndRecord, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard, StopReason, console,
-    memory,
 };
 use std::time::SystemTime;
 

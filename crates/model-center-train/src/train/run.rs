@@ -14,11 +14,12 @@ use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
 use crate::formula::families::sizes_of_config;
 use crate::train::stop::BestTracker;
+use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::optim::ScheduleKind;
 use model_center_recipe::Resolved;
 use model_center_recipe::run::{
     CHECKPOINT_DIRECTORY, Earlier, EvalRecord, EventLog, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog,
-    OutputDirectory, Progress, Record, SampleRecord, Status, StepRecord, StopReason, TestRecord, Timing, memory,
+    OutputDirectory, Progress, Record, SampleRecord, Status, StepRecord, StopReason, TestRecord, Timing,
 };
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
