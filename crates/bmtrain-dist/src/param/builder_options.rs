@@ -1,4 +1,4 @@
-//! How the parameters of a model are made, which a [`Builder`](super::Builder) is given.
+//! Options of a [`Builder`](super::Builder): tensor-parallel ranks, dtypes, sharding, initial values.
 
 use super::{F32Parameters, FusionTable, NamePatterns};
 use crate::mesh::Mesh;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 pub enum InitMode {
     /// Random initialization at declaration, as [`Init`](super::Init) specifies.
     Random,
-    /// Later, by a loader; [`Parameters::initialize_missing`](super::Parameters::initialize_missing) initializes what it
-    /// does not load.
+    /// Later, by a loader; [`Parameters::initialize_missing`](super::Parameters::initialize_missing) initializes what
+    /// it does not load.
     Deferred,
     /// Never: the content of the memory is taken as it is, for a backend that computes nothing.
     Uninitialized,

@@ -1,4 +1,4 @@
-//! Where a value is in a line of JSON, for errors that point at it.
+//! The column of a value in a line of JSON, for errors that point at it.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -1,9 +1,9 @@
 //! `metrics.jsonl`: what happened in a run, one JSON object per line, only ever appended to.
 //!
-//! Defines [`MetricsLog`]; its records are in `metrics_records.rs`. Everything that depends on the clock or the machine is in a last member
-//! `"time"`; without it, two runs of one recipe write the same bytes ([`deterministic_part`]). Numbers have the fewest
-//! digits that read back as the same f32 or f64; those that JSON cannot write are the strings `"NaN"`, `"Infinity"` and
-//! `"-Infinity"`. Called by the training programs, through
+//! Defines [`MetricsLog`]; its records are in `metrics_records.rs`. Everything that depends on the clock or the machine
+//! is in a last member `"time"`; without it, two runs of one recipe write the same bytes ([`deterministic_part`]).
+//! Numbers have the fewest digits that read back as the same f32 or f64; those that JSON cannot write are the strings
+//! `"NaN"`, `"Infinity"` and `"-Infinity"`. Called by the training programs, through
 //! [`OutputDirectory::metrics`](super::OutputDirectory::metrics).
 
 use crate::{Error, Result};
