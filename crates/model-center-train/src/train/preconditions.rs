@@ -4,10 +4,11 @@ use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
 use super::save;
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::{FailPoints, Store};
+use model_center_base::error::OutputFault;
 use model_center_base::file::{open_regular, printable};
 use model_center_formats::ModelCaches;
 use model_center_recipe::run::{
-    CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, OutputFault, RECIPE_FILE, StopReason, console,
+    CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, RECIPE_FILE, StopReason, console,
 };
 use model_center_recipe::{Resolved, SaveWhich, is_of_schedule};
 use std::io::{Read, Seek, SeekFrom};
