@@ -1,6 +1,7 @@
 //! The short programs run on tiny models.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use model_center::corpus::{TokenFileWriter, TokenType};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,6 +38,25 @@ fn a_loop_of_ones_own_trains_a_decoder_that_generates_again() {
     let before = run(env!("CARGO_BIN_EXE_generate_text"), &[model, "a cat"]);
     let after = run(env!("CARGO_BIN_EXE_generate_text"), &[tuned, "a cat"]);
     assert!(before.len() > 1 && after.len() > 1);
+}
+
+#[test]
+fn a_decoder_is_pretrained_on_a_token_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = model(directory.path(), "gpt2_a/lm", 97);
+    std::fs::remove_file(model.join("model.safetensors")).unwrap();
+    let [tokens, trained] = ["tokens", "trained"].map(|name| directory.path().join(name));
+    let mut writer = TokenFileWriter::create(&tokens, TokenType::U8).unwrap();
+    for _ in 0..8 {
+        writer.add_sequence(&(5..69).collect::<Vec<u32>>()).unwrap();
+        writer.end_document().unwrap();
+    }
+    writer.finish().unwrap();
+    let [model, tokens, trained] = [&model, &tokens, &trained].map(|path| path.to_str().unwrap());
+    let printed = run(env!("CARGO_BIN_EXE_pretrain"), &[model, tokens, "8", trained]);
+    let losses: Vec<f64> = printed.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+    assert!(losses.len() == 8 && losses[7] < losses[0], "{losses:?}");
+    assert!(Path::new(trained).join("model.safetensors").is_file());
 }
 
 #[test]

@@ -15,12 +15,20 @@ pub struct Subcommand {
     names: &'static [&'static str],
     /// The group that the help has it in.
     group: &'static str,
-    /// Its command line.
-    command: fn() -> Command,
     /// Arguments that come before the user's.
     before: &'static [&'static str],
-    /// Its `main`.
-    main: fn() -> ExitCode,
+    program: Program,
+}
+
+/// A program, where this build has it.
+enum Program {
+    Built {
+        command: fn() -> Command,
+        main: fn() -> ExitCode,
+    },
+    /// It was built without this feature.
+    #[allow(dead_code, reason = "a build with all features leaves none out")]
+    LeftOut(&'static str),
 }
 
 impl Subcommand {
@@ -30,14 +38,35 @@ impl Subcommand {
         command: fn() -> Command,
         main: fn() -> ExitCode,
     ) -> Self {
-        Subcommand { names, group, command, before: &[], main }
+        Subcommand { names, group, before: &[], program: Program::Built { command, main } }
     }
 
     /// Runs the program on these arguments; `name` is the argument that chose it.
     pub fn run(&self, name: Option<&str>, arguments: Vec<OsString>) -> ExitCode {
-        program::enter(name, self.before, arguments);
-        (self.main)()
+        match self.program {
+            Program::Built { main, .. } => {
+                program::enter(name, self.before, arguments);
+                main()
+            }
+            Program::LeftOut(feature) => {
+                let name = self.names[0];
+                let reason = format!("this build has no {name}: it was built without the feature {feature}");
+                let fix = format!("build it with --features {feature}, or with the default features");
+                terminal::finish(Err(Error::argument(format!("bmtrain {name}"), reason, fix)))
+            }
+        }
     }
+}
+
+/// A row of a program that only builds with a feature have.
+macro_rules! optional {
+    ($feature:literal, $group:expr, $names:expr, $command:expr, $main:expr $(,)?) => {{
+        #[cfg(feature = $feature)]
+        let row = Subcommand::new($group, $names, $command, $main);
+        #[cfg(not(feature = $feature))]
+        let row = Subcommand { names: $names, group: $group, before: &[], program: Program::LeftOut($feature) };
+        row
+    }};
 }
 
 const TRAIN: &str = "Train";
@@ -49,106 +78,66 @@ const LOOK: &str = "Look at runs and at this machine";
 /// The groups in the order of the help.
 const GROUPS: [&str; 5] = [TRAIN, USE, DATA, FILES, LOOK];
 
-/// Every program of this build.
+/// Every program; those that this build leaves out name their feature.
 const SUBCOMMANDS: &[Subcommand] = &[
-    #[cfg(feature = "import")]
-    Subcommand::new(TRAIN, &["init"], cli::init::Options::command, || cli::init(Registry::default())),
+    optional!("import", TRAIN, &["init"], cli::init::Options::command, || cli::init(Registry::default())),
     Subcommand::new(TRAIN, &["finetune", "train"], cli::finetune::Options::command, || finetune(Registry::default())),
     Subcommand::new(TRAIN, &["pretrain"], cli::pretrain::Options::command, || cli::pretrain(Registry::default())),
     Subcommand::new(TRAIN, &["plan"], cli::plan::Options::command, || cli::plan(Registry::default())),
     Subcommand::new(USE, &["generate"], cli::generate::Options::command, || cli::generate(Registry::default())),
     Subcommand {
-        names: &["chat"],
-        group: USE,
-        command: || {
-            cli::generate::Options::command().about("Talk with a model in the terminal, as `generate --chat` does")
-        },
         before: &["--chat"],
-        main: || cli::generate(Registry::default()),
+        ..Subcommand::new(
+            USE,
+            &["chat"],
+            || cli::generate::Options::command().about("Talk with a model in the terminal, as `generate --chat` does"),
+            || cli::generate(Registry::default()),
+        )
     },
     Subcommand::new(USE, &["predict"], cli::predict::Options::command, || cli::predict(Registry::default())),
-    #[cfg(feature = "serve")]
-    Subcommand::new(USE, &["serve"], cli::serve::Options::command, || cli::serve(Registry::default())),
+    optional!("serve", USE, &["serve"], cli::serve::Options::command, || cli::serve(Registry::default())),
     Subcommand::new(USE, &["evaluate"], cli::evaluate::Options::command, || cli::evaluate(Registry::default())),
     Subcommand::new(USE, &["forward"], cli::forward::Options::command, || cli::forward(Registry::default())),
     Subcommand::new(DATA, &["data"], cli::data::Options::command, || cli::data(Registry::default())),
-    #[cfg(feature = "corpus")]
-    Subcommand::new(DATA, &["corpus"], bmtrain_programs::corpus::Options::command, || {
+    optional!("corpus", DATA, &["corpus"], bmtrain_programs::corpus::Options::command, || {
         program::tool(bmtrain_programs::corpus::run)
     }),
-    #[cfg(feature = "tools")]
-    Subcommand::new(DATA, &["tokenizer"], bmtrain_programs::tokenizer::Options::command, || {
+    optional!("tools", DATA, &["tokenizer"], bmtrain_programs::tokenizer::Options::command, || {
         program::tool(bmtrain_programs::tokenizer::run)
     }),
-    #[cfg(feature = "hub")]
-    Subcommand::new(FILES, &["fetch"], bmtrain_programs::fetch::Options::command, || {
+    optional!("hub", FILES, &["fetch"], bmtrain_programs::fetch::Options::command, || {
         program::tool(bmtrain_programs::fetch::run)
     }),
-    #[cfg(feature = "tools")]
-    Subcommand::new(FILES, &["convert"], bmtrain_programs::convert::Options::command, || {
+    optional!("tools", FILES, &["convert"], bmtrain_programs::convert::Options::command, || {
         bmtrain_programs::convert::main(Registry::default())
     }),
-    #[cfg(feature = "tools")]
-    Subcommand::new(FILES, &["ckpt"], bmtrain_programs::ckpt::Options::command, || {
+    optional!("tools", FILES, &["ckpt"], bmtrain_programs::ckpt::Options::command, || {
         bmtrain_programs::ckpt::main(Registry::default())
     }),
-    #[cfg(feature = "import")]
-    Subcommand::new(FILES, &["import"], bmtrain_programs::import::Options::command, || {
+    optional!("import", FILES, &["import"], bmtrain_programs::import::Options::command, || {
         program::tool(bmtrain_programs::import::run)
     }),
-    #[cfg(feature = "runs")]
-    Subcommand::new(LOOK, &["runs"], cli::runs::Options::command, cli::runs),
-    #[cfg(feature = "tools")]
-    Subcommand::new(LOOK, &["doctor"], bmtrain_programs::doctor::Options::command, || {
+    optional!("runs", LOOK, &["runs"], cli::runs::Options::command, cli::runs),
+    optional!("tools", LOOK, &["doctor"], bmtrain_programs::doctor::Options::command, || {
         program::tool(bmtrain_programs::doctor::run)
     }),
-    #[cfg(feature = "tools")]
-    Subcommand::new(LOOK, &["simulate"], bmtrain_programs::simulate::Options::command, || {
+    optional!("tools", LOOK, &["simulate"], bmtrain_programs::simulate::Options::command, || {
         program::tool(bmtrain_programs::simulate::run)
     }),
-    #[cfg(feature = "tools")]
-    Subcommand::new(LOOK, &["bench"], bmtrain_programs::bench::Options::command, || {
+    optional!("tools", LOOK, &["bench"], bmtrain_programs::bench::Options::command, || {
         program::tool(bmtrain_programs::bench::run)
     }),
-    #[cfg(feature = "tools")]
-    Subcommand::new(
+    optional!(
+        "tools",
         LOOK,
         &["decode-bench", "decode_bench"],
         bmtrain_programs::bench::decode::Options::command,
-        decode_bench,
+        || program::tool(|options| bmtrain_programs::bench::decode::run(options).map(|()| ExitStatus::Done))
     ),
-];
-
-/// The programs that a build may lack, with the feature that has each.
-const OPTIONAL: &[(&str, &str)] = &[
-    ("init", "import"),
-    ("serve", "serve"),
-    ("corpus", "corpus"),
-    ("tokenizer", "tools"),
-    ("fetch", "hub"),
-    ("convert", "tools"),
-    ("ckpt", "tools"),
-    ("import", "import"),
-    ("runs", "runs"),
-    ("doctor", "tools"),
-    ("simulate", "tools"),
-    ("bench", "tools"),
-    ("decode-bench", "tools"),
 ];
 
 fn finetune(registry: Registry<'static>) -> ExitCode {
     cli::finetune::main_with(registry, model_center_train::train::finetune_on)
-}
-
-#[cfg(feature = "tools")]
-fn decode_bench() -> ExitCode {
-    match bmtrain_programs::bench::decode::run(&program::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            terminal::note(&format!("Error: {error:?}"));
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// The program of this name.
@@ -156,11 +145,18 @@ pub fn find(name: &str) -> Option<&'static Subcommand> {
     SUBCOMMANDS.iter().find(|subcommand| subcommand.names.contains(&name))
 }
 
+/// The programs of this build with their command lines.
+fn built() -> impl Iterator<Item = (&'static Subcommand, Command)> {
+    SUBCOMMANDS.iter().filter_map(|subcommand| match subcommand.program {
+        Program::Built { command, .. } => Some((subcommand, command())),
+        Program::LeftOut(_) => None,
+    })
+}
+
 /// The whole command line, for completions and the manual page.
 pub fn command() -> Command {
-    let subcommands = SUBCOMMANDS.iter().map(|subcommand| {
-        let command = (subcommand.command)().name(subcommand.names[0]);
-        command.visible_aliases(subcommand.names[1..].iter().copied())
+    let subcommands = built().map(|(subcommand, command)| {
+        command.name(subcommand.names[0]).visible_aliases(subcommand.names[1..].iter().copied())
     });
     Command::new("bmtrain")
         .version(env!("CARGO_PKG_VERSION"))
@@ -176,8 +172,8 @@ pub fn help() -> String {
     );
     for group in GROUPS {
         let mut lines = String::new();
-        for subcommand in SUBCOMMANDS.iter().filter(|subcommand| subcommand.group == group) {
-            let about = (subcommand.command)().get_about().map(ToString::to_string).unwrap_or_default();
+        for (subcommand, command) in built().filter(|(subcommand, _)| subcommand.group == group) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             let about = about.split(". ").next().unwrap_or_default().split(": ").next().unwrap_or_default();
             let names = subcommand.names.iter().filter(|name| !name.contains('_')).copied();
             lines += &format!("  {:<16} {}\n", names.collect::<Vec<_>>().join(", "), about.trim_end_matches('.'));
@@ -200,22 +196,12 @@ pub fn misused(help: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The error for a name that no program of this build has.
+/// The error for a name that no program has.
 pub fn unknown(name: &str) -> ExitCode {
-    let error = match OPTIONAL.iter().find(|(optional, _)| *optional == name) {
-        Some((_, feature)) => Error::argument(
-            format!("bmtrain {name}"),
-            format!("this build has no {name}: it was built without the feature {feature}"),
-            format!("build it with --features {feature}, or with the default features"),
-        ),
-        None => {
-            let names = SUBCOMMANDS.iter().flat_map(|subcommand| subcommand.names.iter().copied());
-            let fix = match closest(name, names) {
-                Some(near) => format!("write bmtrain {near}, or see bmtrain help"),
-                None => "see bmtrain help".to_owned(),
-            };
-            Error::argument(format!("bmtrain {name}"), "there is no such subcommand", fix)
-        }
+    let names = built().flat_map(|(subcommand, _)| subcommand.names.iter().copied());
+    let fix = match closest(name, names) {
+        Some(near) => format!("write bmtrain {near}, or see bmtrain help"),
+        None => "see bmtrain help".to_owned(),
     };
-    terminal::finish(Err(error))
+    terminal::finish(Err(Error::argument(format!("bmtrain {name}"), "there is no such subcommand", fix)))
 }

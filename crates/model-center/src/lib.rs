@@ -2,8 +2,9 @@
 //!
 //! A [`Registry`](model::Registry) opens a model directory as a [`TextModel`](model::TextModel), which runs on one rank
 //! as on many. [`train::finetune`] trains it as a [`recipe`] specifies, [`generate::TextGenerator`] generates text. A
-//! model family is one file below [`model`], a line in the registry and a golden test. Nothing here knows about CUDA,
-//! communication or lanes: those belong to `bmtrain-core` and `bmtrain-dist`.
+//! model family is one file below [`model`], a line in the registry and a golden test. Kernels, CUDA and communication
+//! belong to `bmtrain-core`, sharding and optimizers to `bmtrain-dist`; the crates between are re-exported here, each
+//! module under one path.
 //!
 //! A model from a configuration, trained for a few steps:
 //!

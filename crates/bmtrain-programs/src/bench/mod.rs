@@ -1,5 +1,5 @@
 //! The benchmarks. The bench program has one subcommand for each measured part: [`collectives`] measures communication
-//! between ranks. [`decode`] is a program of its own: the claims compare it with PyTorch.
+//! between ranks. [`decode`] is the program `decode-bench`: the claims compare it with PyTorch.
 
 pub mod collectives;
 pub mod decode;

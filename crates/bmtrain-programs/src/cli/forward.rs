@@ -2,16 +2,17 @@
 //! out. The work is in [`model_center_train::inference`].
 
 use crate::cli::{
-    opened::{self, Head, ModelSource, Stored},
+    device::DeviceArguments,
+    opened::{self, Head, ModelSource},
     places::model_places,
     program,
     ranks::{self, ModelRanks, RankModel},
     terminal,
 };
 use crate::{Error, Result};
+use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
-use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::Launch;
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
 use clap::Parser;
@@ -66,21 +67,16 @@ pub struct Options {
     /// File to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Also write the gradient of the loss with respect to every parameter; needs labels.
+    /// Also write the gradient of the loss with respect to every parameter; needs labels. Computed in f32, whatever
+    /// the weights are stored in, unless --dtype is given.
     #[arg(long)]
     pub grads: bool,
     /// The head; by default the head of the directory's model class.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
-    /// Dtype of the weights; by default the one that most of them are stored in, and f32 with --grads.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Stored>,
-    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
-    pub device: DeviceChoice,
-    /// Threads of all ranks together; by default one for each physical core that this process may use.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it is computed, and in which dtype.
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// Share the weights (ZeRO-3) among this number of ranks, threads of this process; by default --tensor.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
@@ -114,7 +110,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         (None, 1, 1) => Launch::detect(None, &|_| None)?,
         (ranks, ..) => ranks::launch(ranks, options.model_ranks())?,
     };
-    let threads = crate::cli::device::threads(options.threads)?;
+    let threads = options.device.threads()?;
     let (model, adapter) = opened::adapted(&options.model, &options.source)?;
     let directory = Pretrained::resolve(&model, options.source.revision.as_deref(), &model_places())?;
     let texts = tokenizer_directory(adapter.as_ref(), &directory)?;
@@ -155,17 +151,11 @@ fn open_options(
     (head, adapter): (Option<TextHead>, Option<&Adapter>),
     device: &Device,
 ) -> OpenOptions {
-    OpenOptions {
-        head,
-        adapter: adapter.cloned(),
-        family: options.source.family.clone(),
-        leave: options.source.leave.clone(),
-        weights: if options.quantize { WeightForm::Nf4 } else { WeightForm::Dequantised },
-        dtype: options.dtype.map_or(DType::F32, Stored::dtype),
-        // Gradients in 16 bits are too coarse for a comparison: f32 unless --dtype is given.
-        keep_dtype: options.dtype.is_none() && !options.grads,
-        ..OpenOptions::new(device)
-    }
+    let weights = if options.quantize { WeightForm::Nf4 } else { WeightForm::Dequantised };
+    let open = OpenOptions { head, weights, ..OpenOptions::new(device) };
+    let open = options.device.open_options(&options.source, adapter, open);
+    // Gradients in 16 bits are too coarse for a comparison: f32 unless --dtype is given.
+    OpenOptions { keep_dtype: open.keep_dtype && !options.grads, ..open }
 }
 
 /// What the family refuses was asked for by --head.
@@ -197,7 +187,7 @@ impl Pass {
         let is_first = ranks.rank() == 0;
         let RankModel { device, opened, pipeline, .. } = RankModel::open(
             (group, ranks),
-            (options.device, *threads),
+            (options.device.device, *threads),
             options.model_ranks(),
             |device| open_options(options, (*head, adapter.as_ref()), device),
             |open| registry.open(directory, open).map_err(of_command_line),

@@ -91,18 +91,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// Refuse blocks on a CUDA device.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for `--weights as-stored` there.
-    pub fn check_device(form: Option<Form>, on_cuda: bool) -> Result<()> {
-        if on_cuda && form == Some(Form::AsStored) {
-            let reason = "products with matrices in blocks are computed on the CPU alone";
-            return Err(Error::argument("--weights", reason, "add --device cpu, or choose --weights dequantised"));
-        }
-        Ok(())
-    }
-
     /// The option of the library.
     pub fn option(self) -> WeightForm {
         match self {

@@ -7,7 +7,7 @@ use crate::cli::{limits, terminal};
 use crate::{Error, Result};
 use clap::{Command, Parser, ValueEnum};
 use clap_complete::Shell;
-use model_center_base::error::{ExitStatus, render_error};
+use model_center_base::error::ExitStatus;
 use model_center_models::Registry;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub fn again() -> std::io::Result<process::Command> {
 }
 
 /// Reads the command line of a program without families, and runs it.
-pub fn tool<O: Parser>(run: fn(&O) -> Result<ExitStatus>) -> ExitCode {
+pub fn tool<O: Parser, E: Into<anyhow::Error>>(run: fn(&O) -> Result<ExitStatus, E>) -> ExitCode {
     limits::prepare();
     let options = parse::<O>();
     terminal::start_logging();
@@ -110,14 +110,7 @@ pub fn main_or<O: Parser>(
 /// description.
 pub fn parse<O: Parser>() -> O {
     if let Some(ended) = describe(&O::command(), &given()) {
-        let code = match ended {
-            Ok(status) => status.code(),
-            Err(error) => {
-                terminal::note(&render_error(&error));
-                ExitStatus::from(&error).code()
-            }
-        };
-        process::exit(code.into());
+        process::exit(terminal::status(ended).code().into());
     }
     O::parse_from(arguments())
 }
@@ -129,7 +122,7 @@ pub fn described(command: &Command) -> ExitCode {
 
 /// Prints completions or the manual page of a program if that is all its arguments ask for: `--completions SHELL`,
 /// `--man`. Every program has them, and none has them among its own options.
-fn describe(command: &Command, arguments: &[OsString]) -> Option<Result<ExitStatus>> {
+fn describe(command: &Command, arguments: &[OsString]) -> Option<anyhow::Result<ExitStatus>> {
     let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let text = match words.as_slice() {
         ["--completions", rest @ ..] => match rest.first().and_then(|shell| Shell::from_str(shell, true).ok()) {
@@ -137,14 +130,13 @@ fn describe(command: &Command, arguments: &[OsString]) -> Option<Result<ExitStat
             _ => {
                 let shells: Vec<String> = Shell::value_variants().iter().map(ToString::to_string).collect();
                 let fix = format!("write one of {}", shells.join(", "));
-                Err(Error::argument("--completions", "it takes the name of a shell", fix))
+                Err(Error::argument("--completions", "it takes the name of a shell", fix).into())
             }
         },
         ["--man"] => manual(command),
         _ => return None,
     };
-    let printed = text.and_then(|text| terminal::print_bytes(&text));
-    Some(printed.map(|_| ExitStatus::Done))
+    Some(text.and_then(|text| terminal::print_bytes(&text).map(|_| ExitStatus::Done).map_err(Into::into)))
 }
 
 /// A script that completes the options of a program.
@@ -156,19 +148,18 @@ fn completions(command: &Command, shell: Shell) -> Vec<u8> {
 }
 
 /// The manual page of a program, of section 1, with its subcommands.
-fn manual(command: &Command) -> Result<Vec<u8>> {
-    let failed = |error| Error::file("write", "manual page", error, "report this");
+fn manual(command: &Command) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut text).map_err(failed)?;
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
     // One page has all: the subcommands' pages follow as sections of their own.
     for part in command.get_subcommands().filter(|part| !part.is_hide_set() && part.get_name() != "help") {
         let name = format!("{} {}", command.get_name(), part.get_name());
         let part = part.clone().bin_name(name.clone()).display_name(name);
         let man = clap_mangen::Man::new(part);
-        man.render_name_section(&mut text).map_err(failed)?;
-        man.render_synopsis_section(&mut text).map_err(failed)?;
-        man.render_description_section(&mut text).map_err(failed)?;
-        man.render_options_section(&mut text).map_err(failed)?;
+        man.render_name_section(&mut text)?;
+        man.render_synopsis_section(&mut text)?;
+        man.render_description_section(&mut text)?;
+        man.render_options_section(&mut text)?;
     }
     Ok(text)
 }
@@ -186,7 +177,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn asked(words: &[&str]) -> Option<Result<ExitStatus>> {
+    fn asked(words: &[&str]) -> Option<anyhow::Result<ExitStatus>> {
         describe(&crate::cli::finetune::Options::command(), &words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 

@@ -1,7 +1,7 @@
 //! The runs program: lists runs, reports on them, serves a page of them, exports and follows them. [`crate::runs`] does
 //! the work.
 
-use crate::cli::{limits, program, terminal};
+use crate::cli::{program, terminal};
 use crate::runs::{
     ExportFormat, LineReader, Report, Repository, Run, RunDirectory, RunState, export,
     serve::{ServeOptions, Server},
@@ -111,10 +111,7 @@ pub enum Format {
 
 /// The program: what the binary's `main` calls.
 pub fn main() -> ExitCode {
-    limits::prepare();
-    let options = program::parse::<Options>();
-    terminal::start_logging();
-    terminal::finish(run(&options))
+    program::tool(run)
 }
 
 /// Run the program.

@@ -1,15 +1,15 @@
 //! The serve program: OpenAI's API for a model. [`crate::serve`] does the work. The manual is `docs/serve.md`.
 
 use crate::cli::{
-    device,
+    device::{self, DeviceArguments, WeightsArgument},
     flags::with_flags,
-    opened::{self, Form, ModelSource, Stored},
+    opened::{self, ModelSource},
     program, terminal,
 };
 use crate::serve::{ModelServer, ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServerOptions, ToolForm};
 use crate::{Error, Result};
+use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
-use bmtrain_core::{Device, DeviceChoice};
 use clap::Parser;
 use model_center_base::error::ExitStatus;
 use model_center_base::file::printable;
@@ -78,18 +78,12 @@ pub struct Options {
     /// Limits.
     #[command(flatten)]
     pub limits: Limits,
-    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
-    pub device: DeviceChoice,
-    /// Dtype of the weights; by default the stored one.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Stored>,
-    /// How the matrices of a GGUF file that are stored in quantised blocks are held in memory; by default dequantised.
-    #[arg(long, value_enum, value_name = "FORM")]
-    pub weights: Option<Form>,
-    /// Threads; by default one for each physical core that this process may use.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it is computed, and in which dtype.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// How blocks of a GGUF file are held.
+    #[command(flatten)]
+    pub held: WeightsArgument,
     /// Print only errors on standard error.
     #[arg(long)]
     pub quiet: bool,
@@ -163,17 +157,8 @@ impl Options {
     }
 
     fn open_options(&self, (head, adapter): (Option<TextHead>, Option<&Adapter>), device: &Device) -> OpenOptions {
-        let open = GenerationSetup::open_options(device);
-        OpenOptions {
-            head,
-            adapter: adapter.cloned(),
-            family: self.source.family.clone(),
-            leave: self.source.leave.clone(),
-            dtype: self.dtype.map_or(open.dtype, Stored::dtype),
-            keep_dtype: self.dtype.is_none(),
-            weights: self.weights.unwrap_or_default().option(),
-            ..open
-        }
+        let open = OpenOptions { head, weights: self.held.form(), ..GenerationSetup::open_options(device) };
+        self.device.open_options(&self.source, adapter, open)
     }
 }
 
@@ -188,14 +173,14 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Options out of range; an address in use; a model that cannot be served.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let server = ModelServer::bind(options.server()?).map_err(with_flags)?;
-    let threads = device::threads(options.threads)?;
+    let threads = options.device.threads()?;
     let (model, adapter) = opened::adapted(&options.model, &options.source)?;
-    let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
+    let directory = opened::resolve(&model, options.source.revision.as_deref(), options.held.weights)?;
     let (served, head) = prepare(options, (&directory, adapter.as_ref()), registry)?;
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
-    let opened = device::open(options.device, (0, 1), threads, !options.quiet)?;
-    Form::check_device(options.weights, opened.cuda.is_some())?;
+    let opened = device::open(options.device.device, (0, 1), threads, !options.quiet)?;
+    options.held.check_device(opened.cuda.is_some())?;
     let device = Device::new(opened.backend);
     let open = options.open_options((head, adapter.as_ref()), &device);
     let model = match head {

@@ -1,7 +1,7 @@
 //! What every program does at its edges: logging, errors on standard error, exit codes.
 
 use super::trace::{self, TraceFile, TraceLayer};
-use crate::Result;
+use crate::{Error, Result};
 use bmtrain_core::panics::silence_caught;
 use model_center_base::error::{ExitStatus, render_error};
 pub use model_center_recipe::run::console::{note, print, print_bytes};
@@ -36,12 +36,26 @@ fn start(trace: Option<TraceLayer>) {
 }
 
 /// The exit code of a program's result; an error is shown in full.
-pub fn finish(result: Result<ExitStatus>) -> ExitCode {
-    match result {
-        Ok(status) => ExitCode::from(status.code()),
-        Err(error) => {
-            note(&render_error(&error));
-            ExitCode::from(ExitStatus::from(&error).code())
+pub fn finish<E: Into<anyhow::Error>>(result: Result<ExitStatus, E>) -> ExitCode {
+    status(result).code().into()
+}
+
+/// How a program ends with this result; an error is shown in full. An error of the libraries has its own layout and
+/// status, any other one is a defect of the program.
+pub(super) fn status<E: Into<anyhow::Error>>(result: Result<ExitStatus, E>) -> ExitStatus {
+    let error = match result {
+        Ok(status) => return status,
+        Err(error) => error.into(),
+    };
+    let error = error.downcast().or_else(|error| error.downcast::<bmtrain_core::Error>().map(Error::from));
+    match error.or_else(|error| error.downcast::<bmtrain_dist::Error>().map(Error::from)) {
+        Ok(known) => {
+            note(&render_error(&known));
+            ExitStatus::from(&known)
+        }
+        Err(other) => {
+            note(&format!("Error: {other:?}"));
+            ExitStatus::Internal
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::zstandard;
 use crate::{Error, Result};
 use model_center_base::file::open_regular;
 
@@ -85,7 +86,7 @@ pub fn open_decompressed(path: &Path, read: &Arc<AtomicU64>) -> Result<Box<dyn B
     Ok(if start.starts_with(GZIP) {
         Box::new(BufReader::with_capacity(BUFFER, flate2::bufread::MultiGzDecoder::new(raw)))
     } else if start.starts_with(ZSTD) {
-        let decoder = zstd::Decoder::with_buffer(raw).map_err(|error| file_error(path, error))?;
+        let decoder = zstandard::decoder(raw).map_err(|error| file_error(path, error))?;
         Box::new(BufReader::with_capacity(BUFFER, decoder))
     } else {
         Box::new(raw)
@@ -117,6 +118,9 @@ pub fn of_data(error: Error) -> Error {
 
 /// The error for a file that cannot be read on. Without an error number of the system it is a decompressor's.
 pub fn file_error(path: &Path, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::Unsupported {
+        return Error::data(path.display().to_string(), error.to_string(), "or decompress the file: zstd -d FILE");
+    }
     if error.raw_os_error().is_none() {
         let reason = format!("the compressed data are damaged or cut off: {error}");
         return Error::data(path.display().to_string(), reason, "fetch or compress the file again");
@@ -209,12 +213,22 @@ mod tests {
     fn compressed_members_are_one_text() {
         let text = "caf\u{E9} \u{4E2D}\n".repeat(20_000);
         let (first, second) = text.as_bytes().split_at(70_001);
-        let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
         assert_eq!(read(text.as_bytes(), TextEncoding::Utf8).unwrap(), text);
         assert_eq!(read(&[gzip(first), gzip(second)].concat(), TextEncoding::Utf8).unwrap(), text);
-        assert_eq!(read(&[zstd(first), zstd(second)].concat(), TextEncoding::Utf8).unwrap(), text);
+        #[cfg(feature = "zstd")]
+        {
+            let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+            assert_eq!(read(&[zstd(first), zstd(second)].concat(), TextEncoding::Utf8).unwrap(), text);
+        }
         assert_eq!(read(&gzip(b"\xEF\xBB\xBFa"), TextEncoding::Utf8).unwrap(), "a");
         assert!(read(&gzip(b"\xFF\xFEa\0"), TextEncoding::Utf8).unwrap_err().contains("UTF-16"));
+    }
+
+    #[cfg(not(feature = "zstd"))]
+    #[test]
+    fn a_build_without_zstd_names_the_feature() {
+        let error = read(ZSTD, TextEncoding::Utf8).unwrap_err();
+        assert!(error.contains("without the feature zstd") && error.contains("zstd -d"), "{error}");
     }
 
     #[test]
@@ -228,7 +242,12 @@ mod tests {
     #[test]
     fn damaged_compressed_data_are_named_as_such() {
         let content: Vec<u8> = (0..50_000_u32).flat_map(|n| n.to_string().into_bytes()).collect();
-        for whole in [gzip(&content), zstd::encode_all(&content[..], 1).unwrap()] {
+        let whole = [
+            gzip(&content),
+            #[cfg(feature = "zstd")]
+            zstd::encode_all(&content[..], 1).unwrap(),
+        ];
+        for whole in whole {
             for end in [10, whole.len() / 2, whole.len() - 1] {
                 let error = read(&whole[..end], TextEncoding::Utf8).unwrap_err();
                 assert!(error.contains("damaged or cut off"), "{end}: {error}");

@@ -16,3 +16,4 @@ pub mod parquet;
 pub mod record;
 pub mod record_reader;
 pub mod texts;
+mod zstandard;

@@ -1,8 +1,8 @@
 //! The options of the command line.
 
-use crate::cli::opened::{Form, ModelSource, Stored};
+use crate::cli::device::{DeviceArguments, WeightsArgument};
+use crate::cli::opened::ModelSource;
 use crate::cli::ranks::ModelRanks;
-use bmtrain_core::DeviceChoice;
 use clap::Args;
 use model_center_data::corpus::text::TextFormat;
 use model_center_train::evaluate::Detokenizer;
@@ -26,18 +26,12 @@ pub struct ModelOptions {
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
-    pub device: DeviceChoice,
-    /// Dtype of the weights; by default the stored one.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Stored>,
-    /// How the matrices of a GGUF file that are stored in quantised blocks are held in memory; by default dequantised.
-    #[arg(long, value_enum, value_name = "FORM")]
-    pub weights: Option<Form>,
-    /// Threads of all ranks together; by default one for each physical core that this process may use.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it is computed, and in which dtype.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// How blocks of a GGUF file are held.
+    #[command(flatten)]
+    pub held: WeightsArgument,
     /// Share sequences and weights (ZeRO-3) among this number of ranks, threads of this process. By default the ranks
     /// of --tensor and --pipeline.
     #[arg(long, value_name = "N")]

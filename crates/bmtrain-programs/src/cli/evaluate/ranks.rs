@@ -68,7 +68,7 @@ impl Shared {
         let EvaluationSetup { options, threads, .. } = &self.setup;
         let RankModel { groups, device, opened, pipeline } = RankModel::open(
             (&self.group, ranks),
-            (options.device, *threads),
+            (options.device.device, *threads),
             options.model_ranks(),
             |device| self.setup.open_options(device),
             |open| self.setup.open(open),

@@ -1,12 +1,7 @@
 //! Everything that is known before the weights are read: the model directory, its tokenizer and the ranks.
 
 use super::options::ModelOptions;
-use crate::cli::{
-    device,
-    flags::with_flags,
-    opened::{self, Form, Stored},
-    ranks, terminal,
-};
+use crate::cli::{flags::with_flags, opened, ranks, terminal};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -50,9 +45,9 @@ impl EvaluationSetup {
     ) -> Result<EvaluationSetup> {
         check_options(options)?;
         let launch = ranks::launch(options.ranks, options.model_ranks())?;
-        let threads = device::threads(options.threads)?;
+        let threads = options.device.threads()?;
         let (model, adapter) = opened::adapted(&options.model, &options.source)?;
-        let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
+        let directory = opened::resolve(&model, options.source.revision.as_deref(), options.held.weights)?;
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let mut setup = EvaluationSetup {
             options: options.clone(),
@@ -107,17 +102,8 @@ impl EvaluationSetup {
     /// How the model is opened.
     pub(super) fn open_options(&self, device: &Device) -> OpenOptions {
         let options = &self.options;
-        let open = OpenOptions::new(device);
-        OpenOptions {
-            head: Some(self.head),
-            adapter: self.adapter.clone(),
-            family: options.source.family.clone(),
-            leave: options.source.leave.clone(),
-            dtype: options.dtype.map_or(open.dtype, Stored::dtype),
-            keep_dtype: options.dtype.is_none(),
-            weights: options.weights.unwrap_or_default().option(),
-            ..open
-        }
+        let open = OpenOptions { head: Some(self.head), weights: options.held.form(), ..OpenOptions::new(device) };
+        options.device.open_options(&options.source, self.adapter.as_ref(), open)
     }
 
     /// The model.
@@ -149,7 +135,7 @@ fn check_options(options: &ModelOptions) -> Result<()> {
         return Err(Error::argument("--batch", reason, format!("use a number from 1 to {MAX_BATCH}")));
     }
     let shares = options.tensor > 1 || options.pipeline > 1;
-    if options.weights == Some(Form::AsStored) && (shares || options.dtype.is_some()) {
+    if options.held.are_as_stored() && (shares || options.device.dtype.is_some()) {
         let reason = "matrices in blocks are computed with in f32, and held by every rank";
         let fix = "leave --dtype, --tensor and --pipeline out, or choose --weights dequantised";
         return Err(Error::argument("--weights", reason, fix));

@@ -11,12 +11,12 @@ mod setup;
 
 use crate::Result;
 use crate::cli::{
-    opened::{Form, ModelSource, Stored},
+    device::{DeviceArguments, WeightsArgument},
+    opened::ModelSource,
     program,
     ranks::ModelRanks,
     terminal,
 };
-use bmtrain_core::DeviceChoice;
 use bmtrain_core::cpu::Pinning;
 use clap::Parser;
 use model_center_base::error::ExitStatus;
@@ -71,18 +71,12 @@ pub struct Options {
     /// only.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
-    pub device: DeviceChoice,
-    /// Dtype of the weights; by default the stored one.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Stored>,
-    /// How the matrices of a GGUF file that are stored in quantised blocks are held in memory; by default dequantised.
-    #[arg(long, value_enum, value_name = "FORM")]
-    pub weights: Option<Form>,
-    /// Threads of all ranks together; by default one for each physical core that this process may use.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it is computed, and in which dtype.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// How blocks of a GGUF file are held.
+    #[command(flatten)]
+    pub held: WeightsArgument,
     /// What threads are pinned to: the NUMA nodes of a rank's cores (nodes), a core each (cores), or nothing (none).
     #[arg(long, value_name = "TO", default_value_t = Pinning::Nodes)]
     pub pin_threads: Pinning,

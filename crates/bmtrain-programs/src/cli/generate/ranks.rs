@@ -3,7 +3,7 @@
 use super::chat::Conversation;
 use super::output::{Statistics, TextOutput, show};
 use super::setup::{GenerateRun, open_options};
-use crate::cli::{opened::Form, ranks::on_groups, terminal};
+use crate::cli::{ranks::on_groups, terminal};
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, Placement};
@@ -94,9 +94,9 @@ impl SharedRun {
         let threads = threads_per_rank(self.run.threads, launch.local_size);
         let cpu = CpuOptions { placement, ..cpu_options(threads)? };
         let notify = is_first && !options.quiet;
-        let opened = self.group.open_device(options.device, ranks.rank(), cpu)?;
+        let opened = self.group.open_device(options.device.device, ranks.rank(), cpu)?;
         opened.note.iter().filter(|_| notify).for_each(|note| terminal::note(note));
-        Form::check_device(options.weights, opened.cuda.is_some())?;
+        options.held.check_device(opened.cuda.is_some())?;
         let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
         let open = on_groups(open_options(options, setup.adapter.as_ref(), &device), &groups)?;

@@ -2,9 +2,8 @@
 
 use super::Options;
 use super::output::rows_done;
-use crate::cli::device;
 use crate::cli::flags::with_flags;
-use crate::cli::opened::{self, Form, Stored};
+use crate::cli::opened;
 use crate::cli::ranks;
 use crate::cli::terminal;
 use crate::{Error, Result};
@@ -57,7 +56,7 @@ impl GenerateRun {
 pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<GenerateRun> {
     check_options(options)?;
     let launch = ranks::launch(options.ranks, options.model_ranks())?;
-    let threads = device::threads(options.threads)?;
+    let threads = options.device.threads()?;
     let rows = options.prompts.rows()?;
     refuse_output(options)?;
     let mut setup = setup(options, registry, (&rows, launch.world))?;
@@ -81,7 +80,7 @@ fn setup(
 ) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
     let (model, adapter) = opened::adapted(&options.model, &options.source)?;
-    let directory = opened::resolve(&model, options.source.revision.as_deref(), options.weights)?;
+    let directory = opened::resolve(&model, options.source.revision.as_deref(), options.held.weights)?;
     let open = |device: &_| open_options(options, adapter.as_ref(), device);
     let opened = GenerationSetup::check_model(&directory, registry, open)?;
     ranks::check(world, options.model_ranks(), opened.model.parameters())?;
@@ -189,15 +188,16 @@ fn check_options(options: &Options) -> Result<()> {
         let fix = "give --prompt \"...\", --input rows.jsonl, --data DIR, --chat or --interactive";
         return Err(Error::argument("--prompt", "there is no prompt", fix));
     }
-    if let (Some(Form::AsStored), Some(dtype)) = (options.weights, options.dtype) {
+    let are_as_stored = options.held.are_as_stored();
+    if let (true, Some(dtype)) = (are_as_stored, options.device.dtype) {
         let reason = format!("{} is for dequantised weights, and blocks are computed with in f32", dtype.dtype());
         return Err(Error::argument("--dtype", reason, "leave it out, or choose --weights dequantised"));
     }
-    if options.tensor > 1 && options.weights == Some(Form::AsStored) {
+    if options.tensor > 1 && are_as_stored {
         let reason = "matrices in blocks are not split over tensor-parallel ranks";
         return Err(Error::argument("--tensor", reason, "leave it out, or choose --weights dequantised"));
     }
-    if options.pipeline > 1 && options.weights == Some(Form::AsStored) {
+    if options.pipeline > 1 && are_as_stored {
         let reason = "matrices in blocks are held by every rank, not by pipeline stages";
         return Err(Error::argument("--pipeline", reason, "leave it out, or choose --weights dequantised"));
     }
@@ -238,14 +238,6 @@ fn refuse_output(options: &Options) -> Result<()> {
 
 /// How the model is opened.
 pub(super) fn open_options(options: &Options, adapter: Option<&Adapter>, device: &Device) -> OpenOptions {
-    let open = GenerationSetup::open_options(device);
-    OpenOptions {
-        adapter: adapter.cloned(),
-        family: options.source.family.clone(),
-        leave: options.source.leave.clone(),
-        dtype: options.dtype.map_or(open.dtype, Stored::dtype),
-        keep_dtype: options.dtype.is_none(),
-        weights: options.weights.unwrap_or_default().option(),
-        ..open
-    }
+    let open = OpenOptions { weights: options.held.form(), ..GenerationSetup::open_options(device) };
+    options.device.open_options(&options.source, adapter, open)
 }

@@ -7,12 +7,7 @@ mod output;
 pub use options::{Columns, Form, Options, Results, Settings};
 
 use self::output::ResultWriter;
-use crate::cli::{
-    device,
-    flags::with_flags,
-    opened::{self, Stored},
-    program, terminal,
-};
+use crate::cli::{device, flags::with_flags, opened, program, terminal};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -51,7 +46,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// # Errors
 /// A model or inputs that cannot be used, options out of range, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let threads = device::threads(options.threads)?;
+    let threads = options.device.threads()?;
     let (model, adapter) = opened::adapted(&options.model, &options.source)?;
     let directory = opened::resolve(&model, options.source.revision.as_deref(), None)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
@@ -94,7 +89,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     options.results.metrics_out.as_deref().map(AtomicFile::create).transpose()?;
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
-    let device = device::open(options.device, (0, 1), threads, !options.results.quiet)?;
+    let device = device::open(options.device.device, (0, 1), threads, !options.results.quiet)?;
     let device = Device::new(device.backend);
     let opened = registry.open(&directory, &open(&device))?;
     let mut pass = Pass { options, predictor: &predictor, fields, model: (&*opened.model, &device), stop: &stop };
@@ -133,16 +128,8 @@ fn check_results(options: &Options, kind: &PredictionKind) -> Result<()> {
 }
 
 fn open_options(options: &Options, adapter: Option<&Adapter>, device: &Device) -> OpenOptions {
-    let open = OpenOptions::new(device);
-    OpenOptions {
-        head: options.settings.embeddings.then_some(TextHead::None),
-        adapter: adapter.cloned(),
-        family: options.source.family.clone(),
-        leave: options.source.leave.clone(),
-        dtype: options.dtype.map_or(open.dtype, Stored::dtype),
-        keep_dtype: options.dtype.is_none(),
-        ..open
-    }
+    let head = options.settings.embeddings.then_some(TextHead::None);
+    options.device.open_options(&options.source, adapter, OpenOptions { head, ..OpenOptions::new(device) })
 }
 
 fn format(options: &Options, path: &Path) -> Result<InputFormat> {

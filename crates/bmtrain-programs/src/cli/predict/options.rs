@@ -1,7 +1,7 @@
 //! The command line.
 
-use crate::cli::opened::{ModelSource, Stored};
-use bmtrain_core::DeviceChoice;
+use crate::cli::device::DeviceArguments;
+use crate::cli::opened::ModelSource;
 use clap::{Args, Parser, ValueEnum};
 use model_center_data::Format;
 use model_center_data::metrics::Metric;
@@ -42,15 +42,9 @@ pub struct Options {
     /// What is written.
     #[command(flatten)]
     pub results: Results,
-    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
-    pub device: DeviceChoice,
-    /// Dtype of the weights; by default the stored one.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Stored>,
-    /// Threads; by default one for each physical core that this process may use.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it is computed, and in which dtype.
+    #[command(flatten)]
+    pub device: DeviceArguments,
 }
 
 impl Options {

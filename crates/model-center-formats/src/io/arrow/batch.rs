@@ -12,6 +12,7 @@ use super::flatbuffer::{Broken, Table, int64s};
 use super::lz4;
 use super::message::Source;
 use super::schema::{Field, Kind};
+use crate::io::zstandard;
 use crate::{Error, Result};
 
 /// Bytes of a batch, unpacked. What `datasets` writes has 1,000 rows.
@@ -248,7 +249,7 @@ impl<'a> Decoder<'a> {
             return plain.map_err(|_| self.source.damaged("a buffer cannot be decompressed"));
         }
         let mut plain = Vec::new();
-        let unpacked = zstd::Decoder::with_buffer(packed)
+        let unpacked = zstandard::decoder(packed)
             .and_then(|decoder| decoder.take(length.saturating_add(1)).read_to_end(&mut plain));
         unpacked.map_err(|error| self.source.damaged(format!("a buffer cannot be decompressed: {error}")))?;
         match plain.len() as u64 == length {

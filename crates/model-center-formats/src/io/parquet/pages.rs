@@ -16,6 +16,7 @@ use parquet::errors::ParquetError;
 
 use super::compact::{Broken, PageContent, PageHeader};
 use super::delta::deltas;
+use crate::io::zstandard;
 
 /// Headers have statistics, with values as long as their writer likes.
 const MAX_HEADER_BYTES: usize = 1 << 24;
@@ -231,7 +232,7 @@ fn unpack(codec: Compression, stored: &[u8], plain_bytes: usize) -> Result<Vec<u
             snap::raw::Decoder::new().decompress_vec(stored).map_err(external)?
         }
         Compression::GZIP(_) => read_most(flate2::bufread::MultiGzDecoder::new(stored), plain_bytes)?,
-        Compression::ZSTD(_) => read_most(zstd::Decoder::with_buffer(stored).map_err(wrong)?, plain_bytes)?,
+        Compression::ZSTD(_) => read_most(zstandard::decoder(stored).map_err(wrong)?, plain_bytes)?,
         other => {
             let name = format!("{other:?}");
             let name = name.split('(').next().unwrap_or_default();

@@ -5,6 +5,10 @@
 
 mod vocabulary;
 mod width;
+#[cfg(feature = "cpm")]
+mod words;
+#[cfg(not(feature = "cpm"))]
+#[path = "words_absent.rs"]
 mod words;
 
 use std::fmt;
@@ -128,6 +132,7 @@ impl CpmTokenizer {
     pub fn with_kind(directory: impl AsRef<Path>, kind: CpmKind) -> Result<CpmTokenizer> {
         let directory = directory.as_ref();
         let place = directory.join(VOCABULARY).display().to_string();
+        words::check(&place)?;
         let bytes = read_bounded(directory, VOCABULARY)?.ok_or_else(|| {
             Error::model(&place, "there is no such file", "copy the vocab.txt of the model into the directory")
         })?;
