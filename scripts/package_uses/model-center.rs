@@ -7,8 +7,7 @@ use model_center::Result;
 use model_center::config::{BertConfig, TextConfig};
 use model_center::data::Batch;
 use model_center::model::bert::Bert;
-use model_center::model::encoder::EncoderHead;
-use model_center::model::TextModel;
+use model_center::model::{Head, TextModel};
 
 #[test]
 fn a_small_bert_classifies_two_sentences() -> Result<()> {
@@ -24,7 +23,7 @@ fn a_small_bert_classifies_two_sentences() -> Result<()> {
         ..BertConfig::default().text
     };
     let config = BertConfig { text, ..BertConfig::default() };
-    let head = EncoderHead::Classifier { outputs: 3 };
+    let head = Head::Classifier { outputs: 3 };
     let bert = Bert::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
     let mask = vec![1, 1, 1, 0, 1, 1, 1, 1];
     let batch = Batch { attention_mask: Some(mask), ..Batch::new(4, vec![5, 6, 7, 0, 8, 9, 10, 11]) };

@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use model_center::config::{Gpt2Config, TextConfig};
-//! use model_center::model::{decoder::DecoderHead, gpt2::Gpt2};
+//! use model_center::model::{Head, gpt2::Gpt2};
 //! use model_center::prelude::*;
 //!
 //! # fn main() -> Result<()> {
@@ -18,7 +18,7 @@
 //! let text = TextConfig { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2,
 //!     ..Gpt2Config::default().text };
 //! let config = Gpt2Config { text, ..Gpt2Config::default() };
-//! let head = DecoderHead::CausalLm { tied: true };
+//! let head = Head::CausalLm { tied: true };
 //! let model = Gpt2::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
 //!
 //! let mut optim = OptimManager::new(&device, Clip::default())?;

@@ -6,14 +6,12 @@ use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use model_center_base::Result;
 use model_center_formats::config::TextConfig;
+use model_center_models::Head;
 use model_center_models::TextModel;
 use model_center_models::bert::Bert;
-use model_center_models::decoder::DecoderHead;
-use model_center_models::encoder::EncoderHead;
 use model_center_models::family::configs::{BertConfig, Gpt2Config, LlamaConfig, T5Config};
 use model_center_models::gpt2::Gpt2;
 use model_center_models::llama::Llama;
-use model_center_models::seq2seq::Seq2SeqHead;
 use model_center_models::t5::T5;
 
 /// Which model it is, and with that what its labels are.
@@ -58,18 +56,18 @@ impl Shape {
         Ok(match self.family {
             Family::Bert => {
                 let config = self.bert();
-                Box::new(Bert::new(device, config, EncoderHead::Classifier { outputs: 2 }, blocks, builder)?)
+                Box::new(Bert::new(device, config, Head::Classifier { outputs: 2 }, blocks, builder)?)
             }
             Family::Gpt2 => {
                 let text = self.text(Gpt2Config::default().text);
                 let text = TextConfig { ffn_activate_fn: Activation::GeluTanh, ..text };
                 let config = Gpt2Config { text, ..Gpt2Config::default() };
-                Box::new(Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder)?)
+                Box::new(Gpt2::new(device, config, Head::CausalLm { tied: true }, blocks, builder)?)
             }
             Family::Llama => {
                 let text = self.text(LlamaConfig::default().text);
                 let config = LlamaConfig { text, num_heads_kv: self.num_heads_kv(), ..LlamaConfig::default() };
-                Box::new(Llama::new(device, config, DecoderHead::CausalLm { tied: false }, blocks, builder)?)
+                Box::new(Llama::new(device, config, Head::CausalLm { tied: false }, blocks, builder)?)
             }
             Family::T5 => {
                 let config = T5Config {
@@ -77,7 +75,7 @@ impl Shape {
                     num_decoder_layers: self.num_layers,
                     ..T5Config::default()
                 };
-                Box::new(T5::new(device, config, Seq2SeqHead::CausalLm { tied: true }, blocks, builder)?)
+                Box::new(T5::new(device, config, Head::CausalLm { tied: true }, blocks, builder)?)
             }
         })
     }

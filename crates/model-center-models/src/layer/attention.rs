@@ -114,8 +114,8 @@ impl AttentionConfig {
     }
 
     /// The context of the heads divided by the root of its length over all heads, where that is asked for.
-    fn context_scaled(&self, context: &Var, cx: &Ctx) -> Result<Var> {
-        scaled_by_length(context, self.num_heads * self.dim_head, self.length_scale, cx)
+    fn attended_scaled(&self, attended: &Var, cx: &Ctx) -> Result<Var> {
+        scaled_by_length(attended, self.num_heads * self.dim_head, self.length_scale, cx)
     }
 
     /// The output projection.
@@ -218,11 +218,11 @@ impl Attention {
     pub fn forward(
         &self,
         x: &Var,
-        scope: &AttentionContext,
+        context: &AttentionContext,
         cache: Option<&mut OwnCache>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        self.forward_for(x, (scope, TokensRead::All), cache, None, cx)
+        self.forward_for(x, (context, TokensRead::All), cache, None, cx)
     }
 
     /// Whether the last product adds a residual as it is written.
@@ -235,34 +235,34 @@ impl Attention {
     pub(super) fn forward_for(
         &self,
         x: &Var,
-        (scope, read): (&AttentionContext, TokensRead),
+        (context, read): (&AttentionContext, TokensRead),
         cache: Option<&mut OwnCache>,
         residual: Option<&Var>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let (length_scale, tokens) = (self.config.length_scale, scope.tokens.as_ref());
+        let (length_scale, tokens) = (self.config.length_scale, context.tokens.as_ref());
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let qkv = self.project_qkv.forward_tokens(&x, None, tokens, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
-        let context = match cx.recomputes_attention() {
-            true => self.attend_again(&qkv, scope, cx)?,  // [B, L, N H]
-            false => self.attend(qkv, scope, cache, cx)?, // [B, L, N H]
+        let attended = match cx.recomputes_attention() {
+            true => self.attend_again(&qkv, context, cx)?,  // [B, L, N H]
+            false => self.attend(qkv, context, cache, cx)?, // [B, L, N H]
         };
-        let context = read.of(context, cx)?; // [B, L, N H]
-        let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
-        out_of(&self.attention_out, &context, residual, tokens, cx) // [B, L, D]
+        let attended = read.of(attended, cx)?; // [B, L, N H]
+        let attended = self.config.attended_scaled(&attended, cx)?; // [B, L, N H]
+        out_of(&self.attention_out, &attended, residual, tokens, cx) // [B, L, D]
     }
 
     /// As [`Attention::attend`], keeping `qkv` and the bias alone for the backward pass.
-    fn attend_again(&self, qkv: &Var, scope: &AttentionContext, cx: &mut Ctx) -> Result<Var> {
-        let (this, mut scope) = (self.clone(), scope.clone());
-        let bias = scope.bias.take();
+    fn attend_again(&self, qkv: &Var, context: &AttentionContext, cx: &mut Ctx) -> Result<Var> {
+        let (this, mut context) = (self.clone(), context.clone());
+        let bias = context.bias.take();
         let inputs: Vec<&Var> = std::iter::once(qkv).chain(&bias).collect();
         checkpoint(&inputs, cx, move |inputs, cx| {
             let mut inputs = inputs.iter().cloned();
             let qkv = inputs.next().ok_or_else(|| Error::setting("attention", "no queries, keys and values"))?;
-            let scope = AttentionContext { bias: inputs.next(), ..scope.clone() };
-            this.attend(qkv, &scope, None, cx)
+            let context = AttentionContext { bias: inputs.next(), ..context.clone() };
+            this.attend(qkv, &context, None, cx)
         })
     }
 
@@ -270,20 +270,24 @@ impl Attention {
     fn attend(
         &self,
         qkv: Var,
-        scope: &AttentionContext,
+        context: &AttentionContext,
         mut cache: Option<&mut OwnCache>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let options =
-            &self.config.options(&self.heads, (&scope.visible, scope.documents.as_ref()), scope.bias.as_ref(), cx)?;
+        let options = &self.config.options(
+            &self.heads,
+            (&context.visible, context.documents.as_ref()),
+            context.bias.as_ref(),
+            cx,
+        )?;
         let LocalHeads { query: num_heads, kv: num_heads_kv, .. } = self.heads;
-        let prefix = self.prefix_of(scope, cx)?; // [B, P, 2 K H]
+        let prefix = self.prefix_of(context, cx)?; // [B, P, 2 K H]
         if let (Some(prefix), Some(cache)) = (&prefix, &mut cache) {
             cache.begin_with(prefix)?;
         }
         let q_end = num_heads * self.config.dim_head;
         let Some(norms) = &self.head_norms else {
-            let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
+            let qkv = self.rotate(qkv, num_heads + num_heads_kv, context, cx)?; // [B, L, (N + 2 K) H]
             return Ok(match (cache, prefix) {
                 (None, None) => ops::attention_fused(cx, &qkv, options)?, // [B, L, N H]
                 (None, Some(prefix)) => {
@@ -296,8 +300,8 @@ impl Attention {
         };
         let [q, k, v] = self.normed(&qkv, norms, cx)?; // [B, L, N H], [B, L, K H] twice
         drop(qkv);
-        let q = self.rotate(q, num_heads, scope, cx)?; // [B, L, N H]
-        let k = self.rotate(k, num_heads_kv, scope, cx)?; // [B, L, K H]
+        let q = self.rotate(q, num_heads, context, cx)?; // [B, L, N H]
+        let k = self.rotate(k, num_heads_kv, context, cx)?; // [B, L, K H]
         Ok(match (cache, prefix) {
             (None, None) => ops::attention(cx, &q, &k, &v, options)?, // [B, L, N H]
             (None, Some(prefix)) => {
@@ -309,8 +313,8 @@ impl Attention {
     }
 
     /// The keys and values before the sequences, `[B, P, 2 K H]`, where these begin with this pass.
-    fn prefix_of(&self, scope: &AttentionContext, cx: &Ctx) -> Result<Option<Var>> {
-        let prefix = self.prefix.as_ref().zip(scope.prefix.as_ref());
+    fn prefix_of(&self, context: &AttentionContext, cx: &Ctx) -> Result<Option<Var>> {
+        let prefix = self.prefix.as_ref().zip(context.prefix.as_ref());
         prefix.map(|(prefix, rows)| prefix.of_sequences(rows, cx)).transpose()
     }
 
@@ -331,9 +335,9 @@ impl Attention {
     }
 
     /// Rotates the first `heads` heads of `x`.
-    fn rotate(&self, x: Var, heads: usize, scope: &AttentionContext, cx: &Ctx) -> Result<Var> {
+    fn rotate(&self, x: Var, heads: usize, context: &AttentionContext, cx: &Ctx) -> Result<Var> {
         let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
-        let angles = scope.angles.as_ref().ok_or_else(|| {
+        let angles = context.angles.as_ref().ok_or_else(|| {
             Error::setting("attention", "rotary attention needs a position table, but none was given")
         })?;
         let (table, positions) = (&angles.table, angles.positions.as_ref());
@@ -419,15 +423,15 @@ impl CrossAttention {
                 self.project_kv.forward_tokens(&hidden, None, memory.tokens.as_ref(), cx)? // [B, S, 2 K H]
             }
         };
-        let context = match cx.recomputes_attention() {
+        let attended = match cx.recomputes_attention() {
             true => self.attend_again(&q, &kv, memory, cx)?,     // [B, L, N H]
             false => self.attend(&q, &kv, &memory.visible, cx)?, // [B, L, N H]
         };
         if let Some(kept) = kept {
             *kept = Some(kv);
         }
-        let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
-        out_of(&self.attention_out, &context, residual, tokens, cx) // [B, L, D]
+        let attended = self.config.attended_scaled(&attended, cx)?; // [B, L, N H]
+        out_of(&self.attention_out, &attended, residual, tokens, cx) // [B, L, D]
     }
 
     fn attend(&self, q: &Var, kv: &Var, visible: &Visible, cx: &mut Ctx) -> Result<Var> {

@@ -56,7 +56,7 @@ impl BlockConfig {
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
     /// Mask and positions of self-attention.
-    pub scope: AttentionContext,
+    pub context: AttentionContext,
     /// What attention to an encoder sees.
     pub memory: Option<Memory>,
     /// Which hidden states are read after the last block.
@@ -66,25 +66,25 @@ pub struct Shared {
 impl Shared {
     /// Which tokens this rank has of the hidden states; `None` where it has all.
     pub fn tokens(&self) -> Option<&TokenShard> {
-        self.scope.tokens.as_ref()
+        self.context.tokens.as_ref()
     }
 }
 
 impl Bundle for Shared {
     fn vars(&self) -> Vec<Var> {
-        let mut vars = self.scope.vars();
+        let mut vars = self.context.vars();
         vars.extend(self.memory.vars());
         vars
     }
 
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
-        Shared { scope: self.scope.rebuild(vars), memory: self.memory.rebuild(vars), reads: self.reads }
+        Shared { context: self.context.rebuild(vars), memory: self.memory.rebuild(vars), reads: self.reads }
     }
 }
 
 impl From<AttentionContext> for Shared {
-    fn from(scope: AttentionContext) -> Self {
-        Shared { scope, ..Shared::default() }
+    fn from(context: AttentionContext) -> Self {
+        Shared { context, ..Shared::default() }
     }
 }
 
@@ -148,7 +148,7 @@ impl TransformerBlock {
         let mask = dropout("attention", &x, cx)?;
         let norm = self.cross.as_ref().map_or(ffn_norm, |(norm, _)| norm);
         let (mut x, mut normed) = normed_sum(norm, x, (mask, self.attention.adds_residual()), cx, |residual, cx| {
-            self.attention.forward_for(&normed, (&shared.scope, tokens), own, residual, cx)
+            self.attention.forward_for(&normed, (&shared.context, tokens), own, residual, cx)
         })?; // [B, L, D] each
         if let Some((_, cross)) = &self.cross {
             let (memory, mask) = (memory(shared)?, dropout("cross_attention", &x, cx)?);
@@ -172,7 +172,7 @@ impl TransformerBlock {
     ) -> Result<Var> {
         let length = length_of(&x);
         let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
-        let attended = self.attention.forward_for(&x, (&shared.scope, tokens), own, None, cx)?; // [B, L, D]
+        let attended = self.attention.forward_for(&x, (&shared.context, tokens), own, None, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout("attention", &x, cx)?;
         let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
@@ -190,7 +190,7 @@ impl TransformerBlock {
     /// `x + attention(norm(x)) + feed_forward(norm(x))`.
     fn parallel(&self, x: Var, shared: &Shared, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let attended = self.attention.forward(&normed, &shared.scope, cache.0, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, &shared.context, cache.0, cx)?; // [B, L, D]
         let dropout = self.dropout("attention", &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));

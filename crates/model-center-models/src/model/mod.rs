@@ -14,7 +14,6 @@ pub mod prelude;
 pub mod text_model;
 pub mod transformer;
 
-pub use architecture::{decoder, encoder, seq2seq};
 pub use batch::labels::Targets;
 pub use decode::decoding::{Decoding, DecodingOptions};
 pub use decode::packed::{LogitsRead, PackedDecoding, SequenceTokens};
@@ -22,6 +21,7 @@ pub use family::{
     MODELS, ModelEntry, bart, bert, bloom, cpm_t5, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt,
     qwen2, qwen3, roberta, t5,
 };
+pub use head::Head;
 pub use head::pooling::{Pooling, PoolingMode};
 pub use head::sentence_encoder::{SentenceEncoder, sentence_field, sentence_files};
 pub use load::division::Division;
@@ -36,3 +36,4 @@ pub use model_center_formats::config::TextHead;
 pub use model_center_formats::directory::SaveOptions;
 pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextModel};
 pub use transformer::Transformer;
+pub use transformer::sinusoids::Sinusoids;

@@ -1,5 +1,4 @@
-//! What the file of a family uses, beside the kind of its transformer ([`decoder`](crate::model::decoder),
-//! [`encoder`](crate::model::encoder) or [`seq2seq`](crate::model::seq2seq)).
+//! What the file of a family uses.
 
 pub use std::borrow::Cow;
 
@@ -11,17 +10,23 @@ pub use serde_json::{Map, Value, json};
 pub use crate::layer::position::{RelativeConfig, RotaryConfig, RotaryScaling};
 pub use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
 pub use crate::model::architecture::position_table::{Count, PositionTable};
+pub use crate::model::architecture::{
+    Added, Architecture, BlockPlace, Classes, FamilyBlock, ModelFamily, Spec, StackSpec,
+};
 pub use crate::model::family::ModelEntry;
-pub use crate::model::load;
+pub use crate::model::head::{ClassifierInput, Head, HeadSpec};
+pub use crate::model::transformer::Transformer;
 pub use model_center_base::error::{Error, Result};
 pub use model_center_formats::config::dialect::{Dialect, Fixed, FixedFields, Spoken};
 pub use model_center_formats::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
-pub use model_center_formats::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields};
+pub use model_center_formats::config::{
+    ClassFields, Fields, HfHeader, RotaryFields, TextConfig, TextHead, WindowFields,
+};
 pub use model_center_formats::model_config;
 pub use model_center_formats::{Alias, NameTable, Rule, torchtitan};
 
 pub(super) use crate::model::architecture::block::{block, block_without_biases};
-pub(super) use crate::model::architecture::fairseq;
+pub(super) use crate::model::architecture::{encoder_files, fairseq, model_center_names};
 pub(super) use crate::model::family::Family;
 pub(super) use crate::model::load::family_names::Signature;
 pub(crate) use model_center_formats::config::model_center::{Class, RELATIVE};

@@ -3,33 +3,32 @@
 use super::sizes::TransformerSizes;
 use crate::{Error, Result};
 use model_center_base::file::printable;
-use model_center_formats::config::{Config, ConfigOverrides, ConfigSource};
+use model_center_formats::config::{ConfigOverrides, ConfigSource};
+use model_center_models::architecture::{Added, BlockPlace, ModelFamily};
 use model_center_models::family::configs::{
     BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MegatronBertConfig, MistralConfig,
     OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
 };
-use model_center_models::layer::BlockConfig;
-use model_center_models::{decoder::DecoderFamily, encoder::EncoderFamily};
 use std::path::Path;
 
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
 const FAMILIES: [(&str, Read); 14] = [
-    ("gpt2", decoder::<Gpt2Config>),
-    ("opt", decoder::<OptConfig>),
-    ("gptj", decoder::<GptjConfig>),
-    ("bloom", decoder::<BloomConfig>),
-    ("cpm1", decoder::<Cpm1Config>),
-    ("llama", decoder::<LlamaConfig>),
-    ("mistral", decoder::<MistralConfig>),
-    ("qwen2", decoder::<Qwen2Config>),
-    ("qwen3", decoder::<Qwen3Config>),
-    ("bert", encoder::<BertConfig>),
-    ("roberta", encoder::<RobertaConfig>),
-    ("xlm-roberta", encoder::<RobertaConfig>),
-    ("camembert", encoder::<RobertaConfig>),
-    ("megatron-bert", encoder::<MegatronBertConfig>),
+    ("gpt2", sizes::<Gpt2Config>),
+    ("opt", sizes::<OptConfig>),
+    ("gptj", sizes::<GptjConfig>),
+    ("bloom", sizes::<BloomConfig>),
+    ("cpm1", sizes::<Cpm1Config>),
+    ("llama", sizes::<LlamaConfig>),
+    ("mistral", sizes::<MistralConfig>),
+    ("qwen2", sizes::<Qwen2Config>),
+    ("qwen3", sizes::<Qwen3Config>),
+    ("bert", sizes::<BertConfig>),
+    ("roberta", sizes::<RobertaConfig>),
+    ("xlm-roberta", sizes::<RobertaConfig>),
+    ("camembert", sizes::<RobertaConfig>),
+    ("megatron-bert", sizes::<MegatronBertConfig>),
 ];
 
 /// The sizes that a directory's `config.json` states. No weights are needed.
@@ -57,21 +56,11 @@ pub fn sizes_of_config(config: &ConfigSource) -> Result<TransformerSizes> {
     Ok(sizes)
 }
 
-fn decoder<C: DecoderFamily>(config: &ConfigSource) -> Result<TransformerSizes> {
+fn sizes<C: ModelFamily>(config: &ConfigSource) -> Result<TransformerSizes> {
     let config = config.read::<C>(None)?;
-    let has_positions = config.layout().table.is_some();
-    Ok(sizes(&config, config.block(0), has_positions))
-}
-
-fn encoder<C: EncoderFamily>(config: &ConfigSource) -> Result<TransformerSizes> {
-    let config = config.read::<C>(None)?;
-    let block = config.block();
-    Ok(sizes(&config, block, true))
-}
-
-fn sizes<C: Config>(config: &C, block: BlockConfig, has_positions: bool) -> TransformerSizes {
-    let text = config.text();
-    TransformerSizes {
+    let (text, block) = (config.text(), config.block(BlockPlace::FIRST));
+    let has_positions = config.spec().stacks.iter().any(|stack| stack.added != Added::None);
+    Ok(TransformerSizes {
         layers: text.num_layers,
         width: text.dim_model,
         heads: block.attention.num_heads,
@@ -82,5 +71,5 @@ fn sizes<C: Config>(config: &C, block: BlockConfig, has_positions: bool) -> Tran
         vocabulary: text.vocab_size,
         positions: if has_positions { text.position_size } else { 0 },
         tied: text.tied,
-    }
+    })
 }

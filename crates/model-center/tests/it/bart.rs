@@ -8,7 +8,7 @@ use bmtrain_core::{Ctx, DType, Device, Tensor};
 use bmtrain_dist::param::widen;
 use goldens::directories::{F32, changed, logits, open, opened, relative_error, tensors};
 use goldens::{directory, inputs};
-use model_center::model::seq2seq::Sinusoids;
+use model_center::model::Sinusoids;
 use model_center::model::{Batch, HeadInit, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 

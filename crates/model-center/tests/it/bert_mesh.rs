@@ -6,8 +6,8 @@ use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::{Mesh, Module};
 use model_center::config::{BertConfig, TextConfig};
+use model_center::model::Head;
 use model_center::model::bert::Bert;
-use model_center::model::encoder::EncoderHead;
 use std::sync::Arc;
 
 fn config() -> BertConfig {
@@ -33,7 +33,7 @@ fn options(mesh: Mesh) -> BuilderOptions {
 
 fn build(device: &Device, mesh: Mesh) -> Bert {
     let options = options(mesh);
-    Bert::new(device, config(), EncoderHead::Classifier { outputs: 3 }, BlockOptions::default(), options).unwrap()
+    Bert::new(device, config(), Head::Classifier { outputs: 3 }, BlockOptions::default(), options).unwrap()
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn heads_that_cannot_be_cut_are_refused_with_the_parameters_name() {
     let device = Device::cpu(1).unwrap();
     let options = options(Mesh::new(0, 8, 1, 8).unwrap());
     let config = BertConfig { text: TextConfig { num_heads: 6, dim_head: 4, ..config().text }, ..config() };
-    let error = Bert::new(&device, config, EncoderHead::None, BlockOptions::default(), options);
+    let error = Bert::new(&device, config, Head::None, BlockOptions::default(), options);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("project_qkv.weight") && error.contains('8'), "{error}");
 }

@@ -6,7 +6,7 @@ use crate::configs;
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use model_center::config::{BartConfig, Config, HfHeader};
-use model_center::model::seq2seq::Seq2SeqFamily;
+use model_center::model::architecture::{BlockPlace, ModelFamily};
 use serde_json::{Map, Value, json};
 
 /// A file of a BART as they are on the hub, with sizes that tell the stacks apart.
@@ -89,7 +89,7 @@ fn a_classifier_that_does_not_count_its_classes_has_three() {
 #[test]
 fn the_blocks_are_those_of_their_stack() {
     let config = read(&hugging_face()).unwrap();
-    let (encoder, decoder) = (config.encoder_block(), config.decoder_block());
+    let [encoder, decoder] = [0, 1].map(|stack| config.block(BlockPlace { stack, layer: 0 }));
     assert_eq!((encoder.attention.num_heads, encoder.ffn.dim_ff, encoder.attention.causal), (12, 3072, false));
     assert_eq!((decoder.attention.num_heads, decoder.ffn.dim_ff, decoder.attention.causal), (8, 2048, true));
     assert!(encoder.cross.is_none());

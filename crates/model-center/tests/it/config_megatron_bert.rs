@@ -73,12 +73,12 @@ fn what_it_is_not_is_refused() {
 
 #[test]
 fn the_initial_values_of_the_outputs_of_a_block_are_divided_by_depth_where_it_is_asked_for() {
-    use model_center::model::encoder::EncoderFamily;
+    use model_center::model::architecture::{BlockPlace, ModelFamily};
     let mut config = read(&hugging_face()).unwrap();
-    let whole = config.block();
+    let whole = config.block(BlockPlace::FIRST);
     assert_eq!(whole.attention.out_init, whole.attention.init);
     config.text.scale_init_by_depth = Some(true);
-    let scaled = config.block();
+    let scaled = config.block(BlockPlace::FIRST);
     assert_ne!(scaled.attention.out_init, scaled.attention.init);
     assert_eq!(scaled.attention.out_init, scaled.ffn.out_init);
 }
@@ -88,7 +88,7 @@ fn parameters_are_those_of_the_published_model() {
     use bmtrain_core::{Device, wrap::Counting};
     use bmtrain_dist::Module;
     use bmtrain_dist::param::{BuilderOptions, InitMode};
-    use model_center::model::head::Head;
+    use model_center::model::Head;
     use std::sync::Arc;
     let device = Device::new(Arc::new(Counting::new(0)));
     let options = BuilderOptions { init: InitMode::Uninitialized, ..BuilderOptions::default() };

@@ -9,8 +9,7 @@ use goldens::directories::{check_model_center, logits, opened};
 use goldens::{directory, inputs};
 use model_center::config::{Cpm1Config, TextConfig};
 use model_center::model::cpm1::Cpm1;
-use model_center::model::decoder::DecoderHead;
-use model_center::model::{Batch, TextModel};
+use model_center::model::{Batch, Head, TextModel};
 
 /// Places of a row of six tokens whose logits differ when the token at `changed` does.
 fn reached(context: Option<[u8; 6]>, span: Option<[i64; 6]>, changed: usize) -> Vec<usize> {
@@ -92,7 +91,7 @@ fn weights_of_variance_one_make_logits_of_variance_one() {
             ..Cpm1Config::default().text
         };
         let config = Cpm1Config { text, length_scale: true, attn_scale: true, ..Cpm1Config::default() };
-        let head = DecoderHead::CausalLm { tied };
+        let head = Head::CausalLm { tied };
         let model = Cpm1::new(&device, config, head, BlockOptions::default(), BuilderOptions::default()).unwrap();
         let batch = Batch::next_tokens(32, (0..256).map(|index| index % 301).collect(), None);
         let scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();

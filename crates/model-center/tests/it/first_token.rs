@@ -7,14 +7,13 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::{BuilderOptions, widen};
 use model_center::config::{BertConfig, MegatronBertConfig, RobertaConfig, TextConfig};
 use model_center::model::bert::Bert;
-use model_center::model::encoder::EncoderHead;
 use model_center::model::megatron_bert::MegatronBert;
 use model_center::model::roberta::Roberta;
-use model_center::model::{Batch, Labels, TextModel};
+use model_center::model::{Batch, Head, Labels, TextModel};
 
 const ROWS: usize = 6;
 const LENGTH: usize = 40;
-const HEAD: EncoderHead = EncoderHead::Classifier { outputs: 3 };
+const HEAD: Head = Head::Classifier { outputs: 3 };
 
 fn batch() -> Batch {
     let ids = (0..ROWS * LENGTH).map(|i| 5 + (i as i64 * 37) % 90).collect();

@@ -9,7 +9,7 @@ use bmtrain_dist::Module;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
 use model_center::config::{GptjConfig, TextConfig};
-use model_center::model::decoder::DecoderHead;
+use model_center::model::Head;
 use model_center::model::gptj::Gptj;
 
 decoder_tests! { models: ["gptj_a", "gptj_b"], heads: ["lm", "cls"], trained: "lm" }
@@ -28,7 +28,7 @@ fn blocks_and_what_is_around_them_have_deviations_of_their_own() {
         ..GptjConfig::default().text
     };
     let config = GptjConfig { text, rotary_dim: 4 };
-    let head = DecoderHead::CausalLm { tied: false };
+    let head = Head::CausalLm { tied: false };
     let model = Gptj::new(&device, config, head, BlockOptions::default(), BuilderOptions::default()).unwrap();
     for (name, expected) in [
         ("input_embedding.weight", 1.0),

@@ -10,9 +10,8 @@ use bmtrain_dist::param::BuilderOptions;
 use goldens::directories::{changed, logits, open, opened, train};
 use goldens::{directory, inputs};
 use model_center::config::{Gpt2Config, ProblemType, TextConfig};
-use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{Batch, HeadInit, Labels, OpenOptions, TextHead, TextModel};
+use model_center::model::{Batch, Head, HeadInit, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -75,14 +74,14 @@ fn small() -> Gpt2Config {
     Gpt2Config { text, ..Gpt2Config::default() }
 }
 
-fn born(head: DecoderHead) -> Gpt2 {
+fn born(head: Head) -> Gpt2 {
     let device = Device::cpu(1).unwrap();
     Gpt2::new(&device, small(), head, BlockOptions::default(), BuilderOptions::default()).unwrap()
 }
 
 #[test]
 fn initial_values_are_those_of_gpt2() {
-    let model = born(DecoderHead::CausalLm { tied: true });
+    let model = born(Head::CausalLm { tied: true });
     let deviation = |name: &str| {
         let values = model.parameters().get(name).unwrap().read().unwrap();
         (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt()
@@ -112,7 +111,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
     let options = BuilderOptions { seed: 5, ..BuilderOptions::default() };
     let text = TextConfig { num_layers: 2, dropout_p: 0.05, ..small().text };
     let config = Gpt2Config { text, ..small() };
-    let head = DecoderHead::CausalLm { tied: true };
+    let head = Head::CausalLm { tied: true };
     let blocks = BlockOptions::from(Recompute::Checkpoint);
     let model = Gpt2::new(&device, config, head, blocks, options).unwrap();
     let ids = (0..32).map(|at| (at * at * 7 + 3 * at) % 64).collect();
@@ -129,9 +128,9 @@ fn the_embedding_counts_as_matmul_parameters_where_it_is_the_head() {
         model.parameters().count() - model.matmul_parameters()
     };
     let (words, positions) = (64 * 48, 16 * 48);
-    assert_eq!(looked_up(DecoderHead::CausalLm { tied: true }), positions);
-    assert_eq!(looked_up(DecoderHead::CausalLm { tied: false }), words + positions);
-    assert_eq!(looked_up(DecoderHead::Classifier { outputs: 2 }), words + positions);
+    assert_eq!(looked_up(Head::CausalLm { tied: true }), positions);
+    assert_eq!(looked_up(Head::CausalLm { tied: false }), words + positions);
+    assert_eq!(looked_up(Head::Classifier { outputs: 2 }), words + positions);
 }
 
 fn rows(ids: &[i64], labels: Option<Labels>) -> Batch {

@@ -16,9 +16,8 @@ use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Module, OptimManager};
 use model_center::config::{Gpt2Config, TextConfig};
-use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{Batch, TextModel};
+use model_center::model::{Batch, Head, TextModel};
 use std::sync::Arc;
 
 /// Before this step memory is still taken for the first time.
@@ -53,7 +52,7 @@ fn model(job: Job, device: &Device, ranks: &Arc<dyn Communicator>) -> Gpt2 {
     };
     let config = Gpt2Config { text, ..Gpt2Config::default() };
     let blocks = BlockOptions::from(Recompute::Checkpoint);
-    Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder).unwrap()
+    Gpt2::new(device, config, Head::CausalLm { tied: true }, blocks, builder).unwrap()
 }
 
 fn batch(step: u32, micro_batch: u32) -> Batch {

@@ -6,10 +6,8 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::{BuilderOptions, widen};
 use model_center::config::{BertConfig, Gpt2Config, TextConfig};
 use model_center::model::bert::Bert;
-use model_center::model::decoder::DecoderHead;
-use model_center::model::encoder::EncoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{Batch, TextModel};
+use model_center::model::{Batch, Head, TextModel};
 
 const VOCABULARY: usize = 5000;
 const ROWS: usize = 8;
@@ -21,14 +19,14 @@ const LOGITS: usize = ROWS * LENGTH * VOCABULARY * 4;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Model {
     Gpt2 { tied: bool },
-    Bert(EncoderHead),
+    Bert(Head),
 }
 
 const ALL: [Model; 4] = [
     Model::Gpt2 { tied: true },
     Model::Gpt2 { tied: false },
-    Model::Bert(EncoderHead::MaskedLm),
-    Model::Bert(EncoderHead::Pretraining),
+    Model::Bert(Head::MaskedLm),
+    Model::Bert(Head::Pretraining),
 ];
 
 fn model(kind: Model, device: &Device) -> Box<dyn TextModel> {
@@ -46,7 +44,7 @@ fn model(kind: Model, device: &Device) -> Box<dyn TextModel> {
                 ..Gpt2Config::default().text
             };
             let config = Gpt2Config { text, ..Gpt2Config::default() };
-            let head = DecoderHead::CausalLm { tied };
+            let head = Head::CausalLm { tied };
             Box::new(Gpt2::new(device, config, head, blocks, builder).unwrap())
         }
         Model::Bert(head) => {
@@ -64,9 +62,7 @@ fn batch(kind: Model) -> Batch {
     let is_first = |row: usize| (row % 2) as i64;
     match kind {
         Model::Gpt2 { .. } => Batch { label_smoothing: 0.1, ..batch },
-        Model::Bert(EncoderHead::Pretraining) => {
-            Batch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch }
-        }
+        Model::Bert(Head::Pretraining) => Batch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch },
         Model::Bert(_) => batch,
     }
 }

@@ -16,11 +16,10 @@ use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center::config::{Config, Gpt2Config, Qwen3Config, T5Config};
 use model_center::data::Batch;
-use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::qwen3::Qwen3;
 use model_center::model::t5::T5;
-use model_center::model::{OpenOptions, Registry, StageOptions, TextModel};
+use model_center::model::{Head, OpenOptions, Registry, StageOptions, TextModel};
 use std::sync::Arc;
 
 const MICRO_BATCHES: usize = 4;

@@ -12,9 +12,8 @@ use model_center::config::{
     OptConfig, RobertaConfig, T5Config,
 };
 use model_center::formats::{DirectoryLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
-use model_center::model::encoder::{EncoderFamily, EncoderHead};
-use model_center::model::seq2seq::Seq2SeqFamily;
-use model_center::model::{Batch, HeadInit, OpenOptions, Registry, SaveOptions, TextHead};
+use model_center::model::architecture::ModelFamily;
+use model_center::model::{Batch, Head, HeadInit, OpenOptions, Registry, SaveOptions, TextHead};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -388,7 +387,7 @@ fn the_names_of_many_blocks_are_told_by_few_rules() {
     let rules = |layers: usize| {
         let mut config: BertConfig = read("bert_a", "mlm");
         config.text.num_layers = layers;
-        let table = config.names_of_model_center(EncoderHead::MaskedLm).unwrap();
+        let table = config.names_of_model_center(Head::MaskedLm).unwrap();
         let name = format!("encoder.layers.{}.ffn_norm.weight", layers - 1);
         let last = table.pieces(&name, &[8], true).unwrap().remove(0).name;
         (table.rules.len(), last)

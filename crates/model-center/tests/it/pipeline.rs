@@ -19,13 +19,12 @@ use model_center::config::{
 use model_center::data::Batch;
 use model_center::model::bert::Bert;
 use model_center::model::cpm_t5::CpmT5;
-use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::llama::Llama;
 use model_center::model::megatron_bert::MegatronBert;
 use model_center::model::opt::Opt;
 use model_center::model::t5::T5;
-use model_center::model::{OpenOptions, Registry, StageOptions, TextModel};
+use model_center::model::{Head, OpenOptions, Registry, StageOptions, TextModel};
 use std::sync::Arc;
 
 /// Builds a family's model from the text of its configuration.

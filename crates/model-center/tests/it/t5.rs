@@ -9,7 +9,7 @@ use bmtrain_dist::param::widen;
 use goldens::directories::{F32, changed, logits, open, opened, relative_error, tensors};
 use goldens::{directory, inputs};
 use model_center::config::{T5Config, TextConfig};
-use model_center::model::seq2seq::Seq2SeqFamily;
+use model_center::model::architecture::{BlockPlace, ModelFamily};
 use model_center::model::{Batch, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 
@@ -109,7 +109,7 @@ fn dropout_is_on_embeddings_after_the_final_norms_and_in_the_feed_forward_layers
     assert_eq!(zeros.len(), 4);
     let text = TextConfig { dropout_p: 0.5, ..T5Config::default().text };
     let config = T5Config { text, ..T5Config::default() };
-    assert_eq!((config.encoder_block().ffn.dropout, config.decoder_block().ffn.dropout), (0.5, 0.5));
+    assert_eq!([0, 1].map(|stack| config.block(BlockPlace { stack, layer: 0 }).ffn.dropout), [0.5, 0.5]);
 }
 
 /// `t5_b` as transformers 5 writes it: the configuration declares every head tied, and the weights have their own.

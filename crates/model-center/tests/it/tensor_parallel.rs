@@ -21,8 +21,7 @@ use model_center::config::{
 };
 use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
 use model_center::config::{MegatronBertConfig, RobertaConfig, T5Config};
-use model_center::model::encoder::EncoderHead as Head;
-use model_center::model::{OpenOptions, cpm_t5, megatron_bert, roberta, t5};
+use model_center::model::{Head, OpenOptions, cpm_t5, megatron_bert, roberta, t5};
 use model_center::model::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3};
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;

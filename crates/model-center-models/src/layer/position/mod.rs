@@ -126,21 +126,27 @@ impl Positions {
     }
 
     /// The context of self-attention over packed sequences but for their biases.
-    pub fn packed_scope(&self, rows: Rows<'_>, cx: &mut Ctx) -> Result<AttentionContext> {
+    pub fn packed_context(&self, rows: Rows<'_>, cx: &mut Ctx) -> Result<AttentionContext> {
         match self {
-            Positions::Rotary(_) => self.scope(Visible::All, rows, None, cx),
+            Positions::Rotary(_) => self.context(Visible::All, rows, None, cx),
             _ => Ok(AttentionContext::default()),
         }
     }
 
     /// The context of self-attention over these sequences; `bias` is their learned bias.
-    pub fn scope(&self, visible: Visible, rows: Rows<'_>, bias: Option<Var>, cx: &mut Ctx) -> Result<AttentionContext> {
-        let scope = AttentionContext { visible, ..AttentionContext::default() };
+    pub fn context(
+        &self,
+        visible: Visible,
+        rows: Rows<'_>,
+        bias: Option<Var>,
+        cx: &mut Ctx,
+    ) -> Result<AttentionContext> {
+        let context = AttentionContext { visible, ..AttentionContext::default() };
         Ok(match self {
-            Positions::None => scope,
-            Positions::Rotary(angles) => AttentionContext { angles: Some(angles.of(rows, cx)?), ..scope },
-            Positions::Alibi(alibi) => AttentionContext { bias: Some(alibi.bias(rows, cx)?), ..scope },
-            Positions::Relative(_) => AttentionContext { bias, ..scope },
+            Positions::None => context,
+            Positions::Rotary(angles) => AttentionContext { angles: Some(angles.of(rows, cx)?), ..context },
+            Positions::Alibi(alibi) => AttentionContext { bias: Some(alibi.bias(rows, cx)?), ..context },
+            Positions::Relative(_) => AttentionContext { bias, ..context },
         })
     }
 }

@@ -22,6 +22,14 @@ pub struct RelativeConfig {
     pub init: Init,
 }
 
+impl RelativeConfig {
+    /// Biases in both directions with these numbers of ranges and of the distances that have one, and this standard
+    /// deviation of the initial values.
+    pub fn new(heads: usize, [buckets, max_distance]: [usize; 2], init_std: f32) -> Self {
+        RelativeConfig { heads, buckets, max_distance, bidirectional: true, init: Init::normal(init_std) }
+    }
+}
+
 /// The range of a key's distance: `key - query`. Half of the ranges of a direction are single distances, the others
 /// grow by equal ratios up to `max_distance`.
 ///

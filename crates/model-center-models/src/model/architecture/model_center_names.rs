@@ -1,71 +1,93 @@
 //! ModelCenter's names of parameters, which are alike for all of its families:
 //! `encoder.layers.3.self_att.self_attention.project_q.weight`.
 //!
-//! Defines [`Stack`], [`table`], [`encoder_decoder`] and [`decoder_heads`]. Called by the families that ModelCenter
-//! has.
+//! Defines [`encoder`], [`decoder`] and [`encoder_decoder`], called by the families that ModelCenter has.
 
+use super::{BlockPlace, ModelFamily};
 use crate::layer::{AttentionConfig, BlockConfig, Placement};
+use crate::model::head::Head;
 use model_center_formats::{Alias, NameTable, Rule};
 use std::borrow::Cow;
 
-/// A stack of blocks under both names.
-#[derive(Debug, Clone, Copy)]
-pub struct Stack<'a> {
-    /// Ours, such as `decoder`.
-    pub ours: &'a str,
-    /// ModelCenter's, `encoder` for every model of one stack but OPT.
-    pub theirs: &'a str,
-    /// What a block is made of.
-    pub block: &'a BlockConfig,
-    /// Blocks.
-    pub layers: usize,
+/// The masked-LM projection in ModelCenter's files, a copy of the token embedding.
+static LM_PROJECTION: [Alias; 1] = [Alias::new(LM_TABLE[0], "input_embedding.weight")];
+
+/// ModelCenter's class reads the token embedding instead, so that this copy is stale after training.
+static LM_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
+
+/// The names of an encoder, with this crate's names for the heads. ModelCenter has no heads for the next sentence,
+/// token classes and answer spans, and no classifier with a dense layer; their names match no tensor.
+pub fn encoder<C: ModelFamily>(family: &C, head: Head) -> NameTable {
+    let heads = [
+        "pooler.dense",
+        "lm_head.dense",
+        "lm_head.layer_norm",
+        "lm_head.decoder",
+        "cls_projection",
+        "cls_dense",
+        "nsp_projection",
+        "token_projection",
+        "span_projection",
+    ];
+    let table = table(family, &["encoder"], heads.into_iter().flat_map(|name| both(name, name)));
+    match head {
+        Head::MaskedLm | Head::Pretraining => {
+            NameTable { aliases: Cow::Borrowed(&LM_PROJECTION), ignored: Cow::Borrowed(&LM_TABLE), ..table }
+        }
+        _ => table,
+    }
 }
 
-/// The names of a model of these stacks. `heads` are rules for the task heads.
-pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
-    let mut rules: Vec<Rule> = ["input_embedding", "position_embedding", "token_type_embedding"]
-        .map(|name| Rule::owned(format!("{name}.weight"), format!("{name}.weight")))
-        .into();
-    let mut aliases = Vec::new();
-    for stack in stacks {
-        stack.rules(&mut rules, &mut aliases);
-    }
-    rules.extend(heads);
-    NameTable {
-        base_prefix: "",
-        rules: Cow::Owned(rules),
-        aliases: Cow::Owned(aliases),
-        ignored: Cow::Borrowed(&[]),
-        old_names: Cow::Borrowed(&[]),
-    }
+/// The names of a decoder, with an untied language-modelling head and a classifier; `stack` is ModelCenter's name of
+/// the stack, `encoder` for every family but OPT.
+pub fn decoder<C: ModelFamily>(family: &C, stack: &str) -> NameTable {
+    let heads = [("lm_head", "output_projection"), ("cls_projection", "cls_projection")];
+    let bias = Rule::new("decoder.relative_attention_bias.weight", "position_bias.relative_attention_bias");
+    table(family, &[stack], heads.into_iter().flat_map(|(ours, theirs)| both(ours, theirs)).chain([bias]))
 }
 
 /// The names of an encoder-decoder: of T5 and CPM-2, whose positions are relative position biases, and of CPM-T5, whose
-/// stacks share a position embedding. Each stack is its blocks and their number.
-pub fn encoder_decoder(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)) -> NameTable {
-    let stack = |name, (block, layers)| Stack { ours: name, theirs: name, block, layers };
-    let rules = vec![
+/// stacks share a position embedding.
+pub fn encoder_decoder<C: ModelFamily>(family: &C) -> NameTable {
+    let rules = [
         Rule::new("lm_head.weight", "output_projection.weight"),
         Rule::new("encoder.relative_attention_bias.weight", "position_bias_enc.relative_attention_bias"),
         Rule::new("decoder.relative_attention_bias.weight", "position_bias_dec.relative_attention_bias"),
     ];
-    table(&[stack("encoder", encoder), stack("decoder", decoder)], rules)
+    table(family, &["encoder", "decoder"], rules)
 }
 
-/// The rules of a decoder's heads: an untied language-modelling head, and classes.
-pub fn decoder_heads() -> Vec<Rule> {
-    ["weight", "bias"]
-        .into_iter()
-        .flat_map(|kind| {
-            let rule = |ours: &str, theirs: &str| Rule::owned(format!("{ours}.{kind}"), format!("{theirs}.{kind}"));
-            [rule("lm_head", "output_projection"), rule("cls_projection", "cls_projection")]
-        })
-        .collect()
+/// The rules of a layer's weight and bias.
+fn both(ours: &str, theirs: &str) -> [Rule; 2] {
+    ["weight", "bias"].map(|kind| Rule::owned(format!("{ours}.{kind}"), format!("{theirs}.{kind}")))
+}
+
+/// The names of a family, given ModelCenter's names of its stacks and the rules of its heads.
+fn table<C: ModelFamily>(family: &C, stacks: &[&str], heads: impl IntoIterator<Item = Rule>) -> NameTable {
+    let mut rules: Vec<Rule> = ["input_embedding", "position_embedding", "token_type_embedding"]
+        .map(|name| Rule::owned(format!("{name}.weight"), format!("{name}.weight")))
+        .into();
+    let mut aliases = Vec::new();
+    for (stack, (spec, theirs)) in family.spec().stacks.iter().zip(stacks).enumerate() {
+        let block = family.block(BlockPlace { stack, layer: 0 });
+        Stack { ours: spec.name, theirs, block, layers: spec.layers }.rules(&mut rules, &mut aliases);
+    }
+    rules.extend(heads);
+    NameTable { rules: Cow::Owned(rules), aliases: Cow::Owned(aliases), ..NameTable::default() }
+}
+
+/// A stack of blocks under both names.
+#[derive(Debug)]
+struct Stack<'a> {
+    ours: &'a str,
+    theirs: &'a str,
+    block: BlockConfig,
+    layers: usize,
 }
 
 impl Stack<'_> {
     fn rules(&self, rules: &mut Vec<Rule>, aliases: &mut Vec<Alias>) {
-        let Stack { ours, theirs, block, .. } = *self;
+        let Stack { ours, theirs, block, .. } = self;
         for kind in ["weight", "bias"] {
             self.norms(rules, kind);
             let mut rule = |layer: &str, their_layer: &str, rows: Vec<usize>| {
@@ -103,7 +125,7 @@ impl Stack<'_> {
 
     /// ModelCenter has its norms before layers only: where ours follow sums, each is the one before the next layer.
     fn norms(&self, rules: &mut Vec<Rule>, kind: &str) {
-        let Stack { ours, theirs, block, layers } = *self;
+        let Stack { ours, theirs, block, layers } = self;
         let mut rule = |our: String, their: String| {
             rules.push(Rule::owned(format!("{our}.{kind}"), format!("{their}.{kind}")));
         };

@@ -19,6 +19,9 @@ pub enum Count {
 }
 
 impl PositionTable {
+    /// Rows from 0 on, of all positions, padding included.
+    pub const PLACES: PositionTable = PositionTable { first: 0, count: Count::Places };
+
     /// The table's row of each of `rows * length` positions. `documents` has the index in its sequence of the first
     /// token of each token's document.
     pub(in crate::model) fn rows_of(

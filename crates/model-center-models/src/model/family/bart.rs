@@ -4,7 +4,6 @@
 //! Defines [`LikeBart`], the shared implementation, which Marian uses too.
 
 use crate::model::prelude::*;
-use crate::model::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use model_center_formats::config::EncoderDecoderFields;
 use model_center_formats::config::encoder_decoder::HasStacks;
 use std::fmt::Debug;
@@ -71,7 +70,7 @@ impl HasStacks for BartConfig {
 }
 
 /// A BART with its head.
-pub type Bart = Seq2SeqModel<BartConfig>;
+pub type Bart = Transformer<BartConfig>;
 
 /// A family of models with the encoder and decoder of BART.
 pub trait LikeBart: HasStacks + Debug + 'static {
@@ -93,9 +92,12 @@ pub trait LikeBart: HasStacks + Debug + 'static {
 
 impl LikeBart for BartConfig {
     const CLASSES: Classes = Classes {
-        base: "BartModel",
-        words: "BartForConditionalGeneration",
-        classifier: Some("BartForSequenceClassification"),
+        prefix: "Bart",
+        suffixes: &[
+            (TextHead::None, "Model"),
+            (TextHead::CausalLm, "ForConditionalGeneration"),
+            (TextHead::Classification { outputs: 0 }, "ForSequenceClassification"),
+        ],
     };
     // Rows 0 and 1 are unused. Padding tokens count as positions.
     const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });
@@ -105,7 +107,8 @@ impl LikeBart for BartConfig {
     const IGNORED: &'static [&'static str] = &["model.encoder.version", "model.decoder.version"];
 }
 
-impl<C: LikeBart> Seq2SeqFamily for C {
+impl<C: LikeBart> ModelFamily for C {
+    const ARCHITECTURE: Architecture = Architecture::EncoderDecoder;
     const DROPS_EMBEDDINGS: bool = true;
 
     fn classes(&self) -> Classes {
@@ -121,55 +124,41 @@ impl<C: LikeBart> Seq2SeqFamily for C {
         }
     }
 
-    fn decoder_layers(&self) -> usize {
-        self.stacks().num_decoder_layers
-    }
-
-    fn decoder_start_token(&self) -> Option<usize> {
-        self.stacks().decoder_start_token_id
-    }
-
-    fn eos_token(&self) -> Option<usize> {
-        match self.text().extra.get("eos_token_id") {
+    fn spec(&self) -> Spec {
+        let stacks = self.stacks();
+        let text = &stacks.text;
+        let norm = C::NORMS_EMBEDDINGS.then_some(NormOptions::layer(text.dim_model, text.norm_eps));
+        let pair = StackSpec::encoder_and_decoder(text, stacks.num_decoder_layers, C::POSITIONS);
+        let spec = Spec::encoder_decoder(self, pair.map(|stack| StackSpec { embedding_norm: norm, ..stack }));
+        let eos_token = match text.extra.get("eos_token_id") {
             None => Some(C::EOS_TOKEN),
             // It may be a list, which gives no single EOS token to classify at.
-            Some(word) => word.as_u64().and_then(|word| usize::try_from(word).ok()),
-        }
-    }
-
-    fn layout(&self) -> Layout {
-        let EncoderDecoderFields { text, scale_embedding, .. } = self.stacks();
-        let around = Around {
-            added: C::POSITIONS,
-            embedding_norm: C::NORMS_EMBEDDINGS.then_some(NormOptions::layer(text.dim_model, text.norm_eps)),
-            relative: None,
-            output_norm: None,
-            output_dropout: 0.0,
+            Some(id) => id.as_u64().and_then(|id| usize::try_from(id).ok()),
         };
-        Layout {
-            encoder: around,
-            decoder: around,
-            padding_learns: false,
-            word_factor: if *scale_embedding { (text.dim_model as f32).sqrt() } else { 1.0 },
-            head_factor: 1.0,
-            logits_bias: true,
-            classifier_dropout: self.stacks().classifier_dropout_p,
+        Spec {
+            embedding_factor: if stacks.scale_embedding { (text.dim_model as f32).sqrt() } else { 1.0 },
+            head: HeadSpec { logits_bias: true, classifier_dropout: stacks.classifier_dropout_p, ..spec.head },
+            decoder_start_token: stacks.decoder_start_token_id,
+            eos_token,
+            ..spec
         }
     }
 
-    fn encoder_block(&self) -> BlockConfig {
-        block_of(self.stacks(), self.text())
-    }
-
-    fn decoder_block(&self) -> BlockConfig {
+    fn block(&self, place: BlockPlace) -> BlockConfig {
         let stacks = self.stacks();
+        let block_of = |text: &TextConfig| {
+            let block = block(text, Placement::Post);
+            BlockConfig { ffn: FeedForwardConfig { dropout: stacks.ffn_dropout_p, ..block.ffn }, ..block }
+        };
+        if place.stack == 0 {
+            return block_of(&stacks.text);
+        }
         let (num_heads, dim_head, dim_ff) =
             (stacks.num_decoder_heads, stacks.dim_decoder_head(), stacks.dim_decoder_ff);
-        let text = TextConfig { num_heads, dim_head, dim_ff, ..stacks.text.clone() };
-        block_of(stacks, &text).attending_to_encoder()
+        block_of(&TextConfig { num_heads, dim_head, dim_ff, ..stacks.text.clone() }).attending_to_encoder()
     }
 
-    fn names(&self, head: Seq2SeqHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         let mut rules = vec![
             Rule::new("input_embedding.weight", "model.shared.weight"),
             Rule::new("lm_head.weight", "lm_head.weight"),
@@ -199,18 +188,12 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     }
 }
 
-/// A block with the sizes of `text`, without cross-attention.
-fn block_of(stacks: &EncoderDecoderFields, text: &TextConfig) -> BlockConfig {
-    let block = block(text, Placement::Post);
-    BlockConfig { ffn: FeedForwardConfig { dropout: stacks.ffn_dropout_p, ..block.ffn }, ..block }
-}
-
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bart",
         doc: "BART with heads for the decoder's next token and for classification",
-        open: load::open::<EncoderDecoder<BartConfig>>,
+        open: Bart::open,
     },
     class: None,
     class_prefix: "Bart",

@@ -1,7 +1,6 @@
 //! BERT (Devlin et al., 2019): absolute positions, a classifier on the pooler, heads for masked-LM and next-sentence
 //! prediction.
 
-use crate::model::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
 use crate::model::prelude::*;
 use model_center_base::json::number;
 
@@ -101,7 +100,7 @@ impl RowConfig for BertConfig {
         rows::take_common(DEVIATIONS, "initializer_range", &mut own, fields)?;
         own.att_mask_value = fields.take_mask_value()?.unwrap_or(own.att_mask_value);
         own.half = fields.take_half()?.unwrap_or(spoken == Spoken::ModelCenter);
-        let config: Self = family::take(fields)?;
+        let config: Self = encoder_files::take(fields, |config: &mut Self| &mut config.classifier_dropout_p)?;
         let BertConfig { ffn_init_std, proj_init_std, att_mask_value, half, .. } = own;
         let init_std = own.text.init_std;
         let outer_std = own.text.outer_std.filter(|outer| *outer != init_std);
@@ -133,37 +132,31 @@ impl RowConfig for BertConfig {
             return Err(Error::model(place, "Hugging Face's BERT has all three", fix));
         }
         rows::write(DEVIATIONS, self, &self.text, Spoken::HuggingFace, map);
-        family::adjust_hf(self, map);
+        encoder_files::adjust_hf(&self.text, self.classifier_dropout_p, map);
         Ok(())
     }
 }
 
 /// A BERT with its heads.
-pub type Bert = EncoderModel<BertConfig>;
+pub type Bert = Transformer<BertConfig>;
 
-impl EncoderFamily for BertConfig {
-    const CLASSIFIER: Classifier = Classifier::Pooled;
+impl ModelFamily for BertConfig {
+    const ARCHITECTURE: Architecture = Architecture::Encoder;
+    const DROPS_EMBEDDINGS: bool = true;
     const HAS_SENTENCES: bool = true;
 
-    fn class_prefix(&self) -> &'static str {
-        "Bert"
+    fn classes(&self) -> Classes {
+        Classes::encoder("Bert")
     }
 
-    fn layout(&self) -> Layout {
-        Layout {
-            type_size: self.type_size,
-            positions: PositionTable { first: 0, count: Count::Places },
-            classifier_dropout_p: self.classifier_dropout_p,
-            head_init: Init::normal(self.proj_init_std),
-            word_activation: self.text.ffn_activate_fn,
-        }
+    fn spec(&self) -> Spec {
+        let stack = StackSpec::encoder(&self.text, PositionTable::PLACES, self.type_size, Placement::Post);
+        let spec = Spec::encoder(self, stack, ClassifierInput::Pooled);
+        let init = Init::normal(self.proj_init_std);
+        Spec { head: HeadSpec { init, classifier_dropout: self.classifier_dropout_p, ..spec.head }, ..spec }
     }
 
-    fn classifier_dropout(&mut self) -> &mut f32 {
-        &mut self.classifier_dropout_p
-    }
-
-    fn block(&self) -> BlockConfig {
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         let block = block(&self.text, Placement::Post);
         let ffn_init = Init::normal(self.ffn_init_std);
         let ffn_out_init = Init::normal(self.ffn_init_std / self.text.residual_divisor(false));
@@ -179,29 +172,34 @@ impl EncoderFamily for BertConfig {
         }
     }
 
-    fn names(&self) -> NameTable {
+    fn set_hidden_dropout(&mut self, rate: f32) {
+        self.text.set_hidden_dropout(rate, true);
+        self.classifier_dropout_p = rate;
+    }
+
+    fn names(&self, _head: Head) -> NameTable {
         NameTable {
             base_prefix: "bert.",
-            rules: Cow::Owned(names::rules("bert.", &names::POST_NORMS, &HEADS)),
+            rules: Cow::Owned(encoder_files::rules("bert.", &encoder_files::POST_NORMS, &HEADS)),
             aliases: Cow::Borrowed(&TIED),
             ignored: Cow::Borrowed(&["bert.embeddings.position_ids"]),
-            old_names: Cow::Borrowed(names::OLD_NAMES),
+            old_names: Cow::Borrowed(encoder_files::OLD_NAMES),
         }
     }
 
-    fn names_of_model_center(&self, head: EncoderHead) -> Option<NameTable> {
-        Some(names::of_model_center(self, head))
+    fn names_of_model_center(&self, head: Head) -> Option<NameTable> {
+        Some(model_center_names::encoder(self, head))
     }
 
-    fn unused(head: EncoderHead) -> &'static [&'static str] {
+    fn other_heads(head: Head) -> &'static [&'static str] {
         match head {
-            EncoderHead::Classifier { .. } => &["cls.*", "qa_outputs.*"],
-            EncoderHead::TokenClassifier { .. } => &["cls.*", "qa_outputs.*", "*pooler.*"],
-            EncoderHead::Span => &["cls.*", "classifier.*", "*pooler.*"],
-            EncoderHead::None | EncoderHead::CausalLm { .. } => &["cls.*", "classifier.*", "qa_outputs.*"],
-            EncoderHead::MaskedLm => &["cls.seq_relationship.*", "classifier.*", "qa_outputs.*", "*pooler.*"],
-            EncoderHead::NextSentence => &["cls.predictions.*", "classifier.*", "qa_outputs.*"],
-            EncoderHead::Pretraining => &["classifier.*", "qa_outputs.*"],
+            Head::Classifier { .. } => &["cls.*", "qa_outputs.*"],
+            Head::TokenClassifier { .. } => &["cls.*", "qa_outputs.*", "*pooler.*"],
+            Head::Span => &["cls.*", "classifier.*", "*pooler.*"],
+            Head::None | Head::CausalLm { .. } => &["cls.*", "classifier.*", "qa_outputs.*"],
+            Head::MaskedLm => &["cls.seq_relationship.*", "classifier.*", "qa_outputs.*", "*pooler.*"],
+            Head::NextSentence => &["cls.predictions.*", "classifier.*", "qa_outputs.*"],
+            Head::Pretraining => &["classifier.*", "qa_outputs.*"],
         }
     }
 }
@@ -234,9 +232,13 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bert",
         doc: "BERT with classification, answer-span, masked-token and next-sentence heads",
-        open: load::open::<Encoder<BertConfig>>,
+        open: Bert::open,
     },
     class: BertConfig::DIALECT.class,
     class_prefix: "Bert",
-    signatures: &[Signature { prefix: "bert.", has: &[names::TENSORS], lacks: &["roberta.", names::OUTPUT_NORM] }],
+    signatures: &[Signature {
+        prefix: "bert.",
+        has: &[encoder_files::TENSORS],
+        lacks: &["roberta.", encoder_files::OUTPUT_NORM],
+    }],
 };

@@ -1,6 +1,5 @@
 //! BLOOM (Le Scao et al., 2022): ALiBi, a norm after the embedding, pre-norm blocks, a tied language-modelling head.
 
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -80,23 +79,26 @@ impl RowConfig for BloomConfig {
 }
 
 /// A BLOOM with its head.
-pub type Bloom = DecoderModel<BloomConfig>;
+pub type Bloom = Transformer<BloomConfig>;
 
-impl DecoderFamily for BloomConfig {
-    const CLASSES: Classes =
-        Classes { base: "BloomModel", words: "BloomForCausalLM", classifier: "BloomForSequenceClassification" };
+impl ModelFamily for BloomConfig {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
+    fn classes(&self) -> Classes {
+        Classes::decoder("Bloom")
+    }
+
+    fn spec(&self) -> Spec {
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        Layout {
-            padding_learns: true,
+        let stack = StackSpec {
             embedding_norm: Some(norm),
-            ..Layout::new(self.text.dim_model, PositionsConfig::Alibi(self.text.num_heads), norm)
-        }
+            ..StackSpec::decoder(&self.text, PositionsConfig::Alibi(self.text.num_heads), norm)
+        };
+        Spec { padding_learns: true, ..Spec::decoder(self, stack) }
     }
 
     /// Queries, keys and values of a head are adjacent in files.
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         let (heads, size) = (self.text.num_heads, self.text.num_heads * self.text.dim_head);
         let rule = |ours: &str, theirs: &str| {
             let both = |kind: &str| {
@@ -142,7 +144,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bloom",
         doc: "BLOOM with heads for the next token and for classification",
-        open: load::open::<Decoder<BloomConfig>>,
+        open: Bloom::open,
     },
     class: None,
     class_prefix: "Bloom",

@@ -5,8 +5,6 @@
 //!
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
-use crate::model::architecture::model_center_names;
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -88,51 +86,37 @@ pub(in crate::model) fn adjust_dict(text: &TextConfig, map: &mut Map<String, Val
 }
 
 /// A CPM-1 with its head.
-pub type Cpm1 = DecoderModel<Cpm1Config>;
+pub type Cpm1 = Transformer<Cpm1Config>;
 
-impl DecoderFamily for Cpm1Config {
+impl ModelFamily for Cpm1Config {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
+
     /// Only directories of this crate use these class names, to name the model's head.
-    const CLASSES: Classes =
-        Classes { base: "CPM1Model", words: "CPM1ForCausalLM", classifier: "CPM1ForSequenceClassification" };
-    const HAS_SPANS: bool = true;
-
-    fn layout(&self) -> Layout {
-        let text = &self.text;
-        let relative = RelativeConfig {
-            heads: text.num_heads,
-            buckets: self.position_bias_num_buckets,
-            max_distance: self.position_bias_max_distance,
-            // Keys after the query have relative position buckets of their own even without a context.
-            bidirectional: true,
-            init: Init::normal(self.pos_init_std),
-        };
-        Layout {
-            padding_learns: true,
-            length_scale: self.length_scale,
-            ..Layout::new(
-                text.dim_model,
-                PositionsConfig::Relative(relative),
-                NormOptions::rms(text.dim_model, text.norm_eps),
-            )
-        }
+    fn classes(&self) -> Classes {
+        Classes::decoder("CPM1")
     }
 
-    fn block(&self, _layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        let (text, buckets) = (&self.text, [self.position_bias_num_buckets, self.position_bias_max_distance]);
+        // Keys after the query have relative position buckets of their own even without a context.
+        let relative = RelativeConfig::new(text.num_heads, buckets, self.pos_init_std);
+        let norm = NormOptions::rms(text.dim_model, text.norm_eps);
+        let stack = StackSpec::decoder(text, PositionsConfig::Relative(relative), norm);
+        Spec { padding_learns: true, length_scale: self.length_scale, has_spans: true, ..Spec::decoder(self, stack) }
+    }
+
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         let block = block(&self.text, self.length_scale, self.attn_scale);
         BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
     }
 
     /// Only ModelCenter names its parameters.
-    fn names(&self, _head: DecoderHead) -> NameTable {
-        let (block, layers) = (self.block(0), self.text.num_layers);
-        let mut rules = model_center_names::decoder_heads();
-        rules.push(Rule::new("decoder.relative_attention_bias.weight", "position_bias.relative_attention_bias"));
-        let stack = model_center_names::Stack { ours: "decoder", theirs: "encoder", block: &block, layers };
-        model_center_names::table(&[stack], rules)
+    fn names(&self, _head: Head) -> NameTable {
+        model_center_names::decoder(self, "encoder")
     }
 
-    fn names_of_model_center(&self) -> Option<NameTable> {
-        Some(self.names(DecoderHead::None))
+    fn names_of_model_center(&self, head: Head) -> Option<NameTable> {
+        Some(self.names(head))
     }
 }
 
@@ -152,7 +136,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "cpm1",
         doc: "CPM-1 with heads for the next token and for classification",
-        open: load::open::<Decoder<Cpm1Config>>,
+        open: Cpm1::open,
     },
     class: Cpm1Config::DIALECT.class,
     class_prefix: "",

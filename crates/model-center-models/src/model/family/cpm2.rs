@@ -4,9 +4,7 @@
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
 use super::cpm1::{self, Cpm1Config, block};
-use crate::model::architecture::model_center_names;
 use crate::model::prelude::*;
-use crate::model::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 
 model_config! {
     /// Sizes and options of a CPM-2.
@@ -83,66 +81,49 @@ impl RowConfig for Cpm2Config {
 }
 
 /// A CPM-2 with its head.
-pub type Cpm2 = Seq2SeqModel<Cpm2Config>;
+pub type Cpm2 = Transformer<Cpm2Config>;
 
-impl Seq2SeqFamily for Cpm2Config {
-    const DROPS_EMBEDDINGS: bool = false;
-
-    const BEGINS_WITH_SENTINELS: bool = true;
+impl ModelFamily for Cpm2Config {
+    const ARCHITECTURE: Architecture = Architecture::EncoderDecoder;
 
     /// Only directories of this crate use these class names, to name the model's head.
     fn classes(&self) -> Classes {
-        Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }
+        Classes::encoder_decoder("CPM2")
     }
 
-    fn decoder_layers(&self) -> usize {
-        self.num_decoder_layers
+    fn spec(&self) -> Spec {
+        let (text, buckets) = (&self.text, [self.position_bias_num_buckets, self.position_bias_max_distance]);
+        let relative = RelativeConfig::new(text.num_heads, buckets, self.pos_init_std);
+        let stacks = StackSpec::with_relative_positions(text, self.num_decoder_layers, relative);
+        let spec = Spec::encoder_decoder(self, stacks);
+        let factor = if self.length_scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
+        Spec {
+            padding_learns: true,
+            head: HeadSpec { factor, ..spec.head },
+            decoder_start_token: self.decoder_start_token_id,
+            starts_with_sentinel: true,
+            ..spec
+        }
     }
 
-    fn decoder_start_token(&self) -> Option<usize> {
-        self.decoder_start_token_id
-    }
-
-    fn layout(&self) -> Layout {
-        let text = &self.text;
-        let relative = RelativeConfig {
-            heads: text.num_heads,
-            buckets: self.position_bias_num_buckets,
-            max_distance: self.position_bias_max_distance,
-            bidirectional: true,
-            init: Init::normal(self.pos_init_std),
-        };
-        let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
-        let head_factor = if self.length_scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
-        Layout { head_factor, ..Layout::of_distances(relative, output_norm, 0.0) }
-    }
-
-    fn encoder_block(&self) -> BlockConfig {
-        block(&self.text, self.length_scale, self.attn_scale)
-    }
-
-    fn decoder_block(&self) -> BlockConfig {
-        block(&self.text, self.length_scale, self.attn_scale).attending_to_encoder()
+    fn block(&self, place: BlockPlace) -> BlockConfig {
+        let block = block(&self.text, self.length_scale, self.attn_scale);
+        if place.stack == 0 { block } else { block.attending_to_encoder() }
     }
 
     /// Only ModelCenter names its parameters.
-    fn names(&self, _head: Seq2SeqHead) -> NameTable {
-        let encoder = (&self.encoder_block(), self.text.num_layers);
-        model_center_names::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))
+    fn names(&self, _head: Head) -> NameTable {
+        model_center_names::encoder_decoder(self)
     }
 
-    fn names_of_model_center(&self) -> Option<NameTable> {
-        Some(self.names(Seq2SeqHead::None))
+    fn names_of_model_center(&self, head: Head) -> Option<NameTable> {
+        Some(self.names(head))
     }
 }
 
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {
-    entry: ModelEntry {
-        model_type: "cpm2",
-        doc: "CPM-2 with the head for the decoder's next token",
-        open: load::open::<EncoderDecoder<Cpm2Config>>,
-    },
+    entry: ModelEntry { model_type: "cpm2", doc: "CPM-2 with the head for the decoder's next token", open: Cpm2::open },
     class: Cpm2Config::DIALECT.class,
     class_prefix: "",
     signatures: &[],

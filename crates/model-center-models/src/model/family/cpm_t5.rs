@@ -6,9 +6,7 @@
 //! again after cross-attention. Here the encoder has a final norm, and each layer of a block a norm of its own, unless
 //! `cpm_pretrain_norms` is set.
 
-use crate::model::architecture::model_center_names as names;
 use crate::model::prelude::*;
-use crate::model::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 
 model_config! {
     /// Sizes and options of a CPM-T5.
@@ -101,68 +99,52 @@ impl RowConfig for CpmT5Config {
 }
 
 /// A CPM-T5 with its head.
-pub type CpmT5 = Seq2SeqModel<CpmT5Config>;
+pub type CpmT5 = Transformer<CpmT5Config>;
 
-impl Seq2SeqFamily for CpmT5Config {
+impl ModelFamily for CpmT5Config {
+    const ARCHITECTURE: Architecture = Architecture::EncoderDecoder;
     const DROPS_EMBEDDINGS: bool = true;
-
-    const BEGINS_WITH_SENTINELS: bool = true;
 
     /// Only directories of this crate use these class names, to name the model's head.
     fn classes(&self) -> Classes {
-        Classes { base: "CpmT5Model", words: "CpmT5ForConditionalGeneration", classifier: None }
+        Classes::encoder_decoder("CpmT5")
     }
 
-    fn decoder_layers(&self) -> usize {
-        self.num_decoder_layers
-    }
-
-    fn decoder_start_token(&self) -> Option<usize> {
-        self.decoder_start_token_id
-    }
-
-    fn layout(&self) -> Layout {
+    fn spec(&self) -> Spec {
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        let around = Around {
-            // Padding tokens count as positions.
-            added: Added::Shared(PositionTable { first: 0, count: Count::Places }),
-            embedding_norm: None,
-            relative: None,
-            output_norm: Some(norm),
-            output_dropout: 0.0,
-        };
-        Layout {
-            encoder: Around { output_norm: Some(norm).filter(|_| !self.cpm_pretrain_norms), ..around },
-            decoder: around,
+        // Padding tokens count as positions.
+        let added = Added::Shared(PositionTable::PLACES);
+        let [encoder, decoder] = StackSpec::encoder_and_decoder(&self.text, self.num_decoder_layers, added);
+        let encoder = StackSpec { output_norm: (!self.cpm_pretrain_norms).then_some(norm), ..encoder };
+        let decoder = StackSpec { output_norm: Some(norm), ..decoder };
+        Spec {
             padding_learns: true,
-            word_factor: 1.0,
-            head_factor: 1.0,
-            logits_bias: false,
-            classifier_dropout: 0.0,
+            decoder_start_token: self.decoder_start_token_id,
+            starts_with_sentinel: true,
+            ..Spec::encoder_decoder(self, [encoder, decoder])
         }
     }
 
-    fn encoder_block(&self) -> BlockConfig {
+    fn block(&self, place: BlockPlace) -> BlockConfig {
         let (block, bias) = (block(&self.text, Placement::Pre), self.hidden_bias);
-        BlockConfig {
+        let block = BlockConfig {
             attention: AttentionConfig { bias, out_bias: bias, ..block.attention },
             ffn: FeedForwardConfig { bias, ..block.ffn },
             ..block
+        };
+        match place.stack {
+            0 => block,
+            _ => BlockConfig { shares_norm: self.cpm_pretrain_norms, ..block.attending_to_encoder() },
         }
     }
 
-    fn decoder_block(&self) -> BlockConfig {
-        BlockConfig { shares_norm: self.cpm_pretrain_norms, ..self.encoder_block().attending_to_encoder() }
-    }
-
-    fn names(&self, _head: Seq2SeqHead) -> NameTable {
-        let encoder = (&self.encoder_block(), self.text.num_layers);
-        names::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))
+    fn names(&self, _head: Head) -> NameTable {
+        model_center_names::encoder_decoder(self)
     }
 
     /// By the names of its tensors a directory counts as ModelCenter's.
-    fn names_of_model_center(&self) -> Option<NameTable> {
-        Some(self.names(Seq2SeqHead::None))
+    fn names_of_model_center(&self, head: Head) -> Option<NameTable> {
+        Some(self.names(head))
     }
 }
 
@@ -171,7 +153,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "cpm_t5",
         doc: "CPM-Pretrain's T5, with learned positions, and the head for the decoder's next token",
-        open: load::open::<EncoderDecoder<CpmT5Config>>,
+        open: CpmT5::open,
     },
     class: None,
     class_prefix: "CpmT5",

@@ -1,6 +1,5 @@
 //! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a tied language-modelling head.
 
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -87,41 +86,48 @@ impl RowConfig for Gpt2Config {
 }
 
 /// A GPT-2 with its head.
-pub type Gpt2 = DecoderModel<Gpt2Config>;
+pub type Gpt2 = Transformer<Gpt2Config>;
 
-impl DecoderFamily for Gpt2Config {
-    const CLASSES: Classes =
-        Classes { base: "GPT2Model", words: "GPT2LMHeadModel", classifier: "GPT2ForSequenceClassification" };
+impl ModelFamily for Gpt2Config {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
     const DROPS_EMBEDDINGS: bool = true;
-    const OTHER_HEADS: &'static [&'static str] =
-        &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "multiple_choice_head.*", "v_head.*"];
 
-    fn layout(&self) -> Layout {
-        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        Layout {
-            table: Some(PositionTable { first: 0, count: Count::Places }),
-            padding_learns: true,
-            ..Layout::new(self.text.dim_model, PositionsConfig::None, norm)
-        }
+    fn classes(&self) -> Classes {
+        Classes { prefix: "GPT2", suffixes: CLASSES }
     }
 
-    fn block(&self, layer: usize) -> BlockConfig {
+    fn other_heads(_head: Head) -> &'static [&'static str] {
+        &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "multiple_choice_head.*", "v_head.*"]
+    }
+
+    fn spec(&self) -> Spec {
+        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
+        let stack = StackSpec::decoder(&self.text, PositionsConfig::None, norm);
+        let stack = stack.adding(Added::Learned(PositionTable::PLACES), &self.text);
+        Spec { padding_learns: true, ..Spec::decoder(self, stack) }
+    }
+
+    fn block(&self, place: BlockPlace) -> BlockConfig {
         let block = block(&self.text, Placement::Pre);
         let out_init = Init::normal(self.residual_std());
         BlockConfig {
-            attention: AttentionConfig { scale: self.score_factor(layer), causal: true, out_init, ..block.attention },
+            attention: AttentionConfig {
+                scale: self.score_factor(place.layer),
+                causal: true,
+                out_init,
+                ..block.attention
+            },
             ffn: FeedForwardConfig { out_init, ..block.ffn },
             ..block
         }
     }
 
-    fn stack_of_model_center(&self) -> Option<&'static str> {
+    fn names_of_model_center(&self, _head: Head) -> Option<NameTable> {
         // ModelCenter divides scores by the square root of H only.
-        let is_plain = !self.scale_by_layer;
-        is_plain.then_some("encoder")
+        (!self.scale_by_layer).then(|| model_center_names::decoder(self, "encoder"))
     }
 
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         NameTable {
             base_prefix: "transformer.",
             rules: Cow::Borrowed(&RULES),
@@ -131,6 +137,13 @@ impl DecoderFamily for Gpt2Config {
         }
     }
 }
+
+/// The classes by head.
+const CLASSES: &[(TextHead, &str)] = &[
+    (TextHead::None, "Model"),
+    (TextHead::CausalLm, "LMHeadModel"),
+    (TextHead::Classification { outputs: 0 }, "ForSequenceClassification"),
+];
 
 /// The parameters. Weights of the blocks' linear layers are `[in, out]` in files.
 static RULES: [Rule; 18] = [
@@ -162,7 +175,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next token and for classification",
-        open: load::open::<Decoder<Gpt2Config>>,
+        open: Gpt2::open,
     },
     class: Gpt2Config::DIALECT.class,
     class_prefix: "GPT2",

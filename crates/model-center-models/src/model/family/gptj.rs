@@ -4,7 +4,6 @@
 //! ModelCenter's GPT-J has a norm for each of the two; its converter fills both with the same values.
 
 use super::gpt2::Gpt2Config;
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 use model_center_base::json::number;
 
@@ -122,24 +121,24 @@ impl RowConfig for GptjConfig {
 }
 
 /// A GPT-J with its head.
-pub type Gptj = DecoderModel<GptjConfig>;
+pub type Gptj = Transformer<GptjConfig>;
 
-impl DecoderFamily for GptjConfig {
-    const CLASSES: Classes =
-        Classes { base: "GPTJModel", words: "GPTJForCausalLM", classifier: "GPTJForSequenceClassification" };
+impl ModelFamily for GptjConfig {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
     const DROPS_EMBEDDINGS: bool = true;
 
-    fn layout(&self) -> Layout {
-        let rotary = RotaryConfig { dims: self.rotary_dim, base: 10_000.0, scaling: RotaryScaling::None };
-        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        Layout {
-            padding_learns: true,
-            head_bias: true,
-            ..Layout::new(self.text.dim_model, PositionsConfig::Rotary(rotary), norm)
-        }
+    fn classes(&self) -> Classes {
+        Classes::decoder("GPTJ")
     }
 
-    fn block(&self, _layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        let rotary = RotaryConfig { dims: self.rotary_dim, base: 10_000.0, scaling: RotaryScaling::None };
+        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
+        let spec = Spec::decoder(self, StackSpec::decoder(&self.text, PositionsConfig::Rotary(rotary), norm));
+        Spec { padding_learns: true, head: HeadSpec { lm_bias: true, ..spec.head }, ..spec }
+    }
+
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         let block = block(&self.text, Placement::Parallel);
         let attention = AttentionConfig {
             bias: false,
@@ -151,11 +150,11 @@ impl DecoderFamily for GptjConfig {
         BlockConfig { attention, ..block }
     }
 
-    fn stack_of_model_center(&self) -> Option<&'static str> {
-        Some("encoder")
+    fn names_of_model_center(&self, _head: Head) -> Option<NameTable> {
+        Some(model_center_names::decoder(self, "encoder"))
     }
 
-    fn names(&self, _head: DecoderHead) -> NameTable {
+    fn names(&self, _head: Head) -> NameTable {
         NameTable {
             base_prefix: "transformer.",
             rules: Cow::Borrowed(&RULES),
@@ -192,7 +191,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "gptj",
         doc: "GPT-J with heads for the next token and for classification",
-        open: load::open::<Decoder<GptjConfig>>,
+        open: Gptj::open,
     },
     class: GptjConfig::DIALECT.class,
     class_prefix: "GPTJ",

@@ -1,7 +1,6 @@
 //! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary embeddings, gated feed-forward
 //! layers, and grouped-query attention.
 
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -87,17 +86,20 @@ impl RowConfig for LlamaConfig {
 }
 
 /// A Llama with its head.
-pub type Llama = DecoderModel<LlamaConfig>;
+pub type Llama = Transformer<LlamaConfig>;
 
-impl DecoderFamily for LlamaConfig {
-    const CLASSES: Classes =
-        Classes { base: "LlamaModel", words: "LlamaForCausalLM", classifier: "LlamaForSequenceClassification" };
+impl ModelFamily for LlamaConfig {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
-        layout(&self.text, self.rotary)
+    fn classes(&self) -> Classes {
+        Classes::decoder("Llama")
     }
 
-    fn block(&self, _layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        spec(self, self.rotary)
+    }
+
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         let block = block(&self.text, self.num_heads_kv);
         BlockConfig {
             attention: AttentionConfig { bias: self.att_bias, out_bias: self.att_bias, ..block.attention },
@@ -106,17 +108,17 @@ impl DecoderFamily for LlamaConfig {
         }
     }
 
-    fn stack_of_model_center(&self) -> Option<&'static str> {
+    fn names_of_model_center(&self, _head: Head) -> Option<NameTable> {
         // ModelCenter's rotary embedding has this base and no scaling.
         let is_plain = self.rotary == RotaryFields { base: 10_000.0, scaling: RotaryScaling::None };
-        is_plain.then_some("encoder")
+        is_plain.then(|| model_center_names::decoder(self, "encoder"))
     }
 
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         names(&self.text, self.num_heads_kv, head)
     }
 
-    fn names_of_torchtitan(&self, head: DecoderHead) -> Option<NameTable> {
+    fn names_of_torchtitan(&self, head: Head) -> Option<NameTable> {
         let TextConfig { num_heads, dim_head, .. } = self.text;
         let rows = [num_heads, self.num_heads_kv].map(|heads| heads * dim_head);
         let has_biases = self.att_bias || self.ffn_bias;
@@ -125,10 +127,11 @@ impl DecoderFamily for LlamaConfig {
 }
 
 /// The modules around the blocks of a Llama-like decoder.
-pub(in crate::model) fn layout(text: &TextConfig, rotary: RotaryFields) -> Layout {
-    let RotaryFields { base, scaling } = rotary;
+pub(in crate::model) fn spec(config: &impl RowConfig, RotaryFields { base, scaling }: RotaryFields) -> Spec {
+    let text = config.text();
     let positions = PositionsConfig::Rotary(RotaryConfig { dims: text.dim_head, base, scaling });
-    Layout::new(text.dim_model, positions, NormOptions::rms(text.dim_model, text.norm_eps))
+    let norm = NormOptions::rms(text.dim_model, text.norm_eps);
+    Spec::decoder(config, StackSpec::decoder(text, positions, norm))
 }
 
 /// A block of a Llama-like decoder, without biases.
@@ -147,7 +150,7 @@ pub(in crate::model) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockCo
 }
 
 /// Parameter names of Llama-like decoders, with and without biases and query and key norms.
-pub(in crate::model) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -> NameTable {
+pub(in crate::model) fn names(text: &TextConfig, num_heads_kv: usize, head: Head) -> NameTable {
     let (q, kv) = (text.num_heads * text.dim_head, num_heads_kv * text.dim_head);
     let qkv = |ours: &'static str, theirs: &'static str| Rule::new(ours, theirs).rows(vec![q, kv, kv]);
     let rules = vec![
@@ -186,7 +189,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next token and for classification",
-        open: load::open::<Decoder<LlamaConfig>>,
+        open: Llama::open,
     },
     class: LlamaConfig::DIALECT.class,
     class_prefix: "Llama",

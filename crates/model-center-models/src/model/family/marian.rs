@@ -3,7 +3,6 @@
 
 use super::bart::LikeBart;
 use crate::model::prelude::*;
-use crate::model::seq2seq::{Added, Classes, EncoderDecoder, Seq2SeqModel};
 use model_center_formats::config::EncoderDecoderFields;
 use model_center_formats::config::encoder_decoder::HasStacks;
 
@@ -79,10 +78,11 @@ impl HasStacks for MarianConfig {
 }
 
 /// A Marian with its head.
-pub type Marian = Seq2SeqModel<MarianConfig>;
+pub type Marian = Transformer<MarianConfig>;
 
 impl LikeBart for MarianConfig {
-    const CLASSES: Classes = Classes { base: "MarianModel", words: "MarianMTModel", classifier: None };
+    const CLASSES: Classes =
+        Classes { prefix: "Marian", suffixes: &[(TextHead::None, "Model"), (TextHead::CausalLm, "MTModel")] };
     const POSITIONS: Added = Added::Sinusoids;
     const NORMS_EMBEDDINGS: bool = false;
     const EOS_TOKEN: usize = 0;
@@ -97,7 +97,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "marian",
         doc: "Marian's models for translation with the head for the decoder's next token",
-        open: load::open::<EncoderDecoder<MarianConfig>>,
+        open: Marian::open,
     },
     class: None,
     class_prefix: "Marian",

@@ -3,7 +3,6 @@
 //! `--apply-residual-connection-post-layernorm` has BERT's order, and is [`super::bert`].
 
 use super::bert::{self, BertConfig};
-use crate::model::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
 use crate::model::prelude::*;
 
 model_config! {
@@ -47,51 +46,44 @@ impl RowConfig for MegatronBertConfig {
     };
 
     fn read(fields: &mut Fields) -> Result<Self> {
-        family::take(fields)
+        encoder_files::take(fields, |config: &mut Self| &mut config.text.dropout_p)
     }
 }
 
 /// A Megatron-BERT with its heads.
-pub type MegatronBert = EncoderModel<MegatronBertConfig>;
+pub type MegatronBert = Transformer<MegatronBertConfig>;
 
-impl EncoderFamily for MegatronBertConfig {
-    const CLASSIFIER: Classifier = Classifier::Pooled;
+impl ModelFamily for MegatronBertConfig {
+    const ARCHITECTURE: Architecture = Architecture::Encoder;
+    const DROPS_EMBEDDINGS: bool = true;
     const HAS_SENTENCES: bool = true;
 
-    fn class_prefix(&self) -> &'static str {
-        FAMILY.class_prefix
+    fn classes(&self) -> Classes {
+        Classes::encoder(FAMILY.class_prefix)
     }
 
-    fn layout(&self) -> Layout {
-        Layout {
-            type_size: self.type_size,
-            positions: PositionTable { first: 0, count: Count::Places },
-            classifier_dropout_p: self.text.dropout_p,
-            head_init: Init::normal(self.text.outer_std()),
-            word_activation: self.text.ffn_activate_fn,
-        }
+    fn spec(&self) -> Spec {
+        let stack = StackSpec::encoder(&self.text, PositionTable::PLACES, self.type_size, Placement::Pre);
+        let spec = Spec::encoder(self, stack, ClassifierInput::Pooled);
+        Spec { head: HeadSpec { classifier_dropout: self.text.dropout_p, ..spec.head }, ..spec }
     }
 
-    fn classifier_dropout(&mut self) -> &mut f32 {
-        &mut self.text.dropout_p
-    }
-
-    fn block(&self) -> BlockConfig {
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         block(&self.text, Placement::Pre)
     }
 
-    fn names(&self) -> NameTable {
+    fn names(&self, _head: Head) -> NameTable {
         NameTable {
             base_prefix: "bert.",
-            rules: Cow::Owned(names::rules("bert.", &NORMS, &bert::HEADS)),
+            rules: Cow::Owned(encoder_files::rules("bert.", &NORMS, &bert::HEADS)),
             aliases: Cow::Borrowed(&bert::TIED),
             ignored: Cow::Borrowed(&["bert.embeddings.position_ids"]),
             ..NameTable::default()
         }
     }
 
-    fn unused(head: EncoderHead) -> &'static [&'static str] {
-        BertConfig::unused(head)
+    fn other_heads(head: Head) -> &'static [&'static str] {
+        BertConfig::other_heads(head)
     }
 }
 
@@ -107,13 +99,13 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "megatron-bert",
         doc: "Megatron-LM's BERT, whose norms precede its layers, with the heads of BERT",
-        open: load::open::<Encoder<MegatronBertConfig>>,
+        open: MegatronBert::open,
     },
     class: None,
     class_prefix: "MegatronBert",
     signatures: &[Signature {
         prefix: "bert.",
-        has: &[names::TENSORS, &["encoder.layer.0.attention.ln.weight", names::OUTPUT_NORM]],
+        has: &[encoder_files::TENSORS, &["encoder.layer.0.attention.ln.weight", encoder_files::OUTPUT_NORM]],
         lacks: &["roberta.", "embeddings.LayerNorm.weight"],
     }],
 };

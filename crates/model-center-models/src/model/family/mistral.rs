@@ -1,7 +1,6 @@
 //! Mistral (Jiang et al., 2023): a Llama with sliding-window attention.
 
 use super::llama::{self, LlamaConfig};
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -47,22 +46,25 @@ impl RowConfig for MistralConfig {
 }
 
 /// A Mistral with its head.
-pub type Mistral = DecoderModel<MistralConfig>;
+pub type Mistral = Transformer<MistralConfig>;
 
-impl DecoderFamily for MistralConfig {
-    const CLASSES: Classes =
-        Classes { base: "MistralModel", words: "MistralForCausalLM", classifier: "MistralForSequenceClassification" };
+impl ModelFamily for MistralConfig {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
-        llama::layout(&self.text, self.rotary)
+    fn classes(&self) -> Classes {
+        Classes::decoder("Mistral")
     }
 
-    fn block(&self, _layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        llama::spec(self, self.rotary)
+    }
+
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         let block = llama::block(&self.text, self.num_heads_kv);
         BlockConfig { attention: AttentionConfig { window: self.sliding_window, ..block.attention }, ..block }
     }
 
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         llama::names(&self.text, self.num_heads_kv, head)
     }
 }
@@ -72,7 +74,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "mistral",
         doc: "Mistral with heads for the next token and for classification",
-        open: load::open::<Decoder<MistralConfig>>,
+        open: Mistral::open,
     },
     class: None,
     class_prefix: "Mistral",

@@ -1,7 +1,6 @@
 //! OPT (Zhang et al., 2022): learned positions that count tokens, pre-norm blocks with ReLU, a tied language-modelling
 //! head. The model with 350 million parameters has post-norm blocks and a smaller token embedding dimension.
 
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 /// The epsilon of OPT's norms, which its files do not state.
@@ -113,24 +112,28 @@ impl RowConfig for OptConfig {
 }
 
 /// An OPT with its head.
-pub type Opt = DecoderModel<OptConfig>;
+pub type Opt = Transformer<OptConfig>;
 
-impl DecoderFamily for OptConfig {
-    const CLASSES: Classes =
-        Classes { base: "OPTModel", words: "OPTForCausalLM", classifier: "OPTForSequenceClassification" };
+impl ModelFamily for OptConfig {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
-        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        Layout {
-            word_size: self.dim_word,
-            // Row 1 is for padding; row 0 is unused.
-            table: Some(PositionTable { first: 2, count: Count::Tokens }),
-            output_norm: self.has_final_norm().then_some(norm),
-            ..Layout::new(self.text.dim_model, PositionsConfig::None, norm)
-        }
+    fn classes(&self) -> Classes {
+        Classes::decoder("OPT")
     }
 
-    fn block(&self, _layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
+        let stack = StackSpec {
+            output_norm: self.has_final_norm().then_some(norm),
+            ..StackSpec::decoder(&self.text, PositionsConfig::None, norm)
+        };
+        // Row 1 is for padding; row 0 is unused.
+        let table = PositionTable { first: 2, count: Count::Tokens };
+        let spec = Spec::decoder(self, stack.adding(Added::Learned(table), &self.text));
+        Spec { embedding_size: self.dim_word, head: HeadSpec { size: self.dim_word, ..spec.head }, ..spec }
+    }
+
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         let bias = self.bias;
         let block = block(&self.text, if self.norm_before { Placement::Pre } else { Placement::Post });
         BlockConfig {
@@ -140,12 +143,13 @@ impl DecoderFamily for OptConfig {
         }
     }
 
-    fn stack_of_model_center(&self) -> Option<&'static str> {
+    fn names_of_model_center(&self, _head: Head) -> Option<NameTable> {
         // ModelCenter does not have the model with 350 million parameters, and always has a final norm.
-        (self.has_final_norm() && self.dim_word == self.text.dim_model).then_some("decoder")
+        let is_there = self.has_final_norm() && self.dim_word == self.text.dim_model;
+        is_there.then(|| model_center_names::decoder(self, "decoder"))
     }
 
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         let mut rules = RULES.to_vec();
         rules.extend(fairseq::rules("decoder", "model.decoder"));
         NameTable {
@@ -174,7 +178,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "opt",
         doc: "OPT with heads for the next token and for classification",
-        open: load::open::<Decoder<OptConfig>>,
+        open: Opt::open,
     },
     class: OptConfig::DIALECT.class,
     class_prefix: "OPT",

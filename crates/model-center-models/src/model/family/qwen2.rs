@@ -2,7 +2,6 @@
 //! layers.
 
 use super::llama::{self, LlamaConfig};
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -45,25 +44,28 @@ impl RowConfig for Qwen2Config {
 }
 
 /// A Qwen 2 with its head.
-pub type Qwen2 = DecoderModel<Qwen2Config>;
+pub type Qwen2 = Transformer<Qwen2Config>;
 
-impl DecoderFamily for Qwen2Config {
-    const CLASSES: Classes =
-        Classes { base: "Qwen2Model", words: "Qwen2ForCausalLM", classifier: "Qwen2ForSequenceClassification" };
+impl ModelFamily for Qwen2Config {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
-        llama::layout(&self.text, self.rotary)
+    fn classes(&self) -> Classes {
+        Classes::decoder("Qwen2")
     }
 
-    fn block(&self, layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        llama::spec(self, self.rotary)
+    }
+
+    fn block(&self, place: BlockPlace) -> BlockConfig {
         let block = llama::block(&self.text, self.num_heads_kv);
         BlockConfig {
-            attention: AttentionConfig { bias: true, window: self.windows.of(layer), ..block.attention },
+            attention: AttentionConfig { bias: true, window: self.windows.of(place.layer), ..block.attention },
             ..block
         }
     }
 
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         llama::names(&self.text, self.num_heads_kv, head)
     }
 }
@@ -73,7 +75,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "qwen2",
         doc: "Qwen 2 and 2.5 with heads for the next token and for classification",
-        open: load::open::<Decoder<Qwen2Config>>,
+        open: Qwen2::open,
     },
     class: None,
     class_prefix: "Qwen2",

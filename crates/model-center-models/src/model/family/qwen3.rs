@@ -2,7 +2,6 @@
 
 use super::llama::{self, LlamaConfig};
 use super::qwen2::Qwen2Config;
-use crate::model::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::model::prelude::*;
 
 model_config! {
@@ -43,23 +42,26 @@ impl RowConfig for Qwen3Config {
 }
 
 /// A Qwen 3 with its head.
-pub type Qwen3 = DecoderModel<Qwen3Config>;
+pub type Qwen3 = Transformer<Qwen3Config>;
 
-impl DecoderFamily for Qwen3Config {
-    const CLASSES: Classes =
-        Classes { base: "Qwen3Model", words: "Qwen3ForCausalLM", classifier: "Qwen3ForSequenceClassification" };
+impl ModelFamily for Qwen3Config {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
-        llama::layout(&self.text, self.rotary)
+    fn classes(&self) -> Classes {
+        Classes::decoder("Qwen3")
     }
 
-    fn block(&self, layer: usize) -> BlockConfig {
+    fn spec(&self) -> Spec {
+        llama::spec(self, self.rotary)
+    }
+
+    fn block(&self, place: BlockPlace) -> BlockConfig {
         let block = llama::block(&self.text, self.num_heads_kv);
         BlockConfig {
             attention: AttentionConfig {
                 bias: self.att_bias,
                 out_bias: self.att_bias,
-                window: self.windows.of(layer),
+                window: self.windows.of(place.layer),
                 head_norm: Some(NormOptions::rms(self.text.dim_head, self.text.norm_eps)),
                 ..block.attention
             },
@@ -67,11 +69,11 @@ impl DecoderFamily for Qwen3Config {
         }
     }
 
-    fn names(&self, head: DecoderHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         llama::names(&self.text, self.num_heads_kv, head)
     }
 
-    fn names_of_torchtitan(&self, head: DecoderHead) -> Option<NameTable> {
+    fn names_of_torchtitan(&self, head: Head) -> Option<NameTable> {
         let rows = [self.text.num_heads, self.num_heads_kv].map(|heads| heads * self.text.dim_head);
         (!self.att_bias).then(|| torchtitan::table(rows, None, head.is_tied()))
     }
@@ -82,7 +84,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "qwen3",
         doc: "Qwen 3 with heads for the next token and for classification",
-        open: load::open::<Decoder<Qwen3Config>>,
+        open: Qwen3::open,
     },
     class: None,
     class_prefix: "Qwen3",

@@ -2,7 +2,6 @@
 //! classification head with a dense layer instead of the pooler, no next-sentence prediction. XLM-RoBERTa (Conneau et
 //! al., 2020) and CamemBERT (Martin et al., 2020) are the same computation with the same parameter names.
 
-use crate::model::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
 use crate::model::prelude::*;
 
 model_config! {
@@ -139,7 +138,7 @@ impl RowConfig for RobertaConfig {
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let name = RobertaName::of(fields)?;
-        Ok(RobertaConfig { name, ..family::take(fields)? })
+        Ok(RobertaConfig { name, ..encoder_files::take(fields, |config: &mut Self| &mut config.classifier_dropout_p)? })
     }
 
     fn validate(&self, place: &str) -> Result<()> {
@@ -160,66 +159,65 @@ impl RowConfig for RobertaConfig {
     }
 
     fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
-        family::adjust_hf(self, map);
+        encoder_files::adjust_hf(&self.text, self.classifier_dropout_p, map);
         Ok(())
     }
 }
 
 /// A RoBERTa with its heads.
-pub type Roberta = EncoderModel<RobertaConfig>;
+pub type Roberta = Transformer<RobertaConfig>;
 
-impl EncoderFamily for RobertaConfig {
-    const CLASSIFIER: Classifier = Classifier::Dense;
-    const HAS_SENTENCES: bool = false;
+impl ModelFamily for RobertaConfig {
+    const ARCHITECTURE: Architecture = Architecture::Encoder;
+    const DROPS_EMBEDDINGS: bool = true;
 
-    fn class_prefix(&self) -> &'static str {
-        self.name.class_prefix()
+    fn classes(&self) -> Classes {
+        Classes::encoder(self.name.class_prefix())
     }
 
-    fn layout(&self) -> Layout {
-        Layout {
-            type_size: self.type_size,
-            positions: PositionTable { first: self.first_position(), count: Count::Tokens },
-            classifier_dropout_p: self.classifier_dropout_p,
-            head_init: Init::normal(self.text.outer_std()),
-            // Independent of the activation of the blocks.
-            word_activation: Activation::Gelu,
-        }
+    fn spec(&self) -> Spec {
+        let positions = PositionTable { first: self.first_position(), count: Count::Tokens };
+        let stack = StackSpec::encoder(&self.text, positions, self.type_size, Placement::Post);
+        let spec = Spec::encoder(self, stack, ClassifierInput::FirstToken);
+        // Independent of the activation of the blocks.
+        let transform = spec.head.transform.map(|(norm, _)| (norm, Activation::Gelu));
+        Spec { head: HeadSpec { transform, classifier_dropout: self.classifier_dropout_p, ..spec.head }, ..spec }
     }
 
-    fn classifier_dropout(&mut self) -> &mut f32 {
-        &mut self.classifier_dropout_p
-    }
-
-    fn block(&self) -> BlockConfig {
+    fn block(&self, _place: BlockPlace) -> BlockConfig {
         block(&self.text, Placement::Post)
     }
 
-    fn names(&self) -> NameTable {
+    fn set_hidden_dropout(&mut self, rate: f32) {
+        self.text.set_hidden_dropout(rate, true);
+        self.classifier_dropout_p = rate;
+    }
+
+    fn names(&self, _head: Head) -> NameTable {
         NameTable {
             base_prefix: "roberta.",
-            rules: Cow::Owned(names::rules("roberta.", &names::POST_NORMS, &HEADS)),
+            rules: Cow::Owned(encoder_files::rules("roberta.", &encoder_files::POST_NORMS, &HEADS)),
             aliases: Cow::Borrowed(&TIED),
             ignored: Cow::Borrowed(&["roberta.embeddings.position_ids"]),
-            old_names: Cow::Borrowed(names::OLD_NAMES),
+            old_names: Cow::Borrowed(encoder_files::OLD_NAMES),
         }
     }
 
-    fn names_of_model_center(&self, head: EncoderHead) -> Option<NameTable> {
-        Some(names::of_model_center(self, head))
+    fn names_of_model_center(&self, head: Head) -> Option<NameTable> {
+        Some(model_center_names::encoder(self, head))
     }
 
-    fn unused(head: EncoderHead) -> &'static [&'static str] {
+    fn other_heads(head: Head) -> &'static [&'static str] {
         match head {
-            EncoderHead::Classifier { .. } => {
+            Head::Classifier { .. } => {
                 &["lm_head.*", "qa_outputs.*", "classifier.weight", "classifier.bias", "*pooler.*"]
             }
-            EncoderHead::TokenClassifier { .. } => {
+            Head::TokenClassifier { .. } => {
                 &["lm_head.*", "qa_outputs.*", "classifier.dense.*", "classifier.out_proj.*", "*pooler.*"]
             }
-            EncoderHead::Span => &["lm_head.*", "classifier.*", "*pooler.*"],
-            EncoderHead::MaskedLm => &["classifier.*", "qa_outputs.*", "*pooler.*"],
-            EncoderHead::None | EncoderHead::CausalLm { .. } | EncoderHead::NextSentence | EncoderHead::Pretraining => {
+            Head::Span => &["lm_head.*", "classifier.*", "*pooler.*"],
+            Head::MaskedLm => &["classifier.*", "qa_outputs.*", "*pooler.*"],
+            Head::None | Head::CausalLm { .. } | Head::NextSentence | Head::Pretraining => {
                 &["lm_head.*", "classifier.*", "qa_outputs.*"]
             }
         }
@@ -254,31 +252,27 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "roberta",
         doc: "RoBERTa with classification, answer-span and masked-token heads",
-        open: load::open::<Encoder<RobertaConfig>>,
+        open: Roberta::open,
     },
     class: RobertaConfig::DIALECT.class,
     class_prefix: "Roberta",
-    signatures: &[Signature { prefix: "roberta.", has: &[names::TENSORS], lacks: &["bert.", names::OUTPUT_NORM] }],
+    signatures: &[Signature {
+        prefix: "roberta.",
+        has: &[encoder_files::TENSORS],
+        lacks: &["bert.", encoder_files::OUTPUT_NORM],
+    }],
 };
 
 /// XLM-RoBERTa.
 pub(in crate::model) const XLM: Family = Family {
-    entry: ModelEntry {
-        model_type: "xlm-roberta",
-        doc: "XLM-RoBERTa, as RoBERTa",
-        open: load::open::<Encoder<RobertaConfig>>,
-    },
+    entry: ModelEntry { model_type: "xlm-roberta", doc: "XLM-RoBERTa, as RoBERTa", open: Roberta::open },
     class_prefix: "XLMRoberta",
     ..FAMILY
 };
 
 /// CamemBERT.
 pub(in crate::model) const CAMEMBERT: Family = Family {
-    entry: ModelEntry {
-        model_type: "camembert",
-        doc: "CamemBERT, as RoBERTa",
-        open: load::open::<Encoder<RobertaConfig>>,
-    },
+    entry: ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: Roberta::open },
     class_prefix: "Camembert",
     ..FAMILY
 };

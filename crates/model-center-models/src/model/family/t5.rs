@@ -1,9 +1,7 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, relative position biases from
 //! one bucket table per stack, unscaled attention scores, no other biases.
 
-use crate::model::architecture::model_center_names as names;
 use crate::model::prelude::*;
-use crate::model::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use bmtrain_core::dtype::DType;
 use model_center_formats::config::activations;
 use model_center_formats::directory::DirectoryLayout;
@@ -262,25 +260,18 @@ impl RowConfig for T5Config {
 }
 
 /// A T5 with its head.
-pub type T5 = Seq2SeqModel<T5Config>;
+pub type T5 = Transformer<T5Config>;
 
-impl Seq2SeqFamily for T5Config {
+impl ModelFamily for T5Config {
+    const ARCHITECTURE: Architecture = Architecture::EncoderDecoder;
     const DROPS_EMBEDDINGS: bool = true;
     const LEAVES_F16: bool = true;
 
     fn classes(&self) -> Classes {
         match self.kind {
-            T5Kind::T5 => Classes { base: "T5Model", words: "T5ForConditionalGeneration", classifier: None },
-            T5Kind::MT5 => Classes { base: "MT5Model", words: "MT5ForConditionalGeneration", classifier: None },
+            T5Kind::T5 => Classes::encoder_decoder("T5"),
+            T5Kind::MT5 => Classes::encoder_decoder("MT5"),
         }
-    }
-
-    fn decoder_layers(&self) -> usize {
-        self.num_decoder_layers
-    }
-
-    fn decoder_start_token(&self) -> Option<usize> {
-        self.decoder_start_token_id
     }
 
     fn weights_tell_the_head(&self) -> bool {
@@ -288,38 +279,32 @@ impl Seq2SeqFamily for T5Config {
         self.text.tied && self.scale == HeadScale::One
     }
 
-    fn layout(&self) -> Layout {
-        let text = &self.text;
-        let relative = RelativeConfig {
-            heads: text.num_heads,
-            buckets: self.position_bias_num_buckets,
-            max_distance: self.position_bias_max_distance,
-            bidirectional: true,
-            init: Init::normal(self.pos_init_std),
-        };
-        let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
-        Layout {
-            head_factor: self.scale.factor(text.dim_model),
-            ..Layout::of_distances(relative, output_norm, text.dropout_p)
+    fn spec(&self) -> Spec {
+        let (text, buckets) = (&self.text, [self.position_bias_num_buckets, self.position_bias_max_distance]);
+        let relative = RelativeConfig::new(text.num_heads, buckets, self.pos_init_std);
+        let stacks = StackSpec::with_relative_positions(text, self.num_decoder_layers, relative)
+            .map(|stack| StackSpec { output_dropout: text.dropout_p, ..stack });
+        let spec = Spec::encoder_decoder(self, stacks);
+        Spec {
+            padding_learns: true,
+            head: HeadSpec { factor: self.scale.factor(text.dim_model), ..spec.head },
+            decoder_start_token: self.decoder_start_token_id,
+            ..spec
         }
     }
 
-    fn encoder_block(&self) -> BlockConfig {
+    fn block(&self, place: BlockPlace) -> BlockConfig {
         let block = block_without_biases(&self.text);
-        BlockConfig {
+        let block = BlockConfig {
             attention: AttentionConfig { scale: 1.0, ..block.attention },
             ffn: FeedForwardConfig { dropout: self.text.dropout_p, ..block.ffn },
             ..block
-        }
+        };
+        if place.stack == 0 { block } else { block.attending_to_encoder() }
     }
 
-    fn decoder_block(&self) -> BlockConfig {
-        self.encoder_block().attending_to_encoder()
-    }
-
-    fn names_of_model_center(&self) -> Option<NameTable> {
-        let encoder = (&self.encoder_block(), self.text.num_layers);
-        Some(names::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers)))
+    fn names_of_model_center(&self, _head: Head) -> Option<NameTable> {
+        Some(model_center_names::encoder_decoder(self))
     }
 
     fn rescaled_norm(&self, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
@@ -330,7 +315,7 @@ impl Seq2SeqFamily for T5Config {
         }
     }
 
-    fn names(&self, head: Seq2SeqHead) -> NameTable {
+    fn names(&self, head: Head) -> NameTable {
         let mut rules =
             vec![Rule::new("input_embedding.weight", "shared.weight"), Rule::new("lm_head.weight", "lm_head.weight")];
         rules.extend(stack("encoder", 1, self.text.ffn_gated));
@@ -379,7 +364,7 @@ pub(in crate::model) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "t5",
         doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the decoder's next token",
-        open: load::open::<EncoderDecoder<T5Config>>,
+        open: T5::open,
     },
     class: T5Config::DIALECT.class,
     class_prefix: "T5",
@@ -388,11 +373,7 @@ pub(in crate::model) const FAMILY: Family = Family {
 
 /// mT5.
 pub(in crate::model) const MULTILINGUAL: Family = Family {
-    entry: ModelEntry {
-        model_type: "mt5",
-        doc: "mT5 with the head for the decoder's next token",
-        open: load::open::<EncoderDecoder<T5Config>>,
-    },
+    entry: ModelEntry { model_type: "mt5", doc: "mT5 with the head for the decoder's next token", open: T5::open },
     class_prefix: "MT5",
     signatures: &[GATED],
     ..FAMILY

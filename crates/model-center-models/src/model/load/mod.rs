@@ -1,6 +1,6 @@
 //! Opens a directory as a [`Transformer`]: its configuration, its head, its weights.
 //!
-//! Defines [`open`], which a family's registry entry calls.
+//! Defines [`Transformer::open`], which a family's registry entry has.
 
 mod adapter_save;
 mod class_families;
@@ -13,60 +13,96 @@ pub mod registry;
 pub mod timed_partition;
 
 use crate::adapter::{Adapter, BaseNeeds, TOKENS, trained_head};
-use crate::model::architecture::Architecture;
+use crate::model::architecture::{Added, Architecture, FamilyBlock, ModelFamily, heads};
 use crate::model::head::Head;
 use crate::model::transformer::Transformer;
 use crate::model::transformer::shared_layers::on_stages;
+use crate::model::transformer::sinusoids::Sinusoids;
+use bmtrain_core::DType;
 use bmtrain_dist::block::{BlockOptions, InputStore};
 use infer::FoundHeads;
 use model_center_base::error::{Error, Result};
 use model_center_base::file::printable;
-use model_center_formats::config::{
-    Config, ProblemType, TextHead, are_default,
-    rows::{ConfigRows, RowConfig},
-};
-use model_center_formats::{Allow, NameTable};
+use model_center_formats::config::{Config, ProblemType, TextHead, are_default};
+use model_center_formats::{Allow, NameTable, Weights};
 use open_options::{HeadInit, OpenOptions};
 use opening::{FileNames, open_with};
-use registry::{OpenedModel, architectures_of, unknown_class};
+use registry::{OpenedModel, architectures_of, is_named_by_model_center, unknown_class};
+use std::borrow::Cow;
 use std::path::Path;
 
-/// Opens a directory. All errors in it are found before memory for a parameter is allocated.
+impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
+    /// Opens a directory; the family's registry entry is this function. All errors in the directory are found before
+    /// memory for a parameter is allocated.
+    ///
+    /// # Errors
+    /// A configuration, labels or weights that do not fit, see
+    /// [`LoadPlan::build`](model_center_formats::LoadPlan::build).
+    pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+        let options = &*in_dtype::<C>(options);
+        let (mut config, mut head, notes) = configure::<C>(directory, options)?;
+        // An adapter is of the head that there is, asked for or the directory's own: a classifier is trained with it.
+        let with_head =
+            options.adapter.is_some().then(|| OpenOptions { head: Some(head.requested()), ..options.clone() });
+        let spec = config.spec();
+        if !options.from_config && spec.stacks.iter().any(|stack| stack.added == Added::Sinusoids) {
+            // The values of such tensors are computed here.
+            Sinusoids::check(&Weights::open(directory)?, [config.text().position_size, spec.dim_model])?;
+        }
+        let (model_center, torchtitan) = (config.names_of_model_center(head), config.names_of_torchtitan(head));
+        let names = config.names(head);
+        let copies = adapt((&mut config, &mut head), &names, (directory, options))?;
+        let tables = FileNames { hugging_face: config.names(head), model_center, torchtitan };
+        let is_own = options.is_named_by_model_center(directory)?;
+        let allowed = Allow { copies, ..heads::allowed(&config, head, options.head_values, is_own) };
+        let options = with_head.as_ref().unwrap_or(options);
+        let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
+            // The sketch is on one rank, whatever the model is on.
+            let inputs = match options.recompute_inputs {
+                InputStore::Sharded if builder.tensor.ranks.size() == 1 => InputStore::Device,
+                inputs => inputs,
+            };
+            let blocks = BlockOptions { recompute: options.recompute, inputs, zero: None };
+            Self::new(device, config.clone(), head, blocks, builder)
+        })?;
+        opened.notes.extend(notes);
+        Ok(opened)
+    }
+}
+
+/// The options with f32 in place of f16 as the dtype of stored weights, for a family that does not compute in it.
+fn in_dtype<C: ModelFamily>(options: &OpenOptions) -> Cow<'_, OpenOptions> {
+    match C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype {
+        true => Cow::Owned(OpenOptions { dtype: DType::F32, ..options.clone() }),
+        false => Cow::Borrowed(options),
+    }
+}
+
+/// Changes that options and weights make in the configuration before it is used.
 ///
 /// # Errors
-/// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](model_center_formats::LoadPlan::build).
-pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let options = &*A::options(options);
-    let (mut config, mut head, notes) = configure::<A>(directory, options)?;
-    // An adapter is of the head that there is, asked for or the directory's own: a classifier is trained with it.
-    let with_head = options.adapter.is_some().then(|| OpenOptions { head: Some(head.requested()), ..options.clone() });
-    if !options.from_config {
-        A::check_weights(&config, directory)?;
+/// A dtype that the family does not compute in; weights that cannot be opened.
+fn prepare<C: ModelFamily>(config: &mut C, directory: &Path, options: &OpenOptions) -> Result<()> {
+    if C::LEAVES_F16 && options.dtype == DType::F16 {
+        let reason = format!("the hidden states of {} leave the range of f16", C::DIALECT.title);
+        let place = directory.join("config.json").display().to_string();
+        return Err(Error::model(place, reason, "use bf16, or f32"));
     }
-    let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
-    let torchtitan = A::names_of_torchtitan(&config, head);
-    let copies = adapt::<A>((&mut config, &mut head), &names, (directory, options))?;
-    let tables = FileNames { hugging_face: A::names(&config, head), model_center: own, torchtitan };
-    let is_own = options.is_named_by_model_center(directory)?;
-    let allowed = Allow { copies, ..A::allowed(&config, head, options.head_values, is_own) };
-    let options = with_head.as_ref().unwrap_or(options);
-    let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
-        // The sketch is on one rank, whatever the model is on.
-        let inputs = match options.recompute_inputs {
-            InputStore::Sharded if builder.tensor.ranks.size() == 1 => InputStore::Device,
-            inputs => inputs,
-        };
-        let blocks = BlockOptions { recompute: options.recompute, inputs, zero: None };
-        Transformer::<A>::new(device, config.clone(), head, blocks, builder)
-    })?;
-    opened.notes.extend(notes);
-    Ok(opened)
+    if config.weights_tell_the_head() && !options.from_config && !is_named_by_model_center(directory)? {
+        config.text_mut().tied = !heads::has_tensor(directory, "lm_head.weight")?;
+    }
+    if let Some(rate) = options.hidden_dropout {
+        config.set_hidden_dropout(rate);
+    }
+    let text = config.text_mut();
+    text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
+    Ok(())
 }
 
 /// Change configuration and head as the adapter needs them; returns Hugging Face's tensors of an output projection that
 /// it unties, each with the one that has its values where the file lacks it.
-fn adapt<A: Architecture>(
-    (config, head): (&mut A::Config, &mut Head),
+fn adapt<C: ModelFamily>(
+    (config, head): (&mut C, &mut Head),
     names: &NameTable,
     (directory, options): (&Path, &OpenOptions),
 ) -> Result<Vec<(String, String)>> {
@@ -91,30 +127,30 @@ fn adapt<A: Architecture>(
 
 /// The head of the class that `config.json` names; without a class the weights' head, or, of several, the requested
 /// one. What is inferred is added to `notes`.
-fn own_head<A: Architecture>(
-    config: &mut A::Config,
+fn own_head<C: ModelFamily>(
+    config: &C,
     (directory, place): (&Path, &str),
     options: &OpenOptions,
     notes: &mut Vec<String>,
 ) -> Result<TextHead> {
-    let found = |config: &A::Config| match options.from_config {
+    let found = || match options.from_config {
         true => Ok(FoundHeads::default()),
-        false => A::heads_of_tensors(config, directory),
+        false => heads::of_tensors(config, directory),
     };
     let is_own = options.is_named_by_model_center(directory)?;
     // ModelCenter's encoder files have all heads at once, but may name a class nevertheless.
-    let class =
-        architectures_of(&options.fields(directory)?).into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
+    let ignores_class = is_own && C::ARCHITECTURE == Architecture::Encoder;
+    let class = architectures_of(&options.fields(directory)?).into_iter().next().filter(|_| !ignores_class);
     let Some(class) = class else {
         if is_own {
-            return A::head_of_model_center(config, directory);
+            return heads::of_model_center(config, directory);
         }
-        return found(config)?.only(place, options.head, A::default_heads(config), notes);
+        return found()?.only(place, options.head, heads::defaults(config), notes);
     };
-    match A::head_of_class(config, &class) {
+    match config.classes().head_of(&class) {
         Some(TextHead::Classification { .. }) => {
             let stated = config.text().cls_head;
-            let outputs = found(config)?.outputs(directory, stated, notes)?;
+            let outputs = found()?.outputs(directory, stated, notes)?;
             Ok(TextHead::Classification { outputs })
         }
         Some(TextHead::TokenClassification { .. }) => {
@@ -123,27 +159,22 @@ fn own_head<A: Architecture>(
         }
         Some(head) => Ok(head),
         None => {
-            let known = A::known_classes(config);
+            let known = config.classes().known();
             Err(unknown_class(place, &class, &known.iter().map(String::as_str).collect::<Vec<_>>()))
         }
     }
 }
 
 /// The directory's configuration as changed by the options, the head, and notes on what was inferred.
-fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<(A::Config, Head, Vec<String>)> {
+fn configure<C: ModelFamily>(directory: &Path, options: &OpenOptions) -> Result<(C, Head, Vec<String>)> {
     let (mut config, place) = match &options.config {
-        Some(source) => (source.read::<A::Config>(options.family.as_deref())?, source.place().to_owned()),
+        Some(source) => (source.read::<C>(options.family.as_deref())?, source.place().to_owned()),
         None => {
             let place = directory.join("config.json").display().to_string();
-            (A::Config::from_pretrained_as(directory, options.family.as_deref())?, place)
+            (C::from_pretrained_as(directory, options.family.as_deref())?, place)
         }
     };
-    A::prepare(&mut config, directory, options)?;
-    if let Some(rate) = options.hidden_dropout {
-        A::set_hidden_dropout(&mut config, rate);
-    }
-    let text = config.text_mut();
-    text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
+    prepare(&mut config, directory, options)?;
     // If a head is requested, the file's own may be an unknown one.
     let mut notes = Vec::new();
     // An adapter may have trained a head of its own.
@@ -152,7 +183,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         _ => None,
     };
     let asked = options.head.or(of_adapter);
-    let own = match (own_head::<A>(&mut config, (directory, &place), options, &mut notes), asked) {
+    let own = match (own_head(&config, (directory, &place), options, &mut notes), asked) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
@@ -161,8 +192,9 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         // Notes on another head, or on a classifier that is replaced, are irrelevant.
         notes.clear();
     }
-    let is_own = options.is_named_by_model_center(directory)?;
-    A::check_directory(&config, &place, (kind, options.head_values), is_own)?;
+    if options.is_named_by_model_center(directory)? {
+        heads::check_read(&config, &place, kind, options.head_values)?;
+    }
     if let TextHead::Classification { outputs } | TextHead::TokenClassification { outputs } = kind {
         let trained = match (kind, own) {
             (TextHead::Classification { .. }, TextHead::Classification { outputs })
@@ -173,10 +205,10 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         take_over((&mut text.labels, &mut text.problem_type), &place, (trained, outputs), options)?;
         text.cls_head = Some(outputs);
     }
-    let head = A::head(&mut config, kind, directory)?;
+    let head = heads::requested(&config, kind, directory)?;
     // The options may have made a valid configuration invalid.
     config.validate(&place)?;
-    if config.text().scale_init_by_depth.is_some() && A::spec(&config).is_encoder_decoder() {
+    if config.text().scale_init_by_depth.is_some() && config.spec().is_encoder_decoder() {
         let reason = "initial values scaled by depth are for models of one stack";
         return Err(Error::model(place, reason, "remove model.scale_init_by_depth"));
     }

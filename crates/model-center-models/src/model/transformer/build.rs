@@ -1,4 +1,4 @@
-//! Construction of a [`Transformer`] from its configuration and the [`Spec`] that its architecture describes.
+//! Construction of a [`Transformer`] from its configuration and the [`Spec`] that it describes.
 
 use super::inputs::Inputs;
 use super::modules::{Modules, StackBlock};
@@ -6,7 +6,7 @@ use super::prompt::Prompt;
 use super::shared_layers::{self, AreAlike};
 use super::stack::{Stack, StackParts};
 use super::{Transformer, prefix};
-use crate::model::architecture::{Architecture, Spec, StackSpec};
+use crate::model::architecture::{BlockPlace, FamilyBlock, ModelFamily, Spec, StackSpec};
 use crate::model::head::{Head, Heads};
 use crate::model::text_model::ModelInfo;
 use bmtrain_core::Device;
@@ -17,30 +17,34 @@ use bmtrain_dist::param::{BuilderOptions, F32Parameters};
 use bmtrain_dist::pipeline::ModelPart;
 use model_center_base::error::{Error, Result};
 
-impl<A: Architecture> Transformer<A> {
+impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
     /// Builds the model on a device; the builder's options choose the initialization, `blocks` what each block of a
     /// stack keeps for its backward pass and how it is sharded.
     pub fn new(
         device: &Device,
-        config: A::Config,
+        config: C,
         head: Head,
         blocks: impl Into<BlockPolicy>,
         options: BuilderOptions,
     ) -> Result<Self> {
-        let names = A::names(&config, head);
+        let names = config.names(head);
         let builder = Builder::new(device, BuilderOptions { fusion: names.fusion(), ..options });
-        let are_alike = |stack: usize, blocks: [usize; 2]| A::are_alike(&config, stack, blocks);
-        let block = |stack: usize, layer: usize, builder: &Builder| A::block(&config, stack, layer, builder);
-        let modules = Modules::build(builder, A::spec(&config), head, blocks.into(), &are_alike, &block)?;
+        let are_alike = |stack: usize, blocks: [usize; 2]| {
+            let [first, second] = blocks.map(|layer| config.block(BlockPlace { stack, layer }));
+            first == second
+        };
+        let block = |place: BlockPlace, builder: &Builder| B::build(builder, &config, place);
+        let modules = Modules::build(builder, config.spec(), head, blocks.into(), &are_alike, &block)?;
         Ok(Transformer { config, names, modules })
     }
 }
 
-/// Declares the parameters of a block, given its stack and its place there.
-type BuildBlock<'a, B> = &'a dyn Fn(usize, usize, &Builder) -> bmtrain_dist::Result<B>;
+/// Declares the parameters of a block.
+type BuildBlock<'a, B> = &'a dyn Fn(BlockPlace, &Builder) -> bmtrain_dist::Result<B>;
 
 impl<B: StackBlock> Modules<B> {
-    /// Builds the modules of a specification; `are_alike` is [`Architecture::are_alike`].
+    /// Builds the modules of a specification; `are_alike` is whether two blocks of a stack have the same
+    /// configuration.
     fn build(
         builder: Builder,
         spec: Spec,
@@ -77,7 +81,7 @@ impl<B: StackBlock> Modules<B> {
         let stack = |(index, stack): (usize, &StackSpec)| {
             let order = orders.get(index).and_then(Option::as_deref);
             Stack::new(&body.at(stack.name), stack, parts(index), (blocks.clone(), order), |layer, builder| {
-                block(index, layer, builder)
+                block(BlockPlace { stack: index, layer }, builder)
             })
         };
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;

@@ -15,11 +15,13 @@ mod stack;
 mod staged_stack;
 
 use crate::distillation::{DistillationLoss, Teaching};
+use crate::layer::TransformerBlock;
 use crate::model::SaveOptions;
-use crate::model::architecture::Architecture;
+use crate::model::architecture::{Architecture, FamilyBlock, ModelFamily, heads};
 use crate::model::batch::DeviceBatch;
 use crate::model::decode::decoding::{Decoding, DecodingOptions};
 use crate::model::decode::packed::PackedDecoding;
+use crate::model::head::Head;
 use crate::model::head::pooling::PoolingMode;
 use crate::model::text_model::{ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
 use bmtrain_core::ops::Distilled;
@@ -37,34 +39,38 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
-/// A transformer with its head.
+/// A transformer with its head: a family's configuration, and blocks of the family's own where it has some.
 ///
 /// The [`Registry`](crate::model::Registry) opens one from a directory; the example at the root of `model-center`
 /// builds one from a configuration and trains it.
 #[derive(Debug)]
-pub struct Transformer<A: Architecture> {
-    pub(in crate::model) config: A::Config,
-    pub(in crate::model) names: NameTable,
-    pub(in crate::model) modules: Modules<A::Block>,
+pub struct Transformer<C: ModelFamily, B: FamilyBlock<C> = TransformerBlock> {
+    config: C,
+    names: NameTable,
+    modules: Modules<B>,
 }
 
-impl<A: Architecture> Transformer<A> {
+impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
     /// The directory that the model is written to.
-    fn directory<'a>(&'a self, names: &'a NameTable, options: &SaveOptions<'a>) -> ModelDirectory<'a, A::Config> {
+    fn directory<'a>(&'a self, names: &'a NameTable, options: &SaveOptions<'a>) -> ModelDirectory<'a, C> {
         let head = self.modules.heads.kind();
-        let directory = ModelDirectory::new(&self.config, names, &A::class(&self.config, head));
-        let prefixed = A::has_prefix(head).unwrap_or(directory.prefixed);
+        let directory = ModelDirectory::new(&self.config, names, &self.config.classes().of(head));
+        let prefixed = match C::ARCHITECTURE {
+            // A class with a head need not have a suffix that a bare model's lacks: there is `MarianMTModel`.
+            Architecture::EncoderDecoder => head != Head::None,
+            Architecture::Encoder | Architecture::Decoder => directory.prefixed,
+        };
         ModelDirectory { prefixed, ..directory }.with(options)
     }
 }
 
-impl<A: Architecture> Module for Transformer<A> {
+impl<C: ModelFamily, B: FamilyBlock<C>> Module for Transformer<C, B> {
     fn parameters(&self) -> &Parameters {
         &self.modules.parameters
     }
 }
 
-impl<A: Architecture> Model for Transformer<A> {
+impl<C: ModelFamily, B: FamilyBlock<C>> Model for Transformer<C, B> {
     type Batch = DeviceBatch;
     type Flow = HiddenStates;
     type Output = ModelOutput;
@@ -105,7 +111,7 @@ impl<A: Architecture> Model for Transformer<A> {
 /// encoder-decoder is its labels shifted right if there are no `decoder_input_ids`, and for a classifier the encoder's
 /// input shifted right.
 /// The observed hidden states are the encoder's up to its last block, then the decoder's.
-impl<A: Architecture> TextModel for Transformer<A> {
+impl<C: ModelFamily, B: FamilyBlock<C>> TextModel for Transformer<C, B> {
     fn info(&self) -> &ModelInfo {
         &self.modules.info
     }
@@ -118,9 +124,9 @@ impl<A: Architecture> TextModel for Transformer<A> {
         if layout == DirectoryLayout::HuggingFace {
             return Ok(Cow::Borrowed(&self.names));
         }
-        let names = A::names_of_model_center(&self.config, self.modules.heads.kind());
+        let names = self.config.names_of_model_center(self.modules.heads.kind());
         let names = names.ok_or_else(|| no_model_center(self.modules.spec.title))?;
-        A::check_model_center(&self.config, self.modules.heads.kind()).map(|()| Cow::Owned(names))
+        heads::check_written(&self.config, self.modules.heads.kind()).map(|()| Cow::Owned(names))
     }
 
     fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
@@ -199,7 +205,9 @@ impl<A: Architecture> TextModel for Transformer<A> {
         let mut fill = written.filled(fill);
         self.directory(&names, options).write(to, written.shapes(), |name, values| {
             fill(name, values)?;
-            if let Some(rescaled) = A::rescaled(&self.config, name, options.layout) {
+            if let Some(rescaled) = self.config.rescaled_norm(options.layout)
+                && name == "decoder.output_norm.weight"
+            {
                 values.iter_mut().for_each(|value| *value = rescaled(*value));
             }
             Ok(())

@@ -131,14 +131,14 @@ impl<B: StackBlock> Modules<B> {
             *bias = positions.bias(rows, cx)?; // [1, N, L, S]
         }
         let bias = if is_last { bias.take() } else { bias.clone() };
-        let scope = match is_packed {
+        let context = match is_packed {
             // Each sequence has its own bias, in the caches.
-            true => positions.packed_scope(rows, cx)?,
-            false => positions.scope(visible, rows, bias, cx)?,
+            true => positions.packed_context(rows, cx)?,
+            false => positions.context(visible, rows, bias, cx)?,
         };
         let (documents, prefix) = (sequences.documents.clone(), prefix.cloned());
-        let scope = AttentionContext { documents, prefix, tokens: tokens.cloned(), ..scope };
-        let shared = Shared { scope, memory, reads: sequences.reads };
+        let context = AttentionContext { documents, prefix, tokens: tokens.cloned(), ..context };
+        let shared = Shared { context, memory, reads: sequences.reads };
         let options = RunOptions { range, caches, return_hidden: false };
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
         if !is_last {

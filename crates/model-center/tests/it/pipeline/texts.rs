@@ -8,10 +8,9 @@ use bmtrain_dist::pipeline::ScheduleKind;
 use model_center::config::{Config, LlamaConfig, T5Config};
 use model_center::data::Batch;
 use model_center::generate::{BeamOptions, GenerateOptions, Generated, Generator, Method, Sampling};
-use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::llama::Llama;
 use model_center::model::t5::T5;
-use model_center::model::{DecodingOptions, TextModel};
+use model_center::model::{DecodingOptions, Head, TextModel};
 
 /// Prompts of different lengths, so that some are padded.
 const PROMPTS: [&[u32]; 3] = [&[5, 6, 7, 8, 9], &[12, 4], &[20, 21, 22]];

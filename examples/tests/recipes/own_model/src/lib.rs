@@ -6,7 +6,6 @@ use bmtrain_dist::prelude::{Block, Builder, Ctx, Result, Var, ops};
 use model_center::config::LlamaConfig;
 use model_center::layer::{Attention, BlockCache, FeedForward, Shared};
 use model_center::model::MODELS;
-use model_center::model::decoder::{Classes, Decoder, DecoderBlock, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use model_center::model::prelude::*;
 
 /// The families of `model-center` and this one: what a registry takes.
@@ -15,12 +14,12 @@ pub static TABLES: &[&[ModelEntry]] = &[
     &[ModelEntry {
         model_type: "toy",
         doc: "A small decoder with heads for the next token and for classification",
-        open: load::open::<Decoder<ToyConfig, ToyBlock>>,
+        open: Toy::open,
     }],
 ];
 
 /// A toy with its head.
-pub type Toy = DecoderModel<ToyConfig, ToyBlock>;
+pub type Toy = Transformer<ToyConfig, ToyBlock>;
 
 model_config! {
     /// Sizes and options.
@@ -54,9 +53,9 @@ pub struct ToyBlock {
     factor: f32,
 }
 
-impl DecoderBlock<ToyConfig> for ToyBlock {
-    fn build(builder: &Builder, config: &ToyConfig, layer: usize) -> Result<Self> {
-        let BlockConfig { attention, ffn, norm, .. } = config.block(layer);
+impl FamilyBlock<ToyConfig> for ToyBlock {
+    fn build(builder: &Builder, config: &ToyConfig, place: BlockPlace) -> Result<Self> {
+        let BlockConfig { attention, ffn, norm, .. } = config.block(place);
         Ok(ToyBlock {
             attention_norm: Norm::new(&builder.at("attention_norm"), norm)?,
             attention: Attention::new(&builder.at("attention"), attention)?,
@@ -75,7 +74,7 @@ impl Block for ToyBlock {
     fn forward(&self, x: Var, shared: &Shared, cache: Option<&mut BlockCache>, cx: &mut Ctx) -> Result<Var> {
         let cache = cache.map(|cache| &mut cache.own);
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let attended = self.attention.forward(&normed, &shared.scope, cache, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, &shared.context, cache, cx)?; // [B, L, D]
         let y = ops::add(cx, &x, &ops::scale(cx, &attended, self.factor)?)?; // [B, L, D]
         let normed = self.ffn_norm.forward(&y, cx)?; // [B, L, D]
         let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
@@ -83,17 +82,20 @@ impl Block for ToyBlock {
     }
 }
 
-impl DecoderFamily for ToyConfig {
-    const CLASSES: Classes =
-        Classes { base: "ToyModel", words: "ToyForCausalLM", classifier: "ToyForSequenceClassification" };
+impl ModelFamily for ToyConfig {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
 
-    fn layout(&self) -> Layout {
-        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        let table = Some(PositionTable { first: 0, count: Count::Places });
-        Layout { table, ..Layout::new(self.text.dim_model, PositionsConfig::None, norm) }
+    fn classes(&self) -> Classes {
+        Classes::decoder("Toy")
     }
 
-    fn names(&self, _head: DecoderHead) -> NameTable {
+    fn spec(&self) -> Spec {
+        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
+        let stack = StackSpec::decoder(&self.text, PositionsConfig::None, norm);
+        Spec::decoder(self, stack.adding(Added::Learned(PositionTable::PLACES), &self.text))
+    }
+
+    fn names(&self, _head: Head) -> NameTable {
         let rules = |end| MODULES.map(|(ours, file)| Rule::owned(format!("{ours}.{end}"), format!("{file}.{end}")));
         let rules = [rules("weight"), rules("bias")].concat();
         NameTable { base_prefix: "toy.", rules: rules.into(), ..NameTable::default() }

@@ -3,7 +3,7 @@
 mod tiny;
 
 use model_center::formats::{SafetensorsFile, TensorSource};
-use model_center::model::decoder::DecoderHead;
+use model_center::model::Head;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -41,7 +41,7 @@ fn fixture() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let model = directory.path().join("model");
     std::fs::create_dir(&model).unwrap();
-    tiny::write(&model, DecoderHead::Classifier { outputs: 2 });
+    tiny::write(&model, Head::Classifier { outputs: 2 });
     std::fs::write(model.join("vocab.txt"), VOCABULARY).unwrap();
     let text = |at: usize| format!("{} {}", ["the film was", "was the end"][at % 2], ["good", "bad"][at / 2 % 2]);
     let label = |at: usize| ["yes", "no"][at / 2 % 2];
@@ -100,7 +100,7 @@ fn two_ranks_under_zero_3_train_the_family_as_one_does_to_the_last_bit() {
 #[test]
 fn generate_continues_texts_as_finetune_taught_it_token_by_token() {
     let fixture = fixture();
-    tiny::write(&fixture.path().join("model"), DecoderHead::CausalLm { tied: false });
+    tiny::write(&fixture.path().join("model"), Head::CausalLm { tied: false });
     finetune(fixture.path(), &["--set", "data.task=language", "--set", "train.steps=150"]);
     std::fs::write(fixture.path().join("prompts.jsonl"), "{\"prompt\": \"the\"}\n{\"prompt\": \"was\"}\n").unwrap();
     let arguments = ["run/model", "--input", "prompts.jsonl", "--max-new-tokens", "2"];

@@ -6,8 +6,7 @@ mod training;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
-use model_center::model::decoder::DecoderHead;
-use model_center::model::{Batch, HeadInit, Labels, OpenOptions, Registry, TextModel};
+use model_center::model::{Batch, Head, HeadInit, Labels, OpenOptions, Registry, TextModel};
 use own_model::TABLES;
 use std::path::Path;
 use training::train;
@@ -15,7 +14,7 @@ use training::train;
 /// A directory with a random model.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    tiny::write(directory.path(), DecoderHead::Classifier { outputs: 3 });
+    tiny::write(directory.path(), Head::Classifier { outputs: 3 });
     directory
 }
 

@@ -5,8 +5,7 @@ use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use model_center::config::TextConfig;
 use model_center::formats::DirectoryLayout;
-use model_center::model::decoder::DecoderHead;
-use model_center::model::{SaveOptions, TextModel};
+use model_center::model::{Head, SaveOptions, TextModel};
 use own_model::{Toy, ToyConfig};
 use std::path::Path;
 
@@ -14,7 +13,7 @@ pub const F32: SaveOptions<'static> =
     SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
 
 /// Eleven tokens, six positions, two blocks.
-pub fn write(directory: &Path, head: DecoderHead) {
+pub fn write(directory: &Path, head: Head) {
     let text = TextConfig {
         vocab_size: 11,
         position_size: 6,
@@ -26,7 +25,7 @@ pub fn write(directory: &Path, head: DecoderHead) {
         attention_dropout_p: 0.1,
         init_std: 0.1,
         outer_std: Some(0.5),
-        cls_head: if let DecoderHead::Classifier { outputs } = head { Some(outputs) } else { None },
+        cls_head: if let Head::Classifier { outputs } = head { Some(outputs) } else { None },
         ..TextConfig::default()
     };
     let config = ToyConfig { text, factor: 0.5 };

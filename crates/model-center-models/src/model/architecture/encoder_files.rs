@@ -1,9 +1,50 @@
-//! Names that encoder checkpoints share: embeddings, blocks and pooler, under the family's prefix.
+//! What the files of encoders share: configuration fields, and names of embeddings, blocks and pooler under the
+//! family's prefix.
 
-use super::{EncoderFamily, EncoderHead};
-use crate::model::architecture::model_center_names;
-use model_center_formats::{Alias, NameTable, Rule};
-use std::borrow::Cow;
+use model_center_base::error::Result;
+use model_center_formats::Rule;
+use model_center_formats::config::dialect::Spoken;
+use model_center_formats::config::ranges::refuse_other_encoders;
+use model_center_formats::config::rows::{self, RowConfig};
+use model_center_formats::config::{Fields, TextConfig};
+use serde_json::{Map, Value};
+
+/// Takes the configuration of an encoder. The dropout of hidden states is the default of the classifier's, which
+/// `classifier_dropout` accesses, and, in ModelCenter's files, of the attention's.
+pub(in crate::model) fn take<C: RowConfig>(
+    fields: &mut Fields,
+    classifier_dropout: fn(&mut C) -> &mut f32,
+) -> Result<C> {
+    let dialect = C::dialect_of(fields)?;
+    dialect.spoken(fields)?;
+    refuse_other_encoders(fields, dialect.title)?;
+    let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
+    let states_attention = stated(&["attention_probs_dropout_prob", "attention_dropout_p"]);
+    let states_classifier = stated(&["classifier_dropout", "classifier_dropout_p"]);
+    // Equal to `dropout_p`, under a name from ModelCenter's dialect of other families.
+    let embedding = fields.take_number("embedding_dropout_p")?;
+    let (mut config, spoken) = rows::take_config::<C>(fields)?;
+    let text = config.text_mut();
+    let dropout = text.dropout_p;
+    if embedding.is_some_and(|p| p != dropout) {
+        return Err(dialect.unsupported(fields, "embedding_dropout_p", "dropout_p"));
+    }
+    text.embedding_dropout_p = dropout;
+    if spoken == Spoken::ModelCenter && !states_attention {
+        text.attention_dropout_p = dropout;
+    }
+    if !states_classifier {
+        *classifier_dropout(&mut config) = dropout;
+    }
+    Ok(config)
+}
+
+/// In Hugging Face's files `null` stands for a classifier's dropout that equals the one of hidden states.
+pub(in crate::model) fn adjust_hf(text: &TextConfig, classifier_dropout: f32, map: &mut Map<String, Value>) {
+    if classifier_dropout == text.dropout_p {
+        map.insert("classifier_dropout".to_string(), Value::Null);
+    }
+}
 
 /// Old suffixes of names and their replacements.
 pub const OLD_NAMES: &[(&str, &str)] = &[("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")];
@@ -23,33 +64,6 @@ pub const POST_NORMS: [(&str, &str); 3] = [
     ("encoder.layers.{i}.attention_norm", "encoder.layer.{i}.attention.output.LayerNorm"),
     ("encoder.layers.{i}.ffn_norm", "encoder.layer.{i}.output.LayerNorm"),
 ];
-
-/// The masked-LM projection in ModelCenter's files, a copy of the token embedding.
-static OWN_TIED: [Alias; 1] = [Alias::new(OWN_TABLE[0], "input_embedding.weight")];
-
-/// ModelCenter's class reads the token embedding instead, so that this copy is stale after training.
-static OWN_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
-
-/// Names in ModelCenter's files, with this crate's names for the heads. ModelCenter has no heads for
-/// the next sentence, token classes and answer spans, and no classifier with a dense layer; their names match no
-/// tensor.
-pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameTable {
-    let heads =
-        ["pooler.dense", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "cls_projection", "cls_dense"];
-    let others = ["nsp_projection", "token_projection", "span_projection"];
-    let heads = heads.into_iter().chain(others).flat_map(|name| {
-        ["weight", "bias"].map(|kind| Rule::owned(format!("{name}.{kind}"), format!("{name}.{kind}")))
-    });
-    let (block, layers) = (family.block(), family.text().num_layers);
-    let stack = model_center_names::Stack { ours: "encoder", theirs: "encoder", block: &block, layers };
-    let table = model_center_names::table(&[stack], heads.collect());
-    match head {
-        EncoderHead::MaskedLm | EncoderHead::Pretraining => {
-            NameTable { aliases: Cow::Borrowed(&OWN_TIED), ignored: Cow::Borrowed(&OWN_TABLE), ..table }
-        }
-        _ => table,
-    }
-}
 
 /// The rules of a base model with these norms under this prefix, including its dot, followed by the rules of the heads.
 pub fn rules(
