@@ -69,3 +69,35 @@ fn a_sentence_is_most_like_itself() {
     assert_eq!(similarity("a cat sleeps", "a cat sleeps"), 1.0);
     assert!(similarity("a cat sleeps", "a dog rests") < 1.0);
 }
+
+#[test]
+fn a_task_of_ones_own_is_trained_and_judged_by_its_own_metric() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = model(directory.path(), "bert_a/nsp", 101);
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let lines = "first,second,grade\na cat sleeps,a cat rests,5\na cat sleeps,a dog sleeps,1\n";
+    for name in ["train.csv", "eval.csv"] {
+        std::fs::write(path(name), lines.to_owned() + &lines[19..].repeat(3)).unwrap();
+    }
+    let settings = |further: &[&str]| {
+        let fixed =
+            ["data.task=similarity", "train.batch_size=4", "train.steps=4", "train.lr=1e-3", "device.threads=1"];
+        let paths = [("data.train", path("train.csv")), ("data.eval", path("eval.csv")), ("output.dir", path("run"))];
+        let mut all: Vec<String> = fixed.iter().chain(further).map(|setting| (*setting).to_owned()).collect();
+        all.push(format!("model.path={}", model.display()));
+        all.extend(paths.map(|(key, path)| format!("{key}={path}")));
+        all
+    };
+    let run_with = |further: &[&str]| {
+        let settings = settings(further);
+        run(env!("CARGO_BIN_EXE_own_task"), &settings.iter().map(String::as_str).collect::<Vec<_>>());
+        std::fs::read_to_string(path("run/metrics.jsonl")).unwrap()
+    };
+    let log = run_with(&["checkpoint.every=2 steps", "checkpoint.keep=2"]);
+    let evals = log.lines().filter(|line| line.contains("\"kind\":\"eval\"")).count();
+    assert!(evals >= 2 && log.contains("\"adjacent_accuracy\":"), "{log}");
+    assert!(log.contains("\"best\":{\"metric\":\"adjacent_accuracy\""), "{log}");
+    std::fs::write(path("train.csv"), lines.replace(",5", ",6")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_own_task")).args(settings(&[])).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("grade 6 is above 5"), "{output:?}");
+}

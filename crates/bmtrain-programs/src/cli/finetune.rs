@@ -199,7 +199,7 @@ pub(super) fn require_pretraining(resolved: &Resolved) -> Result<()> {
     if resolved.data.source.pretraining().is_some() {
         return Ok(());
     }
-    let reason = format!("the task is {}, and this program is for task pretrain", resolved.data.source.task_name());
+    let reason = format!("the task is {}, and this program is for task pretrain", resolved.data.source.task().name());
     Err(Error::recipe(resolved.place("data.task"), reason, "use finetune, or set data.task = \"pretrain\""))
 }
 

@@ -167,7 +167,7 @@ fn manual(command: &Command) -> anyhow::Result<Vec<u8>> {
 /// The families by the names that `config.json` has for them, and the further tasks.
 fn families(registry: Registry<'_>) -> String {
     let lines = registry.entries().map(|entry| format!("\n  {:<10} {}", entry.model_type, entry.doc));
-    let tasks = registry.tasks.iter().map(|entry| format!("\n  {:<10} {}", entry.name, entry.doc)).collect::<String>();
+    let tasks = registry.tasks.iter().map(|task| format!("\n  {:<10} {}", task.name(), task.doc())).collect::<String>();
     let tasks = if tasks.is_empty() { tasks } else { format!("\n\nFurther tasks (data.task):{tasks}") };
     format!("Families of models:{}{tasks}", lines.collect::<String>())
 }

@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &SampleArguments, as_json: bool) -> Result<()> {
     let tokenizer = ModelStart::of(&resolved, &model_places())?.open_tokenizer()?;
     let setup = prepare(&resolved, Registry::default(), &model_places()).map_err(of_own_family)?;
     let RunData::Pretraining { samples, .. } = &setup.train else {
-        let reason = format!("the task is {}, whose samples are records", resolved.data.source.task_name());
+        let reason = format!("the task is {}, whose samples are records", resolved.data.source.task().name());
         return Err(Error::recipe(resolved.place("data.task"), reason, "set data.task = \"pretrain\""));
     };
     for number in *first..first.saturating_add(*count) {

@@ -1,7 +1,7 @@
 //! Where texts on the command line come from: an argument, the lines of a file, or of standard input.
 
 use model_center_base::{Error, Result};
-use model_center_data::{TextSource, read_texts};
+use model_center_data::{TextLayout, read_texts};
 use std::io::{BufRead, Read};
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(super) fn each(
 ) -> Result<()> {
     match (text, file) {
         (Some(text), _) => use_text(text),
-        (None, Some(file)) => read_texts(file, &TextSource::Lines, MAX_LINE_BYTES, use_text).map(|_| ()),
+        (None, Some(file)) => read_texts(file, &TextLayout::Lines, MAX_LINE_BYTES, use_text).map(|_| ()),
         (None, None) => standard_input(use_text),
     }
 }

@@ -3,7 +3,7 @@
 use crate::cli::terminal;
 use clap::{Args, ValueEnum};
 use model_center_base::{Error, Result};
-use model_center_data::TextSource;
+use model_center_data::TextLayout;
 use model_center_formats::tokenizer::{
     AutoTokenizer, HfTokenizer, Normalization, PieceModel, SentencePieceOptions, TrainOptions, VocabularyKind, train,
     train_sentencepiece,
@@ -88,7 +88,7 @@ pub enum Form {
 /// Train and write.
 pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
     require_free(&arguments.out)?;
-    let source = arguments.column.clone().map_or(TextSource::Lines, TextSource::Column);
+    let source = arguments.column.clone().map_or(TextLayout::Lines, TextLayout::Column);
     let (tokens, texts, words, words_dropped) = if arguments.sentencepiece {
         let trained = train_sentencepiece(&arguments.files, &source, &sentencepiece(arguments)?)?;
         trained.save(&arguments.out)?;

@@ -4,9 +4,12 @@
 use crate::fixture::program;
 use crate::fixture::{Fixture, golden, vocabulary};
 use bmtrain_dist::optim::ScheduleKind;
-use model_center::data::{Format, LabelColumns, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
+use model_center::data::{
+    ColumnTask, EmbeddingTask, Format, LabelColumns, LanguageModelingColumns, LanguageModelingTask, MultiLabelTask,
+    PROMPTS, SUPERGLUE, SftTask, TaskFiles, TemplateTask,
+};
 use model_center::model::MODELS;
-use model_center::recipe::{DataSource, PretrainingObjective, Recipe, Resolved};
+use model_center::recipe::{DataFiles, DataSource, PretrainingObjective, Recipe, Resolved};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -99,134 +102,98 @@ fn the_page_lists_every_recipe_and_the_settings_it_shows_load() {
 /// Writes records that a recipe can learn from with a vocabulary of `size`, and the settings that lead there.
 fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
     let texts = ["the film was good", "it is a bad plot ."];
-    let record = |at: usize| -> Value {
-        let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
-        match &resolved.data.source {
-            DataSource::Task { entry: TaskEntry { name: "BoolQ", .. }, .. }
-            | DataSource::Prompts { task: "BoolQ", .. } => {
-                json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
-            }
-            DataSource::QuestionAnswering { .. } => {
-                let (answer, start) = [("film", 4), ("good", 13)][at % 2];
-                json!({"id": "x", "question": text, "answers": [{"text": answer, "answer_start": start}]})
-            }
-            DataSource::TokenClassification { .. } => json!({"words": text.split(' ').collect::<Vec<_>>()}),
-            DataSource::Published { .. } => panic!("{} has no recipe", resolved.data.source.task_name()),
-            DataSource::Task { .. } | DataSource::Prompts { .. } => {
-                let label = ["entailment", "not_entailment"][at % 2];
-                json!({"premise": text, "hypothesis": text, "label": label})
-            }
-            // Theirs are no records of JSON lines.
-            DataSource::Squad { .. } => {
-                json!({"id": "x", "question": text, "answers": [{"text": other, "answer_start": 0}]})
-            }
-            DataSource::Template { task, .. } => {
-                let mut record = json!({});
-                task.template.columns().for_each(|column| record[column] = text.into());
-                record[&task.label] = task.labels[at % task.labels.len()].clone().into();
-                record
-            }
-            DataSource::Files { columns, .. } => {
-                let mut record = json!({});
-                record[&columns.text] = text.into();
-                record[&columns.label] = ["negative", "positive"][at % 2].into();
-                columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
-                record
-            }
-            DataSource::MultiLabel { task, .. } => {
-                let mut record = json!({});
-                record[&task.text] = text.into();
-                match &task.columns {
-                    LabelColumns::List(column) => record[column] = json!([other]),
-                    LabelColumns::Flags(columns) => {
-                        columns.iter().for_each(|column| record[column] = at.is_multiple_of(2).into());
-                    }
-                }
-                record
-            }
-            DataSource::Embedding { task, .. } => {
-                let mut record = json!({});
-                record[&task.anchor] = text.into();
-                record[&task.positive] = other.into();
-                record
-            }
-            DataSource::LanguageModeling { task, .. } => {
-                let mut record = json!({});
-                let (column, further) = match &task.columns {
-                    LanguageModelingColumns::Language { text, prompt } => (text, prompt.as_ref()),
-                    LanguageModelingColumns::Target { text, target } => (text, Some(target)),
-                };
-                record[column] = text.into();
-                further.into_iter().for_each(|column| record[column] = other.into());
-                record
-            }
-            DataSource::Sft(task) if task.pairs.is_some() => {
-                let answer = |text: &str| json!([{"role": "assistant", "content": text}]);
-                json!({"prompt": [{"role": "user", "content": text}], "chosen": answer(other),
-                    "rejected": answer(text)})
-            }
-            DataSource::Sft(_) => {
-                json!({"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": other}]})
-            }
-            // Token files are made of these.
-            DataSource::Pretraining(_) => json!({"text": text}),
-        }
+    let source = &resolved.data.source;
+    let answered = |text: &str, start: usize, at: usize| {
+        let answers = json!([{"text": text, "answer_start": start}]);
+        json!({"id": "x", "question": texts[at % 2], "answers": answers})
     };
+    let question = |at: usize| match source.task().name() {
+        "question-answering" => answered(["film", "good"][at % 2], [4, 13][at % 2], at),
+        _ => answered(["fine", "poor"][at % 2], 0, at),
+    };
+    let record = |at: usize| record_of(source, texts[at % 2], at);
     let lines: String = (0..4).map(|at| format!("{}\n", record(at))).collect();
-    match &resolved.data.source {
-        DataSource::LanguageModeling { task, train, .. } if task.format_of(train).unwrap() == Format::Text => {
-            // Four rows of the tests' length.
-            let text = texts[0].to_owned() + "\n";
-            fixture.write("train.txt", &text.repeat(10));
-            fixture.write("eval.txt", &text.repeat(10));
-            vec!["data.train=train.txt".into(), "data.eval=eval.txt".into()]
-        }
-        DataSource::TokenClassification { .. } => {
+    let squad = |version: &str| {
+        let paragraph = json!({"context": texts[0], "qas": (0..4).map(question).collect::<Vec<_>>()});
+        json!({"version": version, "data": [{"title": "film", "paragraphs": [paragraph]}]}).to_string()
+    };
+    let both = |ending: &str, content: &str| {
+        ["train", "eval"].iter().for_each(|split| fixture.write(&format!("{split}.{ending}"), content));
+        ["train", "eval"].map(|split| format!("data.{split}={split}.{ending}")).to_vec()
+    };
+    match source.task().name() {
+        // Four rows of the tests' length.
+        "language" if takes_plain_text(source) => both("txt", &(texts[0].to_owned() + "\n").repeat(10)),
+        "token-classification" => {
             let words = "the O\nfilm B-THING\nwas O\ngood O\n\nit O\nis O\na O\nbad B-KIND\nplot I-KIND\n\n";
-            ["train.txt", "eval.txt"].iter().for_each(|file| fixture.write(file, &words.repeat(2)));
-            vec!["data.train=train.txt".into(), "data.eval=eval.txt".into()]
+            both("txt", &words.repeat(2))
         }
-        DataSource::QuestionAnswering { .. } => {
-            let questions: Vec<Value> = (0..4).map(record).collect();
-            let paragraph = json!({"context": texts[0], "qas": questions});
-            let file = json!({"version": "v2.0", "data": [{"title": "film", "paragraphs": [paragraph]}]});
-            ["train.json", "eval.json"].iter().for_each(|name| fixture.write(name, &file.to_string()));
-            vec!["data.train=train.json".into(), "data.eval=eval.json".into()]
-        }
-        DataSource::Pretraining(_) => pretraining_data(fixture, resolved, size),
-        DataSource::Squad { .. } => {
-            let questions: Vec<Value> = (0..4).map(record).collect();
-            let paragraph = json!({"context": texts[0], "qas": questions});
-            let file = json!({"version": "1.1", "data": [{"title": "film", "paragraphs": [paragraph]}]});
-            resolved
-                .data
-                .source
-                .files_of_task()
-                .iter()
-                .for_each(|name| fixture.write(&format!("glue/{name}"), &file.to_string()));
-            vec!["data.path=glue".into()]
-        }
-        DataSource::Sft(_) => {
+        "question-answering" => both("json", &squad("v2.0")),
+        "pretrain" => pretraining_data(fixture, resolved, size),
+        "sft" | "preference" | "reward" => {
             let template = "{% for m in messages %}{{ m.content + ' [SEP] ' }}{% endfor %}";
             fixture.write("model/chat_template.jinja", template);
-            fixture.write("train.jsonl", &lines);
-            fixture.write("eval.jsonl", &lines);
-            vec!["data.train=train.jsonl".into(), "data.eval=eval.jsonl".into()]
+            both("jsonl", &lines)
         }
-        source if source.directory().is_some() => {
-            let lines = match source.task_name() {
+        name if source.directory().is_some() => {
+            let lines = match name {
+                "SQuAD" => squad("1.1"),
                 "LCQMC" => "text_a\ttext_b\tlabel\n".to_owned() + &"有\t无\t0\n关\t关\t1\n".repeat(2),
                 _ => lines,
             };
             source.files_of_task().iter().for_each(|name| fixture.write(&format!("glue/{name}"), &lines));
             vec!["data.path=glue".into()]
         }
-        _ => {
-            fixture.write("train.jsonl", &lines);
-            fixture.write("eval.jsonl", &lines);
-            vec!["data.train=train.jsonl".into(), "data.eval=eval.jsonl".into()]
-        }
+        _ => both("jsonl", &lines),
     }
+}
+
+fn takes_plain_text(source: &DataSource) -> bool {
+    let DataFiles::Files { train, .. } = source.files() else { return false };
+    source.task_as::<LanguageModelingTask>().is_some_and(|task| task.format_of(train).unwrap() == Format::Text)
+}
+
+/// A record of a task of files with columns.
+fn record_of(source: &DataSource, text: &str, at: usize) -> Value {
+    let (other, is_even) = (["fine", "poor"][at % 2], at.is_multiple_of(2));
+    let mut record = json!({});
+    if let Some(task) = source.task_as::<TemplateTask>() {
+        task.template.columns().for_each(|column| record[column] = text.into());
+        record[&task.label] = task.labels[at % task.labels.len()].clone().into();
+    } else if let Some(columns) = source.task_as::<ColumnTask>() {
+        record[&columns.text] = text.into();
+        record[&columns.label] = ["negative", "positive"][at % 2].into();
+        columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
+    } else if let Some(task) = source.task_as::<MultiLabelTask>() {
+        record[&task.text] = text.into();
+        match &task.columns {
+            LabelColumns::List(column) => record[column] = json!([other]),
+            LabelColumns::Flags(columns) => columns.iter().for_each(|column| record[column] = is_even.into()),
+        }
+    } else if let Some(task) = source.task_as::<EmbeddingTask>() {
+        record[&task.anchor] = text.into();
+        record[&task.positive] = other.into();
+    } else if let Some(task) = source.task_as::<LanguageModelingTask>() {
+        let (column, further) = match &task.columns {
+            LanguageModelingColumns::Language { text, prompt } => (text, prompt.as_ref()),
+            LanguageModelingColumns::Target { text, target } => (text, Some(target)),
+        };
+        record[column] = text.into();
+        further.into_iter().for_each(|column| record[column] = other.into());
+    } else if let Some(task) = source.task_as::<SftTask>() {
+        let turn = |role: &str, text: &str| json!({"role": role, "content": text});
+        let answer = |text: &str| json!([turn("assistant", text)]);
+        record = match task.pairs {
+            Some(_) => json!({"prompt": [turn("user", text)], "chosen": answer(other), "rejected": answer(text)}),
+            None => json!({"messages": [turn("user", text), turn("assistant", other)]}),
+        };
+    } else if source.task().name() == "BoolQ" {
+        record = json!({"question": text, "passage": text, "label": is_even});
+    } else if source.directory().is_some() {
+        let label = if is_even { "entailment" } else { "not_entailment" };
+        record = json!({"premise": text, "hypothesis": text, "label": label});
+    }
+    record
 }
 
 /// Token files of documents with two sentences, and the settings of a tiny model with `size` tokens that is pretrained
@@ -320,10 +287,11 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         fixture.write("recipe.toml", &read(&format!("examples/recipes/{name}")));
         let resolved = load(&name, &[]);
         let mut sets = data(&fixture, &resolved, size);
-        let small = match resolved.data.source {
+        let is_pretraining = resolved.data.source.pretraining().is_some();
+        let small = match is_pretraining {
             // After a warm-up of one step the learning rate is at its peak.
-            DataSource::Pretraining(_) => &["train.steps=2", "train.lr=1e-3", "eval.iterations=1", "data.split=8,1,1"],
-            _ => &["model.path=model", "data.max_length=12", "train.epochs=2"][..],
+            true => &["train.steps=2", "train.lr=1e-3", "eval.iterations=1", "data.split=8,1,1"],
+            false => &["model.path=model", "data.max_length=12", "train.epochs=2"][..],
         };
         let warmup = match resolved.train.schedule {
             ScheduleKind::RangeTest { .. } => "train.warmup=0",
@@ -335,20 +303,11 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
             sets.push("adapter.quantize=none".into());
         }
         sets.extend(["train.batch_size=4", "train.micro_batch_size=2", "device.threads=1"].map(str::to_owned));
-        match &resolved.data.source {
-            DataSource::LanguageModeling { task, .. }
-                if matches!(task.columns, LanguageModelingColumns::Target { .. }) =>
-            {
-                sets.push("data.target_length=6".into());
-            }
-            DataSource::Squad { .. } => sets.push("data.target_length=6".into()),
-            _ => {}
+        if ["seq2seq", "SQuAD"].contains(&resolved.data.source.task().name()) {
+            sets.push("data.target_length=6".into());
         }
         let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-        let program = match resolved.data.source {
-            DataSource::Pretraining(_) => program("pretrain"),
-            _ => program("finetune"),
-        };
+        let program = program(if is_pretraining { "pretrain" } else { "finetune" });
         let outcome = fixture.run(program, &[&["--recipe", "recipe.toml"], &arguments[..]].concat());
         assert_eq!(outcome.code, 0, "{name}: {}", outcome.stderr);
         assert!(outcome.stdout.contains("trained 2 steps"), "{name}: {}", outcome.stdout);

@@ -3,7 +3,7 @@
 //! the same.
 
 use crate::fixture::{Fixture, golden};
-use model_center::data::{PROMPTS, SQUAD_METRICS, SUPERGLUE, Split, Squad};
+use model_center::data::{PROMPTS, SQUAD_METRICS, SUPERGLUE, Split, Squad, Task};
 use model_center::run::deterministic_part;
 use model_center::tokenizer::CpmKind;
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ fn write_task(fixture: &Fixture, task: &str) {
                     .collect();
                 let paragraph = json!({"context": "it is red", "qas": questions});
                 let file = json!({"version": "1.1", "data": [{"title": "it", "paragraphs": [paragraph]}]});
-                fixture.write(&format!("tasks/{}", Squad::file(split)), &file.to_string());
+                fixture.write(&format!("tasks/{}", Squad.file(split).unwrap()), &file.to_string());
             }
             "LCQMC" => {
                 let lines = (0..count).map(|at| format!("有关\t{}\t{}\n", ["有", "无"][at % 2], at % 2));

@@ -1,7 +1,7 @@
 //! Several corpora with weights.
 //!
-//! Defines [`Mixture`]: the corpus of sample i, and its number there, are a pure function of seed, weights and i. A
-//! loader of pretraining batches is the caller.
+//! Defines [`CorpusMixture`]: the corpus of sample i, and its number there, are a pure function of seed, weights and i.
+//! A loader of pretraining batches is the caller.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,20 +30,20 @@ type Block = Vec<(u32, u32)>;
 /// Blocks of 65,536 samples have each corpus in proportion to its weight, up to one sample, in a random order. The
 /// samples of one corpus come in their own order, each once.
 #[derive(Debug)]
-pub struct Mixture {
+pub struct CorpusMixture {
     /// Where the samples of each corpus end in a block before it is permuted; the last is [`BLOCK`].
     ends: Vec<u64>,
     key: Key,
     last: Mutex<Option<(u64, Arc<Block>)>>,
 }
 
-impl Mixture {
+impl CorpusMixture {
     /// A mixture of corpora with weights.
     ///
     /// # Errors
     /// [`Error::Argument`] for weights that are not finite and above 0, numbers beside sizes, no corpora, and a weight
     /// so small that a block has no sample of it.
-    pub fn new(weights: &[MixtureWeight], seed: u64) -> Result<Mixture> {
+    pub fn new(weights: &[MixtureWeight], seed: u64) -> Result<CorpusMixture> {
         let wrong = |reason: String, fix: &str| Err(Error::argument("mixture", reason, fix));
         let sizes = weights.iter().filter(|weight| matches!(weight, MixtureWeight::Size(_))).count();
         if sizes != 0 && sizes != weights.len() {
@@ -74,7 +74,7 @@ impl Mixture {
         if ends.is_empty() {
             return wrong("no corpora".into(), "name at least one");
         }
-        Ok(Mixture { ends, key: Key::new(seed, "corpus mixture"), last: Mutex::new(None) })
+        Ok(CorpusMixture { ends, key: Key::new(seed, "corpus mixture"), last: Mutex::new(None) })
     }
 
     /// Number of corpora.
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_sample_of_a_corpus_comes_once_and_in_order() {
-        let mixture = Mixture::new(&[Number(7.0), Number(0.001), Number(2.999)], 3).unwrap();
+        let mixture = CorpusMixture::new(&[Number(7.0), Number(0.001), Number(2.999)], 3).unwrap();
         let mut next = vec![0; 3];
         for index in 0..2 * BLOCK + 1000 {
             let (corpus, sample) = mixture.at(index);
@@ -153,13 +153,13 @@ mod tests {
             }
         }
         assert_eq!(mixture.needed(2 * BLOCK + 1000), next);
-        assert_eq!(mixture.at(5), Mixture::new(&[Number(7.0), Number(0.001), Number(2.999)], 3).unwrap().at(5));
+        assert_eq!(mixture.at(5), CorpusMixture::new(&[Number(7.0), Number(0.001), Number(2.999)], 3).unwrap().at(5));
     }
 
     #[test]
     fn the_order_is_random_and_depends_on_the_seed() {
         let corpora = |seed| {
-            let mixture = Mixture::new(&[Size(100), Size(300)], seed).unwrap();
+            let mixture = CorpusMixture::new(&[Size(100), Size(300)], seed).unwrap();
             (0..10_000).map(|index| mixture.at(index).0).collect::<Vec<_>>()
         };
         let (one, two) = (corpora(1), corpora(2));
@@ -181,8 +181,8 @@ mod tests {
             &[Number(1.0), Number(1e-9)],
             &[Size(0), Size(1)],
         ] {
-            assert!(Mixture::new(weights, 0).is_err(), "{weights:?}");
+            assert!(CorpusMixture::new(weights, 0).is_err(), "{weights:?}");
         }
-        assert_eq!(Mixture::new(&[Number(0.2)], 0).unwrap().at(70_000), (0, 70_000));
+        assert_eq!(CorpusMixture::new(&[Number(0.2)], 0).unwrap().at(70_000), (0, 70_000));
     }
 }

@@ -1,7 +1,7 @@
 //! Samples of a fixed number of tokens from the documents of a token file.
 //!
-//! Defines [`Samples`]. A loader of pretraining batches is the caller; a [`Mixture`](super::Mixture) chooses among
-//! several.
+//! Defines [`Samples`]. A loader of pretraining batches is the caller; a [`CorpusMixture`](super::CorpusMixture)
+//! chooses among several.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
 
 use super::read::renumber;
-use super::{Mixture, SpanWindows};
+use super::{EpochMixture, SpanWindows};
 use crate::metrics::Evaluator;
 use crate::{Error, Result};
 use model_center_base::batch::{IGNORED, Label, LabelSpace, Member, Verbalizer, VerbalizerPosition};
@@ -79,12 +79,36 @@ pub struct Dataset {
     /// With oversampling: the stored sample of each sample.
     pub(super) repeats: Option<Vec<u32>>,
     /// Of several data sets: in which order their samples make an epoch.
-    pub(super) mixture: Option<Mixture>,
+    pub(super) mixture: Option<EpochMixture>,
     pub(super) report: ReadReport,
     pub(super) fingerprint: String,
 }
 
 impl Dataset {
+    /// A data set without samples.
+    pub(super) fn new(labels: LabelSpace, pad_id: u32, max_length: usize) -> Self {
+        Dataset {
+            labels,
+            pad_id,
+            max_length,
+            ids: Vec::new(),
+            types: Vec::new(),
+            ends: Vec::new(),
+            targets: Vec::new(),
+            places: Vec::new(),
+            members: Vec::new(),
+            references: Vec::new(),
+            tags: Vec::new(),
+            sets: Vec::new(),
+            learned: Vec::new(),
+            spans: None,
+            repeats: None,
+            mixture: None,
+            report: ReadReport::default(),
+            fingerprint: String::new(),
+        }
+    }
+
     /// An empty evaluator for its samples.
     pub fn evaluator(&self) -> Evaluator {
         let members = (0..self.len()).filter_map(|sample| self.member(sample)).collect();
@@ -237,7 +261,7 @@ impl Dataset {
     }
 
     /// In which order the samples of several data sets make an epoch; `None` of one.
-    pub fn mixture(&self) -> Option<&Mixture> {
+    pub fn mixture(&self) -> Option<&EpochMixture> {
         self.mixture.as_ref()
     }
 
@@ -285,27 +309,15 @@ impl Dataset {
         let sample = longest(&|sample| self.inputs(sample).map(tokens).max().unwrap_or(0));
         let target = longest(&|sample| self.target(sample).map_or(0, tokens)).and_then(|sample| self.target(sample));
         let mut all = Dataset {
-            labels: self.labels.clone(),
-            pad_id: self.pad_id,
-            max_length: self.max_length,
-            ids: Vec::new(),
-            types: Vec::new(),
-            ends: Vec::new(),
-            targets: Vec::new(),
             places: sample.and_then(|sample| self.place(sample)).map(|place| place as u32).into_iter().collect(),
             members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
-            references: Vec::new(),
-            tags: Vec::new(),
             sets: self.sets.clone(),
-            learned: Vec::new(),
             // Its answers have no text: what is counted are the sizes.
             spans: self.spans.as_ref().map(|spans| {
                 Arc::new(SpanWindows { windows: Vec::new(), search: spans.search, may_be_none: spans.may_be_none })
             }),
-            repeats: None,
-            mixture: None,
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
-            fingerprint: String::new(),
+            ..Dataset::new(self.labels.clone(), self.pad_id, self.max_length)
         };
         if let Some((sample, label)) = sample.and_then(|sample| Some((sample, self.label(sample)?))) {
             all.tags = self.tags(sample).to_vec();

@@ -2,18 +2,18 @@
 //!
 //! Adds [`Dataset::mixed`] and [`Dataset::joined`], which supervised fine-tuning calls.
 
-use super::{Dataset, Mixture};
+use super::{Dataset, EpochMixture};
 use crate::{Error, Result};
 
 impl Dataset {
     /// The samples of several data sets of one kind, one set after the other, in an order of epochs that mixes them by
     /// their proportions.
     ///
-    /// Errors: as [`Mixture::new`] and for more samples than can be numbered.
+    /// Errors: as [`EpochMixture::new`] and for more samples than can be numbered.
     pub(super) fn mixed(parts: Vec<(Dataset, f64)>) -> Result<Dataset> {
         let sizes: Vec<u64> = parts.iter().map(|(part, _)| part.len() as u64).collect();
         let proportions: Vec<f64> = parts.iter().map(|(_, proportion)| *proportion).collect();
-        let mixture = Mixture::new(&sizes, &proportions)?;
+        let mixture = EpochMixture::new(&sizes, &proportions)?;
         let mut all = Dataset::joined(parts.into_iter().map(|(part, _)| part).collect())?;
         all.mixture = Some(mixture);
         all.seal();

@@ -1,9 +1,10 @@
 //! The order in which the samples of several data sets make an epoch.
 //!
-//! Defines [`Mixture`]. Of an epoch of T samples, data set i has its proportion, rounded down, and the last one the
-//! rest. The samples of a set are taken in rounds: each round is a random order of all of them, and a set goes on in an
-//! epoch where the last one ended. So a sample occurs once in each round of its set, whatever the proportions, and a
-//! set  that has a small one is seen as a whole over epochs. Orders are functions of the seed, the epoch and the set.
+//! Defines [`EpochMixture`]. Of an epoch of T samples, data set i has its proportion, rounded down, and the last one
+//! the rest. The samples of a set are taken in rounds: each round is a random order of all of them, and a set goes on
+//! in an epoch where the last one ended. So a sample occurs once in each round of its set, whatever the proportions,
+//! and a set  that has a small one is seen as a whole over epochs. Orders are functions of the seed, the epoch and the
+//! set.
 //!
 //! Source: the predecessor's sampler, which took the first samples of a set that had fewer than it holds, and had the
 //! same order in every epoch; neither is so here.
@@ -15,17 +16,17 @@ use crate::{Error, Result};
 
 /// Sizes and proportions of data sets that are numbered one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mixture {
+pub struct EpochMixture {
     sizes: Vec<u64>,
     /// Samples of an epoch, of each set.
     quotas: Vec<u64>,
 }
 
-impl Mixture {
+impl EpochMixture {
     /// An epoch has as many samples as the sets have together.
     ///
     /// Errors: a proportion that is not a positive number, or too small for a sample; a set without samples.
-    pub fn new(sizes: &[u64], proportions: &[f64]) -> Result<Mixture> {
+    pub fn new(sizes: &[u64], proportions: &[f64]) -> Result<EpochMixture> {
         let wrong = |reason: String, fix: &str| Err(Error::argument("data.sets", reason, fix));
         if sizes.len() != proportions.len() || sizes.is_empty() || sizes.contains(&0) {
             let reason = format!("{} proportions for {} data sets with samples", proportions.len(), sizes.len());
@@ -51,7 +52,7 @@ impl Mixture {
             let reason = format!("data set {} has no sample in an epoch of {total}", at + 1);
             return wrong(reason, "raise its proportion");
         }
-        Ok(Mixture { sizes: sizes.to_vec(), quotas })
+        Ok(EpochMixture { sizes: sizes.to_vec(), quotas })
     }
 
     /// Samples of an epoch.
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn every_round_of_a_set_has_each_of_its_samples_once() {
         let (sizes, proportions) = ([7, 50, 3], [3.0, 1.0, 2.0]);
-        let mixture = Mixture::new(&sizes, &proportions).unwrap();
+        let mixture = EpochMixture::new(&sizes, &proportions).unwrap();
         assert_eq!(mixture.quotas(), [30, 10, 20]);
         let mut taken: Vec<Vec<u32>> = vec![Vec::new(); 3];
         let mut epochs = Vec::new();
@@ -161,7 +162,7 @@ mod tests {
             (&[5, 5], &[1.0, 1e-9], ""),
             (&[5, 5], &[1e-9, 1.0], "data set 1 has no sample"),
         ] {
-            match Mixture::new(sizes, proportions) {
+            match EpochMixture::new(sizes, proportions) {
                 Ok(mixture) => assert!(reason.is_empty() && mixture.quotas() == [9, 1], "{:?}", mixture.quotas()),
                 Err(error) => assert!(!reason.is_empty() && error.to_string().contains(reason), "{error}"),
             }

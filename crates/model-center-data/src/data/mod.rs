@@ -25,13 +25,13 @@ pub use crate::metrics::{MULTI_LABEL_METRICS, RETRIEVAL_METRICS, SPAN_METRICS, T
 pub use bmtrain_dist::order::Permutation;
 pub use dataset::{Dataset, ReadReport, RowRef};
 pub use loader::{Loader, LoaderOptions, Order};
-pub use mixture::Mixture;
+pub use mixture::EpochMixture;
 pub use model_center_base::batch::{
     Batch, IGNORED, Label, LabelSpace, Labels, Member, Position, Verbalizer, VerbalizerBatch, VerbalizerPosition,
 };
 pub use model_center_formats::io::flaws::OnBadRecord;
 pub use model_center_formats::io::record::{Format, Record, Scalar};
-pub use model_center_formats::io::texts::{TextSource, read_texts};
+pub use model_center_formats::io::texts::{TextLayout, read_texts};
 pub use own_data::OwnData;
 pub use read::padding;
 pub use read::{ReadOptions, TooLong};
@@ -40,7 +40,7 @@ pub use sft::TURN_MARKS;
 pub use sft::each_record;
 pub use sft::{
     ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, Sample,
-    SampleSink, SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
+    SampleSink, SftColumns, SftTask, TextFormats, read_formats, write_formats,
 };
 pub use task::columns::LabelReader;
 pub use task::columns::{ColumnTask, LabelSpec};
@@ -55,11 +55,12 @@ pub use task::spans::windows;
 pub use task::spans::{SpanTask, SpanWindow};
 pub use task::squad::read_squad;
 pub use task::squad::{SQUAD_METRICS, Squad};
-pub use task::superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+pub use task::superglue::{SUPERGLUE, TaskEntry, TaskLabels, find_task};
 pub use task::tags::TagTask;
 pub use task::tags::WordTokenizer;
 pub use task::tags::next_sentence;
 pub use task::template::{Template, TemplateTask};
+pub use task::{Split, SplitSource, Task, TaskModel, TaskObject};
 
 /// One input of a model before tokenisation, with the label of its sample.
 ///

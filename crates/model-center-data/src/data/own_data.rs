@@ -1,18 +1,18 @@
 //! Tasks and classes of data that a program adds to this crate's.
 
-use super::{DataClass, TaskEntry};
+use super::{DataClass, Task};
 
 /// What a program adds to the data that recipes know.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnData {
     /// Further values of `data.task`.
-    pub tasks: &'static [TaskEntry],
+    pub tasks: &'static [&'static dyn Task],
     /// Further classes of `data.sets`.
     pub classes: &'static [DataClass],
 }
 
-impl From<&'static [TaskEntry]> for OwnData {
-    fn from(tasks: &'static [TaskEntry]) -> Self {
+impl From<&'static [&'static dyn Task]> for OwnData {
+    fn from(tasks: &'static [&'static dyn Task]) -> Self {
         OwnData { tasks, classes: &[] }
     }
 }

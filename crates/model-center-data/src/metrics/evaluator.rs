@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Average, ClassCounts, EntityCounts, LabelSetCounts, Metric, MetricKind, OrderedSum, PairStatistics, Questions,
+    Average, ClassCounts, EntityCounts, LabelKind, LabelSetCounts, Metric, OrderedSum, PairStatistics, Questions,
     SpanAnswers, SpanCandidate, ValuePairs,
 };
 use crate::{Error, Result};
@@ -139,9 +139,9 @@ impl Evaluator {
                 }
             }
             (Evaluator::Classes(_) | Evaluator::Questions(..), labels) => {
-                return wrong(format!("{} as labels of classes", MetricKind::by(labels).name()));
+                return wrong(format!("{} as labels of classes", LabelKind::by(labels).name()));
             }
-            (_, labels) => return wrong(format!("{} as labels of numbers", MetricKind::by(labels).name())),
+            (_, labels) => return wrong(format!("{} as labels of numbers", LabelKind::by(labels).name())),
         }
         Ok(())
     }
@@ -201,6 +201,11 @@ impl Evaluator {
             _ => None,
         };
         metric.check_classes(classes)?;
+        if let Metric::Own(own) = metric
+            && let Some(value) = (own.value)(self)
+        {
+            return Ok(value);
+        }
         let value = match self {
             Evaluator::Classes(counts) => of_classes(counts, metric),
             Evaluator::Questions(questions, _) => match metric {
@@ -232,17 +237,17 @@ impl Evaluator {
         };
         value.ok_or_else(|| {
             let (kind, fitting) = match self {
-                Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), MetricKind::Classes.metrics()),
+                Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), LabelKind::Classes.metrics()),
                 Evaluator::Questions(..) => {
-                    let both = [MetricKind::Questions.metrics(), MetricKind::Classes.metrics()];
+                    let both = [LabelKind::Questions.metrics(), LabelKind::Classes.metrics()];
                     ("classes of answers to questions".into(), both.concat())
                 }
-                Evaluator::Values(_) => ("numbers".into(), MetricKind::Values.metrics()),
-                Evaluator::Tags(..) => ("tags of words".into(), MetricKind::Tags.metrics()),
-                Evaluator::Spans(..) => ("spans".into(), MetricKind::Questions.metrics()),
-                Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
-                Evaluator::Pairs(..) => (MetricKind::Pairs.name().into(), MetricKind::Pairs.metrics()),
-                Evaluator::LabelSets(_) => (MetricKind::LabelSets.name().into(), MetricKind::LabelSets.metrics()),
+                Evaluator::Values(_) => ("numbers".into(), LabelKind::Values.metrics()),
+                Evaluator::Tags(..) => ("tags of words".into(), LabelKind::Tags.metrics()),
+                Evaluator::Spans(..) => ("spans".into(), LabelKind::Questions.metrics()),
+                Evaluator::Tokens(..) => ("tokens".into(), LabelKind::Tokens.metrics()),
+                Evaluator::Pairs(..) => (LabelKind::Pairs.name().into(), LabelKind::Pairs.metrics()),
+                Evaluator::LabelSets(_) => (LabelKind::LabelSets.name().into(), LabelKind::LabelSets.metrics()),
             };
             let reason = format!("{:?} does not judge labels that are {kind}", metric.name());
             Error::argument("eval.metric", reason, format!("use {}", fitting.join(", ")))
@@ -258,7 +263,7 @@ fn add_tags(
     (predicted, labels): (&[f32], &Labels),
 ) -> Result<()> {
     let Labels::TokenClasses(labels) = labels else {
-        let reason = format!("{} as labels of words", MetricKind::by(labels).name());
+        let reason = format!("{} as labels of words", LabelKind::by(labels).name());
         return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
     };
     let (length, width) = (labels.len() / samples.max(1), predicted.len() / samples.max(1));
@@ -281,7 +286,7 @@ fn add_tags(
 /// Adds the logits and labels of samples with any number of labels.
 fn add_sets(counts: &mut LabelSetCounts, samples: &[u32], (logits, labels): (&[f32], &Labels)) -> Result<()> {
     let Labels::Values(labels) = labels else {
-        let reason = format!("{} as any number of labels", MetricKind::by(labels).name());
+        let reason = format!("{} as any number of labels", LabelKind::by(labels).name());
         return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
     };
     let width = counts.labels();

@@ -1,6 +1,6 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
-use super::{LabelSetCounts, PairStatistics};
+use super::{Evaluator, LabelSetCounts, PairStatistics};
 use crate::{Error, Result};
 use model_center_base::batch::{LabelSpace, Labels};
 
@@ -19,8 +19,7 @@ pub const MULTI_LABEL_METRICS: &[Metric] =
     &[Metric::F1Micro, Metric::F1Macro, Metric::PrecisionMacro, Metric::RecallMacro, Metric::Accuracy];
 
 /// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// Share of right predictions; of samples with any number of labels the share whose labels are all right.
     Accuracy,
@@ -87,16 +86,82 @@ pub enum Metric {
     /// Of embeddings, the mean reciprocal rank of the text that belongs to an anchor, among all texts.
     MeanReciprocalRank,
     /// Of embeddings, the share of anchors whose nearest text is the one that belongs to them.
-    #[serde(rename = "recall_at_1")]
     RecallAt1,
     /// Of embeddings, the share of anchors with the text that belongs to them among the nearest ten.
-    #[serde(rename = "recall_at_10")]
     RecallAt10,
+    /// One that a program adds.
+    Own(&'static OwnMetric),
 }
+
+impl serde::Serialize for Metric {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// A metric that a program adds: a figure of the predictions that an evaluation has collected.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnMetric {
+    /// The name in recipes, logs and metric files.
+    pub name: &'static str,
+    /// The kind of labels that it judges.
+    pub kind: LabelKind,
+    /// Whether a larger figure is better.
+    pub larger_is_better: bool,
+    /// The figure; `None` of predictions of another kind.
+    pub value: fn(&Evaluator) -> Option<f64>,
+}
+
+/// By name, which identifies a metric.
+impl PartialEq for OwnMetric {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for OwnMetric {}
+
+/// Every metric of this crate with its name and what it judges.
+const ROWS: [(Metric, &str, LabelKind); 34] = [
+    (Metric::Accuracy, "accuracy", LabelKind::Classes),
+    (Metric::Precision, "precision", LabelKind::Classes),
+    (Metric::Recall, "recall", LabelKind::Classes),
+    (Metric::F1, "f1", LabelKind::Classes),
+    (Metric::PrecisionMacro, "precision_macro", LabelKind::Classes),
+    (Metric::RecallMacro, "recall_macro", LabelKind::Classes),
+    (Metric::F1Macro, "f1_macro", LabelKind::Classes),
+    (Metric::PrecisionMicro, "precision_micro", LabelKind::Classes),
+    (Metric::RecallMicro, "recall_micro", LabelKind::Classes),
+    (Metric::F1Micro, "f1_micro", LabelKind::Classes),
+    (Metric::PrecisionWeighted, "precision_weighted", LabelKind::Classes),
+    (Metric::RecallWeighted, "recall_weighted", LabelKind::Classes),
+    (Metric::F1Weighted, "f1_weighted", LabelKind::Classes),
+    (Metric::Matthews, "matthews", LabelKind::Classes),
+    (Metric::Pearson, "pearson", LabelKind::Values),
+    (Metric::Spearman, "spearman", LabelKind::Values),
+    (Metric::MeanSquaredError, "mean_squared_error", LabelKind::Values),
+    (Metric::Perplexity, "perplexity", LabelKind::Tokens),
+    (Metric::ExactMatch, "exact_match", LabelKind::Questions),
+    (Metric::TokenF1, "token_f1", LabelKind::Questions),
+    (Metric::EntityF1, "entity_f1", LabelKind::Tags),
+    (Metric::EntityPrecision, "entity_precision", LabelKind::Tags),
+    (Metric::EntityRecall, "entity_recall", LabelKind::Tags),
+    (Metric::TagAccuracy, "tag_accuracy", LabelKind::Tags),
+    (Metric::RewardAccuracy, "reward_accuracy", LabelKind::Pairs),
+    (Metric::RewardMargin, "reward_margin", LabelKind::Pairs),
+    (Metric::RewardChosen, "reward_chosen", LabelKind::Pairs),
+    (Metric::RewardRejected, "reward_rejected", LabelKind::Pairs),
+    (Metric::LogProbChosen, "log_prob_chosen", LabelKind::Pairs),
+    (Metric::LogProbRejected, "log_prob_rejected", LabelKind::Pairs),
+    (Metric::Kl, "kl", LabelKind::Pairs),
+    (Metric::MeanReciprocalRank, "mean_reciprocal_rank", LabelKind::Embeddings),
+    (Metric::RecallAt1, "recall_at_1", LabelKind::Embeddings),
+    (Metric::RecallAt10, "recall_at_10", LabelKind::Embeddings),
+];
 
 /// What a metric judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
+pub enum LabelKind {
     /// Classes and choices.
     Classes,
     /// Numbers.
@@ -115,151 +180,100 @@ pub enum MetricKind {
     LabelSets,
 }
 
-impl MetricKind {
+impl LabelKind {
     /// The kind of labels.
-    pub fn of(labels: &LabelSpace) -> MetricKind {
+    pub fn of(labels: &LabelSpace) -> LabelKind {
         match labels {
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => MetricKind::Classes,
-            LabelSpace::Value => MetricKind::Values,
-            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => MetricKind::Tokens,
-            LabelSpace::TokenClasses(_) => MetricKind::Tags,
-            LabelSpace::Span => MetricKind::Questions,
-            LabelSpace::Pairs | LabelSpace::Judged => MetricKind::Pairs,
-            LabelSpace::Texts(_) => MetricKind::Embeddings,
-            LabelSpace::LabelSets(_) => MetricKind::LabelSets,
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => LabelKind::Classes,
+            LabelSpace::Value => LabelKind::Values,
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => LabelKind::Tokens,
+            LabelSpace::TokenClasses(_) => LabelKind::Tags,
+            LabelSpace::Span => LabelKind::Questions,
+            LabelSpace::Pairs | LabelSpace::Judged => LabelKind::Pairs,
+            LabelSpace::Texts(_) => LabelKind::Embeddings,
+            LabelSpace::LabelSets(_) => LabelKind::LabelSets,
         }
     }
 
     /// What these labels are compared with.
-    pub(super) fn by(labels: &Labels) -> MetricKind {
+    pub(super) fn by(labels: &Labels) -> LabelKind {
         match labels {
-            Labels::Classes(_) => MetricKind::Classes,
-            Labels::Values(_) => MetricKind::Values,
-            Labels::NextTokens(_) | Labels::Target(_) | Labels::Predicted(_) => MetricKind::Tokens,
-            Labels::TokenClasses(_) => MetricKind::Tags,
-            Labels::Spans(_) => MetricKind::Questions,
+            Labels::Classes(_) => LabelKind::Classes,
+            Labels::Values(_) => LabelKind::Values,
+            Labels::NextTokens(_) | Labels::Target(_) | Labels::Predicted(_) => LabelKind::Tokens,
+            Labels::TokenClasses(_) => LabelKind::Tags,
+            Labels::Spans(_) => LabelKind::Questions,
         }
     }
 
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
-            MetricKind::Classes => "classes",
-            MetricKind::Values => "numbers",
-            MetricKind::Tokens => "tokens",
-            MetricKind::Questions => "questions",
-            MetricKind::Tags => "tags of words",
-            MetricKind::Pairs => "pairs of completions",
-            MetricKind::Embeddings => "texts that belong together",
-            MetricKind::LabelSets => "any number of labels",
+            LabelKind::Classes => "classes",
+            LabelKind::Values => "numbers",
+            LabelKind::Tokens => "tokens",
+            LabelKind::Questions => "questions",
+            LabelKind::Tags => "tags of words",
+            LabelKind::Pairs => "pairs of completions",
+            LabelKind::Embeddings => "texts that belong together",
+            LabelKind::LabelSets => "any number of labels",
         }
     }
 
     /// The names of the metrics that judge it.
     pub fn metrics(self) -> Vec<&'static str> {
-        let of_sets = |metric: &Metric| self == MetricKind::LabelSets && LabelSetCounts::METRICS.contains(metric);
-        let all = Metric::ALL.iter().filter(|metric| metric.kind() == self || of_sets(metric));
-        all.map(|metric| metric.name()).collect()
+        let of_sets = |metric: &Metric| self == LabelKind::LabelSets && LabelSetCounts::METRICS.contains(metric);
+        Metric::all().filter(|metric| metric.kind() == self || of_sets(metric)).map(Metric::name).collect()
+    }
+
+    /// A metric that suits any labels of the kind.
+    pub fn usual_metric(self) -> Metric {
+        match self {
+            LabelKind::Classes => Metric::Accuracy,
+            LabelKind::Values => Metric::Pearson,
+            LabelKind::Tokens => Metric::Perplexity,
+            LabelKind::Questions => Metric::TokenF1,
+            LabelKind::Tags => Metric::EntityF1,
+            LabelKind::Pairs => Metric::RewardAccuracy,
+            LabelKind::Embeddings => Metric::MeanReciprocalRank,
+            LabelKind::LabelSets => Metric::F1Micro,
+        }
     }
 }
 
 impl Metric {
-    /// Every metric.
-    pub const ALL: &[Metric] = &[
-        Metric::Accuracy,
-        Metric::Precision,
-        Metric::Recall,
-        Metric::F1,
-        Metric::PrecisionMacro,
-        Metric::RecallMacro,
-        Metric::F1Macro,
-        Metric::PrecisionMicro,
-        Metric::RecallMicro,
-        Metric::F1Micro,
-        Metric::PrecisionWeighted,
-        Metric::RecallWeighted,
-        Metric::F1Weighted,
-        Metric::Matthews,
-        Metric::Pearson,
-        Metric::Spearman,
-        Metric::MeanSquaredError,
-        Metric::Perplexity,
-        Metric::ExactMatch,
-        Metric::TokenF1,
-        Metric::EntityF1,
-        Metric::EntityPrecision,
-        Metric::EntityRecall,
-        Metric::TagAccuracy,
-        Metric::RewardAccuracy,
-        Metric::RewardMargin,
-        Metric::RewardChosen,
-        Metric::RewardRejected,
-        Metric::LogProbChosen,
-        Metric::LogProbRejected,
-        Metric::Kl,
-        Metric::MeanReciprocalRank,
-        Metric::RecallAt1,
-        Metric::RecallAt10,
-    ];
+    /// Every metric of this crate.
+    pub fn all() -> impl Iterator<Item = Metric> {
+        ROWS.iter().map(|(metric, ..)| *metric)
+    }
 
     /// The name in recipes, logs and metric files.
     pub fn name(self) -> &'static str {
         match self {
-            Metric::Accuracy => "accuracy",
-            Metric::Precision => "precision",
-            Metric::Recall => "recall",
-            Metric::F1 => "f1",
-            Metric::PrecisionMacro => "precision_macro",
-            Metric::RecallMacro => "recall_macro",
-            Metric::F1Macro => "f1_macro",
-            Metric::PrecisionMicro => "precision_micro",
-            Metric::RecallMicro => "recall_micro",
-            Metric::F1Micro => "f1_micro",
-            Metric::PrecisionWeighted => "precision_weighted",
-            Metric::RecallWeighted => "recall_weighted",
-            Metric::F1Weighted => "f1_weighted",
-            Metric::Matthews => "matthews",
-            Metric::Pearson => "pearson",
-            Metric::Spearman => "spearman",
-            Metric::MeanSquaredError => "mean_squared_error",
-            Metric::Perplexity => "perplexity",
-            Metric::ExactMatch => "exact_match",
-            Metric::TokenF1 => "token_f1",
-            Metric::EntityF1 => "entity_f1",
-            Metric::EntityPrecision => "entity_precision",
-            Metric::EntityRecall => "entity_recall",
-            Metric::TagAccuracy => "tag_accuracy",
-            Metric::RewardAccuracy => "reward_accuracy",
-            Metric::RewardMargin => "reward_margin",
-            Metric::RewardChosen => "reward_chosen",
-            Metric::RewardRejected => "reward_rejected",
-            Metric::LogProbChosen => "log_prob_chosen",
-            Metric::LogProbRejected => "log_prob_rejected",
-            Metric::Kl => "kl",
-            Metric::MeanReciprocalRank => "mean_reciprocal_rank",
-            Metric::RecallAt1 => "recall_at_1",
-            Metric::RecallAt10 => "recall_at_10",
+            Metric::Own(own) => own.name,
+            _ => ROWS.iter().find(|(metric, ..)| *metric == self).map_or("", |(_, name, _)| *name),
         }
     }
 
     /// The metric of a name.
     pub fn parse(name: &str) -> Result<Metric> {
-        Metric::ALL.iter().copied().find(|metric| metric.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+        Metric::all().find(|metric| metric.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Metric::all().map(Metric::name).collect();
             Error::argument("eval.metric", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
         })
     }
 
     /// Whether a larger figure is better.
     pub fn larger_is_better(self) -> bool {
-        !matches!(
-            self,
+        match self {
             Metric::MeanSquaredError
-                | Metric::Perplexity
-                | Metric::RewardRejected
-                | Metric::LogProbRejected
-                | Metric::Kl
-        )
+            | Metric::Perplexity
+            | Metric::RewardRejected
+            | Metric::LogProbRejected
+            | Metric::Kl => false,
+            Metric::Own(own) => own.larger_is_better,
+            _ => true,
+        }
     }
 
     /// Whether it is of class 1 alone, which is not defined for three classes and more.
@@ -287,21 +301,10 @@ impl Metric {
     }
 
     /// What it judges.
-    pub fn kind(self) -> MetricKind {
+    pub fn kind(self) -> LabelKind {
         match self {
-            Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => MetricKind::Values,
-            Metric::Perplexity => MetricKind::Tokens,
-            Metric::ExactMatch | Metric::TokenF1 => MetricKind::Questions,
-            Metric::EntityF1 | Metric::EntityPrecision | Metric::EntityRecall | Metric::TagAccuracy => MetricKind::Tags,
-            Metric::RewardAccuracy
-            | Metric::RewardMargin
-            | Metric::RewardChosen
-            | Metric::RewardRejected
-            | Metric::LogProbChosen
-            | Metric::LogProbRejected
-            | Metric::Kl => MetricKind::Pairs,
-            Metric::MeanReciprocalRank | Metric::RecallAt1 | Metric::RecallAt10 => MetricKind::Embeddings,
-            _ => MetricKind::Classes,
+            Metric::Own(own) => own.kind,
+            _ => ROWS.iter().find(|(metric, ..)| *metric == self).map_or(LabelKind::Classes, |(_, _, kind)| *kind),
         }
     }
 

@@ -24,7 +24,7 @@ pub use class_counts::{Average, ClassCounts};
 pub use entities::{Entity, EntityCounts, entities};
 pub use evaluator::{Evaluator, argmax};
 pub use label_sets::{LabelSetCounts, logit};
-pub use metric::{MULTI_LABEL_METRICS, Metric, MetricKind, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
+pub use metric::{LabelKind, MULTI_LABEL_METRICS, Metric, OwnMetric, RETRIEVAL_METRICS, SPAN_METRICS, TAG_METRICS};
 pub use ordered::{OrderedSum, ValuePairs};
 pub use pairs::PairStatistics;
 pub use questions::Questions;

@@ -8,7 +8,7 @@ use super::masking::{MaskTokens, Masking};
 use super::pairs::{PairSampler, PairSource, SecondSentence};
 use super::parts::{CorpusPart, Mixed, fingerprint};
 use super::random::SampleRandom;
-use super::{PretrainingSamples, loss_tokens};
+use super::{PretrainingSamples, SampleInfo};
 use crate::corpus::GroupOptions;
 use crate::{Error, Result};
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
@@ -40,8 +40,7 @@ pub struct MaskedLm {
     options: MaskedLmOptions,
     positions: Key,
     replacements: Key,
-    labels: LabelSpace,
-    fingerprint: String,
+    info: SampleInfo,
 }
 
 /// One input with its labels, both of at most L tokens.
@@ -77,15 +76,22 @@ impl MaskedLm {
         let seed = groups.seed;
         let GroupOptions { short, longest_sentence, .. } = groups;
         let settings = (length, tokens, masking.settings(), second, sampler, short, longest_sentence, seed);
+        let sources = Mixed::open(parts, (*samples, seed), |part, _| {
+            PairSource::open(part, (*sampler, *second), &own, tokens.vocabulary)
+        })?;
+        let info = SampleInfo {
+            len: sources.len(),
+            labels: LabelSpace::MaskedTokens { sentences: is_pair },
+            gives_decoder_inputs: false,
+            max_length: *length,
+            fingerprint: fingerprint("masked", &settings, parts)?,
+        };
         Ok(MaskedLm {
-            sources: Mixed::open(parts, (*samples, seed), |part, _| {
-                PairSource::open(part, (*sampler, *second), &own, tokens.vocabulary)
-            })?,
+            sources,
             options: options.clone(),
             positions: Key::new(seed, "masked positions"),
             replacements: Key::new(seed, "masked tokens"),
-            labels: LabelSpace::MaskedTokens { sentences: is_pair },
-            fingerprint: fingerprint("masked", &settings, parts)?,
+            info,
         })
     }
 
@@ -112,20 +118,8 @@ impl MaskedLm {
 }
 
 impl PretrainingSamples for MaskedLm {
-    fn len(&self) -> u64 {
-        self.sources.len()
-    }
-
-    fn labels(&self) -> &LabelSpace {
-        &self.labels
-    }
-
-    fn max_length(&self) -> usize {
-        self.options.sequence_length
-    }
-
-    fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    fn info(&self) -> &SampleInfo {
+        &self.info
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch> {
@@ -151,9 +145,5 @@ impl PretrainingSamples for MaskedLm {
             next_sentence: is_pair.then_some(next_sentence),
             ..Batch::new(length, ids)
         })
-    }
-
-    fn weight_of(&self, samples: &[u64]) -> Result<u64> {
-        Ok(loss_tokens(&self.batch(samples)?))
     }
 }

@@ -7,7 +7,7 @@ use bmtrain_core::philox::Key;
 use super::parts::{CorpusPart, fingerprint};
 use super::random::SampleRandom;
 use super::rows::{RowOptions, Rows};
-use super::{PretrainingSamples, loss_tokens};
+use super::{PretrainingSamples, SampleInfo};
 use crate::{Error, Result};
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
 
@@ -38,7 +38,7 @@ pub struct Infilling {
     options: InfillingOptions,
     eod: u32,
     key: Key,
-    fingerprint: String,
+    info: SampleInfo,
 }
 
 impl Infilling {
@@ -56,31 +56,17 @@ impl Infilling {
             let reason = format!("samples of {} tokens", rows.samples.sequence_length);
             return Err(Error::argument("sequence length", reason, "use the number of positions of the model"));
         }
-        Ok(Infilling {
-            fingerprint: fingerprint("infilling", &(rows.settings(), options), parts)?,
-            rows: Rows::open(parts, rows)?,
-            options,
-            eod,
-            key: Key::new(rows.samples.seed, "infilling"),
-        })
+        let fingerprint = fingerprint("infilling", &(rows.settings(), options), parts)?;
+        let key = Key::new(rows.samples.seed, "infilling");
+        let rows = Rows::open(parts, rows)?;
+        let info = rows.info(LabelSpace::NextTokens, fingerprint);
+        Ok(Infilling { rows, options, eod, key, info })
     }
 }
 
 impl PretrainingSamples for Infilling {
-    fn len(&self) -> u64 {
-        self.rows.len()
-    }
-
-    fn labels(&self) -> &LabelSpace {
-        &LabelSpace::NextTokens
-    }
-
-    fn max_length(&self) -> usize {
-        self.rows.length()
-    }
-
-    fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    fn info(&self) -> &SampleInfo {
+        &self.info
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch> {
@@ -120,9 +106,5 @@ impl PretrainingSamples for Infilling {
             span: Some(spans),
             ..Batch::new(length, inputs)
         })
-    }
-
-    fn weight_of(&self, samples: &[u64]) -> Result<u64> {
-        Ok(loss_tokens(&self.batch(samples)?))
     }
 }

@@ -4,7 +4,7 @@
 
 use super::parts::{CorpusPart, fingerprint};
 use super::rows::{RowOptions, Rows};
-use super::{PretrainingSamples, loss_tokens};
+use super::{PretrainingSamples, SampleInfo, loss_tokens};
 use crate::Result;
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
 
@@ -24,7 +24,7 @@ pub struct CausalLm {
     rows: Rows,
     options: CausalOptions,
     eod: u32,
-    fingerprint: String,
+    info: SampleInfo,
 }
 
 impl CausalLm {
@@ -37,31 +37,16 @@ impl CausalLm {
         if options.eod_mask_loss || options.reset_documents {
             rows.require_eod()?;
         }
-        let settings = (rows.settings(), options);
-        Ok(CausalLm {
-            rows: Rows::open(parts, rows)?,
-            options,
-            eod: rows.eod.unwrap_or(u32::MAX),
-            fingerprint: fingerprint("causal", &settings, parts)?,
-        })
+        let (eod, settings) = (rows.eod.unwrap_or(u32::MAX), (rows.settings(), options));
+        let rows = Rows::open(parts, rows)?;
+        let info = rows.info(LabelSpace::NextTokens, fingerprint("causal", &settings, parts)?);
+        Ok(CausalLm { rows, options, eod, info })
     }
 }
 
 impl PretrainingSamples for CausalLm {
-    fn len(&self) -> u64 {
-        self.rows.len()
-    }
-
-    fn labels(&self) -> &LabelSpace {
-        &LabelSpace::NextTokens
-    }
-
-    fn max_length(&self) -> usize {
-        self.rows.length()
-    }
-
-    fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    fn info(&self) -> &SampleInfo {
+        &self.info
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch> {

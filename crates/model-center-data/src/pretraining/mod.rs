@@ -34,39 +34,62 @@ use crate::Result;
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
 use std::fmt::Debug;
 
+/// Properties that all samples of an objective share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleInfo {
+    /// Number of samples.
+    pub len: u64,
+    /// What is predicted: the token itself, masked tokens or a target.
+    pub labels: LabelSpace,
+    /// Whether batches have the decoder's input, and the model need not make it of targets.
+    pub gives_decoder_inputs: bool,
+    /// Tokens of the longest input.
+    pub max_length: usize,
+    /// A hash of everything the samples depend on: files, settings and seed.
+    pub fingerprint: String,
+}
+
 /// The samples of an objective, numbered over all epochs of a run.
 pub trait PretrainingSamples: Debug + Send + Sync {
+    /// Number, lengths and labels of the samples.
+    fn info(&self) -> &SampleInfo;
+
     /// Number of samples.
-    fn len(&self) -> u64;
+    fn len(&self) -> u64 {
+        self.info().len
+    }
 
     /// Whether there is no sample.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is predicted: the token itself, masked tokens or a target.
-    fn labels(&self) -> &LabelSpace;
-
-    /// Whether batches have the decoder's input, and the model need not make it of targets.
-    fn gives_decoder_inputs(&self) -> bool {
-        false
+    /// What is predicted.
+    fn labels(&self) -> &LabelSpace {
+        &self.info().labels
     }
 
     /// Tokens of the longest input.
-    fn max_length(&self) -> usize;
+    fn max_length(&self) -> usize {
+        self.info().max_length
+    }
 
-    /// A hash of everything the samples depend on: files, settings and seed.
-    fn fingerprint(&self) -> &str;
+    /// A hash of everything the samples depend on.
+    fn fingerprint(&self) -> &str {
+        &self.info().fingerprint
+    }
 
     /// The samples with these numbers as one batch, in this order.
     ///
-    /// Errors: a number of at least [`PretrainingSamples::len`], and what reading the files reports.
+    /// Errors: a number of at least [`SampleInfo::len`], and what reading the files reports.
     fn batch(&self, samples: &[u64]) -> Result<Batch>;
 
     /// Tokens with a loss in the samples with these numbers: the weight of a micro-batch in the mean of a step.
     ///
     /// Errors: as [`PretrainingSamples::batch`].
-    fn weight_of(&self, samples: &[u64]) -> Result<u64>;
+    fn weight_of(&self, samples: &[u64]) -> Result<u64> {
+        Ok(self.weight(&self.batch(samples)?))
+    }
 
     /// The same of a batch that is formed already.
     fn weight(&self, batch: &Batch) -> u64 {

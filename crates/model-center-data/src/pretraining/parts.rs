@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::corpus::{DocumentSet, Mixture, MixtureWeight, TokenFile};
+use crate::corpus::{CorpusMixture, DocumentSet, MixtureWeight, TokenFile};
 use crate::{Error, Result};
 
 /// Documents of a corpus, and how much of the samples they are.
@@ -24,7 +24,7 @@ pub struct CorpusPart {
 #[derive(Debug)]
 pub(super) struct Mixed<T> {
     parts: Vec<T>,
-    mixture: Mixture,
+    mixture: CorpusMixture,
     samples: u64,
 }
 
@@ -42,7 +42,7 @@ impl<T> Mixed<T> {
             return Err(Error::argument("samples", "an objective without samples", "ask for at least one"));
         }
         let weights: Vec<MixtureWeight> = parts.iter().map(|part| part.weight).collect();
-        let mixture = Mixture::new(&weights, seed)?;
+        let mixture = CorpusMixture::new(&weights, seed)?;
         // A part may be so small that the first samples have none of it: its maps are opened for one.
         let needed = mixture.needed(samples);
         let parts = parts.iter().zip(needed).map(|(part, needed)| open(part, needed.max(1))).collect::<Result<_>>()?;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
+use super::SampleInfo;
 use super::parts::{CorpusPart, Mixed, check_ids};
 use super::random::SampleRandom;
 use crate::corpus::{DocumentUnit, SampleOptions, SampleOrder, Samples, TokenFile, WeightedDocuments};
 use crate::{Error, Result};
+use model_center_base::batch::LabelSpace;
 
 /// Random documents that are tried for one sample; documents without tokens are never chosen.
 const ATTEMPTS: usize = 1 << 20;
@@ -111,9 +113,10 @@ impl Rows {
         Ok(Rows { corpora, length, vocabulary: options.vocabulary })
     }
 
-    /// Number of samples.
-    pub(super) fn len(&self) -> u64 {
-        self.corpora.len()
+    /// What the samples share.
+    pub(super) fn info(&self, labels: LabelSpace, fingerprint: String) -> SampleInfo {
+        let (len, max_length) = (self.corpora.len(), self.length);
+        SampleInfo { len, labels, gives_decoder_inputs: false, max_length, fingerprint }
     }
 
     /// L.

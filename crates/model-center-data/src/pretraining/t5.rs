@@ -14,7 +14,7 @@ use super::random::SampleRandom;
 use super::rows::{RowOptions, Rows};
 use super::sentinels::Sentinels;
 use super::spans::{SpanLengths, choose, segment_counts, segments};
-use super::{PretrainingSamples, loss_tokens};
+use super::{PretrainingSamples, SampleInfo, loss_tokens};
 use crate::corpus::{GroupOptions, SampleOptions, SentenceGroups};
 use crate::{Error, Result};
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
@@ -160,10 +160,9 @@ pub struct SpanCorruption {
     source: Source,
     options: SpanOptions,
     eod: Option<u32>,
-    inputs: usize,
     lengths: SpanSampleLengths,
     key: Key,
-    fingerprint: String,
+    info: SampleInfo,
 }
 
 #[derive(Debug)]
@@ -223,14 +222,22 @@ impl SpanCorruption {
             })?),
             _ => Source::Rows(Rows::open(parts, &RowOptions { samples: own, ..rows.clone() })?),
         };
+        let (labels, fingerprint) = (LabelSpace::Target, fingerprint("spans", &(rows.settings(), options), parts)?);
+        let info = match &source {
+            Source::Rows(rows) => rows.info(labels, fingerprint),
+            Source::Documents(groups) => {
+                SampleInfo { len: groups.len(), labels, gives_decoder_inputs: false, max_length: inputs, fingerprint }
+            }
+        };
+        // The first sentinel begins it, where targets end with one.
+        let gives_decoder_inputs = options.end == TargetEnd::Sentinel;
         Ok(SpanCorruption {
             source,
             options: options.clone(),
             eod: rows.eod,
-            inputs,
             lengths,
             key: Key::new(seed, "hidden spans"),
-            fingerprint: fingerprint("spans", &(rows.settings(), options), parts)?,
+            info: SampleInfo { gives_decoder_inputs, max_length: inputs, ..info },
         })
     }
 
@@ -305,7 +312,7 @@ impl SpanCorruption {
         loop {
             let spans = if ids.len() < shortest.max(2) { Vec::new() } else { self.spans(ids, (&*made, &mut *random)) };
             let hidden: usize = spans.iter().map(Range::len).sum();
-            let input = (made.input.len() + ids.len() - hidden + spans.len()).saturating_sub(self.inputs);
+            let input = (made.input.len() + ids.len() - hidden + spans.len()).saturating_sub(self.info.max_length);
             let target = (made.target.len() + hidden + spans.len() + 1).saturating_sub(self.lengths.targets);
             let reserved = usize::from(self.options.end == TargetEnd::Sentinel);
             let sentinels =
@@ -337,35 +344,15 @@ impl SpanCorruption {
 }
 
 impl PretrainingSamples for SpanCorruption {
-    fn len(&self) -> u64 {
-        match &self.source {
-            Source::Rows(rows) => rows.len(),
-            Source::Documents(groups) => groups.len(),
-        }
-    }
-
-    fn labels(&self) -> &LabelSpace {
-        &LabelSpace::Target
-    }
-
-    /// The first sentinel begins it, where targets end with one.
-    fn gives_decoder_inputs(&self) -> bool {
-        self.options.end == TargetEnd::Sentinel
-    }
-
-    fn max_length(&self) -> usize {
-        self.inputs
-    }
-
-    fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    fn info(&self) -> &SampleInfo {
+        &self.info
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch> {
-        let (inputs, targets) = (self.inputs, self.lengths.targets);
+        let (inputs, targets) = (self.info.max_length, self.lengths.targets);
         let pad = i64::from(self.options.pad);
         // Where the first sentinel begins the decoder's input, targets are one token shorter.
-        let begun = usize::from(self.gives_decoder_inputs());
+        let begun = usize::from(self.info.gives_decoder_inputs);
         let width = targets - begun;
         let mut ids = vec![pad; samples.len() * inputs];
         let (mut mask, mut labels) = (vec![0; ids.len()], vec![IGNORED; samples.len() * width]);
@@ -393,7 +380,7 @@ impl PretrainingSamples for SpanCorruption {
     fn weight_of(&self, samples: &[u64]) -> Result<u64> {
         match (self.options.scheme, self.options.packing) {
             (SpanScheme::Segments(_), Packing::Rows) => {
-                let begun = u64::from(self.gives_decoder_inputs());
+                let begun = u64::from(self.info.gives_decoder_inputs);
                 Ok(samples.len() as u64 * (self.lengths.targets as u64 - begun))
             }
             _ => Ok(loss_tokens(&self.batch(samples)?)),

@@ -1,6 +1,6 @@
 //! The texts of a file one after the other, without records.
 //!
-//! Defines [`read_texts`] and [`TextSource`]. The training of vocabularies is the caller.
+//! Defines [`read_texts`] and [`TextLayout`]. The training of vocabularies is the caller.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// Location of a file's texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TextSource {
+pub enum TextLayout {
     /// Each line is a text.
     Lines,
     /// Each record of JSONL, CSV, TSV or Parquet has a text in the column of this name.
@@ -26,13 +26,13 @@ pub enum TextSource {
 /// returns.
 pub fn read_texts(
     path: &Path,
-    source: &TextSource,
+    source: &TextLayout,
     max_line_bytes: usize,
     each: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<u64> {
     let mut count = 0;
     match source {
-        TextSource::Lines => {
+        TextLayout::Lines => {
             let mut lines = LineReader::open(path, max_line_bytes)?;
             while let Some(read) = lines.advance()? {
                 read?;
@@ -40,7 +40,7 @@ pub fn read_texts(
                 count += 1;
             }
         }
-        TextSource::Column(column) => {
+        TextLayout::Column(column) => {
             let format = Format::of(path).map_err(|error| match error {
                 Error::Data { place, reason, .. } => Error::data(
                     place,

@@ -3,7 +3,7 @@
 use super::{DataKind, Preset, Starter, StarterOptions};
 use crate::import::keys;
 use crate::{Error, Result};
-use model_center_data::SftModel;
+use model_center_data::TaskModel;
 use model_center_formats::Pretrained;
 use model_center_formats::config::directory_fields;
 use model_center_formats::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
@@ -190,9 +190,9 @@ impl FoundModel {
     }
 
     /// What conversations and completions depend on.
-    pub(super) fn sft(&self) -> SftModel<'_> {
+    pub(super) fn sft(&self) -> TaskModel<'_> {
         let generates_targets = ENCODER_DECODERS.contains(&self.family.as_str());
-        SftModel { chat: self.chat.as_ref(), generates_targets }
+        TaskModel { chat: self.chat.as_ref(), generates_targets, place: None }
     }
 
     /// Why lengths are what they are.

@@ -1,11 +1,9 @@
 //! The keys of `[distill]`: a teacher whose outputs are learned beside the labels.
 
-use super::data_source::DataSource;
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
 use super::settings::Settings;
 use bmtrain_core::ops::{Distillation, Divergence};
-use model_center_data::LanguageModelingColumns;
 use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::distillation::DistillationLoss;
 
@@ -47,7 +45,7 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
         let reason = "a weight of 0 leaves the teacher without effect";
         r.contradiction(&["distill.weight"], reason, "give a number above 0, or remove the table [distill]");
     }
-    if !has_teachable_labels(&s.data.source) {
+    if !s.data.source.task().has_teachable_labels() {
         let reason = "a student learns next tokens or one class of each text, and this task has other labels";
         let fix = "remove the table [distill], or choose task language, sft or classification";
         r.contradiction(&["data.task", "distill.teacher"], reason, fix);
@@ -61,17 +59,5 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     if matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
         let reason = "virtual tokens are in every sequence, and the teacher has none";
         r.contradiction(&["distill.teacher", "adapter.method"], reason, "set adapter.method = \"lora\"");
-    }
-}
-
-/// Whether samples of the task have next tokens or one class as labels, as far as the recipe alone specifies it.
-fn has_teachable_labels(source: &DataSource) -> bool {
-    match source {
-        DataSource::Task { .. } | DataSource::Published { .. } | DataSource::Files { .. } => !source.is_regression(),
-        DataSource::LanguageModeling { task, .. } => {
-            matches!(task.columns, LanguageModelingColumns::Language { .. })
-        }
-        DataSource::Sft(task) => task.pairs.is_none(),
-        _ => false,
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn refuse_columns(r: &mut Reader) {
 /// Reads the loss; `None` of another task.
 pub(super) fn read(r: &mut Reader, source: &DataSource) -> Option<ContrastiveLoss> {
     let loss = ContrastiveLoss { temperature: r.single("embedding.temperature", 0.05, Range::Above(0.0)) };
-    if matches!(source, DataSource::Embedding { .. }) {
+    if source.task_as::<EmbeddingTask>().is_some() {
         return Some(loss);
     }
     r.without_effect("embedding.temperature", "data.task", "it is for task embedding", "remove it");

@@ -30,7 +30,7 @@ use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::InputStore;
 use bmtrain_dist::optim::{Clip, DecaySpan};
 use bmtrain_dist::shard::GradientSum;
-use model_center_data::metrics::{LabelSetCounts, Metric, MetricKind};
+use model_center_data::metrics::{LabelKind, LabelSetCounts, Metric};
 
 /// The largest whole number TOML can hold.
 pub(super) const MOST: u64 = i64::MAX as u64;
@@ -228,19 +228,17 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
         None => Interval::Epochs(1.0),
     };
     let every = read_interval(r, "eval.every", every, ("end", Interval::End));
-    let default = match (data.source.task_metrics(), data.source.predicts()) {
+    let default = match (data.source.task().metrics(), data.source.task().label_kind()) {
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
-        (None, MetricKind::Classes | MetricKind::Questions | MetricKind::Tags) => EvalMetric::Metric(Metric::Accuracy),
-        (None, MetricKind::Values) => EvalMetric::Metric(Metric::Pearson),
-        (None, MetricKind::LabelSets) => EvalMetric::Metric(Metric::F1Micro),
-        (None, MetricKind::Tokens | MetricKind::Pairs | MetricKind::Embeddings) => EvalMetric::Loss,
+        (None, LabelKind::Tokens | LabelKind::Pairs | LabelKind::Embeddings) => EvalMetric::Loss,
+        (None, kind) => EvalMetric::Metric(kind.usual_metric()),
     };
     let metric = read_metric(r, "eval.metric", default);
     r.follow("eval.metric", "data.task");
     let batch_size = r.integer("eval.batch_size", micro_batch_size, 1..=MOST_SAMPLES) as usize;
     r.follow("eval.batch_size", "train.micro_batch_size");
     let threshold = r.single("eval.threshold", f64::from(LabelSetCounts::THRESHOLD), Range::Below(0.0, 1.0));
-    if data.source.predicts() != MetricKind::LabelSets {
+    if data.source.task().label_kind() != LabelKind::LabelSets {
         let why = "it is for task multi-label-classification";
         r.without_effect("eval.threshold", "data.task", why, "remove it");
     }
@@ -255,7 +253,9 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
 }
 
 fn read_metric(r: &mut Reader, key: &'static str, default: EvalMetric) -> EvalMetric {
-    let metrics = Metric::ALL.iter().map(|metric| EvalMetric::Metric(*metric));
+    let own = r.own.tasks.iter().flat_map(|task| task.metrics().unwrap_or_default());
+    let own = own.filter(|metric| matches!(metric, Metric::Own(_))).copied();
+    let metrics = Metric::all().chain(own).map(EvalMetric::Metric);
     let choices: Vec<(&str, EvalMetric)> =
         std::iter::once(EvalMetric::Loss).chain(metrics).map(|m| (m.name(), m)).collect();
     r.choice(key, &choices, default)

@@ -4,8 +4,8 @@ use super::data_source::DataSource;
 use super::kinds::Range;
 use super::reader::Reader;
 use super::settings::{EvalMetric, Settings};
-use model_center_data::PairLabels;
 use model_center_data::metrics::Metric;
+use model_center_data::{PairLabels, SftTask};
 use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::preference::{PreferenceKind, PreferenceLoss};
 
@@ -45,15 +45,15 @@ pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<Preference
         judgement_weights: ["preference.good_weight", "preference.bad_weight"]
             .map(|key| r.single(key, 1.0, Range::AtLeast(0.0))),
     };
-    let is_of_task = source.pairs() == Some(PairLabels::LogProbs);
-    if !is_of_task {
+    let Some(pairs @ Some(PairLabels::LogProbs)) = source.task_as_mut().map(|task: &mut SftTask| &mut task.pairs)
+    else {
         for key in KEYS {
             r.without_effect(key, "data.task", "it is for task preference", "remove it");
         }
         return None;
-    }
+    };
     if kind == PreferenceKind::Kto {
-        source.judge();
+        *pairs = Some(PairLabels::Judged);
     }
     for (keys, kinds, why) in OF_KINDS {
         for key in keys.iter().filter(|_| !kinds.contains(&kind)) {

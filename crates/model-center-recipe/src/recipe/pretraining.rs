@@ -1,7 +1,7 @@
 //! The keys of `[data]` that `data.task = "pretrain"` has: token files with weights, their parts, and how samples are
 //! formed.
 //!
-//! Defines [`PretrainingSettings`] and [`Corpus`], a part of the [`DataSource`](super::DataSource).
+//! Defines [`PretrainingSettings`] and [`Corpus`], a task of a [`DataSource`](super::DataSource).
 
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, as_float, quote};
@@ -9,8 +9,11 @@ use super::layers::Value;
 use super::pretraining_objective::{self, ObjectiveSettings, PretrainingObjective};
 use super::reader::{Otherwise, Reader, Spec};
 use super::schema::Shape;
-use crate::Result;
+use crate::{Error, Result};
 use model_center_data::corpus::{SampleOrder, SplitShares};
+use model_center_data::metrics::LabelKind;
+use model_center_data::{Dataset, Split, SplitSource, Task};
+use model_center_formats::config::TextHead;
 use std::path::PathBuf;
 
 const SPLIT: &str = "969,30,1";
@@ -106,9 +109,42 @@ impl PretrainingSettings {
         SplitShares::parse(&self.split)?.without(!self.valid.is_empty(), !self.test.is_empty())
     }
 
-    /// Whether there is anything to evaluate on.
-    pub(super) fn has_validation(&self) -> bool {
-        !self.valid.is_empty() || self.shares().is_ok_and(|shares| shares.shares()[1] > 0.0)
+    /// Its token files, with the key that names them.
+    pub(super) fn corpora_by_key(&self) -> [(&'static str, &[Corpus]); 3] {
+        [("data.corpora", &self.corpora), ("data.valid", &self.valid), ("data.test", &self.test)]
+    }
+}
+
+impl Task for PretrainingSettings {
+    fn name(&self) -> &'static str {
+        "pretrain"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Tokens
+    }
+
+    fn has_split(&self, split: Split) -> bool {
+        let has_share = |shares: SplitShares| shares.shares()[1] > 0.0;
+        split == Split::Train || !self.valid.is_empty() || self.shares().is_ok_and(has_share)
+    }
+
+    fn has_teachable_labels(&self) -> bool {
+        false
+    }
+
+    fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
+        match self.objective.head() {
+            TextHead::CausalLm if generates_targets => "text2text-generation",
+            TextHead::CausalLm => "text-generation",
+            _ => "fill-mask",
+        }
+    }
+
+    /// Samples of token files are numbered over a run, and are no data set in memory.
+    fn read_split(&self, _source: &SplitSource<'_>) -> Result<Dataset> {
+        let reason = "task pretrain has samples of token files, which are no records";
+        Err(Error::argument("data.task", reason, "read them with model_center::pretraining"))
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Called by `sources.rs`.
 
-use super::data_source::DataSource;
+use super::data_source::{DataFiles, DataSource};
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
@@ -15,6 +15,7 @@ use model_center_data::{
 use model_center_formats::tokenizer::KeepSide;
 use serde_json::Map;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Keys that no other task has.
 const KEYS: [&str; 11] = [
@@ -225,7 +226,8 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
             }
         }
     }
-    DataSource::Sft(SftTask { pairs: shared.pairs, sets, columns, format: shared.format, loss_on, keep, as_chat })
+    let task = SftTask { pairs: shared.pairs, sets, columns, format: shared.format, loss_on, keep, as_chat };
+    DataSource::new(Arc::new(task), DataFiles::OfTask)
 }
 
 fn has_limits(set: &DataSet) -> bool {

@@ -1,8 +1,11 @@
 //! The keys of `[data]`: which task, which files, which of their columns, how long its texts may be.
 
 use super::class_weights::{ClassWeights, read_class_weights};
-use super::data_source::DataSource;
+use super::data_source::{DataFiles, DataSource};
 use super::embedding;
+use super::file_tasks::{
+    FILE_TASKS, FileTask, NO_DIRECTORY, columns, named_files, refuse_head, refuse_spans, refuse_tags_and_spans,
+};
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, quote};
 use super::layers::Value;
@@ -12,64 +15,59 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::schema::Shape;
 use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
-use super::task_sources::{
-    keeps_lm_head, known_directory, of_files, of_template, refuse_span_keys, refuse_tag_keys, require_directory,
-};
+use model_center_data::metrics::LabelKind;
 use model_center_data::{
-    EmbeddingTask, Format, OnBadRecord, PROMPTS, PairLabels, PublishedTask, SUPERGLUE, SpanTask, TaskEntry, TaskLabels,
-    Template, TooLong,
+    EmbeddingTask, Format, OnBadRecord, PROMPTS, PairLabels, PromptEntry, PublishedTask, SUPERGLUE, SftTask, Split,
+    Squad, Task, TaskObject, Template, TooLong,
 };
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const DELIMITER: Expected = Expected { what: "a character", example: ";" };
 const TASK_DIRECTORY: Expected = Expected { what: "the path of a directory of tasks", example: "data/superglue" };
 const DATA_FILE: Expected = Expected { what: "the path of a data file", example: "data/train.jsonl" };
 const COLUMN: Expected = Expected { what: "the name of a column", example: "text" };
 
-/// Which task, before its files are known.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Task {
-    /// With a line in a registry of records; `None`: in the registry of prompts alone.
-    Registered(&'static str, Option<&'static TaskEntry>),
-    Published(PublishedTask),
-    Squad,
-    Classification,
-    Regression,
-    Language,
-    Seq2Seq,
-    QuestionAnswering,
-    TokenClassification,
-    Embedding,
-    MultiLabel,
-    Sft,
-    Pairs(PairLabels),
+/// A value of `data.task`, before the keys of the task are read.
+#[derive(Clone, Copy)]
+pub(super) enum TaskChoice {
+    /// A task that is the same for every recipe, and its form with prompts.
+    Fixed(&'static dyn Task, Option<&'static PromptEntry>),
+    /// One whose files and columns are keys.
+    Files(&'static FileTask),
+    /// Conversations and completions; of pairs, what is compared.
+    Sft(Option<PairLabels>),
+    /// Token files.
     Pretrain,
 }
 
-impl Task {
+impl TaskChoice {
+    /// Every value by its name.
+    fn all(r: &Reader) -> Vec<(&'static str, TaskChoice)> {
+        let prompts = |name: &str| PROMPTS.iter().find(|entry| entry.name == name);
+        let fixed = |task: &'static dyn Task| (task.name(), TaskChoice::Fixed(task, prompts(task.name())));
+        let mut all: Vec<_> = SUPERGLUE.iter().map(|entry| fixed(entry)).collect();
+        let prompted = PROMPTS.iter().filter(|entry| !entry.has_classifier_form());
+        all.extend(prompted.map(|entry| fixed(entry)));
+        all.extend(PublishedTask::ALL.iter().map(|task| fixed(task)));
+        all.push(fixed(&Squad));
+        all.extend(FILE_TASKS.iter().map(|task| (task.name, TaskChoice::Files(task))));
+        all.extend([
+            ("sft", TaskChoice::Sft(None)),
+            ("preference", TaskChoice::Sft(Some(PairLabels::LogProbs))),
+            ("reward", TaskChoice::Sft(Some(PairLabels::Rewards))),
+            ("pretrain", TaskChoice::Pretrain),
+        ]);
+        all.extend(r.own.tasks.iter().map(|task| fixed(*task)));
+        all
+    }
+
     /// Classes or choices as labels.
     fn has_classes(self) -> bool {
         match self {
-            Task::Classification | Task::Registered(_, None) | Task::Published(_) => true,
-            Task::Registered(_, Some(entry)) => entry.labels.are_classes(),
-            Task::Squad
-            | Task::Regression
-            | Task::Language
-            | Task::Seq2Seq
-            | Task::QuestionAnswering
-            | Task::TokenClassification
-            | Task::Embedding
-            | Task::MultiLabel
-            | Task::Sft
-            | Task::Pairs(_)
-            | Task::Pretrain => false,
-        }
-    }
-
-    fn has_targets(self) -> bool {
-        match self {
-            Task::Registered(_, Some(entry)) => entry.labels == TaskLabels::Target,
-            task => matches!(task, Task::Seq2Seq | Task::Squad | Task::Sft),
+            TaskChoice::Fixed(task, _) => task.label_kind() == LabelKind::Classes,
+            TaskChoice::Files(task) => task.has_classes,
+            TaskChoice::Sft(_) | TaskChoice::Pretrain => false,
         }
     }
 }
@@ -109,51 +107,33 @@ pub(super) struct Keys {
     pub(super) target: String,
     pub(super) tokens: String,
     pub(super) tags: String,
-    pub(super) spans: SpanTask,
+    pub(super) stride: usize,
+    pub(super) answer_length: usize,
     pub(super) embedding: EmbeddingTask,
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
-    let entry = |entry: &'static TaskEntry| (entry.name, Task::Registered(entry.name, Some(entry)));
-    let mut tasks: Vec<(&str, Task)> = SUPERGLUE.iter().map(entry).collect();
-    let prompted = PROMPTS.iter().map(|entry| entry.name).filter(|name| SUPERGLUE.iter().all(|e| e.name != *name));
-    tasks.extend(prompted.map(|name| (name, Task::Registered(name, None))));
-    tasks.extend(PublishedTask::ALL.map(|task| (task.name(), Task::Published(task))));
-    tasks.extend([
-        ("SQuAD", Task::Squad),
-        ("classification", Task::Classification),
-        ("regression", Task::Regression),
-        ("language", Task::Language),
-        ("seq2seq", Task::Seq2Seq),
-        ("question-answering", Task::QuestionAnswering),
-        ("token-classification", Task::TokenClassification),
-        ("embedding", Task::Embedding),
-        ("multi-label-classification", Task::MultiLabel),
-        ("sft", Task::Sft),
-        ("preference", Task::Pairs(PairLabels::LogProbs)),
-        ("reward", Task::Pairs(PairLabels::Rewards)),
-        ("pretrain", Task::Pretrain),
-    ]);
-    tasks.extend(r.own.tasks.iter().map(entry));
-    let task = r.required_choice("data.task", &tasks);
-    if let Some(Task::Registered(name, _)) = task
-        && tasks.iter().filter(|(other, _)| *other == name).count() > 1
-    {
+    let all = TaskChoice::all(r);
+    let names: Vec<(&str, &str)> = all.iter().map(|(name, _)| (*name, *name)).collect();
+    let name = r.required_choice("data.task", &names);
+    let mut found = all.iter().filter(|(other, _)| Some(*other) == name).map(|(_, task)| *task);
+    let task = found.next();
+    if let (Some(name), Some(_)) = (name, found.next()) {
         let reason = format!("two tasks of this program have the name {name}");
         r.contradiction(&["data.task"], reason, "rename the task that the program adds");
     }
     let objective = read_objective(r, task);
     let source = read_source(r, task, objective);
-    let parse_special = read_parse_special(r, task, &source);
+    let parse_special = read_parse_special(r, task.is_some(), &source);
     let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES);
     let target_length = r.integer("data.target_length", max_length, 3..=MOST_SAMPLES) as usize;
     r.follow("data.target_length", "data.max_length");
-    if task.is_some_and(|task| !task.has_targets()) {
+    if task.is_some() && !source.task().has_targets() {
         r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq, sft and SQuAD", "remove it");
     }
     let template = Expected { what: "the name of a chat template", example: "tool_use" };
     let chat_template = r.optional_text("data.chat_template", "not set: `default`, with tools `tool_use`", template);
-    if task.is_some_and(|task| !matches!(task, Task::Sft | Task::Pairs(_))) {
+    if task.is_some() && !source.task().has_conversations() {
         r.without_effect("data.chat_template", "data.task", "it is for tasks sft, preference and reward", "remove it");
     }
     let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
@@ -176,15 +156,15 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         let why = "data.shuffle = false keeps the order of the files";
         r.without_effect("data.length_grouped", "data.shuffle", why, "remove one of the two");
     }
-    if !shuffle && matches!(&source, DataSource::Sft(task) if task.sets.len() > 1) {
+    if !shuffle && source.task_as().is_some_and(|task: &SftTask| task.sets.len() > 1) {
         let why = "several data sets are mixed in a random order";
         r.contradiction(&["data.shuffle", "data.sets"], why, "remove data.shuffle");
     }
-    let packing = read_packing(r, task);
+    let packing = read_packing(r, task.is_some(), &source);
     let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
     let class_weights = weights_of_classes(r, task, objective);
     let (mut max_length, mut target_length) = (max_length as usize, target_length);
-    pretraining::refuse_foreign(r, (task == Some(Task::Pretrain)).then(|| objective.of_pretraining()));
+    pretraining::refuse_foreign(r, source.pretraining().map(|_| objective.of_pretraining()));
     if let Some(pretraining) = source.pretraining() {
         (max_length, target_length) = (pretraining.sequence_length, pretraining.sequence_length);
         pretraining::check(r, pretraining);
@@ -207,29 +187,29 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
 }
 
 /// Whether control tokens in texts are parsed: of texts that are rendered already.
-fn read_parse_special(r: &mut Reader, task: Option<Task>, source: &DataSource) -> bool {
+fn read_parse_special(r: &mut Reader, is_known: bool, source: &DataSource) -> bool {
     let parse_special = r.flag("data.parse_special", false);
-    if task.is_some_and(|task| !matches!(task, Task::Language | Task::Sft | Task::Pairs(_))) {
+    if is_known && source.task().name() != "language" && !source.task().has_conversations() {
         let why = "it is for texts of tasks language, sft, preference and reward";
         r.without_effect("data.parse_special", "data.task", why, "remove it");
     }
-    if parse_special && matches!(source, DataSource::Sft(task) if task.as_chat) {
+    if parse_special && source.task_as().is_some_and(|task: &SftTask| task.as_chat) {
         let reason = "`data.as_chat` renders prompts and completions, and `data.parse_special` is for rendered texts";
         r.contradiction(&["data.parse_special", "data.as_chat"], reason, "keep one of the two");
     }
     parse_special
 }
 
-fn read_packing(r: &mut Reader, task: Option<Task>) -> bool {
+fn read_packing(r: &mut Reader, is_known: bool, source: &DataSource) -> bool {
     let packing = r.flag("data.packing", false);
-    if task.is_some_and(|task| !matches!(task, Task::Language | Task::Sft)) {
+    if is_known && !["language", "sft"].contains(&source.task().name()) {
         r.without_effect("data.packing", "data.task", "it is for tasks language and sft", "remove it");
     }
     packing
 }
 
 /// Weights of classes, which are for outputs of a head.
-fn weights_of_classes(r: &mut Reader, task: Option<Task>, objective: Objective) -> Option<ClassWeights> {
+fn weights_of_classes(r: &mut Reader, task: Option<TaskChoice>, objective: Objective) -> Option<ClassWeights> {
     let weights = read_class_weights(r);
     let (key, fix) = ("data.class_weights", "remove it");
     match (task, objective) {
@@ -244,12 +224,7 @@ fn weights_of_classes(r: &mut Reader, task: Option<Task>, objective: Objective) 
     weights
 }
 
-/// Whether the prompt registry has the task.
-pub(super) fn has_prompts(task: &str) -> bool {
-    PROMPTS.iter().any(|entry| entry.name == task)
-}
-
-fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
+fn read_objective(r: &mut Reader, task: Option<TaskChoice>) -> Objective {
     let causal = Objective::Pretraining(PretrainingObjective::Causal);
     let choices = [
         ("classifier", Objective::Classifier),
@@ -260,14 +235,14 @@ fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
         ("infilling", Objective::Pretraining(PretrainingObjective::Infilling)),
     ];
     let default = match task {
-        Some(Task::Registered(_, None)) => Objective::Verbalizer,
-        Some(Task::Pretrain) => causal,
+        Some(TaskChoice::Fixed(task, _)) if task.has_token_labels() => Objective::Verbalizer,
+        Some(TaskChoice::Pretrain) => causal,
         _ => Objective::Classifier,
     };
     let objective = r.choice("data.objective", &choices, default);
     let is_of_pretraining = matches!(objective, Objective::Pretraining(_));
     match task {
-        Some(task) if is_of_pretraining != (task == Task::Pretrain) => {
+        Some(task) if is_of_pretraining != matches!(task, TaskChoice::Pretrain) => {
             let reason = match is_of_pretraining {
                 true => "this objective is for data.task = \"pretrain\"",
                 false => "this objective is for tasks with classes",
@@ -275,30 +250,25 @@ fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
             r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
             default
         }
-        Some(Task::Pretrain) => objective,
-        None | Some(Task::Classification) => objective,
+        None | Some(TaskChoice::Pretrain) => objective,
         Some(task) if !task.has_classes() => {
             r.without_effect("data.objective", "data.task", "it is for tasks with classes", "remove it");
             Objective::Classifier
         }
-        Some(Task::Registered(name, entry)) => {
-            if objective == Objective::Verbalizer && !has_prompts(name) {
+        Some(TaskChoice::Fixed(task, prompts)) => {
+            let name = task.name();
+            if objective == Objective::Verbalizer && prompts.is_none() {
                 let reason = format!("task {name} has no prompts");
                 r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
+                return Objective::Classifier;
             }
-            if objective == Objective::Classifier && entry.is_none() {
+            if objective == Objective::Classifier && task.has_token_labels() {
                 let reason = format!("task {name} has prompts, and no form for classifiers");
                 r.contradiction(&["data.objective", "data.task"], reason, "set data.objective = \"verbalizer\"");
             }
             objective
         }
-        Some(_) => {
-            if objective == Objective::Verbalizer {
-                let reason = "the task has no prompts".to_owned();
-                r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
-            }
-            Objective::Classifier
-        }
+        Some(_) => objective,
     }
 }
 
@@ -350,7 +320,7 @@ fn read_format(r: &mut Reader) -> Option<Format> {
 }
 
 /// The keys of all kinds of sources; keys of other kinds have no effect.
-fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> DataSource {
+fn read_source(r: &mut Reader, task: Option<TaskChoice>, objective: Objective) -> DataSource {
     let keys = Keys {
         directory: r.optional_path("data.path", "not set", TASK_DIRECTORY),
         train: r.optional_path("data.train", "not set", DATA_FILE),
@@ -366,10 +336,8 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         target: r.text("data.columns.target", "target", COLUMN),
         tokens: r.text("data.columns.tokens", "tokens", COLUMN),
         tags: r.text("data.columns.tags", "ner_tags", COLUMN),
-        spans: SpanTask {
-            stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
-            answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
-        },
+        stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
+        answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
         label_columns: r.optional_texts(
             "data.columns.labels",
             "not set: lists in data.columns.label",
@@ -377,51 +345,90 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         ),
         embedding: embedding::read_columns(r, COLUMN),
     };
-    if task.is_some_and(|task| task != Task::MultiLabel) {
+    let is_other = |wanted: &str| match task {
+        None => false,
+        Some(TaskChoice::Files(FileTask { name, .. })) => *name != wanted,
+        Some(_) => true,
+    };
+    if is_other("multi-label-classification") {
         let why = "it is for task multi-label-classification";
         r.without_effect("data.columns.labels", "data.task", why, "remove it");
     }
-    if task.is_some_and(|task| task != Task::Embedding) {
+    if is_other("embedding") {
         embedding::refuse_columns(r);
     }
     let sft = sft::read(r, COLUMN);
     match task {
-        None | Some(Task::Sft) => sft::refuse_of_pairs(r),
-        Some(Task::Pairs(labels)) => sft::refuse_of_single(r, labels),
+        None | Some(TaskChoice::Sft(None)) => sft::refuse_of_pairs(r),
+        Some(TaskChoice::Sft(Some(labels))) => sft::refuse_of_single(r, labels),
         Some(_) => sft::refuse(r),
     }
     let pretraining = pretraining::read(r, objective.of_pretraining());
-    match (task, objective) {
-        (Some(Task::Registered(task, Some(entry))), Objective::Classifier) => {
-            if entry.labels.are_tokens() {
-                keeps_lm_head(r);
+    match task {
+        Some(TaskChoice::Fixed(task, prompts)) => {
+            let task = match prompts {
+                Some(prompts) if objective == Objective::Verbalizer => prompts.shared(),
+                _ => task.shared(),
+            };
+            if task.label_kind() == LabelKind::Tokens {
+                r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
             }
-            let directory = known_directory(r, task, keys);
-            require_directory(r, DataSource::Task { entry, directory })
+            fixed_source(r, task, keys)
         }
-        // Without a form for classifiers a mistake was already reported.
-        (Some(Task::Registered(task, _)), _) => {
-            let directory = known_directory(r, task, keys);
-            require_directory(r, DataSource::Prompts { task, directory })
-        }
-        (Some(Task::Published(task)), _) => {
-            let directory = known_directory(r, task.name(), keys);
-            require_directory(r, DataSource::Published { task, directory })
-        }
-        (Some(Task::Squad), _) => {
-            keeps_lm_head(r);
-            let directory = known_directory(r, "SQuAD", keys);
-            require_directory(r, DataSource::Squad { directory })
-        }
-        (Some(Task::Classification), Objective::Verbalizer) => of_template(r, keys),
-        (Some(task @ (Task::Sft | Task::Pairs(_))), _) => {
-            refuse_tag_keys(r);
-            refuse_span_keys(r);
-            let pairs = if let Task::Pairs(labels) = task { Some(labels) } else { None };
+        Some(TaskChoice::Files(task)) => task.source(r, keys, objective == Objective::Verbalizer),
+        Some(TaskChoice::Sft(pairs)) => {
+            refuse_tags_and_spans(r);
             let Keys { train, eval, format, prompt, text, label, .. } = keys;
             sft::source(r, sft, Shared { pairs, train, eval, format, prompt, text, label })
         }
-        (Some(Task::Pretrain), _) => DataSource::Pretraining(Box::new(pretraining)),
-        _ => of_files(r, task, keys),
+        Some(TaskChoice::Pretrain) => DataSource::new(Arc::new(pretraining), DataFiles::OfTask),
+        // Without a task the effect of the other keys is unknown.
+        None => {
+            let files = DataFiles::Files { train: keys.train.clone().unwrap_or_default(), eval: keys.eval.clone() };
+            DataSource::new(columns(keys, false), files)
+        }
     }
+}
+
+/// The source of a task that knows its columns and labels, and perhaps its files.
+fn fixed_source(r: &mut Reader, task: Arc<dyn Task>, keys: Keys) -> DataSource {
+    let name = task.name();
+    let knows_files = task.file(Split::Train).is_some();
+    let (files, what, fix) = match knows_files {
+        true => (&["data.train", "data.eval"][..], "files and labels", "remove it, and set data.path"),
+        false => (&[][..], "labels, and names of files determine their formats", "remove it"),
+    };
+    for key in files.iter().chain(&["data.format", "data.delimiter", "data.labels"]) {
+        r.without_effect(key, "data.task", &format!("task {name} knows its {what}"), fix);
+    }
+    for key in ["data.template", "data.words"] {
+        r.without_effect(key, "data.task", &format!("task {name} has its own prompt and label words"), fix);
+    }
+    for key in [
+        "data.columns.text",
+        "data.columns.text_pair",
+        "data.columns.label",
+        "data.columns.prompt",
+        "data.columns.target",
+        "data.columns.tokens",
+        "data.columns.tags",
+    ] {
+        r.without_effect(key, "data.task", &format!("task {name} knows its columns"), "remove it");
+    }
+    refuse_spans(r);
+    if task.has_token_labels() {
+        refuse_head(r);
+    }
+    if !knows_files {
+        r.without_effect("data.path", "data.task", NO_DIRECTORY, "name the files with data.train and data.eval");
+        let files = named_files(r, &keys);
+        return DataSource::new(task, files);
+    }
+    let source = DataSource::new(task, DataFiles::Directory(keys.directory.unwrap_or_default()));
+    if source.directory().is_some_and(|directory| directory.as_os_str().is_empty()) {
+        let reason =
+            format!("`data.path` is missing: the directory that holds {}", source.files_of_task().join(" and "));
+        r.absent(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
+    }
+    source
 }

@@ -1,6 +1,6 @@
 //! Masked language models: perplexity of masked tokens, and pseudo-perplexity.
 //!
-//! Defines [`Masking`], [`read_masked`] and [`MlmResult`]. Source of the pseudo-perplexity: Salazar et al., "Masked
+//! Defines [`EvalMasking`], [`read_masked`] and [`MlmResult`]. Source of the pseudo-perplexity: Salazar et al., "Masked
 //! Language Model Scoring", 2020: each token is masked alone.
 
 use std::path::Path;
@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// Which tokens of a sequence are masked.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Masking {
+pub enum EvalMasking {
     /// This share of the tokens, at least one, chosen by the seed and the number of the sequence.
     Share {
         /// Above 0, at most 1.
@@ -133,15 +133,15 @@ pub struct MaskedSet {
     sequences: Vec<MaskedSequence>,
     /// Scored sequences of each sequence and all before it.
     ends: Vec<u64>,
-    masking: Masking,
+    masking: EvalMasking,
     mask: u32,
 }
 
 impl MaskedSet {
     /// Masks these sequences with this mask token.
-    pub fn new(sequences: Vec<MaskedSequence>, masking: Masking, mask: u32) -> MaskedSet {
+    pub fn new(sequences: Vec<MaskedSequence>, masking: EvalMasking, mask: u32) -> MaskedSet {
         let count = |sequence: &MaskedSequence| match (masking, &sequence.given) {
-            (Masking::Each, None) => sequence.maskable.len() as u64,
+            (EvalMasking::Each, None) => sequence.maskable.len() as u64,
             _ => 1,
         };
         let ends = sequences.iter().scan(0, |end, sequence| {
@@ -175,11 +175,11 @@ impl MaskedSet {
             return ScoredSequence { input: ids.clone(), targets: given.clone() };
         }
         let positions = match self.masking {
-            Masking::Each => {
+            EvalMasking::Each => {
                 let before = number.checked_sub(1).map_or(0, |before| self.ends[before]);
                 maskable.get((index - before) as usize).copied().into_iter().collect()
             }
-            Masking::Share { share, seed } => chosen(maskable, share, (seed, number as u64)),
+            EvalMasking::Share { share, seed } => chosen(maskable, share, (seed, number as u64)),
         };
         let mut input = ids.clone();
         let target = |position: &usize| ScoredTarget { position: *position, token: ids[*position] };
@@ -202,7 +202,7 @@ fn chosen(positions: &[usize], share: f64, (seed, number): (u64, u64)) -> Vec<us
 
 #[cfg(test)]
 mod tests {
-    use super::{MaskedSequence, MaskedSet, Masking, ScoredTarget};
+    use super::{EvalMasking, MaskedSequence, MaskedSet, ScoredTarget};
 
     const MASK: u32 = 9;
 
@@ -210,13 +210,13 @@ mod tests {
         MaskedSequence { ids: vec![1, 4, 5, 6, 7, 2], maskable: vec![1, 2, 3, 4], given: None }
     }
 
-    fn set(masking: Masking, sequences: usize) -> MaskedSet {
+    fn set(masking: EvalMasking, sequences: usize) -> MaskedSet {
         MaskedSet::new(vec![sequence(); sequences], masking, MASK)
     }
 
     #[test]
     fn each_token_is_masked_alone() {
-        let set = set(Masking::Each, 2);
+        let set = set(EvalMasking::Each, 2);
         assert_eq!((set.len(), set.sequences()), (8, 2));
         assert_eq!(set.at(0).input, [1, 9, 5, 6, 7, 2]);
         assert_eq!(set.at(5).input, [1, 4, 9, 6, 7, 2]);
@@ -226,19 +226,19 @@ mod tests {
 
     #[test]
     fn a_share_is_fixed_by_seed_and_number() {
-        let of = |seed, number| set(Masking::Share { share: 0.5, seed }, 30).at(number);
+        let of = |seed, number| set(EvalMasking::Share { share: 0.5, seed }, 30).at(number);
         assert_eq!(of(1, 3), of(1, 3));
         assert!((0..20).any(|seed| of(seed, 3) != of(1, 3)) && (0..20).any(|number| of(1, number) != of(1, 3)));
         assert_eq!(of(1, 3).targets.len(), 2);
         assert_eq!(of(1, 3).input.iter().filter(|id| **id == MASK).count(), 2);
-        assert_eq!(set(Masking::Share { share: 0.01, seed: 1 }, 1).at(0).targets.len(), 1);
+        assert_eq!(set(EvalMasking::Share { share: 0.01, seed: 1 }, 1).at(0).targets.len(), 1);
     }
 
     #[test]
     fn given_masks_are_used_as_they_are() {
         let targets = vec![ScoredTarget { position: 2, token: 8 }];
         let given = MaskedSequence { ids: vec![1, 4, 9, 2], maskable: Vec::new(), given: Some(targets.clone()) };
-        let set = MaskedSet::new(vec![given], Masking::Each, MASK);
+        let set = MaskedSet::new(vec![given], EvalMasking::Each, MASK);
         assert_eq!((set.len(), set.at(0).targets), (1, targets));
     }
 }

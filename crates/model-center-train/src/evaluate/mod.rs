@@ -22,7 +22,7 @@ pub use continuation::{SplitText, TextSplitter};
 pub use detokenize::Detokenizer;
 pub use lambada::{LambadaResult, LambadaTotals, read_lambada};
 pub use likelihood::{LikelihoodRequest, read_requests};
-pub use masked::{MaskedSequence, MaskedSet, Masking, MlmResult, read_masked};
+pub use masked::{EvalMasking, MaskedSequence, MaskedSet, MlmResult, read_masked};
 pub use perplexity::{PerplexityResult, Reference};
 pub use scorer::token_score;
 pub use scorer::{ScoredSequence, ScoredTarget, Scorer, TokenScore};

@@ -19,9 +19,10 @@ use bmtrain_dist::pipeline::{self, MicroBatch, PipelineCosts, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
 use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
 use model_center_base::batch::{Batch, Labels};
+use model_center_data::metrics::LabelKind;
 use model_center_formats::config::{ConfigSource, TextHead};
 use model_center_models::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextModel};
-use model_center_recipe::{DataSource, OptimizerSettings, Parallel, Resolved};
+use model_center_recipe::{OptimizerSettings, Parallel, Resolved};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,22 +83,22 @@ impl LayoutRun {
     pub fn of_recipe(resolved: &Resolved, ranks: usize, length: usize) -> Self {
         let data = resolved.parallel.data_ranks(ranks);
         let micro_batch = resolved.micro_batch_on(data);
-        let source = &resolved.data.source;
-        let predicts_tokens =
-            source.has_token_labels() || source.predicts() == model_center_data::metrics::MetricKind::Tokens;
+        let task = resolved.data.source.task();
         LayoutRun {
             parallel: resolved.parallel.clone(),
             data,
             sum: resolved.train.gradient_sum,
             family: resolved.model.family.clone(),
             config: None,
-            head: match (predicts_tokens, source) {
-                (_, DataSource::Pretraining(settings)) => settings.objective.head(),
-                (true, _) => TextHead::CausalLm,
-                (_, DataSource::QuestionAnswering { .. }) => TextHead::QuestionAnswering,
-                (_, DataSource::TokenClassification { .. }) => TextHead::TokenClassification { outputs: 2 },
-                (_, DataSource::Embedding { .. }) => TextHead::None,
-                (false, _) => TextHead::Classification { outputs: if source.is_regression() { 1 } else { 2 } },
+            head: match (resolved.data.source.pretraining(), task.label_kind()) {
+                (Some(settings), _) => settings.objective.head(),
+                (_, LabelKind::Tokens) => TextHead::CausalLm,
+                _ if task.has_token_labels() => TextHead::CausalLm,
+                (_, LabelKind::Questions) => TextHead::QuestionAnswering,
+                (_, LabelKind::Tags) => TextHead::TokenClassification { outputs: 2 },
+                (_, LabelKind::Embeddings) => TextHead::None,
+                (_, LabelKind::Values) => TextHead::Classification { outputs: 1 },
+                _ => TextHead::Classification { outputs: 2 },
             },
             dtype: resolved.model.dtype,
             f32_parameters: resolved.model.f32_parameters,

@@ -4,7 +4,7 @@ use super::PredictionKind;
 use super::prediction::{PredictedValue, Prediction};
 use crate::{Error, Result};
 use model_center_base::batch::Labels;
-use model_center_data::metrics::{AnswerScores, Evaluator, Metric, MetricKind};
+use model_center_data::metrics::{AnswerScores, Evaluator, LabelKind, Metric};
 
 /// A label that a record has.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +38,7 @@ impl Rating {
     /// [`Error::Argument`] for a metric that does not judge this kind.
     pub fn new(kind: &PredictionKind, threshold: f32, further: &[Metric]) -> Result<Option<Self>> {
         let labels = kind.labels();
-        let fitting = labels.as_ref().map(|labels| MetricKind::of(labels).metrics()).unwrap_or_default();
+        let fitting = labels.as_ref().map(|labels| LabelKind::of(labels).metrics()).unwrap_or_default();
         if let Some(other) = further.iter().find(|metric| !fitting.contains(&metric.name())) {
             let fix = match fitting.is_empty() {
                 true => "leave it out: there are no labels to compare with".to_owned(),

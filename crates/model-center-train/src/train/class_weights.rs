@@ -19,7 +19,7 @@ pub(super) fn weights(resolved: &Resolved, train: &Dataset) -> Result<Option<Vec
     let Some(weights) = &resolved.data.class_weights else { return Ok(None) };
     let wrong = |reason: String, fix: String| Error::recipe(resolved.place("data.class_weights"), reason, fix);
     let LabelSpace::Classes(names) = train.labels() else {
-        let reason = format!("task {} has no named classes", resolved.data.source.task_name());
+        let reason = format!("task {} has no named classes", resolved.data.source.task().name());
         return Err(wrong(reason, "remove data.class_weights".to_owned()));
     };
     let counts = train.class_counts();

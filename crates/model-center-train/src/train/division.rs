@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::pipeline::{Partition, ScheduleKind};
-use model_center_data::metrics::MetricKind;
+use model_center_data::metrics::LabelKind;
 use model_center_formats::ModelCaches;
 use model_center_formats::config::TextHead;
 use model_center_models::{Division, OpenOptions, Registry};
@@ -79,7 +79,7 @@ fn division(
         registry.open(&start.directory, &start.with_config(options))
     };
     let source = &resolved.data.source;
-    let opened = match source.has_token_labels() || source.predicts() == MetricKind::Tokens {
+    let opened = match source.task().has_token_labels() || source.task().label_kind() == LabelKind::Tokens {
         // A model without such a head is refused with its task, once data are read.
         true => open(TextHead::CausalLm).or_else(|_| open(TextHead::MaskedLm)).or_else(|_| open(TextHead::None))?,
         false => open(TextHead::None)?,

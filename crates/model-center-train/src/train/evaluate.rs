@@ -281,7 +281,7 @@ fn best_span(windows: &SpanWindows, (starts, ends): (&[f32], &[f32]), sample: u3
 /// The metrics of an evaluation: the task's or the labels' default ones, and those that the recipe names.
 fn metrics(setup: &Setup, resolved: &Resolved) -> Vec<Metric> {
     let mut metrics =
-        resolved.data.source.task_metrics().unwrap_or_else(|| Metric::defaults(setup.train.labels())).to_vec();
+        resolved.data.source.task().metrics().unwrap_or_else(|| Metric::defaults(setup.train.labels())).to_vec();
     for wanted in std::iter::once(resolved.eval.metric).chain(resolved.train.early_stop.map(|early| early.metric)) {
         if let EvalMetric::Metric(metric) = wanted
             && !metrics.contains(&metric)

@@ -139,7 +139,7 @@ impl SavedModel {
             attention_dropout: options.attention_dropout,
             adapter: options.adapter.map(from_anywhere),
             config: setup.start.config.as_deref().cloned(),
-            formats: resolved.data.source.text_formats(),
+            formats: resolved.data.source.task().text_formats(),
             pooling: setup.pooling,
             dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }

@@ -182,7 +182,7 @@ fn card(
     results_before: Vec<(String, f64)>,
     results: Vec<(String, f64)>,
 ) -> ModelCard {
-    let task = resolved.data.source.task_name();
+    let task = resolved.data.source.task().name();
     // PEFT's cards name the model, wherever it is.
     let is_adapter = setup.adapter.is_some() && !resolved.save.merged;
     ModelCard {
@@ -191,7 +191,7 @@ fn card(
         license: None,
         languages: Vec::new(),
         task: task.into(),
-        pipeline_tag: resolved.data.source.pipeline_tag(trainer.model.info().generates_targets).into(),
+        pipeline_tag: resolved.data.source.task().pipeline_tag(trainer.model.info().generates_targets).into(),
         data: CardData {
             name: task.into(),
             train_samples: setup.train.len(),

@@ -3,10 +3,11 @@
 use super::evaluate::EvalContext;
 use crate::{Error, Result};
 use bmtrain_core::Ctx;
+use model_center_data::Dataset;
 use model_center_data::metrics::{AnswerScores, Metric, exact_match, token_f1};
-use model_center_data::{Dataset, Squad};
 use model_center_formats::tokenizer::Tokenizer;
 use model_center_models::generate::{FinishReason, GenerateOptions, Generator};
+use model_center_recipe::Resolved;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,10 +25,11 @@ pub struct GeneratedAnswers {
 }
 
 impl GeneratedAnswers {
-    /// For the task SQuAD; `target_length` includes the tokens around an answer.
-    pub fn of_squad(tokenizer: Arc<dyn Tokenizer>, target_length: usize) -> Result<Self> {
-        let sentinels = Squad::sentinels(&*tokenizer)?;
-        Ok(GeneratedAnswers { tokenizer, sentinels, longest: target_length.max(1) })
+    /// For a task whose answers are generated; `data.target_length` includes the tokens around an answer.
+    pub(super) fn of(resolved: &Resolved, tokenizer: Arc<dyn Tokenizer>) -> Result<Option<Self>> {
+        let marks = resolved.data.source.task().answer_marks(&*tokenizer)?;
+        let longest = resolved.data.target_length.max(1);
+        Ok(marks.map(|sentinels| GeneratedAnswers { tokenizer, sentinels, longest }))
     }
 
     /// Whether a metric compares generated texts.

@@ -168,26 +168,20 @@ impl Work {
 mod tests {
     use super::*;
     use model_center_base::batch::LabelSpace;
+    use model_center_data::pretraining::SampleInfo;
 
     /// Sample i has the token i.
     #[derive(Debug)]
-    struct Numbers(u64);
+    struct Numbers(SampleInfo);
+
+    fn numbers(len: u64) -> Arc<dyn PretrainingSamples> {
+        let (labels, fingerprint) = (LabelSpace::NextTokens, "numbers".to_owned());
+        Arc::new(Numbers(SampleInfo { len, labels, gives_decoder_inputs: false, max_length: 1, fingerprint }))
+    }
 
     impl PretrainingSamples for Numbers {
-        fn len(&self) -> u64 {
-            self.0
-        }
-
-        fn labels(&self) -> &LabelSpace {
-            &LabelSpace::NextTokens
-        }
-
-        fn max_length(&self) -> usize {
-            1
-        }
-
-        fn fingerprint(&self) -> &str {
-            "numbers"
+        fn info(&self) -> &SampleInfo {
+            &self.0
         }
 
         fn batch(&self, samples: &[u64]) -> Result<Batch> {
@@ -209,7 +203,7 @@ mod tests {
     #[test]
     fn steps_come_in_their_order_on_any_number_of_threads() {
         for threads in 1..4 {
-            let samples: Arc<dyn PretrainingSamples> = Arc::new(Numbers(36));
+            let samples = numbers(36);
             let part = StepPart { rank: 1, ranks: 2 };
             let mut prefetcher = Prefetcher::new(samples, 2, part).with_threads(threads);
             // From the beginning, and from elsewhere: a resumed run.
@@ -228,7 +222,7 @@ mod tests {
 
     #[test]
     fn an_error_reaches_the_step_whose_samples_have_it() {
-        let samples: Arc<dyn PretrainingSamples> = Arc::new(Numbers(64));
+        let samples = numbers(64);
         let mut prefetcher = Prefetcher::new(samples, 4, StepPart { rank: 0, ranks: 1 }).with_threads(2);
         for first in [0, 2, 4, 6, 8] {
             prefetcher.step(first, 2, 64).unwrap();

@@ -144,8 +144,13 @@ impl SavedEval {
         }
     }
 
-    pub(super) fn into_result(self) -> Result<EvalResult> {
-        let metrics = self.metrics.into_iter().map(|(name, value)| Ok((Metric::parse(&name)?, value.0)));
+    /// The result; `own` are the metrics of the task, a program's own ones among them.
+    pub(super) fn into_result(self, own: &[Metric]) -> Result<EvalResult> {
+        let of_name = |name: &str| {
+            let found = own.iter().find(|metric| metric.name() == name).copied();
+            found.map_or_else(|| Metric::parse(name), Ok)
+        };
+        let metrics = self.metrics.into_iter().map(|(name, value)| Ok((of_name(&name)?, value.0)));
         let sets = self.sets.into_iter().map(|(name, loss)| (name, loss.0)).collect();
         Ok(EvalResult { samples: self.samples, loss: self.loss.0, metrics: metrics.collect::<Result<_>>()?, sets })
     }

@@ -66,7 +66,7 @@ impl RunData {
     pub(super) fn gives_decoder_inputs(&self) -> bool {
         match self {
             RunData::Records(_) => false,
-            RunData::Pretraining { samples, .. } => samples.gives_decoder_inputs(),
+            RunData::Pretraining { samples, .. } => samples.info().gives_decoder_inputs,
         }
     }
 

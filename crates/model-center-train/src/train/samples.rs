@@ -11,7 +11,7 @@ use model_center_models::OpenedModel;
 use model_center_models::generate::{
     GenerateOptions, GenerationOverrides, GenerationSetup, Generator, PROMPT, Prompt, PromptRow,
 };
-use model_center_recipe::{DataSource, ModelStart, Resolved};
+use model_center_recipe::{ModelStart, Resolved};
 use std::sync::Arc;
 
 /// The key of the prompts.
@@ -40,16 +40,16 @@ impl TextSamples {
         let Some(prompts) = resolved.log.samples.clone() else { return Ok(None) };
         let refuse = |reason: String, fix: &str| Err(Error::recipe(resolved.place(KEY), reason, fix));
         if !matches!(labels, LabelSpace::NextTokens | LabelSpace::Target) {
-            let reason = format!("a model for {} generates no text", resolved.data.source.task_name());
+            let reason = format!("a model for {} generates no text", resolved.data.source.task().name());
             return refuse(reason, "remove it, or choose a task of a language model");
         }
         let mut setup = GenerationSetup::new(&start.directory, opened.model.info());
         let tokenizer = start.open_tokenizer()?;
         setup.tokenizer = Some(Arc::clone(&tokenizer));
-        match resolved.data.source.text_formats().as_deref() {
+        match resolved.data.source.task().text_formats().as_deref() {
             Some([one]) if !one.is_plain() => setup.template = Some(one.input(PROMPT)),
             _ => {
-                setup.chat = if matches!(resolved.data.source, DataSource::Sft(_)) {
+                setup.chat = if resolved.data.source.task().has_conversations() {
                     start.chat_template(resolved.data.chat_template.as_deref())?
                 } else {
                     None

@@ -74,7 +74,7 @@ impl Run<'_> {
             Some(files) => {
                 let staged = files.output.stage(name)?;
                 write_model(self.config, trainer, staged.path())?;
-                if let Some(formats) = self.config.resolved.data.source.text_formats() {
+                if let Some(formats) = self.config.resolved.data.source.task().text_formats() {
                     write_formats(staged.path(), &formats)?;
                 }
                 if let Some(pooling) = self.config.setup.pooling {

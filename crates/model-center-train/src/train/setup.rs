@@ -15,13 +15,13 @@ use bmtrain_dist::Parameters;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use model_center_base::batch::{LabelSpace, VerbalizerPosition};
 use model_center_base::stop_flag::StopFlag;
-use model_center_data::PairLabels;
+use model_center_data::metrics::LabelKind;
 use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::Tokenizer;
 use model_center_formats::{ModelCaches, shortened};
 use model_center_models::adapter::AdapterPlan;
 use model_center_models::{Division, OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
-use model_center_recipe::{DataSource, EvalMetric, LastBatch, ModelStart, Resolved, param_groups};
+use model_center_recipe::{EvalMetric, LastBatch, ModelStart, Resolved, param_groups};
 use std::sync::Arc;
 
 /// Data, model and schedule of a run, checked before any weights are read.
@@ -156,8 +156,7 @@ fn prepare_into(
         Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer),
         None => {
             let model = model_side(resolved, registry, &start)?;
-            let are_rated =
-                matches!(&resolved.data.source, DataSource::Sft(task) if task.pairs == Some(PairLabels::Rewards));
+            let are_rated = resolved.data.source.task().label_kind() == LabelKind::Classes;
             notes.extend(model.note_of_ends(&*tokenizer).filter(|_| !are_rated));
             let of_texts = start.open_text_tokenizer(resolved.data.parse_special)?;
             records::read(resolved, &*of_texts, &model)
@@ -198,10 +197,7 @@ fn prepare_into(
         None => count / batch,
     };
     let schedule = schedule(resolved, steps_per_epoch)?;
-    let answers = match resolved.data.source {
-        DataSource::Squad { .. } => Some(GeneratedAnswers::of_squad(tokenizer, resolved.data.target_length)?),
-        _ => None,
-    };
+    let answers = GeneratedAnswers::of(resolved, tokenizer)?;
     let texts = TextSamples::of(resolved, &start, &opened, samples.train.labels())?;
     let Samples { train, eval, test } = samples;
     Ok(Setup {
@@ -363,10 +359,10 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
     if place.starts_with("adapter.") || place == TENSOR_RANKS {
         return Error::recipe(resolved.place(&place), reason, fix);
     }
-    let source = &resolved.data.source;
-    let name = source.task_name();
-    let (key, fix) = match (source.has_token_labels(), source.has_prompt_form()) {
-        (true, _) if source.has_classifier_form() => {
+    let task = resolved.data.source.task();
+    let name = task.name();
+    let (key, fix) = match (task.has_token_labels(), task.has_prompt_form()) {
+        (true, _) if task.has_classifier_form() => {
             ("data.objective", "take a language model, or data.objective = \"classifier\"".to_owned())
         }
         (true, _) => ("data.objective", "take a language model".to_owned()),
@@ -389,9 +385,12 @@ pub(super) fn of_key(resolved: &Resolved, key: &str, error: Error) -> Error {
 /// What the records of the task depend on.
 fn model_side(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart) -> Result<ModelSide> {
     let place = verbalizer_position(resolved, registry, start)?;
-    let DataSource::Sft(task) = &resolved.data.source else { return Ok(ModelSide { place, ..ModelSide::default() }) };
+    let task = resolved.data.source.task();
+    if !task.has_conversations() {
+        return Ok(ModelSide { place, ..ModelSide::default() });
+    }
     let chat = start.chat_template(resolved.data.chat_template.as_deref())?;
-    if task.pairs == Some(PairLabels::Rewards) {
+    if task.label_kind() == LabelKind::Classes {
         return Ok(ModelSide { place, chat, generates_targets: false });
     }
     // As it is opened for tokens of any kind.
@@ -406,7 +405,7 @@ fn verbalizer_position(
     registry: Registry<'_>,
     start: &ModelStart,
 ) -> Result<Option<VerbalizerPosition>> {
-    if !resolved.data.source.has_token_labels() {
+    if !resolved.data.source.task().has_token_labels() {
         return Ok(None);
     }
     // As it is opened for tokens of any kind.

@@ -2,9 +2,7 @@
 
 use super::beside::{BESIDE, BesideChange};
 use super::finetune::RunConfig;
-use super::resume::{
-    BEST_MODEL, CheckpointPath, Choice, METRICS_BYTES, RunState, SavedEval, SavedLastEval, choose, named,
-};
+use super::resume::{BEST_MODEL, CheckpointPath, Choice, METRICS_BYTES, RunState, SavedLastEval, choose, named};
 use super::resume_rules::Rules;
 use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::run_data;
@@ -187,11 +185,12 @@ impl Run<'_> {
         state: RunState,
         rules: &Rules,
     ) -> Result<()> {
-        self.eval_before = state.eval_before.map(SavedEval::into_result).transpose()?;
+        let own = self.config.resolved.data.source.task().metrics().unwrap_or_default();
+        self.eval_before = state.eval_before.map(|saved| saved.into_result(own)).transpose()?;
         self.last_eval = match state.last_eval {
             None => None,
             Some(SavedLastEval { step, counted, result }) => {
-                Some(LastEval { step, counted, result: result.into_result()? })
+                Some(LastEval { step, counted, result: result.into_result(own)? })
             }
         };
         if self.best_is_lost

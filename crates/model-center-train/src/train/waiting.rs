@@ -2,9 +2,9 @@
 //!
 //! Defines [`note_reading`], called before data are read, and [`Progress`], which an evaluation reports to.
 
+use model_center_recipe::Resolved;
 use model_center_recipe::run::console;
-use model_center_recipe::{DataSource, Resolved};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Data of this size take some seconds to tokenize.
@@ -14,22 +14,8 @@ const INTERVAL: Duration = Duration::from_secs(30);
 
 /// Notes the data of a recipe that are large, with their bytes.
 pub fn note_reading(resolved: &Resolved) {
-    let paths = match &resolved.data.source {
-        DataSource::Files { train, eval, .. }
-        | DataSource::LanguageModeling { train, eval, .. }
-        | DataSource::QuestionAnswering { train, eval, .. }
-        | DataSource::TokenClassification { train, eval, .. }
-        | DataSource::Embedding { train, eval, .. }
-        | DataSource::MultiLabel { train, eval, .. }
-        | DataSource::Template { train, eval, .. } => vec![Some(train.as_path()), eval.as_deref()],
-        DataSource::Sft(task) => {
-            task.sets.iter().flat_map(|set| [Some(set.path.as_path()), set.eval.as_deref()]).collect()
-        }
-        // Token files are not read before training.
-        DataSource::Pretraining(_) => Vec::new(),
-        source => vec![source.directory().map(PathBuf::as_path)],
-    };
-    for path in paths.into_iter().flatten() {
+    // Token files are not read before training.
+    for path in resolved.data.source.paths() {
         let bytes = bytes_of(path);
         if bytes >= LARGE_BYTES {
             console::note(&format!("reading {}: {} MB", path.display(), bytes.div_ceil(1_000_000)));

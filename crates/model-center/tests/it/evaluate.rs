@@ -4,8 +4,8 @@
 use bmtrain_core::Device;
 use bmtrain_dist::Mesh;
 use model_center::evaluate::{
-    Detokenizer, LambadaTotals, MaskedSet, Masking, ScoredSequence, Scorer, SourceOptions, TextSplitter, TokenScore,
-    TokenSource, Windows, read_lambada, read_masked, read_requests,
+    Detokenizer, EvalMasking, LambadaTotals, MaskedSet, ScoredSequence, Scorer, SourceOptions, TextSplitter,
+    TokenScore, TokenSource, Windows, read_lambada, read_masked, read_requests,
 };
 use model_center::metrics::OrderedSum;
 use model_center::model::{OpenOptions, Registry};
@@ -138,7 +138,7 @@ fn masked_tokens_are_scored_at_their_own_position() {
     let given = read_masked(&golden("evaluate/masked.jsonl"), None, (None, "text", 24)).unwrap();
     with_scorer("bert_a/mlm", |scorer| {
         for (case, sequences) in [("pseudo", lines), ("given", given)] {
-            let (set, theirs) = (MaskedSet::new(sequences, Masking::Each, mask), expected("mlm"));
+            let (set, theirs) = (MaskedSet::new(sequences, EvalMasking::Each, mask), expected("mlm"));
             let (loss, targets) = loss(scorer, set.len(), &|number| set.at(number));
             assert_eq!(Some(targets), theirs[case]["masked_tokens"].as_u64());
             assert_close(case, loss, &theirs[case]["loss"]);

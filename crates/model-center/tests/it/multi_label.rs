@@ -7,7 +7,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
 use model_center::data::{Batch, LabelSpace, Labels};
 use model_center::formats::{SafetensorsFile, TensorSource};
-use model_center::metrics::{Evaluator, MetricKind};
+use model_center::metrics::{Evaluator, LabelKind};
 use model_center::model::{OpenOptions, OpenedModel, Registry};
 
 /// The largest relative error of a gradient, as of adapters.
@@ -91,7 +91,7 @@ fn figures_at_a_threshold_equal_scikit_learns() {
             assert!((ours - theirs).abs() < 1e-12, "{} at {threshold}: {ours} for {theirs}", metric.name());
         }
     }
-    let names = MetricKind::LabelSets.metrics();
+    let names = LabelKind::LabelSets.metrics();
     assert_eq!(names[..2], ["accuracy", "precision_macro"]);
     assert!(names.contains(&"f1_weighted") && !names.contains(&"f1"), "{names:?}");
 }

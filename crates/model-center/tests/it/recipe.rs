@@ -10,12 +10,15 @@ mod sft;
 use crate::recipes;
 use bmtrain_core::kernel::UpdateRule;
 use bmtrain_dist::optim::{AdafactorOptions, Adam8bitOptions, AdamOptions, DecayForm, MuonOptions, MuonScale};
-use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, SUPERGLUE, TooLong, find_task};
+use model_center::data::{
+    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, SUPERGLUE, Task,
+    TemplateTask, TooLong, find_task,
+};
 use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
 use model_center::recipe::{
-    ClassWeights, DataSource, EvalMetric, Interval, OptimizerSettings, Origin, OwnData, Recipe, Resolved, SaveWhich,
-    Threads, list, preflight,
+    ClassWeights, DataFiles, DataSource, EvalMetric, Interval, OptimizerSettings, Origin, OwnData, Recipe, Resolved,
+    SaveWhich, Threads, list, preflight,
 };
 use recipes::{LEAST, load, mistakes, with, with_train};
 use std::path::{Path, PathBuf};
@@ -39,6 +42,11 @@ fn defaults_hold_where_nothing_is_written() {
     assert_eq!(r.model.hidden_dropout, None);
 }
 
+/// A task that knows its files, below the directory of the tests.
+fn of_directory(task: &dyn Task) -> DataSource {
+    DataSource::new(task.shared(), DataFiles::Directory("sg".into()))
+}
+
 #[test]
 fn the_command_line_beats_the_file_and_the_file_the_default() {
     let text = with_train("lr = 1e-4\nbatch_size = 16");
@@ -47,7 +55,7 @@ fn the_command_line_beats_the_file_and_the_file_the_default() {
     assert_eq!(r.train.batch_size, 16);
     assert_eq!(r.output.dir, PathBuf::from("2024-01-01"));
     assert_eq!(r.device.threads, Threads::Count(2));
-    let DataSource::Files { columns, .. } = &r.data.source else { panic!("{:?}", r.data.source) };
+    let columns: &ColumnTask = r.data.source.task_as().unwrap();
     assert_eq!(columns.labels, LabelSpec::Names(vec!["a".into(), "b".into()]));
     assert_eq!(r.origin("train.lr").unwrap().to_string(), "--set train.lr=3e-4");
     assert_eq!(r.origin("train.batch_size").unwrap().to_string(), "r.toml:10");
@@ -60,10 +68,7 @@ fn the_command_line_beats_the_file_and_the_file_the_default() {
 fn a_recipe_can_be_written_on_the_command_line_alone() {
     let sets = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=10", "output.dir=o"].map(String::from);
     let r = Recipe::load(None, &sets).unwrap();
-    assert_eq!(
-        r.data.source,
-        DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() }
-    );
+    assert_eq!(r.data.source, of_directory(find_task("RTE", &[SUPERGLUE]).unwrap()));
     let found = Recipe::read(None, &[]).unwrap_err();
     assert_eq!(found[0].place, "command line");
     assert_eq!(
@@ -414,14 +419,11 @@ fn changes_since_a_run_was_begun_are_listed_with_both_values() {
 #[test]
 fn language_tasks_have_columns_lengths_and_a_metric_of_their_own() {
     let of_task = |task: &str| LEAST.replace("classification", task);
-    let columns = |r: &Resolved| match &r.data.source {
-        DataSource::LanguageModeling { task, .. } => task.columns.clone(),
-        other => panic!("{other:?}"),
-    };
+    let columns = |r: &Resolved| r.data.source.task_as::<LanguageModelingTask>().unwrap().columns.clone();
     let (language, seq2seq) = (of_task("language"), of_task("seq2seq"));
     let r = load(&language, &["data.columns.prompt=question", "train.label_smoothing=0.1"]);
     assert_eq!(columns(&r), LanguageModelingColumns::Language { text: "text".into(), prompt: Some("question".into()) });
-    assert_eq!((r.eval.metric, r.data.source.task_name()), (EvalMetric::Loss, "language"));
+    assert_eq!((r.eval.metric, r.data.source.task().name()), (EvalMetric::Loss, "language"));
     assert_eq!(load(&language, &["eval.metric=perplexity"]).eval.metric, EvalMetric::Metric(Metric::Perplexity));
     assert_eq!(columns(&load(&language, &[])), LanguageModelingColumns::Language { text: "text".into(), prompt: None });
     let r = load(&seq2seq, &["data.max_length=100", "data.columns.target=answer"]);
@@ -480,15 +482,13 @@ fn an_objective_decides_what_tells_classes_apart() {
         let is_named = further.iter().any(|set| set.starts_with("data.task"));
         load(&text, &[if is_named { &[][..] } else { &["data.task=RTE"] }, further].concat())
     };
-    assert_eq!(
-        of_known(&[]).data.source,
-        DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() }
-    );
+    assert_eq!(of_known(&[]).data.source, of_directory(find_task("RTE", &[SUPERGLUE]).unwrap()));
+    let of_prompts = |name: &str| of_directory(PROMPTS.iter().find(|entry| entry.name == name).unwrap());
     let prompts = of_known(&["data.objective=verbalizer", "train.prompt_loss=1"]);
-    assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", directory: "sg".into() });
+    assert_eq!(prompts.data.source, of_prompts("RTE"));
     assert_eq!(prompts.train.prompt_loss, 1.0);
     let multirc = of_known(&["data.task=MultiRC", "eval.metric=exact_match"]);
-    assert_eq!(multirc.data.source, DataSource::Prompts { task: "MultiRC", directory: "sg".into() });
+    assert_eq!(multirc.data.source, of_prompts("MultiRC"));
     assert_eq!(multirc.data.source.files_of_task(), ["MultiRC/train.jsonl", "MultiRC/val.jsonl"]);
     assert_eq!(of_known(&["data.task=MultiRC"]).eval.metric, EvalMetric::Metric(Metric::F1));
     assert_eq!(of_known(&["data.task=LCQMC"]).data.source.files_of_task(), ["LCQMC/train.tsv", "LCQMC/dev.tsv"]);
@@ -501,9 +501,9 @@ fn an_objective_decides_what_tells_classes_apart() {
         "data.labels=[\"no\", \"yes\"]",
         "data.words=[\" No\", \" Yes\"]",
     ]);
-    let DataSource::Template { task, .. } = &own else { panic!("{own:?}") };
+    let task: &TemplateTask = own.task_as().unwrap();
     assert_eq!((task.template.to_string().as_str(), task.words[1].as_str()), ("{text} Was it good?", " Yes"));
-    assert_eq!((own.task_name(), own.pipeline_tag(false)), ("classification", "text-generation"));
+    assert_eq!((own.task().name(), own.task().pipeline_tag(false)), ("classification", "text-generation"));
     // What is printed loads as it is.
     let text = of_known(&["data.objective=verbalizer"]).to_toml();
     assert_eq!(load(&text, &[]).recipe_hash(), of_known(&["data.objective=verbalizer"]).recipe_hash());

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use model_center::data::TextSource;
+use model_center::data::TextLayout;
 use model_center::tokenizer::{
     AutoTokenizer, HfTokenizer, Normalization, PieceModel, SentencePieceOptions, Tokenizer, TrainOptions, Trained,
     VocabularyKind, train, train_sentencepiece,
@@ -47,12 +47,12 @@ fn corpus(text: &str) -> (TempDir, Vec<PathBuf>) {
 
 fn trained(text: &str, options: &TrainOptions) -> Trained {
     let (_directory, files) = corpus(text);
-    train(&files, &TextSource::Lines, options).unwrap()
+    train(&files, &TextLayout::Lines, options).unwrap()
 }
 
 fn refused(text: &str, options: &TrainOptions) -> String {
     let (_directory, files) = corpus(text);
-    train(&files, &TextSource::Lines, options).unwrap_err().to_string()
+    train(&files, &TextLayout::Lines, options).unwrap_err().to_string()
 }
 
 fn size(kind: VocabularyKind) -> usize {
@@ -123,7 +123,7 @@ fn the_same_texts_give_the_same_bytes_every_time_and_for_any_number_of_threads()
         let options = TrainOptions { min_frequency, ..TrainOptions::new(kind, size(kind) + 200) };
         let bytes = || {
             let directory = TempDir::new().unwrap();
-            train(&files, &TextSource::Lines, &options).unwrap().save(directory.path()).unwrap();
+            train(&files, &TextLayout::Lines, &options).unwrap().save(directory.path()).unwrap();
             fs::read(directory.path().join("tokenizer.json")).unwrap()
         };
         let first = bytes();
@@ -168,10 +168,10 @@ fn texts_come_from_columns_and_flaws_have_their_place() {
     fs::write(&file, &lines).unwrap();
     let options = TrainOptions::new(VocabularyKind::WordPiece, 200);
     let files = [file.clone()];
-    let column = TextSource::Column("line".into());
+    let column = TextLayout::Column("line".into());
     let from_column = train(&files, &column, &options).unwrap();
     assert_eq!(from_column.tokenizer, trained(&texts(60), &options).tokenizer);
-    let error = train(&files, &TextSource::Column("text".into()), &options).unwrap_err().to_string();
+    let error = train(&files, &TextLayout::Column("text".into()), &options).unwrap_err().to_string();
     assert!(error.contains("texts.jsonl:1") && error.contains("text"), "{error}");
     fs::write(&file, lines + "{\"line\": \n").unwrap();
     let error = train(&files, &column, &options).unwrap_err().to_string();
@@ -180,9 +180,9 @@ fn texts_come_from_columns_and_flaws_have_their_place() {
     fs::write(&other, b"a\xFFb\n").unwrap();
     let error = train(std::slice::from_ref(&other), &column, &options).unwrap_err().to_string();
     assert!(error.contains("texts.bin"), "{error}");
-    let error = train(&[other], &TextSource::Lines, &options).unwrap_err().to_string();
+    let error = train(&[other], &TextLayout::Lines, &options).unwrap_err().to_string();
     assert!(error.contains("texts.bin:1:2") && error.contains("0xFF"), "{error}");
-    let error = train(&[directory.path().join("none")], &TextSource::Lines, &options).unwrap_err().to_string();
+    let error = train(&[directory.path().join("none")], &TextLayout::Lines, &options).unwrap_err().to_string();
     assert!(error.contains("no such file"), "{error}");
 }
 
@@ -224,7 +224,7 @@ fn pieces(text: &str, model: PieceModel, vocab_size: usize) -> model_center::Res
     let (directory, files) = corpus(text);
     let control_tokens = vec!["<sep>".to_owned()];
     let options = SentencePieceOptions { model, vocab_size, control_tokens, limit_alphabet: None, max_words: 100_000 };
-    train_sentencepiece(&files, &TextSource::Lines, &options)?.save(directory.path())?;
+    train_sentencepiece(&files, &TextLayout::Lines, &options)?.save(directory.path())?;
     Ok(directory)
 }
 

@@ -30,7 +30,7 @@ pub(super) fn run(options: &PreviewOptions, registry: Registry<'static>) -> Resu
         return Err(Error::argument("--part", "the recipe has no evaluation data", "leave it out, or set data.eval"));
     };
     let Some(records) = part.records() else {
-        let reason = format!("the task is {}, whose samples are not records", resolved.data.source.task_name());
+        let reason = format!("the task is {}, whose samples are not records", resolved.data.source.task().name());
         return Err(Error::recipe(resolved.place("data.task"), reason, "use `bmtrain corpus samples`"));
     };
     let order = match records.mixture() {

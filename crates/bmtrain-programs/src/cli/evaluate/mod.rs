@@ -18,7 +18,7 @@ use model_center_base::error::ExitStatus;
 use model_center_formats::config::TextHead;
 use model_center_models::Registry;
 use model_center_train::evaluate::{
-    LambadaTotals, MaskedSet, Masking, MlmResult, PerplexityResult, SourceOptions, TokenSource, Windows,
+    EvalMasking, LambadaTotals, MaskedSet, MlmResult, PerplexityResult, SourceOptions, TokenSource, Windows,
     capped_perplexity, read_lambada, read_masked, read_requests,
 };
 use std::process::ExitCode;
@@ -144,8 +144,8 @@ fn mlm(options: &MlmOptions, registry: Registry<'static>) -> Result<()> {
     let reading = (options.format, options.text_key.as_str(), setup.length);
     let sequences = read_masked(&options.file, tokenizer.as_deref(), reading)?;
     let masking = match options.pseudo {
-        true => Masking::Each,
-        false => Masking::Share { share: options.mask_share, seed: options.seed },
+        true => EvalMasking::Each,
+        false => EvalMasking::Share { share: options.mask_share, seed: options.seed },
     };
     let set = MaskedSet::new(sequences, masking, mask);
     let (count, of_file) = (set.len(), set.sequences());

@@ -214,9 +214,9 @@ pub struct Results {
 }
 
 fn metric(name: &str) -> Result<Metric, String> {
-    let found = Metric::ALL.iter().find(|metric| metric.name() == name).copied();
+    let found = Metric::all().find(|metric| metric.name() == name);
     found.ok_or_else(|| {
-        let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+        let names: Vec<&str> = Metric::all().map(Metric::name).collect();
         format!("there is no such metric; metrics: {}", names.join(", "))
     })
 }

@@ -2,7 +2,7 @@
 //! record.
 
 use crate::fixture::Fixture;
-use model_center::data::{Example, Label, TaskEntry, TaskLabels};
+use model_center::data::{Example, Label, Task, TaskEntry, TaskLabels};
 use model_center::metrics::Metric;
 use model_center::model::Registry;
 use model_center::recipe::{Mistake, Recipe, Resolved};
@@ -27,10 +27,10 @@ const APPROVED: TaskEntry = TaskEntry {
     },
 };
 
-static TASKS: &[TaskEntry] = &[APPROVED];
+static TASKS: &[&dyn Task] = &[&APPROVED];
 
 /// The recipe of a run on a task in `tasks`.
-fn recipe(fixture: &Fixture, task: &str, tasks: &'static [TaskEntry]) -> Result<Resolved, Vec<Mistake>> {
+fn recipe(fixture: &Fixture, task: &str, tasks: &'static [&'static dyn Task]) -> Result<Resolved, Vec<Mistake>> {
     let path = |name: &str| fixture.path(name).display().to_string();
     let mut sets = vec![format!("data.task={task}")];
     sets.extend(["model.path=model", "data.path=tasks", "output.dir=run"].map(|set| {
@@ -68,7 +68,7 @@ fn an_unknown_task_is_refused_with_all_names_and_a_name_of_two_tasks_too() {
     let fixture = Fixture::new();
     let unknown = &recipe(&fixture, "approved?", TASKS).unwrap_err()[0];
     assert!(unknown.to_string().contains("\"Approved\""), "{unknown}");
-    static TWICE: &[TaskEntry] = &[TaskEntry { name: "RTE", ..APPROVED }];
+    static TWICE: &[&dyn Task] = &[&TaskEntry { name: "RTE", ..APPROVED }];
     let twice = &recipe(&fixture, "RTE", TWICE).unwrap_err()[0];
     assert!(twice.to_string().contains("two tasks of this program have the name RTE"), "{twice}");
 }

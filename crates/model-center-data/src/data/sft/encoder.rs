@@ -4,7 +4,7 @@
 //! a pair has the tokenizer's special tokens at its beginning, and EOS at its end. An input and its output are
 //! tokenized separately, as they are when an output is generated.
 
-use super::{DataSet, LossOn, PairLabels, SftModel, SftTask};
+use super::{DataSet, LossOn, PairLabels, SftTask, TaskModel};
 use crate::data::{
     read::{ReadOptions, TooLong, around, around_text},
     sft::{Sample, messages::ASSISTANT},
@@ -22,7 +22,7 @@ pub(super) struct SampleEncoder<'a> {
     pub(super) task: &'a SftTask,
     pub(super) set: &'a DataSet,
     pub(super) options: &'a ReadOptions<'a>,
-    pub(super) model: SftModel<'a>,
+    pub(super) model: TaskModel<'a>,
 }
 
 /// A sample as rows: one, what is read and what is written, or the two of a pair.

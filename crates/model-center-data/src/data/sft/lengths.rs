@@ -5,7 +5,7 @@
 use super::encoder::{EncodedSample, SampleEncoder};
 use super::keys::Unused;
 use super::record::{RecordForm, sample};
-use super::{DataSet, Sample, SftModel, SftTask};
+use super::{DataSet, Sample, SftTask, TaskModel};
 use crate::data::read::ReadOptions;
 use crate::{Error, Result};
 use model_center_formats::io::record::Record;
@@ -36,7 +36,7 @@ impl SftTask {
     ///
     /// # Errors
     /// What makes the record unusable.
-    pub fn length(&self, record: &Record<'_>, tokenizer: &dyn Tokenizer, model: SftModel<'_>) -> Result<SampleLength> {
+    pub fn length(&self, record: &Record<'_>, tokenizer: &dyn Tokenizer, model: TaskModel<'_>) -> Result<SampleLength> {
         let options = ReadOptions::new(tokenizer, ANY_LENGTH);
         let encoded = self.with_sample(record, |set, sample| {
             SampleEncoder { task: self, set, options: &options, model }.encode(&record.place(), sample)

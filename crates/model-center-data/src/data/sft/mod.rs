@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file or directory ─▶ class ─▶ Sample ─▶ SampleEncoder ─▶ ids and loss mask ─▶ Dataset
-//! several data sets ─▶ Dataset of all of them with a Mixture, their order
+//! several data sets ─▶ Dataset of all of them with a EpochMixture, their order
 //! ```
 //!
 //! Defines [`SftTask`] and its [`DataSet`]s. Called by training and by `bmtrain data preview`.
@@ -21,7 +21,7 @@ mod sample;
 mod text_formats;
 mod texts;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use tokenizers::parallelism::MaybeParallelRefIterator;
@@ -41,10 +41,11 @@ use self::keys::Unused;
 use self::record::{OF_MESSAGES, RecordReading};
 use super::dataset::Dataset;
 use super::read::{Builder, ReadOptions, RowForm};
-use super::{Format, Split};
+use super::{Format, Split, SplitSource, Task, TaskModel};
+use crate::metrics::LabelKind;
 use crate::{Error, Result};
 use model_center_base::batch::LabelSpace;
-use model_center_formats::tokenizer::{ChatTemplate, KeepSide, start_threads};
+use model_center_formats::tokenizer::{KeepSide, start_threads};
 
 /// Samples are encoded in parallel, this number of them at a time.
 const CHUNK: usize = 256;
@@ -117,21 +118,7 @@ pub struct SftTask {
     pub as_chat: bool,
 }
 
-/// What reading depends on besides the tokenizer.
-#[derive(Debug, Clone, Copy)]
-pub struct SftModel<'a> {
-    /// The model's chat template, if it has one.
-    pub chat: Option<&'a ChatTemplate>,
-    /// Whether an encoder reads the input and a decoder writes the output.
-    pub generates_targets: bool,
-}
-
 impl SftTask {
-    /// Whether any data set has evaluation samples; of a directory that is looked at.
-    pub fn has_eval(&self) -> bool {
-        self.sets.iter().any(|set| files::path_of(set, Split::Validation).is_some())
-    }
-
     /// Reads a split of all data sets. `None` if none of them has that split.
     ///
     /// A record without a token to learn, such as one whose answer is truncated, is bad, as is a conversation that the
@@ -140,7 +127,7 @@ impl SftTask {
     /// # Errors
     /// What a file, a record, the chat template or the tokenizer is at fault for; conversations for a model without a
     /// chat template; texts for an encoder-decoder.
-    pub fn read(&self, split: Split, options: &ReadOptions<'_>, model: SftModel<'_>) -> Result<Option<Dataset>> {
+    pub fn read(&self, split: Split, options: &ReadOptions<'_>, model: TaskModel<'_>) -> Result<Option<Dataset>> {
         options.check()?;
         let (mut parts, mut rest) = (Vec::new(), options.limit);
         for set in &self.sets {
@@ -162,17 +149,6 @@ impl SftTask {
         }
     }
 
-    /// The formats of the data sets, each once.
-    pub fn formats(&self) -> Vec<TextFormats> {
-        let mut found: Vec<TextFormats> = Vec::new();
-        for set in &self.sets {
-            if !found.contains(&set.formats) {
-                found.push(set.formats.clone());
-            }
-        }
-        found
-    }
-
     /// How the records of a data set are read.
     fn record_reading<'a>(&'a self, set: &DataSet, unused: &'a Unused) -> RecordReading<'a> {
         let form = set.form.or(self.pairs.map(|labels| match labels {
@@ -188,7 +164,7 @@ impl SftTask {
         set: &DataSet,
         split: Split,
         options: &ReadOptions<'_>,
-        model: SftModel<'_>,
+        model: TaskModel<'_>,
     ) -> Result<Option<Dataset>> {
         let Some(path) = files::path_of(set, split) else { return Ok(None) };
         let labels = match (self.pairs, model.generates_targets) {
@@ -233,6 +209,63 @@ impl SftTask {
         dataset.report.unused_columns = unused.into_inner().into_iter().filter(is_unused).collect();
         dataset.seal();
         Ok(Some(dataset))
+    }
+}
+
+impl Task for SftTask {
+    fn name(&self) -> &'static str {
+        match self.pairs {
+            None => "sft",
+            Some(PairLabels::LogProbs | PairLabels::Judged) => "preference",
+            Some(PairLabels::Rewards) => "reward",
+        }
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        match self.pairs {
+            None => LabelKind::Tokens,
+            Some(PairLabels::LogProbs | PairLabels::Judged) => LabelKind::Pairs,
+            Some(PairLabels::Rewards) => LabelKind::Classes,
+        }
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        self.sets.iter().flat_map(|set| [Some(&*set.path), set.eval.as_deref()]).flatten().collect()
+    }
+
+    /// Of a directory that is looked at.
+    fn has_split(&self, split: Split) -> bool {
+        self.sets.iter().any(|set| files::path_of(set, split).is_some())
+    }
+
+    fn has_targets(&self) -> bool {
+        self.pairs.is_none()
+    }
+
+    fn has_teachable_labels(&self) -> bool {
+        self.pairs.is_none()
+    }
+
+    fn has_conversations(&self) -> bool {
+        true
+    }
+
+    /// Of the data sets, each once.
+    fn text_formats(&self) -> Option<Vec<TextFormats>> {
+        let mut found: Vec<TextFormats> = Vec::new();
+        for set in &self.sets {
+            if !found.contains(&set.formats) {
+                found.push(set.formats.clone());
+            }
+        }
+        Some(found)
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        self.read(source.split, &source.options, source.model)?.ok_or_else(|| {
+            let fix = "name a file of records, or a directory with the directory train";
+            Error::argument("data.train", "there is no data of this split", fix)
+        })
     }
 }
 

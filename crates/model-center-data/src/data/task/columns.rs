@@ -7,11 +7,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
+use super::{SplitSource, Task};
 use crate::data::{
     Example,
     dataset::Dataset,
     read::{ReadOptions, RecordSource, renumber},
 };
+use crate::metrics::LabelKind;
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_formats::io::record::{Format, Record, SKIPPABLE, Scalar, shorten, unknown_label};
@@ -144,6 +146,25 @@ impl ColumnTask {
         }
         dataset.seal();
         Ok(dataset)
+    }
+}
+
+impl Task for ColumnTask {
+    fn name(&self) -> &'static str {
+        if self.labels == LabelSpec::Value { "regression" } else { "classification" }
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        if self.labels == LabelSpec::Value { LabelKind::Values } else { LabelKind::Classes }
+    }
+
+    fn has_classifier_form(&self) -> bool {
+        true
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        let labels = source.labels(&self.labels);
+        ColumnTask { labels, ..self.clone() }.read(source.path, &source.options)
     }
 }
 

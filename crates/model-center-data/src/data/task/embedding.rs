@@ -4,12 +4,14 @@
 
 use std::path::Path;
 
+use super::{SplitSource, Task};
 use crate::Result;
 use crate::data::{
     Example,
     dataset::Dataset,
     read::{ReadOptions, read},
 };
+use crate::metrics::{LabelKind, Metric, RETRIEVAL_METRICS};
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_formats::io::record::Format;
 
@@ -48,5 +50,23 @@ impl EmbeddingTask {
         })?;
         dataset.seal();
         Ok(dataset)
+    }
+}
+
+impl Task for EmbeddingTask {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Embeddings
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(RETRIEVAL_METRICS)
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        self.read(source.path, &source.options)
     }
 }

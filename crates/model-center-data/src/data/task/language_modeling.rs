@@ -4,13 +4,14 @@
 
 use std::path::Path;
 
-use super::packed;
+use super::{SplitSource, Task, packed};
 use crate::Result;
 use crate::data::{
     Example,
     dataset::Dataset,
     read::{ReadOptions, RecordSource},
 };
+use crate::metrics::LabelKind;
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_formats::io::record::Format;
 use serde_json::{Map, Value};
@@ -97,5 +98,30 @@ impl LanguageModelingTask {
         })?;
         dataset.seal();
         Ok(dataset)
+    }
+}
+
+impl Task for LanguageModelingTask {
+    fn name(&self) -> &'static str {
+        match self.columns {
+            LanguageModelingColumns::Language { .. } => "language",
+            LanguageModelingColumns::Target { .. } => "seq2seq",
+        }
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Tokens
+    }
+
+    fn has_targets(&self) -> bool {
+        matches!(self.columns, LanguageModelingColumns::Target { .. })
+    }
+
+    fn has_teachable_labels(&self) -> bool {
+        matches!(self.columns, LanguageModelingColumns::Language { .. })
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        self.read(source.path, &source.options)
     }
 }

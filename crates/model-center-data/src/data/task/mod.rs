@@ -1,4 +1,7 @@
-//! Tasks: how a record becomes the examples of a sample.
+//! Tasks: which records there are, what a model learns of them, and how it is judged.
+//!
+//! Defines [`Task`], which every file beside this one implements, and [`SplitSource`], which a task reads from. Recipes
+//! name tasks with `data.task`; a program adds tasks of its own with `Registry::with_tasks`.
 
 pub(crate) mod columns;
 pub(crate) mod embedding;
@@ -8,8 +11,172 @@ mod packed;
 mod passages;
 pub(crate) mod prompts;
 pub(crate) mod published;
+mod source;
 pub(crate) mod spans;
 pub(crate) mod squad;
 pub(crate) mod superglue;
 pub(crate) mod tags;
 pub(crate) mod template;
+
+pub use source::{Split, SplitSource, TaskModel};
+
+use super::dataset::Dataset;
+use super::read::ReadOptions;
+use super::sft::TextFormats;
+use crate::Result;
+use crate::metrics::{LabelKind, Metric};
+use model_center_formats::tokenizer::Tokenizer;
+use std::any::Any;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is learned: how records become samples, what their labels are, and how predictions are judged.
+///
+/// Only the name, the kind of labels and the reading have no default. A value of a task holds what its keys in a recipe
+/// set, such as names of columns.
+pub trait Task: TaskObject + Any + Debug + Send + Sync {
+    /// The name in recipes and model cards.
+    fn name(&self) -> &'static str;
+
+    /// What the task asks, in one sentence; empty if the name is enough.
+    fn doc(&self) -> &'static str {
+        ""
+    }
+
+    /// The kind of labels, which is known before any file is read.
+    fn label_kind(&self) -> LabelKind;
+
+    /// Metrics of an evaluation, the first being the one that picks the best weights; `None` for the labels' default
+    /// ones.
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        None
+    }
+
+    /// Reads a split.
+    ///
+    /// # Errors
+    /// A file or a record that is not as the task requires it, with its place.
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset>;
+
+    /// Reads a split of a task that knows its files below `directory`.
+    ///
+    /// # Errors
+    /// As [`Task::read_split`].
+    fn read_below(
+        &self,
+        directory: &Path,
+        split: Split,
+        model: TaskModel<'_>,
+        options: &ReadOptions<'_>,
+    ) -> Result<Dataset> {
+        let path = directory.join(self.file(split).unwrap_or_default());
+        self.read_split(&SplitSource { model, ..SplitSource::new(&path, split, options) })
+    }
+
+    /// The file of a split below `data.path`; `None` for a task whose files are `data.train` and `data.eval`.
+    fn file(&self, _split: Split) -> Option<String> {
+        None
+    }
+
+    /// Whether [`Task::file`] names a directory of files.
+    fn has_directories(&self) -> bool {
+        false
+    }
+
+    /// Paths that the task itself names, beside `data.path`, `data.train` and `data.eval`.
+    fn paths(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+
+    /// Whether a split exists, as far as the task itself names its files.
+    fn has_split(&self, _split: Split) -> bool {
+        true
+    }
+
+    /// Whether classes are tokens of the vocabulary, predicted by a language-modelling head after a prompt.
+    fn has_token_labels(&self) -> bool {
+        false
+    }
+
+    /// Whether the task of this name can be learned by a classification head.
+    fn has_classifier_form(&self) -> bool {
+        false
+    }
+
+    /// Whether the task of this name has prompts.
+    fn has_prompt_form(&self) -> bool {
+        false
+    }
+
+    /// Whether a decoder may write a second sequence of each sample.
+    fn has_targets(&self) -> bool {
+        false
+    }
+
+    /// Whether samples have one class or next tokens as labels, which a teacher's logits can be compared with.
+    fn has_teachable_labels(&self) -> bool {
+        self.label_kind() == LabelKind::Classes && !self.has_token_labels()
+    }
+
+    /// Whether records may be conversations, which the model's chat template renders.
+    fn has_conversations(&self) -> bool {
+        false
+    }
+
+    /// The texts that inputs and outputs are parts of; `None` for a task without such.
+    fn text_formats(&self) -> Option<Vec<TextFormats>> {
+        None
+    }
+
+    /// Tokens before and after an answer, if evaluation generates answers and compares them with
+    /// [`Dataset::references`].
+    ///
+    /// # Errors
+    /// A tokenizer without such tokens.
+    fn answer_marks(&self, _tokenizer: &dyn Tokenizer) -> Result<Option<[u32; 2]>> {
+        Ok(None)
+    }
+
+    /// The hub's name for what a trained model does. For tokens as labels it is the name of a language model, which
+    /// depends on whether an encoder reads and a decoder writes.
+    fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
+        match self.label_kind() {
+            LabelKind::Questions => "question-answering",
+            LabelKind::Tags => "token-classification",
+            LabelKind::Embeddings => "sentence-similarity",
+            kind if self.has_token_labels() || matches!(kind, LabelKind::Tokens | LabelKind::Pairs) => {
+                if generates_targets {
+                    "text2text-generation"
+                } else {
+                    "text-generation"
+                }
+            }
+            _ => "text-classification",
+        }
+    }
+}
+
+/// Copies and comparisons of a task as `dyn Task`, of any [`Task`] that is `Clone + PartialEq`.
+pub trait TaskObject {
+    /// A copy.
+    fn shared(&self) -> Arc<dyn Task>;
+    /// Whether the other one is of the same type and equal.
+    fn equals(&self, other: &dyn Task) -> bool;
+}
+
+impl<T: Task + Clone + PartialEq> TaskObject for T {
+    fn shared(&self) -> Arc<dyn Task> {
+        Arc::new(self.clone())
+    }
+
+    fn equals(&self, other: &dyn Task) -> bool {
+        (other as &dyn Any).downcast_ref::<T>() == Some(self)
+    }
+}
+
+impl PartialEq for dyn Task {
+    fn eq(&self, other: &Self) -> bool {
+        self.equals(other)
+    }
+}

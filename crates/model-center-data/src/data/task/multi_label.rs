@@ -6,11 +6,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::columns::LabelReader;
+use super::{SplitSource, Task};
 use crate::data::{
     Example, LabelSpec,
     dataset::Dataset,
     read::{ReadOptions, read, renumber},
 };
+use crate::metrics::{LabelKind, MULTI_LABEL_METRICS, Metric};
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_formats::io::record::{Format, Record};
@@ -118,5 +120,24 @@ impl MultiLabelTask {
                 Ok(set)
             }
         }
+    }
+}
+
+impl Task for MultiLabelTask {
+    fn name(&self) -> &'static str {
+        "multi-label-classification"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::LabelSets
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(MULTI_LABEL_METRICS)
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        let labels = source.labels(&self.labels);
+        MultiLabelTask { labels, ..self.clone() }.read(source.path, &source.options)
     }
 }

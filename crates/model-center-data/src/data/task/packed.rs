@@ -152,24 +152,12 @@ impl Packer<'_> {
             ..ReadReport::default()
         };
         let mut dataset = Dataset {
-            labels: LabelSpace::NextTokens,
-            pad_id: padding(options.tokenizer),
-            max_length: options.max_length,
             types: vec![0; self.ids.len()],
             ids: self.ids,
             targets: vec![Label::TokensFrom(0); ends.len()],
             ends,
-            places: Vec::new(),
-            members: Vec::new(),
-            references: Vec::new(),
-            tags: Vec::new(),
-            sets: Vec::new(),
-            learned: Vec::new(),
-            spans: None,
-            repeats: None,
-            mixture: None,
             report,
-            fingerprint: String::new(),
+            ..Dataset::new(LabelSpace::NextTokens, padding(options.tokenizer), options.max_length)
         };
         dataset.seal();
         Ok(dataset)

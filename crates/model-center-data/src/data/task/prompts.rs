@@ -8,17 +8,18 @@
 //! words and COPA's mirrored training split matched. Deliberate differences: labels that are not listed are errors,
 //! MultiRC and ReCoRD have metrics, no record is left out to make the ranks even, and lengths count the model's input.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::passages::{multirc, record_task};
-use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, Split, ZERO_ONE, label, truth};
+use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, SUPERGLUE, ZERO_ONE, label, truth};
+use super::{SplitSource, Task};
 use crate::data::{
-    Example,
+    Example, Split,
     answers::AnswerForm,
     dataset::Dataset,
     read::{ReadOptions, RowForm, read_as},
 };
-use crate::metrics::Metric;
+use crate::metrics::{LabelKind, Metric};
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace, Member, VerbalizerPosition};
 use model_center_formats::io::record::{Format, Record};
@@ -101,22 +102,50 @@ pub struct PromptEntry {
     pub parse: fn(&Record<'_>, &mut ParseContext, &mut Vec<Prompt>) -> Result<()>,
 }
 
-impl PromptEntry {
-    /// The file of a split in the directory that holds the task's directory.
-    pub fn path(&self, directory: &Path, split: Split) -> PathBuf {
-        directory.join(self.name).join(self.files.name(split))
+/// By name, which identifies a task.
+impl PartialEq for PromptEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Task for PromptEntry {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    /// Reads one split of the task for a model that answers at `place`.
-    ///
+    fn doc(&self) -> &'static str {
+        self.doc
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Classes
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(self.metrics)
+    }
+
+    fn file(&self, split: Split) -> Option<String> {
+        Some(format!("{}/{}", self.name, self.files.name(split)))
+    }
+
+    fn has_token_labels(&self) -> bool {
+        true
+    }
+
+    fn has_classifier_form(&self) -> bool {
+        SUPERGLUE.iter().any(|entry| entry.name == self.name)
+    }
+
+    fn has_prompt_form(&self) -> bool {
+        true
+    }
+
     /// Errors: an invalid file or record, with its place; label words that are the same token.
-    pub fn read(
-        &self,
-        directory: &Path,
-        split: Split,
-        place: VerbalizerPosition,
-        options: &ReadOptions<'_>,
-    ) -> Result<Dataset> {
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        let SplitSource { path, split, options, .. } = *source;
+        let place = source.place()?;
         let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (names, words) = (texts(self.labels), texts(self.words));
         let format = match self.files {
@@ -125,7 +154,7 @@ impl PromptEntry {
         };
         let mut asking = ParseContext { split, place, questions: 0 };
         let verbalizer = LabelWords { names: &names, words: &words, place, of: &format!("task {}", self.name) };
-        read_prompts(&self.path(directory, split), format, options, verbalizer, &mut |record, prompts| {
+        read_prompts(path, format, &options, verbalizer, &mut |record, prompts| {
             (self.parse)(record, &mut asking, prompts)
         })
     }

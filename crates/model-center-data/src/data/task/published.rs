@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::superglue::{Split, ZERO_ONE};
+use super::superglue::ZERO_ONE;
+use super::{SplitSource, Task};
 use crate::data::{
-    Example,
+    Example, Split,
     dataset::Dataset,
     read::{Builder, ReadOptions, RowForm, read},
 };
-use crate::metrics::Metric;
+use crate::metrics::{LabelKind, Metric};
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_base::file::{read_text, unreadable};
@@ -61,9 +62,10 @@ impl PublishedTask {
     /// Every task.
     pub const ALL: [PublishedTask; 4] =
         [PublishedTask::MnliMatched, PublishedTask::MnliMismatched, PublishedTask::Qqp, PublishedTask::Race];
+}
 
-    /// The name in recipes.
-    pub fn name(self) -> &'static str {
+impl Task for PublishedTask {
+    fn name(&self) -> &'static str {
         match self {
             PublishedTask::MnliMatched => "MNLI",
             PublishedTask::MnliMismatched => "MNLI-mm",
@@ -72,9 +74,16 @@ impl PublishedTask {
         }
     }
 
-    /// The file of a split, or the directory of its files, below the directory that holds the task's directory.
-    pub fn path(self, split: Split) -> &'static str {
-        match (self, split) {
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Classes
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(if *self == PublishedTask::Qqp { QQP_METRICS } else { METRICS })
+    }
+
+    fn file(&self, split: Split) -> Option<String> {
+        let file = match (self, split) {
             (PublishedTask::MnliMatched | PublishedTask::MnliMismatched, Split::Train) => "MNLI/train.tsv",
             (PublishedTask::MnliMatched, Split::Validation) => "MNLI/dev_matched.tsv",
             (PublishedTask::MnliMismatched, Split::Validation) => "MNLI/dev_mismatched.tsv",
@@ -82,35 +91,30 @@ impl PublishedTask {
             (PublishedTask::Qqp, Split::Validation) => "QQP/dev.tsv",
             (PublishedTask::Race, Split::Train) => "RACE/train",
             (PublishedTask::Race, Split::Validation) => "RACE/dev",
-        }
+        };
+        Some(file.to_owned())
     }
 
-    /// Whether a split is a directory of files.
-    pub fn has_directories(self) -> bool {
-        self == PublishedTask::Race
+    fn has_directories(&self) -> bool {
+        *self == PublishedTask::Race
     }
 
-    /// What evaluation reports, the first being what picks the best weights.
-    pub fn metrics(self) -> &'static [Metric] {
-        if self == PublishedTask::Qqp { QQP_METRICS } else { METRICS }
+    fn has_classifier_form(&self) -> bool {
+        true
     }
 
-    /// Reads one split.
-    ///
-    /// Errors: what is wrong with a file or a record, with its place.
-    pub fn read(self, directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let path = directory.join(self.path(split));
+    fn read_split(&self, SplitSource { path, options, .. }: &SplitSource<'_>) -> Result<Dataset> {
         let names = |names: &[&str]| LabelSpace::Classes(names.iter().map(ToString::to_string).collect());
         let mut dataset = match self {
             PublishedTask::MnliMatched | PublishedTask::MnliMismatched => {
-                read(&path, Format::Tsv, options, names(MNLI_LABELS), &mut |record, examples| {
+                read(path, Format::Tsv, options, names(MNLI_LABELS), &mut |record, examples| {
                     pair(record, ["sentence1", "sentence2"], record.choice("gold_label", MNLI_LABELS)?, examples)
                 })?
             }
-            PublishedTask::Qqp => read(&path, Format::Tsv, options, names(ZERO_ONE), &mut |record, examples| {
+            PublishedTask::Qqp => read(path, Format::Tsv, options, names(ZERO_ONE), &mut |record, examples| {
                 pair(record, ["question1", "question2"], record.choice("is_duplicate", ZERO_ONE)?, examples)
             })?,
-            PublishedTask::Race => race(&path, options)?,
+            PublishedTask::Race => race(path, options)?,
         };
         dataset.seal();
         Ok(dataset)

@@ -15,11 +15,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::squad::{Article, Paragraph, Question, read_squad};
+use super::{SplitSource, Task};
 use crate::data::{
     dataset::Dataset,
     read::{Builder, ReadOptions, RowForm},
 };
-use crate::metrics::{AnswerScores, SpanAnswers, SpanSearch};
+use crate::metrics::{AnswerScores, LabelKind, Metric, SPAN_METRICS, SpanAnswers, SpanSearch};
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace, Member};
 use model_center_formats::tokenizer::{Encoding, Template, TemplateSlot, TokenSpan, Tokenizer};
@@ -132,6 +133,24 @@ impl SpanTask {
         dataset.spans = Some(Arc::new(SpanWindows { windows, search, may_be_none }));
         dataset.seal();
         Ok(dataset)
+    }
+}
+
+impl Task for SpanTask {
+    fn name(&self) -> &'static str {
+        "question-answering"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Questions
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(SPAN_METRICS)
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        self.read(source.path, &source.options)
     }
 }
 

@@ -1,6 +1,6 @@
 //! SQuAD 1.1: questions about passages, whose answers a decoder generates.
 //!
-//! Defines [`Squad`], which reads `{directory}/{train|dev}-v1.1.json`, [`SQUAD_METRICS`], and the reader of the files,
+//! Defines [`Squad`], which reads `{train|dev}-v1.1.json`, [`SQUAD_METRICS`], and the reader of the files,
 //! which [`super::spans`] uses too. Called by training.
 //!
 //! Source: ModelCenter's `t5dataset`: inputs and targets matched. Deliberate differences: of several answers the first
@@ -12,14 +12,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::superglue::Split;
+use super::{SplitSource, Task};
 use crate::data::{
-    Example,
+    Example, Split,
     answers::sentinels,
     dataset::Dataset,
-    read::{Builder, ReadOptions, RowForm, RowLimit},
+    read::{Builder, RowForm, RowLimit},
 };
-use crate::metrics::Metric;
+use crate::metrics::{LabelKind, Metric};
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_base::file::{printable, read_text};
@@ -102,30 +102,45 @@ pub fn read_squad(path: &Path) -> Result<Vec<Article>> {
     Ok(file.data)
 }
 
-impl Squad {
-    /// The file of a split.
-    pub fn file(split: Split) -> &'static str {
-        match split {
-            Split::Train => "train-v1.1.json",
-            Split::Validation => "dev-v1.1.json",
-        }
+impl Task for Squad {
+    fn name(&self) -> &'static str {
+        "SQuAD"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Tokens
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(SQUAD_METRICS)
+    }
+
+    fn file(&self, split: Split) -> Option<String> {
+        let stem = if split == Split::Train { "train" } else { "dev" };
+        Some(format!("{stem}-v1.1.json"))
+    }
+
+    fn has_targets(&self) -> bool {
+        true
+    }
+
+    fn has_teachable_labels(&self) -> bool {
+        false
     }
 
     /// The sentinels before and after an answer.
-    pub fn sentinels(tokenizer: &dyn Tokenizer) -> Result<[u32; 2]> {
-        sentinels(tokenizer, "task SQuAD")
+    fn answer_marks(&self, tokenizer: &dyn Tokenizer) -> Result<Option<[u32; 2]>> {
+        sentinels(tokenizer, "task SQuAD").map(Some)
     }
 
-    /// Reads one split from the directory that holds its file.
-    ///
     /// Errors: a file that is not as SQuAD's are, with its place; questions whose answers are left out, as in a test
     /// split; a vocabulary without sentinels.
-    pub fn read(directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let path = directory.join(Squad::file(split));
-        let articles = read_squad(&path)?;
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        let SplitSource { path, options, .. } = source;
+        let articles = read_squad(path)?;
         options.check()?;
         let form = RowForm::Squad(SquadForm::new(options.tokenizer)?);
-        let mut builder = Builder::new(&path, options, LabelSpace::Target, form);
+        let mut builder = Builder::new(path, options, LabelSpace::Target, form);
         let (mut number, mut references, mut examples) = (0, Vec::new(), Vec::new());
         let paragraphs = articles.into_iter().flat_map(|article| article.paragraphs);
         for Paragraph { context, qas } in paragraphs {
@@ -171,7 +186,7 @@ pub(crate) struct SquadForm {
 impl SquadForm {
     fn new(tokenizer: &dyn Tokenizer) -> Result<Self> {
         let (front, back) = tokenizer.template(false).around_first();
-        Ok(SquadForm { sentinels: Squad::sentinels(tokenizer)?, front, back })
+        Ok(SquadForm { sentinels: sentinels(tokenizer, "task SQuAD")?, front, back })
     }
 
     /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were

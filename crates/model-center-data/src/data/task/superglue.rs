@@ -8,38 +8,18 @@
 //! Source: ModelCenter's `bertdataset`, templates matched. Deliberate differences: labels outside the listed ones are
 //! errors (there they silently became the last class), and a `[SEP]` inside a text stays text.
 
-use std::path::Path;
-
+use super::prompts::PROMPTS;
+use super::{SplitSource, Task};
 use crate::data::{
-    Example,
+    Example, Split,
     dataset::Dataset,
     read::{ReadOptions, read},
 };
-use crate::metrics::Metric;
+use crate::metrics::{LabelKind, Metric};
 use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace};
 use model_center_formats::io::record::{Format, Record};
 use model_center_formats::tokenizer::KeepSide;
-
-/// Which part of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Split {
-    /// Labelled records to learn from, `train.jsonl`.
-    Train,
-    /// Labelled records to judge by, `val.jsonl`.
-    Validation,
-}
-
-impl Split {
-    /// The name of the split's file without its ending.
-    pub fn file_stem(self) -> &'static str {
-        match self {
-            Split::Train => "train",
-            Split::Validation => "val",
-        }
-    }
-}
 
 /// The labels of a task as written in its registry line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,18 +34,6 @@ pub enum TaskLabels {
     NextTokens,
     /// The tokens of a second example, which a decoder generates.
     Target,
-}
-
-impl TaskLabels {
-    /// Whether a sample has a class, or one choice of several.
-    pub fn are_classes(self) -> bool {
-        matches!(self, TaskLabels::Classes(_) | TaskLabels::Choices(_))
-    }
-
-    /// Whether a sample has tokens as labels.
-    pub fn are_tokens(self) -> bool {
-        matches!(self, TaskLabels::NextTokens | TaskLabels::Target)
-    }
 }
 
 /// One line of a task registry.
@@ -95,15 +63,49 @@ impl PartialEq for TaskEntry {
     }
 }
 
-impl TaskEntry {
-    /// The file of a split, below the directory that holds the task's directory.
-    pub fn file(&self, split: Split) -> String {
-        format!("{}/{}.jsonl", self.name, split.file_stem())
+impl Task for TaskEntry {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    /// Reads one split of the task from the directory that holds the task's directory.
-    pub fn read(&self, directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let path = directory.join(self.file(split));
+    fn doc(&self) -> &'static str {
+        self.doc
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        match self.labels {
+            TaskLabels::Classes(_) | TaskLabels::Choices(_) => LabelKind::Classes,
+            TaskLabels::Value => LabelKind::Values,
+            TaskLabels::NextTokens | TaskLabels::Target => LabelKind::Tokens,
+        }
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(self.metrics).filter(|metrics| !metrics.is_empty())
+    }
+
+    /// `{Task}/{train|val}.jsonl`.
+    fn file(&self, split: Split) -> Option<String> {
+        Some(format!("{}/{}.jsonl", self.name, split.file_stem()))
+    }
+
+    fn has_classifier_form(&self) -> bool {
+        true
+    }
+
+    fn has_prompt_form(&self) -> bool {
+        PROMPTS.iter().any(|entry| entry.name == self.name)
+    }
+
+    fn has_targets(&self) -> bool {
+        self.labels == TaskLabels::Target
+    }
+
+    fn has_teachable_labels(&self) -> bool {
+        self.labels != TaskLabels::Value
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
         let labels = match self.labels {
             TaskLabels::Classes(names) => LabelSpace::Classes(names.iter().map(ToString::to_string).collect()),
             TaskLabels::Choices(choices) => LabelSpace::Choices(choices),
@@ -111,10 +113,10 @@ impl TaskEntry {
             TaskLabels::NextTokens => LabelSpace::NextTokens,
             TaskLabels::Target => LabelSpace::Target,
         };
-        let options = ReadOptions { keep: self.keep, ..*options };
-        let mut dataset =
-            read(&path, Format::Jsonl, &options, labels, &mut |record, examples| (self.parse)(record, examples))?;
-        if self.oversample_train && split == Split::Train {
+        let options = ReadOptions { keep: self.keep, ..source.options };
+        let parse = &mut |record: &Record<'_>, examples: &mut Vec<Example>| (self.parse)(record, examples);
+        let mut dataset = read(source.path, Format::Jsonl, &options, labels, parse)?;
+        if self.oversample_train && source.split == Split::Train {
             dataset.oversample();
         }
         dataset.seal();

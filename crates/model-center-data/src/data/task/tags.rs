@@ -6,11 +6,13 @@
 use std::path::Path;
 
 use super::columns::LabelReader;
+use super::{SplitSource, Task};
 use crate::data::{
     LabelSpec,
     dataset::Dataset,
     read::{Builder, ReadOptions, RowForm, renumber},
 };
+use crate::metrics::{LabelKind, Metric, TAG_METRICS};
 use crate::{Error, Result};
 use model_center_base::batch::{IGNORED, Label, LabelSpace};
 use model_center_formats::io::{
@@ -107,6 +109,26 @@ impl TagTask {
         let class = |tag: &String| labels.class(tag, |reason, fix| record.error(&self.tags, reason, fix));
         let tags = tags.iter().map(class).collect::<Result<_>>()?;
         Ok(Sentence { line: record.line(), words, tags })
+    }
+}
+
+impl Task for TagTask {
+    fn name(&self) -> &'static str {
+        "token-classification"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Tags
+    }
+
+    fn metrics(&self) -> Option<&'static [Metric]> {
+        Some(TAG_METRICS)
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        // A tag that occurs in another split alone is a mistake, not a class.
+        let labels = source.train.map_or_else(|| self.labels.clone(), LabelSpec::of);
+        TagTask { labels, ..self.clone() }.read(source.path, &source.options)
     }
 }
 

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use super::columns::{LabelReader, LabelSpec};
 use super::prompts::{LabelWords, Prompt, read_prompts};
+use super::{SplitSource, Task};
 use crate::data::{dataset::Dataset, read::ReadOptions};
+use crate::metrics::LabelKind;
 use crate::{Error, Result};
 use model_center_base::batch::{Label, VerbalizerPosition};
 use model_center_formats::io::record::{Format, Record};
@@ -164,6 +166,28 @@ impl TemplateTask {
             }
             Ok(())
         })
+    }
+}
+
+impl Task for TemplateTask {
+    fn name(&self) -> &'static str {
+        "classification"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Classes
+    }
+
+    fn has_token_labels(&self) -> bool {
+        true
+    }
+
+    fn has_classifier_form(&self) -> bool {
+        true
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
+        self.read(source.path, source.place()?, &source.options)
     }
 }
 

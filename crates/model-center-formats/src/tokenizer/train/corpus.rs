@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use super::{TrainOptions, VocabularyKind, document};
-use crate::io::texts::{TextSource, read_texts};
+use crate::io::texts::{TextLayout, read_texts};
 use crate::tokenizer::{
     catch::catch_errors,
     document::{BpeOptions, bpe},
@@ -35,7 +35,7 @@ pub(super) struct Corpus {
 
 impl Corpus {
     /// Reads files and cuts their texts as the tokenizer will.
-    pub(super) fn read(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Corpus> {
+    pub(super) fn read(files: &[PathBuf], source: &TextLayout, options: &TrainOptions) -> Result<Corpus> {
         let cutter = Cutter::new(options)?;
         let mut counts: HashMap<String, u64> = HashMap::new();
         let (mut texts, mut dropped, mut least) = (0, 0, 1);

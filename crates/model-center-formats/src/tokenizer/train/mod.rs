@@ -18,7 +18,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use self::corpus::Corpus;
 use super::catch::catch_errors;
-use crate::io::texts::TextSource;
+use crate::io::texts::TextLayout;
 use crate::{Error, Result};
 use model_center_base::file::{AtomicFile, commit_together};
 
@@ -152,7 +152,7 @@ impl Trained {
 /// # Errors
 /// [`Error::Argument`] for options that contradict each other or a size that the alphabet does not fit into;
 /// [`Error::Data`] for files as [`read_texts`](crate::io::texts::read_texts) says, and if there is no word in them.
-pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
+pub fn train(files: &[PathBuf], source: &TextLayout, options: &TrainOptions) -> Result<Trained> {
     options.check_effect()?;
     let special = special_tokens(options)?;
     if !(1..=MAX_VOCABULARY).contains(&options.vocab_size) {

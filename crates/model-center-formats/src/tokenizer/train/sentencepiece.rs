@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::corpus::Corpus;
 use super::models::{self, within_alphabet};
 use super::{MAX_VOCABULARY, TrainOptions, VocabularyKind};
-use crate::io::texts::TextSource;
+use crate::io::texts::TextLayout;
 use crate::tokenizer::pieces::SPACE;
 use crate::{Error, Result};
 use model_center_base::file::{AtomicFile, commit_together};
@@ -92,7 +92,7 @@ impl TrainedPieces {
 /// [`Error::Data`] as [`super::train`].
 pub fn train_sentencepiece(
     files: &[PathBuf],
-    source: &TextSource,
+    source: &TextLayout,
     options: &SentencePieceOptions,
 ) -> Result<TrainedPieces> {
     if !(OWN.len() + 1..=MAX_VOCABULARY).contains(&options.vocab_size) {

@@ -9,7 +9,7 @@ use bmtrain_core::quantised::BlockFormat;
 use bmtrain_dist::Parameters;
 use model_center_base::error::{Error, Result};
 use model_center_base::file::printable;
-use model_center_data::{DataClass, OwnData, TaskEntry};
+use model_center_data::{DataClass, OwnData, Task};
 use model_center_formats::config::{self, Fields, model_center};
 use model_center_formats::{LoadPlan, ParamShape, Weights, pretrained::family_of};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ pub struct OpenedModel {
 pub struct Registry<'a> {
     tables: &'a [&'a [ModelEntry]],
     /// The further tasks.
-    pub tasks: &'static [TaskEntry],
+    pub tasks: &'static [&'static dyn Task],
     /// The further classes of data sets.
     pub classes: &'static [DataClass],
 }
@@ -62,7 +62,7 @@ impl<'a> Registry<'a> {
     /// The same families, and these tasks as further values of `data.task`. A recipe that selects a name of two tasks
     /// is refused.
     #[must_use]
-    pub fn with_tasks(self, tasks: &'static [TaskEntry]) -> Self {
+    pub fn with_tasks(self, tasks: &'static [&'static dyn Task]) -> Self {
         Registry { tasks, ..self }
     }
 

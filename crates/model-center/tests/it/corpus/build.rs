@@ -9,7 +9,7 @@ use model_center::corpus::{TokenFile, TokenType, index_path, token_path, verify}
 use model_center::data::OnBadRecord;
 use model_center::run::StopFlag;
 use model_center::tokenizer::{HfTokenizer, Tokenizer, TrainOptions, VocabularyKind, train};
-use model_center::{Error, data::TextSource as TrainingText};
+use model_center::{Error, data::TextLayout};
 use tempfile::{TempDir, tempdir};
 
 use super::read;
@@ -32,7 +32,7 @@ impl Fixture {
             lines += &format!("{}\n", serde_json::json!({"text": text.join(" ")}));
         }
         fs::write(directory.path().join("a.jsonl"), lines).unwrap();
-        let texts = TrainingText::Column("text".into());
+        let texts = TextLayout::Column("text".into());
         let options = TrainOptions::new(VocabularyKind::ByteBpe, 320);
         let trained = train(&[directory.path().join("a.jsonl")], &texts, &options).unwrap();
         trained.save(directory.path().join("tokenizer")).unwrap();

@@ -1,7 +1,7 @@
 //! Conversations of records: which turns are learned, nulls, keys, prompts as turns, texts that are rendered already.
 
 use model_center::Result;
-use model_center::data::{Dataset, LossOn, PairLabels, ReadOptions, RecordForm, SftModel, SftTask};
+use model_center::data::{Dataset, LossOn, PairLabels, ReadOptions, RecordForm, SftTask, TaskModel};
 use model_center::tokenizer::{ChatMessage, ChatRequest, HfTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -17,7 +17,11 @@ fn read_file(name: &str, content: &str, change: &dyn Fn(&mut SftTask)) -> Result
     let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
     let mut task = task(vec![set(write(&directory, name, content))]);
     change(&mut task);
-    try_read(&task, &ReadOptions::new(&tokenizer, 500), SftModel { chat: Some(&template), generates_targets: false })
+    try_read(
+        &task,
+        &ReadOptions::new(&tokenizer, 500),
+        TaskModel { chat: Some(&template), generates_targets: false, place: None },
+    )
 }
 
 /// The whole text of each sample, and its learned parts.
@@ -295,7 +299,7 @@ fn control_tokens_of_rendered_texts_are_parsed_on_request() {
     let of_chat = template.encode(&tokenizer, &ChatRequest::new(&messages)).unwrap();
     let directory = TempDir::new().unwrap();
     let task = task(vec![set(write(&directory, "a.jsonl", &json!({"text": rendered}).to_string()))]);
-    let model = SftModel { chat: Some(&template), generates_targets: false };
+    let model = TaskModel { chat: Some(&template), generates_targets: false, place: None };
     let options = ReadOptions { parse_special: true, ..ReadOptions::new(&trusting, 500) };
     let ids = |dataset: &Dataset| dataset.inputs(0).next().unwrap().input_ids.to_vec();
     let parsed = ids(&try_read(&task, &options, model).unwrap());

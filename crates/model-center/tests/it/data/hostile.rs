@@ -1,6 +1,6 @@
 //! Files that are damaged, endless or made to harm: one clear error or correct data, never a panic.
 
-use model_center::data::{ColumnTask, Dataset, OnBadRecord, SUPERGLUE, Split, find_task};
+use model_center::data::{ColumnTask, Dataset, OnBadRecord, SUPERGLUE, Split, Task, TaskModel, find_task};
 
 use crate::data::words::{Words, file, options, rows};
 use model_center::run::layout_error;
@@ -151,9 +151,12 @@ fn damaged_files_never_panic() {
                 }
                 let (directory, path) = file(name, &bytes);
                 let dataset = match name {
-                    "WSC/train.jsonl" => {
-                        find_task("WSC", &[SUPERGLUE]).unwrap().read(directory.path(), Split::Train, &options)
-                    }
+                    "WSC/train.jsonl" => find_task("WSC", &[SUPERGLUE]).unwrap().read_below(
+                        directory.path(),
+                        Split::Train,
+                        TaskModel::default(),
+                        &options,
+                    ),
                     _ => ColumnTask::default().read(&path, &options),
                 };
                 match dataset {

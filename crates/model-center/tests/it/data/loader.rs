@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model_center::data::{
     ColumnTask, Dataset, LabelSpec, Labels, Loader, LoaderOptions, Order, Position, ReadOptions, SUPERGLUE, Split,
-    find_task,
+    Task, TaskModel, find_task,
 };
 
 use crate::data::words::{Words, file};
@@ -241,7 +241,8 @@ fn choices_of_a_sample_stay_together() {
     let (directory, _) = file("COPA/train.jsonl", lines.join("\n"));
     let words = Words::new();
     let task = find_task("COPA", &[SUPERGLUE]).unwrap();
-    let dataset = task.read(directory.path(), Split::Train, &ReadOptions::new(&words, 64)).unwrap();
+    let dataset =
+        task.read_below(directory.path(), Split::Train, TaskModel::default(), &ReadOptions::new(&words, 64)).unwrap();
     let mut loader = Loader::new(Arc::new(dataset), options(Order::Shuffled, 3, true)).unwrap();
     let batch = loader.batch(Position::default()).unwrap();
     assert_eq!((batch.samples.len(), batch.rows, batch.labels.as_ref().unwrap().len()), (3, 6, 3));

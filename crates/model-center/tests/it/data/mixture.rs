@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model_center::data::{
-    ClassSource, DataClass, DataSet, Dataset, Loader, LoaderOptions, LossOn, Mixture, Position, ReadOptions, Sample,
-    SampleSink, SftColumns, SftModel, SftTask, Split, TextFormats,
+    ClassSource, DataClass, DataSet, Dataset, EpochMixture, Loader, LoaderOptions, LossOn, Position, ReadOptions,
+    Sample, SampleSink, SftColumns, SftTask, Split, TaskModel, TextFormats,
 };
 use model_center::tokenizer::KeepSide;
 use model_center::{Error, Result};
@@ -31,7 +31,7 @@ fn set_of(sample: u32) -> usize {
 
 #[test]
 fn a_million_samples_have_their_proportions_and_no_set_repeats_one_before_its_others() {
-    let mixture = Mixture::new(&SIZES, &PROPORTIONS).unwrap();
+    let mixture = EpochMixture::new(&SIZES, &PROPORTIONS).unwrap();
     assert_eq!(mixture.len(), 100_000);
     let (mut seen, mut taken) = (vec![0_u32; 100_000], [0_u64; 4]);
     let (mut largest, mut orders) = (0.0_f64, Vec::new());
@@ -105,7 +105,7 @@ fn dataset() -> Arc<Dataset> {
         keep: KeepSide::Start,
         as_chat: false,
     };
-    let model = SftModel { chat: None, generates_targets: false };
+    let model = TaskModel { chat: None, generates_targets: false, place: None };
     let words = Words::new();
     Arc::new(task.read(Split::Train, &ReadOptions::new(&words, 16), model).unwrap().unwrap())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model_center::data::{
     Dataset, IGNORED, LabelSpace, Labels, Loader, LoaderOptions, PairLabels, Position, ReadOptions, SftColumns,
-    SftModel, SftTask,
+    SftTask, TaskModel,
 };
 use model_center::tokenizer::Tokenizer;
 use serde_json::json;
@@ -57,7 +57,7 @@ fn a_prompt_is_a_column_or_what_both_completions_begin_with() {
 #[test]
 fn conversations_are_compared_by_what_the_assistant_wrote_after_their_common_beginning() {
     let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
-    let model = SftModel { chat: Some(&template), generates_targets: false };
+    let model = TaskModel { chat: Some(&template), generates_targets: false, place: None };
     let message = |role: &str, text: &str| json!({"role": role, "content": text});
     let (user, yes, no) = (message("user", "Hi"), message("assistant", "Yes."), message("assistant", "No"));
     let records = [
@@ -127,7 +127,7 @@ fn sequences_for_a_reward_are_choices_of_which_the_first_is_right() {
 #[test]
 fn records_that_are_no_pairs_are_named_with_their_reason() {
     let (directory, words) = (TempDir::new().unwrap(), Words::new());
-    let refused = |content: &str, model: SftModel<'_>| {
+    let refused = |content: &str, model: TaskModel<'_>| {
         let task = of_pairs(&directory, content);
         try_read(&task, &ReadOptions::new(&words, 100), model).unwrap_err().to_string()
     };
@@ -148,7 +148,7 @@ fn records_that_are_no_pairs_are_named_with_their_reason() {
         let error = refused(&record.replace('\n', " "), DECODER);
         assert!(error.contains("a.jsonl:1") && error.contains(reason), "{error}");
     }
-    let encoder_decoder = SftModel { chat: None, generates_targets: true };
+    let encoder_decoder = TaskModel { chat: None, generates_targets: true, place: None };
     let error = refused(r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#, encoder_decoder);
     assert!(error.contains("take a model with one stack"), "{error}");
 }
@@ -189,7 +189,7 @@ fn judged_completions_are_beside_their_prompt_with_the_completion_of_the_next_re
 #[test]
 fn judged_conversations_keep_their_prompt_before_another_answer() {
     let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
-    let model = SftModel { chat: Some(&template), generates_targets: false };
+    let model = TaskModel { chat: Some(&template), generates_targets: false, place: None };
     let message = |role: &str, text: &str| json!({"role": role, "content": text});
     let record = |prompt: &str, answer: &str, label: bool| {
         let (prompt, completion) = ([message("user", prompt)], [message("assistant", answer)]);

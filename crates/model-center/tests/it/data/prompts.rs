@@ -7,13 +7,17 @@ use std::sync::Arc;
 
 use model_center::data::{
     Batch, Dataset, Label, LabelSpace, Labels, Loader, LoaderOptions, Order, PROMPTS, Position, PromptEntry,
-    ReadOptions, Split, Template, TemplateTask, TooLong, VerbalizerBatch, VerbalizerPosition,
+    ReadOptions, Split, Task, TaskModel, Template, TemplateTask, TooLong, VerbalizerBatch, VerbalizerPosition,
 };
 use model_center::tokenizer::{CpmKind, CpmTokenizer, HfTokenizer, Tokenizer};
 
 use crate::data::words::{Words, file, options, rows};
 
 const T5: VerbalizerPosition = VerbalizerPosition::Sentinel { start: Some(0) };
+
+fn answering(place: VerbalizerPosition) -> TaskModel<'static> {
+    TaskModel { place: Some(place), ..TaskModel::default() }
+}
 
 fn entry(task: &str) -> &'static PromptEntry {
     PROMPTS.iter().find(|entry| entry.name == task).unwrap()
@@ -28,7 +32,7 @@ fn with_sentinels() -> Words {
 
 fn read(words: &Words, task: &str, split: Split, place: VerbalizerPosition, content: &str) -> Result<Dataset, String> {
     let (directory, _) = file(&format!("{task}/{}", entry(task).files.name(split)), content);
-    let dataset = entry(task).read(directory.path(), split, place, &options(words));
+    let dataset = entry(task).read_below(directory.path(), split, answering(place), &options(words));
     dataset.map_err(|error| error.to_string().replace(&format!("{}/", directory.path().display()), ""))
 }
 
@@ -178,7 +182,9 @@ fn lcqmc_begins_with_cpm1s_bos_token_and_uses_its_vocabulary() {
     assert_eq!((cpm1.kind(), cpm1.special_ids().bos), (CpmKind::Cpm1, Some(1)));
     let (directory, _) = file("LCQMC/train.tsv", LCQMC);
     let options = ReadOptions::new(&cpm1, 64);
-    let dataset = entry("LCQMC").read(directory.path(), Split::Train, VerbalizerPosition::Blank, &options).unwrap();
+    let dataset = entry("LCQMC")
+        .read_below(directory.path(), Split::Train, answering(VerbalizerPosition::Blank), &options)
+        .unwrap();
     let row = dataset.rows(0).unwrap().next().unwrap();
     let spelled: Vec<String> = row.input_ids.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(spelled.join(" "), "<s> \" 你好 \" 与 \" 你好 吗 \" 的 关系 是 : <pad> 。");
@@ -207,7 +213,9 @@ fn multirc_asks_about_each_answer_and_knows_which_question_it_is_for() {
     assert_eq!(questions, [0, 0, 1, 2, 2, 3]);
     let limit = ReadOptions { limit: Some(1), ..options(&words) };
     let (directory, _) = file("MultiRC/val.jsonl", content);
-    let first = entry("MultiRC").read(directory.path(), Split::Validation, VerbalizerPosition::Next, &limit).unwrap();
+    let first = entry("MultiRC")
+        .read_below(directory.path(), Split::Validation, answering(VerbalizerPosition::Next), &limit)
+        .unwrap();
     assert_eq!((first.len(), first.report().records), (3, 1), "a limit is one of records");
 }
 
@@ -266,7 +274,7 @@ fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
     let (directory, _) = file("RTE/train.jsonl", RTE);
     let within = |max_length, place| {
         let options = ReadOptions { max_length, ..options(&words) };
-        entry("RTE").read(directory.path(), Split::Train, place, &options)
+        entry("RTE").read_below(directory.path(), Split::Train, answering(place), &options)
     };
     let dataset = within(6, VerbalizerPosition::Next).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] Does sentence 1 entails sentence 2?".replace("Does ", ""));
@@ -277,7 +285,8 @@ fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
     let error = within(3, T5).unwrap_err().to_string();
     assert!(error.contains("no room beside the 3") && error.contains("data.max_length"), "{error}");
     let strict = ReadOptions { max_length: 6, too_long: TooLong::Error, ..options(&words) };
-    let error = entry("RTE").read(directory.path(), Split::Train, T5, &strict).unwrap_err().to_string();
+    let error =
+        entry("RTE").read_below(directory.path(), Split::Train, answering(T5), &strict).unwrap_err().to_string();
     assert!(error.contains("train.jsonl:1:1") && error.contains("17 tokens, more than data.max_length = 6"), "{error}");
 }
 
@@ -429,7 +438,7 @@ fn damaged_records_never_panic() {
                     None => bytes.truncate(at),
                 }
                 let (directory, _) = file(&format!("{task}/{}", entry(task).files.name(Split::Train)), bytes);
-                match entry(task).read(directory.path(), Split::Train, T5, &options(&words)) {
+                match entry(task).read_below(directory.path(), Split::Train, answering(T5), &options(&words)) {
                     Ok(dataset) => {
                         accepted += 1;
                         let texts = texts(&words, &dataset);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use model_center::Result;
 use model_center::data::{
     ClassSource, DATA_CLASSES, DataClass, DataSet, Dataset, IGNORED, Labels, Loader, LoaderOptions, LossOn,
-    OnBadRecord, Order, Position, ReadOptions, RecordForm, Sample, SampleSink, SftColumns, SftModel, SftTask, Split,
-    TextFormats, TooLong,
+    OnBadRecord, Order, Position, ReadOptions, RecordForm, Sample, SampleSink, SftColumns, SftTask, Split, Task,
+    TaskModel, TextFormats, TooLong,
 };
 use model_center::tokenizer::{ChatTemplate, HfTokenizer, KeepSide, Tokenizer};
 use serde_json::{Map, json};
@@ -48,9 +48,9 @@ pub(super) fn write(directory: &TempDir, name: &str, content: &str) -> PathBuf {
     path
 }
 
-pub(super) const DECODER: SftModel<'static> = SftModel { chat: None, generates_targets: false };
+pub(super) const DECODER: TaskModel<'static> = TaskModel { chat: None, generates_targets: false, place: None };
 
-pub(super) fn try_read(task: &SftTask, options: &ReadOptions<'_>, model: SftModel<'_>) -> Result<Dataset> {
+pub(super) fn try_read(task: &SftTask, options: &ReadOptions<'_>, model: TaskModel<'_>) -> Result<Dataset> {
     task.read(Split::Train, options, model).map(Option::unwrap)
 }
 
@@ -117,7 +117,7 @@ fn a_list_of_objects_and_a_directory_are_read_as_files_of_lines() {
         shown(&try_read(&task, &options, DECODER).unwrap(), &words),
         ["[CLS] a [b] [[SEP]]", "[CLS] c [d] [[SEP]]"]
     );
-    assert!(task.has_eval());
+    assert!(task.has_split(Split::Validation));
     let eval = task.read(Split::Validation, &options, DECODER).unwrap().unwrap();
     assert_eq!(shown(&eval, &words), ["[CLS] e [f] [[SEP]]"]);
 }
@@ -171,7 +171,7 @@ fn answers(content: &str, change: &dyn Fn(&mut SftTask)) -> Result<Vec<String>> 
     let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
     let mut task = task(vec![set(write(&directory, "a.jsonl", content))]);
     change(&mut task);
-    let model = SftModel { chat: Some(&template), generates_targets: false };
+    let model = TaskModel { chat: Some(&template), generates_targets: false, place: None };
     let dataset = try_read(&task, &ReadOptions::new(&tokenizer, 500), model)?;
     let sample = |sample: usize| {
         let row = dataset.inputs(sample).next().unwrap();
@@ -236,7 +236,7 @@ fn conversations_that_cannot_be_learned_are_named_with_their_reason() {
 #[test]
 fn an_encoder_reads_the_input_and_a_decoder_writes_the_output() {
     let (directory, words) = (TempDir::new().unwrap(), Words::new());
-    let model = SftModel { chat: None, generates_targets: true };
+    let model = TaskModel { chat: None, generates_targets: true, place: None };
     let record = "{\"input\": \"a b c\", \"output\": \"d e f\"}\n";
     let mut task = task(vec![set(write(&directory, "a.jsonl", record))]);
     let options = ReadOptions { target_length: 4, ..ReadOptions::new(&words, 100) };
@@ -337,7 +337,10 @@ fn the_predecessors_classes_read_their_files() {
     write(&directory, "glue/train.tsv", "sentence\tlabel\na film\t1\na bore\t0\n");
     write(&directory, "glue/dev.tsv", "sentence\tlabel\na play\t1\n");
     assert_eq!(read(of("sst2", "glue")), ["[CLS] a film [positive] [[SEP]]", "[CLS] a bore [negative] [[SEP]]"]);
-    assert!(task(vec![of("sst2", "glue")]).has_eval() && !task(vec![of("alpaca", "glue")]).has_eval());
+    assert!(
+        task(vec![of("sst2", "glue")]).has_split(Split::Validation)
+            && !task(vec![of("alpaca", "glue")]).has_split(Split::Validation)
+    );
     write(&directory, "alpaca/alpaca_data.json", r#"[{"instruction": "Go", "input": "", "output": "Gone"}]"#);
     assert!(read(of("alpaca", "alpaca"))[0].ends_with("Response: [Gone] [[SEP]]"));
     let mut debug = DataSet { max_input_tokens: Some(2), max_output_tokens: Some(3), ..of("debug", "") };

@@ -1,6 +1,6 @@
 //! SQuAD: what is read, what is written, which texts answer, and files that are not as it should be.
 
-use model_center::data::{Dataset, LabelSpace, OnBadRecord, ReadOptions, Split, Squad};
+use model_center::data::{Dataset, LabelSpace, OnBadRecord, ReadOptions, Split, Squad, Task, TaskModel};
 use model_center::tokenizer::Tokenizer;
 
 use crate::data::words::{Words, file, options, rows};
@@ -18,8 +18,8 @@ fn words() -> Words {
 }
 
 fn read(content: &str, split: Split, options: &ReadOptions<'_>) -> Result<Dataset, String> {
-    let (directory, _) = file(Squad::file(split), content);
-    let dataset = Squad::read(directory.path(), split, options);
+    let (directory, _) = file(&Squad.file(split).unwrap(), content);
+    let dataset = Squad.read_below(directory.path(), split, TaskModel::default(), options);
     dataset.map_err(|error| error.to_string().replace(&format!("{}/", directory.path().display()), ""))
 }
 
@@ -101,8 +101,8 @@ fn damaged_files_never_panic() {
                 Some(byte) => bytes[at] = byte,
                 None => bytes.truncate(at),
             }
-            let (directory, _) = file(Squad::file(Split::Train), bytes);
-            match Squad::read(directory.path(), Split::Train, &options(&words)) {
+            let (directory, _) = file(&Squad.file(Split::Train).unwrap(), bytes);
+            match Squad.read_below(directory.path(), Split::Train, TaskModel::default(), &options(&words)) {
                 Ok(dataset) => {
                     accepted += 1;
                     assert!((0..dataset.len()).all(|sample| !dataset.references(sample).is_empty()));

@@ -1,6 +1,8 @@
 //! The six tasks: file layout, templates, labels.
 
-use model_center::data::{Dataset, Label, LabelSpace, ReadOptions, SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+use model_center::data::{
+    Dataset, Label, LabelSpace, ReadOptions, SUPERGLUE, Split, Task, TaskEntry, TaskLabels, TaskModel, find_task,
+};
 use model_center::metrics::Metric;
 use model_center::tokenizer::KeepSide;
 
@@ -11,7 +13,7 @@ fn read(task: &str, split: Split, lines: &str) -> (Words, Result<Dataset, String
     let stem = split.file_stem();
     let (directory, _) = file(&format!("{task}/{stem}.jsonl"), lines);
     let entry = find_task(task, &[SUPERGLUE]).unwrap();
-    let dataset = entry.read(directory.path(), split, &options(&words));
+    let dataset = entry.read_below(directory.path(), split, TaskModel::default(), &options(&words));
     let place = format!("{}/", directory.path().display());
     (words, dataset.map_err(|error| error.to_string().replace(&place, "")))
 }
@@ -45,7 +47,10 @@ fn boolq_joins_passage_and_question_into_one_text() {
     // The question stays.
     let (directory, _) = file("BoolQ/train.jsonl", lines);
     let short = ReadOptions { max_length: 6, ..options(&words) };
-    let dataset = find_task("BoolQ", &[SUPERGLUE]).unwrap().read(directory.path(), Split::Train, &short).unwrap();
+    let dataset = find_task("BoolQ", &[SUPERGLUE])
+        .unwrap()
+        .read_below(directory.path(), Split::Train, TaskModel::default(), &short)
+        .unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] blue. is it red [SEP]");
 }
 
@@ -176,7 +181,10 @@ fn a_missing_file_names_its_path() {
     let words = Words::new();
     let directory = tempfile::TempDir::new().unwrap();
     let entry = find_task("rte", &[SUPERGLUE]).unwrap();
-    let error = entry.read(directory.path(), Split::Validation, &options(&words)).unwrap_err().to_string();
+    let error = entry
+        .read_below(directory.path(), Split::Validation, TaskModel::default(), &options(&words))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("RTE/val.jsonl") && error.contains("no such file"), "{error}");
 }
 
@@ -201,7 +209,7 @@ fn the_registry_is_complete_and_open() {
     let entry = find_task("yours", &[SUPERGLUE, MINE]).unwrap();
     let words = Words::new();
     let (directory, _) = file("Yours/train.jsonl", r#"{"t": "a b", "mine": "yes"}"#);
-    let dataset = entry.read(directory.path(), Split::Train, &options(&words)).unwrap();
+    let dataset = entry.read_below(directory.path(), Split::Train, TaskModel::default(), &options(&words)).unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] A B [SEP]"]);
     let error = find_task("Ours", &[SUPERGLUE, MINE]).unwrap_err().to_string();
     assert!(error.contains("\"Ours\"") && error.contains("BoolQ, CB, COPA, RTE, WiC, WSC, Yours"), "{error}");

@@ -5,7 +5,7 @@ mod golden;
 
 use model_center::data::{LabelSpace, Labels};
 use model_center::metrics::{
-    Average, ClassCounts, Evaluator, LabelSetCounts, Metric, MetricKind, OrderedSum, ValuePairs, argmax,
+    Average, ClassCounts, Evaluator, LabelKind, LabelSetCounts, Metric, OrderedSum, ValuePairs, argmax,
 };
 use serde_json::Value;
 
@@ -181,10 +181,9 @@ fn merging_ranks_gives_the_same_bits_as_one_rank() {
             };
             evaluator.add(part, &logits, &truth).unwrap();
         };
-        let is_defined = |metric: &Metric| {
-            metric.kind() == MetricKind::of(&labels) && metric.check_classes(labels.classes()).is_ok()
-        };
-        let metrics: Vec<Metric> = Metric::ALL.iter().copied().filter(is_defined).collect();
+        let is_defined =
+            |metric: &Metric| metric.kind() == LabelKind::of(&labels) && metric.check_classes(labels.classes()).is_ok();
+        let metrics: Vec<Metric> = Metric::all().filter(is_defined).collect();
         let bits = |evaluator: &Evaluator| -> Vec<u64> {
             evaluator.compute(&metrics).unwrap().iter().map(|(_, figure)| figure.to_bits()).collect()
         };
@@ -298,8 +297,8 @@ fn default_metrics_fit_their_labels_and_names_round_trip() {
         evaluator.add(&[0], &logits, &truth).unwrap();
         assert!(evaluator.compute(Metric::defaults(&labels)).is_ok());
     }
-    for metric in Metric::ALL {
-        assert_eq!(Metric::parse(metric.name()).unwrap(), *metric);
+    for metric in Metric::all() {
+        assert_eq!(Metric::parse(metric.name()).unwrap(), metric);
         assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
     }
 }

@@ -13,10 +13,10 @@ fn samples_are_pairs_or_triplets_with_a_temperature() {
     let resolved = load(&of_task(), &[]);
     assert_eq!(resolved.contrastive, Some(ContrastiveLoss { temperature: 0.05 }));
     assert_eq!(resolved.eval.metric, EvalMetric::Metric(Metric::MeanReciprocalRank));
-    assert_eq!(resolved.data.source.task_name(), "embedding");
+    assert_eq!(resolved.data.source.task().name(), "embedding");
     let sets = ["embedding.temperature=0.1", "data.columns.anchor=q", "data.columns.negative=hard", "eval.metric=loss"];
     let triplets = load(&of_task(), &sets);
-    let DataSource::Embedding { task, .. } = &triplets.data.source else { panic!("{triplets:?}") };
+    let task: &EmbeddingTask = triplets.data.source.task_as().unwrap();
     let columns = |anchor: &str, negative: &str| EmbeddingTask {
         anchor: anchor.to_owned(),
         positive: "positive".to_owned(),

@@ -1,7 +1,7 @@
 //! The keys of task `multi-label-classification`.
 
 use super::*;
-use model_center::data::LabelColumns;
+use model_center::data::{LabelColumns, MultiLabelTask};
 
 fn of_task() -> String {
     LEAST.replace("classification", "multi-label-classification")
@@ -10,19 +10,19 @@ fn of_task() -> String {
 #[test]
 fn labels_are_a_list_or_columns() {
     let resolved = load(&of_task(), &[]);
-    assert_eq!(resolved.data.source.task_name(), "multi-label-classification");
+    assert_eq!(resolved.data.source.task().name(), "multi-label-classification");
     assert_eq!((resolved.eval.metric, resolved.eval.threshold), (EvalMetric::Metric(Metric::F1Micro), 0.5));
-    let DataSource::MultiLabel { task, .. } = &resolved.data.source else { panic!("{resolved:?}") };
+    let task: &MultiLabelTask = resolved.data.source.task_as().unwrap();
     assert_eq!((&task.columns, &task.labels), (&LabelColumns::List("label".into()), &LabelSpec::Discover));
     let lists = ["data.columns.label=tags", "data.labels=[\"a\", \"b\"]", "eval.threshold=0.3", "eval.metric=f1_macro"];
     let lists = load(&of_task(), &lists);
-    let DataSource::MultiLabel { task, .. } = &lists.data.source else { panic!("{lists:?}") };
+    let task: &MultiLabelTask = lists.data.source.task_as().unwrap();
     assert_eq!(task.columns, LabelColumns::List("tags".into()));
     assert_eq!(task.labels, LabelSpec::Names(vec!["a".into(), "b".into()]));
     assert_eq!((lists.eval.metric, lists.eval.threshold), (EvalMetric::Metric(Metric::F1Macro), 0.3));
     assert_eq!(*load(&lists.to_toml(), &[]), *lists);
     let flags = load(&of_task(), &["data.columns.labels=[\"rude\", \"threat\"]", "data.columns.text_pair=b"]);
-    let DataSource::MultiLabel { task, .. } = &flags.data.source else { panic!("{flags:?}") };
+    let task: &MultiLabelTask = flags.data.source.task_as().unwrap();
     assert_eq!(task.columns, LabelColumns::Flags(vec!["rude".into(), "threat".into()]));
     assert_eq!(*load(&flags.to_toml(), &[]), *flags);
 }

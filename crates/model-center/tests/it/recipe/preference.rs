@@ -20,14 +20,14 @@ fn pairs_have_a_loss_of_their_own_and_rewards_a_head() {
         judgement_weights: [1.0, 1.0],
     };
     assert_eq!((resolved.preference, resolved.eval.metric), (Some(dpo), EvalMetric::Loss));
-    assert_eq!(resolved.data.source.task_name(), "preference");
+    assert_eq!(resolved.data.source.task().name(), "preference");
     let simpo = load(&of("preference"), &["preference.loss=simpo", "preference.gamma=1.6"]);
     let expected = PreferenceLoss { kind: PreferenceKind::Simpo, beta: 2.0, gamma: 1.6, ..dpo };
     assert_eq!(simpo.preference, Some(expected));
     assert_eq!(*load(&simpo.to_toml(), &[]), *simpo);
     assert_ne!(simpo.recipe_hash(), resolved.recipe_hash());
     let rewards = load(&of("reward"), &["data.columns.chosen=good"]);
-    let DataSource::Sft(SftTask { pairs, columns, .. }) = &rewards.data.source else { panic!("{rewards:?}") };
+    let SftTask { pairs, columns, .. } = rewards.data.source.task_as().unwrap();
     assert_eq!((*pairs, columns.chosen.as_deref()), (Some(PairLabels::Rewards), Some("good")));
     assert_eq!((rewards.preference, rewards.eval.metric), (None, EvalMetric::Metric(Metric::Accuracy)));
 }
@@ -38,8 +38,8 @@ fn kto_has_judged_completions_and_weights_of_both_judgements() {
         ["preference.loss=kto", "preference.bad_weight=1.5", "data.columns.label=ok", "data.columns.completion=y"];
     let kto = load(&of("preference"), &sets);
     let loss = PreferenceLoss { judgement_weights: [1.0, 1.5], ..PreferenceLoss::new(PreferenceKind::Kto) };
-    assert_eq!((kto.preference, kto.data.source.task_name()), (Some(loss), "preference"));
-    let DataSource::Sft(SftTask { pairs, columns, .. }) = &kto.data.source else { panic!("{kto:?}") };
+    assert_eq!((kto.preference, kto.data.source.task().name()), (Some(loss), "preference"));
+    let SftTask { pairs, columns, .. } = kto.data.source.task_as().unwrap();
     assert_eq!(*pairs, Some(PairLabels::Judged));
     assert_eq!([columns.label.as_deref(), columns.completion.as_deref()], [Some("ok"), Some("y")]);
     assert_eq!(*load(&kto.to_toml(), &[]), *kto);

@@ -5,8 +5,7 @@ use model_center::data::{DataClass, DataSet, Format, LossOn, RecordForm, SftTask
 use model_center::tokenizer::KeepSide;
 
 fn task(resolved: &Resolved) -> &SftTask {
-    let DataSource::Sft(task) = &resolved.data.source else { panic!("{:?}", resolved.data.source) };
-    task
+    resolved.data.source.task_as().unwrap()
 }
 
 /// Files take the place of `[[data.sets]]`.
@@ -33,7 +32,7 @@ fn files_are_one_data_set_with_the_usual_form_and_loss() {
     let [set] = found.sets.as_slice() else { panic!("{:?}", found.sets) };
     assert_eq!((set.form, set.class, set.proportion), (None, None, 1.0));
     assert!(set.eval.is_some() && set.formats.is_plain());
-    assert_eq!((resolved.data.source.task_name(), resolved.eval.metric), ("sft", EvalMetric::Loss));
+    assert_eq!((resolved.data.source.task().name(), resolved.eval.metric), ("sft", EvalMetric::Loss));
     let sets = ["data.records=alpaca", "data.loss_on=last", "data.truncate=left", "data.columns.prompt=q"];
     let changed = load(&of_files(), &sets);
     let found = task(&changed);

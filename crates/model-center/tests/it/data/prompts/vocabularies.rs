@@ -39,10 +39,10 @@ fn label_words_continue_a_text_in_each_kind_of_vocabulary() {
     let answers = |tokenizer: &HfTokenizer, at: usize| {
         let (task, record, ..) = PREDECESSORS[at];
         let (directory, _) = file(&format!("{task}/val.jsonl"), record);
-        let dataset = entry(task).read(
+        let dataset = entry(task).read_below(
             directory.path(),
             Split::Validation,
-            VerbalizerPosition::Next,
+            super::answering(VerbalizerPosition::Next),
             &ReadOptions::new(tokenizer, 64),
         );
         let dataset = dataset.unwrap();
