@@ -101,3 +101,19 @@ fn a_task_of_ones_own_is_trained_and_judged_by_its_own_metric() {
     let output = Command::new(env!("CARGO_BIN_EXE_own_task")).args(settings(&[])).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("grade 6 is above 5"), "{output:?}");
 }
+
+#[test]
+fn completions_with_an_advantage_become_likelier_by_an_objective_of_ones_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = model(directory.path(), "gpt2_a/lm", 97);
+    let (file, tuned) = (directory.path().join("completions.tsv"), directory.path().join("tuned"));
+    std::fs::write(&file, "a cat\tsleeps\t1\na cat\trests\t-1\na dog\trests sleeps\t0.5\n").unwrap();
+    let [model, file, tuned] = [&model, &file, &tuned].map(|path| path.to_str().unwrap());
+    let printed = run(env!("CARGO_BIN_EXE_own_objective"), &[model, file, tuned]);
+    let number = |line: &str| line.split(' ').nth(3).unwrap().parse::<f64>().unwrap();
+    let losses: Vec<f64> = printed.lines().map(number).collect();
+    // At the beginning every ratio is 1, and the loss minus the mean advantage of the four tokens.
+    assert!((losses[0] + 0.25).abs() < 1e-6 && losses[7] < losses[0] - 0.01, "{losses:?}");
+    assert!(printed.contains("clipped"), "{printed}");
+    assert!(Path::new(tuned).join("model.safetensors").is_file());
+}

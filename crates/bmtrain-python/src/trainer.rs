@@ -98,7 +98,7 @@ pub(crate) struct StepResult {
 
 impl From<StepOutcome> for StepResult {
     fn from(outcome: StepOutcome) -> Self {
-        let StepOutcome { step, loss, grad_norm, lr, loss_scale, skipped, samples, tokens, seconds } = outcome;
+        let StepOutcome { step, loss, grad_norm, lr, loss_scale, skipped, samples, tokens, seconds, .. } = outcome;
         StepResult { step, loss, grad_norm, lr, loss_scale, skipped, samples, tokens, seconds }
     }
 }

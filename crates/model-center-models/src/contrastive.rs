@@ -1,15 +1,37 @@
 //! The loss of embeddings whose texts belong together: other texts of the batch are what they are told apart from.
 //!
-//! Defines [`ContrastiveLoss`] over the embeddings of [`TextModel::embeddings`](crate::model::TextModel::embeddings).
+//! Defines [`embeddings`] and [`ContrastiveLoss`] over them.
 //!
 //! Source: InfoNCE, van den Oord et al. (2018), with the negatives of a batch and cosines of embeddings, as
 //! sentence-transformers' `MultipleNegativesRankingLoss`.
 
 use crate::Result;
+use crate::model::{HiddenOutputs, PoolingMode, TextModel};
 use bmtrain_core::kernel::NormKind;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
+use model_center_base::batch::Batch;
 use model_center_base::error::Error;
+
+/// The embedding of each sequence, f32 `[R, D]`: the mean of the last hidden states of its tokens, or the first one. It
+/// is not scaled to length one.
+///
+/// # Errors
+/// As [`TextModel::hidden`]; [`PoolingMode::Max`], an encoder-decoder, virtual tokens.
+pub fn embeddings(model: &dyn TextModel, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var> {
+    let refused = |reason: &str, fix: &str| Err(Error::argument("embeddings", reason, fix));
+    if model.info().is_encoder_decoder {
+        return refused("an encoder-decoder has no embeddings of texts", "use a model with one stack");
+    }
+    let weights = pooling.weights(batch, cx)?; // [R, 1, L]
+    let hidden = model.hidden(batch, HiddenOutputs::States, cx)?;
+    if hidden.virtual_tokens > 0 {
+        return refused("virtual tokens are no part of a text", "set adapter.method = \"lora\"");
+    }
+    let [rows, _, dim] = hidden.states.dims("embeddings")?;
+    let states = ops::cast(cx, &hidden.states, DType::F32)?; // [R, L, D]
+    Ok(ops::matmul(cx, &weights, &states, false, false)?.reshape([rows, dim])?) // [R, D]
+}
 
 /// Added to the mean square of an embedding before it is scaled to length one.
 const EPSILON: f32 = 1e-12;

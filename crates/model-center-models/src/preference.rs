@@ -1,8 +1,8 @@
 //! Losses of pairs of completions, a preferred one and another, and of completions that are judged one by one.
 //!
-//! Defines [`PreferenceLoss`] over the log-probabilities of sequences
-//! ([`TextModel::log_probs`](crate::model::TextModel::log_probs)). A loss needs their sums alone, so that its gradient
-//! is a weight for each sequence, with which the gradients of the tokens' losses are multiplied.
+//! Defines [`log_probs`], the log-probabilities of sequences, and [`PreferenceLoss`] over them. A loss needs their sums
+//! alone, so that its gradient is a weight for each sequence, with which the gradients of the tokens' losses are
+//! multiplied.
 //!
 //! Source: DPO, Rafailov et al. (2023), with the label smoothing of conservative DPO (Mitchell, 2023); IPO, Azar et al.
 //! (2023), of means over tokens, as in TRL's DPOTrainer; SimPO, Meng et al. (2024), as in TRL's CPOTrainer; ORPO, Hong
@@ -10,11 +10,25 @@
 //! as in TRL's KTOTrainer.
 
 use crate::Result;
+use crate::model::{HiddenOutputs, TextModel};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
-use bmtrain_core::{Ctx, Segment, Shape, Tensor, Var};
+use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
 use model_center_base::batch::{Batch, IGNORED, Labels};
 use model_center_base::error::Error;
+
+/// The log-probability of each sequence, f32 `[R]`: of the tokens that have a label, given the ones before them. Logits
+/// are not stored.
+///
+/// # Errors
+/// As [`TextModel::hidden`]; a model without a language-modelling head, a batch without labels.
+pub fn log_probs(model: &dyn TextModel, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
+    let losses = model.hidden(batch, HiddenOutputs::LmOperands, cx)?.token_losses(cx)?; // [R, L]
+    let [rows, length] = losses.dims("losses of sequences")?;
+    let ones = Tensor::full_in(cx.device(), [1, length], DType::F32, 1.0, Segment::Activations)?; // [1, L]
+    let sums = ops::linear(cx, &losses, &Var::constant(ones), None, None)?; // [R, 1]
+    Ok(ops::scale(cx, &sums.reshape([rows])?, -1.0)?) // [R]
+}
 
 /// Which loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

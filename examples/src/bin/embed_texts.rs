@@ -3,6 +3,7 @@
 //! cargo run --release -p bmtrain-examples --bin embed_texts -- models/all-MiniLM-L6-v2 "a cat sleeps" "a dog rests"
 
 use model_center::Error;
+use model_center::contrastive::embeddings;
 use model_center::model::PoolingMode;
 use model_center::prelude::*;
 use std::path::Path;
@@ -19,7 +20,7 @@ fn main() -> Result<()> {
         let (front, back) = tokenizer.template(false).around_first();
         let ids = [front, tokenizer.tokenize(&[text])?.concat(), back].concat();
         let batch = Batch::new(ids.len(), ids.into_iter().map(i64::from).collect());
-        let embedding = opened.model.embeddings(&batch, PoolingMode::Mean, &mut Ctx::inference(&device))?; // [1, D]
+        let embedding = embeddings(&*opened.model, &batch, PoolingMode::Mean, &mut Ctx::inference(&device))?; // [1, D]
         Ok(embedding.value().to_vec()?)
     };
     let (a, b) = (embed(first)?, embed(second)?);

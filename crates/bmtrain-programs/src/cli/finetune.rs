@@ -112,6 +112,7 @@ impl Options {
             exit_at: self.exit_at,
             profile: self.profile,
             fail_points: self.fail_points()?,
+            objective: None,
             places: model_places(),
             command: std::env::args().map(|word| shell_word(&word)).collect::<Vec<_>>().join(" "),
         })

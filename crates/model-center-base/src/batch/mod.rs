@@ -79,8 +79,6 @@ pub struct VerbalizerBatch {
     /// For each sequence the position, among all R × L tokens (of an encoder-decoder: all R × T of the decoder), whose
     /// logits predict the label word.
     pub positions: Vec<i64>,
-    /// Weight of the decoder's next-token loss over the prompts beside the loss of the label words; 0 for none.
-    pub prompt_loss: f32,
 }
 
 /// A padded batch in host memory.
@@ -125,10 +123,6 @@ pub struct Batch {
     pub judgements: Option<Vec<bool>>,
     /// Sequences per sample; above 1 for multiple choice.
     pub choices: usize,
-    /// Share of the target probability that is spread over all classes.
-    pub label_smoothing: f32,
-    /// Weight of each class in the mean of a classifier's loss; `None` for equal weights.
-    pub class_weights: Option<Vec<f32>>,
 }
 
 impl Batch {
@@ -152,8 +146,6 @@ impl Batch {
             next_sentence: None,
             judgements: None,
             choices: 1,
-            label_smoothing: 0.0,
-            class_weights: None,
         }
     }
 

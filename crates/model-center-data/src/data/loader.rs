@@ -367,8 +367,7 @@ impl Loader {
             batch.samples.iter().enumerate().map(|(row, sample)| (row * length + position(sample)) as i64).collect()
         };
         let ids = |ids: &[u32]| ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>();
-        let of =
-            |positions| Some(VerbalizerBatch { label_words: ids(&verbalizer.tokens), positions, prompt_loss: 0.0 });
+        let of = |positions| Some(VerbalizerBatch { label_words: ids(&verbalizer.tokens), positions });
         match verbalizer.place {
             VerbalizerPosition::Next => Batch { verbalizer: of(positions(batch.length)), ..batch },
             VerbalizerPosition::Blank => {

@@ -27,3 +27,10 @@ pub enum TextHead {
     /// Next-token prediction at every position; in an encoder-decoder at every position of the decoder.
     CausalLm,
 }
+
+impl TextHead {
+    /// Whether it has logits over the vocabulary.
+    pub fn is_lm(self) -> bool {
+        matches!(self, TextHead::MaskedLm | TextHead::Pretraining | TextHead::CausalLm)
+    }
+}

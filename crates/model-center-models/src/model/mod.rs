@@ -15,6 +15,7 @@ pub mod text_model;
 pub mod transformer;
 
 pub use batch::labels::Targets;
+pub use batch::loss_settings::LossSettings;
 pub use decode::decoding::{Decoding, DecodingOptions};
 pub use decode::packed::{LogitsRead, PackedDecoding, SequenceTokens};
 pub use family::{
@@ -22,6 +23,7 @@ pub use family::{
     qwen2, qwen3, roberta, t5,
 };
 pub use head::Head;
+pub use head::lm_operands::LmOperands;
 pub use head::pooling::{Pooling, PoolingMode};
 pub use head::sentence_encoder::{SentenceEncoder, sentence_field, sentence_files};
 pub use load::division::Division;
@@ -34,6 +36,9 @@ pub use model_center_base::batch::{Batch, Labels, VerbalizerBatch};
 pub use model_center_formats::Fill;
 pub use model_center_formats::config::TextHead;
 pub use model_center_formats::directory::SaveOptions;
-pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextModel};
+pub use text_model::{
+    Decode, ForwardOptions, ForwardOutputs, Hidden, HiddenOutputs, LoadMicroBatch, ModelInfo, ModelOutput, SaveModel,
+    Staged, TextModel,
+};
 pub use transformer::Transformer;
 pub use transformer::sinusoids::Sinusoids;

@@ -4,7 +4,6 @@ use super::machine::Machine;
 use super::metrics_log::{Object, Record};
 use super::phases::Phases;
 use bmtrain_dist::optim::Fingerprint;
-use model_center_data::metrics::PairStatistics;
 
 /// What depends on the clock and the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -152,8 +151,26 @@ impl Record for ResumeRecord {
     }
 }
 
+/// A number of a record, which is written with the digits that its precision needs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// A computed one.
+    Single(f32),
+    /// A statistic.
+    Double(f64),
+}
+
+impl From<Number> for f64 {
+    fn from(number: Number) -> f64 {
+        match number {
+            Number::Single(value) => value.into(),
+            Number::Double(value) => value,
+        }
+    }
+}
+
 /// One optimizer step.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepRecord {
     /// Steps done, this one included.
     pub step: u64,
@@ -171,10 +188,8 @@ pub struct StepRecord {
     pub tokens: u64,
     /// Stands for the numbers of the step's samples, in their order.
     pub batch: u64,
-    /// Of completions that are compared, the values of [`PairStatistics::METRICS`], where there are such.
-    pub pairs: Option<[Option<f64>; PairStatistics::METRICS.len()]>,
-    /// Of a run with a teacher, the mean divergence from it.
-    pub distillation: Option<f32>,
+    /// Further metrics of the objective, with their names.
+    pub values: Vec<(&'static str, Number)>,
     /// The step changed nothing, because its gradients were not finite.
     pub skipped: bool,
     /// Clock and machine.
@@ -188,13 +203,11 @@ impl Record for StepRecord {
         out.float("loss", self.loss).float("grad_norm", self.grad_norm).float("lr", self.lr);
         out.integer("samples", self.samples).integer("tokens", self.tokens);
         out.text("batch", &format!("{:012x}", self.batch));
-        for (metric, value) in PairStatistics::METRICS.iter().zip(self.pairs.iter().flatten()) {
-            if let Some(value) = value {
-                out.float(metric.name(), *value);
-            }
-        }
-        if let Some(divergence) = self.distillation {
-            out.float("distillation", divergence);
+        for (name, value) in &self.values {
+            match value {
+                Number::Single(value) => out.float(name, *value),
+                Number::Double(value) => out.float(name, *value),
+            };
         }
         if self.skipped {
             out.flag("skipped", true);

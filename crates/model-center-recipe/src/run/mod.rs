@@ -28,7 +28,7 @@ pub use marker::{FIXED_NAMES, metrics_file};
 pub use metrics_log::{MetricsLog, Record, deterministic_part, without_overtaken};
 pub use metrics_reader::LineReader;
 pub use metrics_records::{
-    EndRecord, EvalRecord, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
+    EndRecord, EvalRecord, Number, ResumeRecord, SampleRecord, StartRecord, StepRecord, TestRecord, Timing,
 };
 pub use model_card::{CardData, ModelCard};
 pub use model_center_base::error::{ExitStatus, layout_error, render_error};

@@ -7,8 +7,8 @@
 
 use crate::Result;
 use crate::train::{
-    Distiller, EvalSet, RunData, Setup, evaluate::Evaluation, open_options, run_ranks::RunRanks, save::pass_model,
-    stop::StopConditions, trainer::Trainer,
+    EvalSet, RunData, Setup, evaluate::Evaluation, objective::Opening, open_options, run_ranks::RunRanks,
+    save::pass_model, stop::StopConditions, trainer::Trainer,
 };
 use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::RankGroups;
@@ -212,11 +212,8 @@ fn rehearse(
     let team = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
-    let mut trainer = Trainer::new(&worst, resolved, stop, opened, device, team)?;
-    if let Some(teacher) = &worst.teacher {
-        let place = (worst.train.labels(), device, groups);
-        trainer.learn_from(Distiller::open(teacher, resolved, registry, place, true)?);
-    }
+    let opening = Opening { registry, device, groups, own: None, leave_values: true };
+    let mut trainer = Trainer::new(&worst, resolved, stop, opened, opening, team)?;
     let mut evaluation = Evaluation::new(&worst, resolved)?;
     // The schedule of a pipeline runs all of them.
     if resolved.train.gradient_sum == GradientSum::Fast && resolved.parallel.pipeline == 1 {

@@ -1,14 +1,13 @@
 //! What the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
 
-use super::preference::add_pairs;
+use super::objective::{Objective, PassNumbers};
 use super::run_ranks::RunRanks;
 use super::trainer::{LocalMetrics, Trainer};
 use crate::Result;
 use bmtrain_core::{Device, Segment, Tensor, Var};
 use bmtrain_dist::ControlGroup;
 use model_center_base::batch::Batch;
-use model_center_data::metrics::PairStatistics;
-use model_center_recipe::run::StopReason;
+use model_center_recipe::run::{Number, StopReason};
 
 /// Offset basis and prime of the 64-bit FNV-1a hash.
 const FNV: u64 = 0xcbf2_9ce4_8422_2325;
@@ -32,7 +31,7 @@ pub(crate) struct Decision {
 }
 
 /// Metrics of a step over all ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepMetrics {
     /// Mean loss of the whole batch; not a number of one without a target.
     pub(crate) loss: f32,
@@ -43,21 +42,16 @@ pub(crate) struct StepMetrics {
     pub(crate) samples: u64,
     pub(crate) tokens: u64,
     pub(crate) padded_tokens: u64,
-    /// Of pairs, the values of [`PairStatistics::METRICS`].
-    pub(crate) pairs: Option<[Option<f64>; PairStatistics::METRICS.len()]>,
-    /// With a teacher, the mean divergence of the whole batch.
-    pub(crate) distillation: Option<f32>,
+    /// Metrics of the objective, with their names.
+    pub(crate) values: Vec<(&'static str, Number)>,
 }
 
 /// How the numbers of a rank's step are laid out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepLayout {
     micro_batches: usize,
-    /// Numbers of a micro-batch's pairs, or of its judged completions; 0 of other samples.
-    of_pairs: usize,
-    are_judged: bool,
-    /// Divergences from a teacher: one for each micro-batch, or none.
-    divergences: usize,
+    /// Numbers of a micro-batch beside its loss.
+    numbers: usize,
 }
 
 impl StopVote {
@@ -113,17 +107,16 @@ impl LocalMetrics {
 
     /// How [`LocalMetrics::gather_later`] lays out its numbers.
     pub(super) fn layout(&self) -> StepLayout {
-        let of_pairs = self.pairs.first().map_or(0, |numbers| numbers.iter().map(Tensor::elements).sum());
-        let (micro_batches, divergences) = (self.losses.len(), self.divergences.len());
-        StepLayout { micro_batches, of_pairs, are_judged: self.are_judged, divergences }
+        let numbers = self.numbers.first().map_or(0, |numbers| numbers.iter().map(Tensor::elements).sum());
+        StepLayout { micro_batches: self.losses.len(), numbers }
     }
 
-    /// All-gather this rank's losses, numbers of pairs, divergences, sample hashes, counts and vote:
-    /// `[ranks, micro-batches · (3 + numbers of pairs, or 1) + 5]` on the device, without a host wait.
+    /// All-gather this rank's losses, numbers of micro-batches, sample hashes, counts and vote:
+    /// `[ranks, micro-batches · (3 + numbers) + 5]` on the device, without a host wait.
     pub(super) fn gather_later(&self, vote: StopVote, team: &ControlGroup, device: &Device) -> Result<Tensor> {
         let known = [self.sample_hashes.as_flattened(), &self.counts, &vote.to_numbers()].concat();
         let known = Tensor::from_slice_in(device, [known.len()], &known, Segment::Data)?;
-        let of_samples = self.pairs.iter().flatten().chain(&self.divergences).chain([&known]);
+        let of_samples = self.numbers.iter().flatten().chain([&known]);
         let numbers: Vec<&Tensor> = self.losses.iter().map(Var::value).chain(of_samples).collect();
         Ok(team.gather_later(&numbers)?)
     }
@@ -132,20 +125,21 @@ impl LocalMetrics {
 impl StepMetrics {
     /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks, in the order of the micro-batches, which is the
     /// same on any number of ranks. `weights` are the micro-batches'.
-    pub(super) fn merge(gathered: &[f32], team: &RunRanks, layout: StepLayout, weights: &[f32]) -> (Self, Decision) {
-        let StepLayout { micro_batches: losses, of_pairs, are_judged, divergences } = layout;
-        let before_divergences = losses * (1 + of_pairs);
-        let before_hashes = before_divergences + divergences;
-        let mut pairs = if are_judged { PairStatistics::judged() } else { PairStatistics::default() };
+    pub(super) fn merge(
+        gathered: &[f32],
+        team: &RunRanks,
+        layout: StepLayout,
+        (weights, objective): (&[f32], &dyn Objective),
+    ) -> (Self, Decision) {
+        let StepLayout { micro_batches: losses, numbers: width } = layout;
+        let before_hashes = losses * (1 + width);
+        let mut by_micro_batch = Vec::with_capacity(weights.len());
         let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
         // Of ranks with the same samples one counts; each of them votes.
         let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
-        let (mut loss, mut divergence, mut batch, mut sums) = (0.0, 0.0, 0u64, [0u64; 3]);
         // The mean of nothing is not a number.
         let has_targets = weights.iter().any(|weight| *weight != 0.0);
-        if !has_targets {
-            (loss, divergence) = (f32::NAN, f32::NAN);
-        }
+        let (mut loss, mut batch, mut sums) = (if has_targets { 0.0 } else { f32::NAN }, 0u64, [0u64; 3]);
         let mut weights = weights.iter();
         for micro_batch in 0..losses {
             for numbers in &of_samples {
@@ -153,14 +147,12 @@ impl StepMetrics {
                 let [own, high, low] =
                     [micro_batch, hash, hash + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
                 let weight = weights.next().copied().unwrap_or(0.0);
-                loss += weighted(weight, own);
-                if divergences > 0 {
-                    let own = numbers.get(before_divergences + micro_batch).copied().unwrap_or(f32::NAN);
-                    divergence += weighted(weight, own);
-                }
+                // Without targets it has no part of the mean, and its own is not a number.
+                loss += if weight == 0.0 { 0.0 } else { weight * own };
                 batch = combine_hashes(batch, [high, low]);
-                let first = losses + micro_batch * of_pairs;
-                add_pairs(&mut pairs, numbers.get(first..first + of_pairs).unwrap_or_default());
+                let first = losses + micro_batch * width;
+                let numbers = numbers.get(first..first + width).unwrap_or_default();
+                by_micro_batch.push(PassNumbers { weight, numbers });
             }
         }
         for numbers in &of_samples {
@@ -171,16 +163,9 @@ impl StepMetrics {
         let votes = all.iter().filter_map(|numbers| numbers.last_chunk()).map(|vote| StopVote::from_numbers(*vote));
         let decision = Decision::of(&votes.collect::<Vec<_>>());
         let [samples, tokens, padded_tokens] = sums;
-        let value = |at: usize| PairStatistics::METRICS.get(at).and_then(|metric| pairs.value(*metric));
-        let pairs = (of_pairs > 0).then(|| std::array::from_fn(value));
-        let distillation = (divergences > 0).then_some(divergence);
-        (StepMetrics { loss, has_targets, batch, samples, tokens, padded_tokens, pairs, distillation }, decision)
+        let values = if width > 0 { objective.step_metrics(&by_micro_batch) } else { Vec::new() };
+        (StepMetrics { loss, has_targets, batch, samples, tokens, padded_tokens, values }, decision)
     }
-}
-
-/// A micro-batch's part of a mean: without targets it has none, and its mean is not a number.
-fn weighted(weight: f32, mean: f32) -> f32 {
-    if weight == 0.0 { 0.0 } else { weight * mean }
 }
 
 /// A 48-bit hash of sample indices, as two numbers that f32 holds exactly.

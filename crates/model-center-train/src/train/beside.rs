@@ -4,6 +4,7 @@
 //! Defines [`Beside`]. Called by a run before it opens its model, and by `bmtrain ckpt export`.
 
 use super::finetune::RunConfig;
+use super::objective::OwnObjective;
 use super::run_data;
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
@@ -25,6 +26,7 @@ pub(super) const BESIDE: &str = "beside";
 const MODEL: &str = "model";
 const ADAPTER: &str = "adapter";
 const TEST_DATA: &str = "test data";
+const OBJECTIVE: &str = "objective of the program";
 /// Changes that an error names.
 const NAMED: usize = 4;
 
@@ -60,9 +62,12 @@ impl Beside {
             });
             let mut beside = Beside(found.collect::<Result<_>>()?);
             let (test, samples) = (run_data::fingerprint(&config.setup.test), run_data::samples(&config.setup.test));
-            if samples > 0 {
-                let content = FileHash { bytes: samples, blake3: ContentHash::of(test.as_bytes()) };
-                beside.0.insert(TEST_DATA.to_owned(), Found { path: TEST_DATA.into(), content });
+            let own = config.options.objective.as_ref().map(OwnObjective::name);
+            let own = own.map(|name| (OBJECTIVE, name, name.len() as u64));
+            let further = own.into_iter().chain((samples > 0).then_some((TEST_DATA, test.as_str(), samples)));
+            for (name, text, bytes) in further {
+                let content = FileHash { bytes, blake3: ContentHash::of(text.as_bytes()) };
+                beside.0.insert(name.to_owned(), Found { path: name.into(), content });
             }
             Ok(beside)
         };
@@ -101,6 +106,7 @@ impl Found {
             Some(then) if then == now => return None,
             None => "it was not there, or not read, then".to_owned(),
             Some(_) if self.path.as_os_str() == TEST_DATA => "its samples are others".to_owned(),
+            Some(_) if self.path.as_os_str() == OBJECTIVE => "it is another one".to_owned(),
             Some(then) if then.bytes != now.bytes => format!("it has {} bytes, and had {}", now.bytes, then.bytes),
             Some(then) => {
                 format!(

@@ -1,9 +1,8 @@
 //! Evaluation of a model in training: every sample once, metrics and mean loss.
 
 use super::batches::Batches;
-use super::contrastive::{self, Contrastive};
 use super::generated_answers::GeneratedAnswers;
-use super::preference::Preference;
+use super::objective::{Objective, Pass};
 use super::run_data::EvalSet;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
@@ -67,7 +66,8 @@ pub(super) fn line(results: &[(String, f64)]) -> String {
 }
 
 /// The evaluation of a run: its data, its metrics, and how answers are generated where a metric compares texts.
-pub(crate) struct Evaluation {
+#[derive(Debug)]
+pub struct Evaluation {
     sets: Vec<(String, Batches)>,
     metrics: Vec<Metric>,
     answers: Option<GeneratedAnswers>,
@@ -77,17 +77,15 @@ pub(crate) struct Evaluation {
 
 /// What is evaluated, and by which ranks.
 #[derive(Clone, Copy)]
-pub(crate) struct EvalContext<'a> {
+pub struct EvalContext<'a> {
     pub(crate) model: &'a dyn TextModel,
     pub(crate) device: &'a Device,
     /// Where the model is on several pipeline stages.
     pub(crate) pipeline: Option<&'a Pipeline>,
     /// The ranks; the data-parallel ones share the batches.
     pub(crate) team: &'a RunRanks,
-    /// The loss of pairs, where samples are such.
-    pub(crate) preference: Option<&'a Preference>,
-    /// The loss of embeddings, where samples are texts that belong together.
-    pub(crate) contrastive: Option<Contrastive>,
+    /// What the model is trained for.
+    pub(crate) objective: &'a dyn Objective,
     /// Whether this rank is asked to stop.
     pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
@@ -113,10 +111,20 @@ impl Evaluation {
     /// result, or `None` because one of them is asked to stop.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
+        context.objective.evaluate(self, context)
+    }
+
+    /// The batches of the first set.
+    pub(super) fn first_set(&mut self) -> Option<&mut Batches> {
+        self.sets.first_mut().map(|(_, batches)| batches)
+    }
+
+    /// The loss and the metrics of what the objective computes of each batch.
+    ///
+    /// # Errors
+    /// As [`Objective::evaluated`]; outputs that are not numbers.
+    pub fn by_batch(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let Evaluation { sets, metrics, answers, threshold } = self;
-        if let (Some(loss), Some((_, batches))) = (context.contrastive, sets.first_mut()) {
-            return contrastive::evaluate(batches, loss, context);
-        }
         let (mut all, mut losses) = (None::<Evaluator>, OrderedSum::default());
         let (mut first, mut by_set) = (0, Vec::new());
         for (name, batches) in sets.iter_mut() {
@@ -201,9 +209,10 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
 
 /// Of each batch the loss and, unless tokens of the vocabulary are predicted, the numbers of its rows.
 fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
-    let EvalContext { model, device, pipeline, preference, .. } = context;
-    if let Some(preference) = preference {
-        return batches.iter().map(|batch| preference.evaluated(model, batch, device)).collect();
+    let EvalContext { model, device, pipeline, objective, .. } = context;
+    let own = batches.iter().map(|batch| objective.evaluated(&Pass::evaluation(model, batch), device));
+    if let Some(own) = own.collect::<Result<Vec<_>>>()?.into_iter().collect() {
+        return Ok(own);
     }
     let Some(pipeline) = pipeline else {
         return batches.iter().map(|batch| loss_and_outputs(model, dataset, batch, device)).collect();

@@ -2,10 +2,10 @@
 //! loop around the training step.
 
 use super::beside::Beside;
-use super::distill::Distiller;
 use super::division::check_layout;
 use super::dry_run::dry_run;
 use super::model_options::open_options;
+use super::objective::Opening;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
 use super::run_ranks::RunRanks;
@@ -154,11 +154,9 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
-    let mut trainer = Trainer::new(setup, resolved, stop, opened, &device, team)?;
-    if let Some(teacher) = &setup.teacher {
-        let place = (setup.train.labels(), &device, &groups);
-        trainer.learn_from(Distiller::open(teacher, resolved, *registry, place, false)?);
-    }
+    let own = options.objective.as_ref();
+    let opening = Opening { registry: *registry, device: &device, groups: &groups, own, leave_values: false };
+    let mut trainer = Trainer::new(setup, resolved, stop, opened, opening, team)?;
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;

@@ -13,10 +13,10 @@
 //! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
 //! | `adapter_settings.rs` | the adapter of a model that a program opens, by the keys of a recipe |
 //! | `step_runner.rs` | [`StepRunner`]: the passes of a step, which plans and benchmarks run too |
-//! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
-//! | `preference.rs`, `reference.rs` | the loss of pairs, and log-probabilities of its reference model |
-//! | `contrastive.rs` | steps and evaluations of embeddings |
-//! | `distill.rs` | the teacher of a run, and the loss of its student |
+//! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
+//! | `objective/` | [`Objective`]: the loss of labels, of pairs, of embeddings, of a teacher's student |
+//! | `reference.rs` | log-probabilities of the reference model of pairs |
+//! | `teacher.rs` | the teacher of a run |
 //! | `divergence.rs` | whether the loss has left its course |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
@@ -33,8 +33,6 @@ mod batches;
 mod beside;
 mod checkpointer;
 mod class_weights;
-mod contrastive;
-mod distill;
 mod divergence;
 mod division;
 mod dry_run;
@@ -48,11 +46,10 @@ mod given;
 pub(crate) mod kept;
 mod memory_limit;
 mod model_options;
+pub(crate) mod objective;
 mod parameter_count;
-mod pipelined;
 mod pool_usage;
 mod preconditions;
-mod preference;
 mod prefetch;
 mod pretraining_data;
 mod profile;
@@ -72,25 +69,27 @@ mod step;
 mod step_runner;
 mod step_trainer;
 pub(crate) mod stop;
+mod teacher;
 mod timed_partition;
 pub(crate) mod trainer;
 mod waiting;
 
 pub use adapter_settings::adapter_of_settings;
-pub(crate) use distill::Distiller;
-pub use distill::TeacherSetup;
 pub use division::{check_layout, check_layout_of_config, check_ranks};
 pub use dry_run::{environment_mistakes, refuse_all};
-pub use evaluate::EvalResult;
+pub use evaluate::{EvalContext, EvalResult, Evaluation};
 pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use model_options::{open_options, save_options};
+pub use objective::{Objective, ObjectiveLoss, OwnObjective, Part, Pass, PassNumbers, Reference, Supervised};
 pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, passed_over_warning, recipe_of, store_directory};
 pub use run_data::{EvalSet, RunData};
 pub use setup::{Setup, prepare};
+pub use step::StepPasses;
 pub use step_runner::StepRunner;
 pub use step_trainer::{StepOutcome, StepTrainer, StepTraining};
 pub use stop::{BestTracker, StopConditions};
+pub use teacher::TeacherSetup;
 pub use waiting::note_reading;

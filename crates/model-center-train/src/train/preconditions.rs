@@ -1,5 +1,6 @@
 //! What a run is asked for, and what is checked in its output directory before any weights are read.
 
+use super::objective::OwnObjective;
 use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
 use super::save;
 use crate::{Error, Result};
@@ -45,6 +46,8 @@ pub struct FinetuneOptions {
     pub profile: bool,
     /// Failures to inject into saving; only the feature `testing` of `bmtrain-dist` can make any.
     pub fail_points: FailPoints,
+    /// What the model is trained for, in place of the loss of the labels.
+    pub objective: Option<OwnObjective>,
     /// Where models that are named as on the hub are looked for.
     pub places: ModelCaches,
     /// The command line of the program, for the run's log; empty where there is none.
@@ -66,6 +69,7 @@ impl Default for FinetuneOptions {
             exit_at: None,
             profile: false,
             fail_points: FailPoints::NONE,
+            objective: None,
             places: ModelCaches::default(),
             command: String::new(),
         }

@@ -2,7 +2,7 @@
 //! run's directory for a resume, which has other weights.
 
 use super::batches::Batches;
-use super::preference::{PairLogProbs, Reference};
+use super::objective::{PairLogProbs, Reference};
 use super::resume::Choice;
 use super::run::Run;
 use super::run_data::RunData;
@@ -13,6 +13,7 @@ use bmtrain_dist::checkpoint::ContentHash;
 use bmtrain_dist::param::widen;
 use model_center_base::batch::Batch;
 use model_center_base::file::read_text;
+use model_center_models::preference::log_probs;
 use model_center_recipe::run::{REFERENCE_FILE, StopReason};
 use std::fmt;
 use std::time::Instant;
@@ -69,10 +70,12 @@ impl Run<'_> {
         trainer: &mut Trainer,
         (choice, writes_hashes): (Option<&Choice>, bool),
     ) -> Result<()> {
-        let Some(preference) = &trainer.preference else { return Ok(()) };
-        if matches!(preference.reference, Reference::None) {
-            return Ok(());
-        }
+        let Some(reference) = trainer.objective.reference() else { return Ok(()) };
+        let without_updates = match reference {
+            Reference::None => return Ok(()),
+            Reference::WithoutUpdates => true,
+            Reference::Pending | Reference::Stored { .. } => false,
+        };
         let is_first = trainer.team.is_first();
         let config = self.config;
         let (train, eval) = (&config.setup.train, config.setup.eval.first().map(|set| &set.data));
@@ -88,7 +91,7 @@ impl Run<'_> {
         };
         let found = trainer.team.first_text(&found)?;
         // With the weights of another run the model without its updates is not what training begins with.
-        if found.is_empty() && !self.other_weights && matches!(preference.reference, Reference::WithoutUpdates) {
+        if found.is_empty() && !self.other_weights && without_updates {
             return Ok(());
         }
         let can_compute = !self.other_weights || choice.is_none_or(|choice| choice.name.step() == 0);
@@ -139,8 +142,8 @@ impl Run<'_> {
             return Ok(());
         };
         note.into_iter().for_each(|note| self.note_first(note));
-        if let Some(preference) = &mut trainer.preference {
-            preference.reference = Reference::Stored { train, eval };
+        if let Some(reference) = trainer.objective.reference() {
+            *reference = Reference::Stored { train, eval };
         }
         Ok(())
     }
@@ -175,14 +178,12 @@ impl Run<'_> {
     }
 
     /// Writes the log-probabilities of the reference model into the run's directory, which is this run's by now.
-    pub(super) fn keep_reference(&mut self, trainer: &Trainer) -> Result<()> {
-        let Some(Reference::Stored { train, eval }) = trainer.preference.as_ref().map(|loss| &loss.reference) else {
-            return Ok(());
-        };
+    pub(super) fn keep_reference(&mut self, trainer: &mut Trainer) -> Result<()> {
+        let Some(Reference::Stored { train, eval }) = trainer.objective.reference() else { return Ok(()) };
         let setup = &self.config.setup;
-        let eval = setup.eval.first().map(|set| (set.data.fingerprint(), eval));
+        let eval = setup.eval.first().map(|set| (set.data.fingerprint(), &*eval));
         let Some(files) = &mut self.files else { return Ok(()) };
-        let text = to_text(std::iter::once((setup.train.fingerprint(), train)).chain(eval));
+        let text = to_text(std::iter::once((setup.train.fingerprint(), &*train)).chain(eval));
         files.output.write(REFERENCE_FILE, text.as_bytes())?;
         Ok(())
     }
@@ -194,7 +195,7 @@ fn log_probs_of_all(trainer: &Trainer, data: &RunData, size: usize) -> Result<Op
     let mut found = vec![[f32::NAN; 2]; data.len() as usize];
     let is_stopped = || trainer.stop_conditions().is_requested();
     let of_batch = |batch: &Batch| {
-        let log_probs = trainer.model.log_probs(batch, &mut Ctx::inference(&trainer.device))?; // [R]
+        let log_probs = log_probs(&*trainer.model, batch, &mut Ctx::inference(&trainer.device))?; // [R]
         Ok(widen(log_probs.value())?)
     };
     let compute = |batches: &[Batch]| batches.iter().map(of_batch).collect();

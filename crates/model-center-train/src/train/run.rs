@@ -16,6 +16,7 @@ use crate::formula::families::sizes_of_config;
 use crate::train::stop::BestTracker;
 use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::optim::ScheduleKind;
+use model_center_data::metrics::Metric;
 use model_center_recipe::Resolved;
 use model_center_recipe::run::{
     CHECKPOINT_DIRECTORY, Earlier, EvalRecord, EventLog, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog,
@@ -214,11 +215,13 @@ impl<'a> Run<'a> {
         let tokens_per_s = metrics.tokens as f64 / result.seconds;
         let peak_share = self.peak.share(metrics.padded_tokens, result.seconds);
         let stop = trainer.stop_conditions();
+        let named = |wanted: Metric| metrics.values.iter().find(|(name, _)| *name == wanted.name());
+        let value = |wanted: Metric| named(wanted).map(|(_, value)| f64::from(*value));
         let status = Status {
             step: progress.step,
             total: stop.total_steps(),
             loss: f64::from(metrics.loss),
-            pairs: metrics.pairs.and_then(|[accuracy, margin, ..]| Some([accuracy?, margin?])),
+            pairs: value(Metric::RewardAccuracy).zip(value(Metric::RewardMargin)).map(<[f64; 2]>::from),
             grad_norm: f64::from(info.grad_norm),
             lr: info.lr,
             scale: scales_loss(&self.config.resolved).then_some(f64::from(info.scale)),
@@ -245,8 +248,7 @@ impl<'a> Run<'a> {
             samples: progress.samples,
             tokens: progress.tokens,
             batch: metrics.batch,
-            pairs: metrics.pairs,
-            distillation: metrics.distillation,
+            values: metrics.values.clone(),
             skipped: info.skipped,
             time: Timing {
                 seconds,

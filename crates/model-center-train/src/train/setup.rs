@@ -1,11 +1,11 @@
 //! Everything that can be known before weights are read: data, labels, sizes, the model's parameters.
 
-use super::distill::TeacherSetup;
 use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
 use super::records::ModelSide;
 use super::run_data::{EvalSet, RunData, Samples, weights_of_classes};
 use super::samples::TextSamples;
+use super::teacher::TeacherSetup;
 use super::{parameter_count, pretraining_data, records};
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};

@@ -1,32 +1,43 @@
-//! The training step.
+//! The training step: the passes of an objective over the micro-batches, then one update.
+//!
+//! Defines [`StepPasses`], the micro-batches of a step as its [objective](super::objective::Objective) runs them.
 
 use super::agree::StepMetrics;
-use super::preference::{PairPart, numbers_of_step};
-use super::step_runner::{Pass, no_loss, pass};
+use super::batches::Batches;
+use super::objective::{ObjectiveLoss, Part, Pass};
+use super::run_ranks::RunRanks;
+use super::step_runner;
 use super::trainer::{LocalMetrics, StepResult, Trainer};
-use crate::Result;
+use crate::{Error, Result};
 use bmtrain_core::autograd::{Observer, Randomness};
-use bmtrain_core::ops::Distilled;
-use bmtrain_core::{Ctx, Var};
+use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::OptimManager;
 use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model, rows_of_stages};
-use model_center_base::batch::Batch;
+use bmtrain_dist::pipeline::Pipeline;
+use model_center_base::batch::{Batch, Position};
+use model_center_models::TextModel;
 use model_center_recipe::run::Phases;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// The weights of a step's micro-batches.
-pub(super) struct LossWeights {
+/// The micro-batches of a training step on this rank, and what their passes need.
+pub struct StepPasses<'a> {
+    pub(super) model: &'a dyn TextModel,
+    pub(super) device: &'a Device,
+    pub(super) team: &'a RunRanks,
+    /// Where the model is on several pipeline stages.
+    pub(super) pipeline: Option<&'a Pipeline>,
+    pub(super) batches: &'a mut Batches,
+    pub(super) optim: &'a mut OptimManager,
+    /// The position of the first micro-batch.
+    first: Position,
+    /// The address of the random numbers of the first micro-batch.
+    randomness: Randomness,
     /// Of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
-    micro_batches: Vec<f32>,
-    /// Of the mean loss of each micro-batch's prompts in the step's mean; empty where prompts do not count.
-    prompts: Vec<f32>,
-}
-
-impl LossWeights {
-    /// Of a micro-batch's mean loss in the loss of the step.
-    pub(super) fn micro_batch(&self, micro_batch: u64) -> f32 {
-        self.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0)
-    }
+    pub(super) weights: Vec<f32>,
+    /// What looks at the hidden states of each model chunk of this rank; empty if nothing does.
+    pub(super) inspectors: &'a [Rc<TensorInspector>],
+    pub(super) local: LocalMetrics,
 }
 
 impl Trainer {
@@ -35,30 +46,34 @@ impl Trainer {
     pub(crate) fn step(&mut self, checkpoint_due: bool) -> Result<StepResult> {
         let _step = tracing::debug_span!("step", step = self.progress.step).entered();
         let start = self.start_step();
-        let weights = self.loss_weights()?;
+        let first = self.position(0);
+        let weights = self.batches.shares(first, self.micro_batches())?;
         // What prefetching has not done by now, the step waits for.
         let data_seconds = start.elapsed().as_secs_f64();
         let inspectors = self.inspectors();
-        let mut local = LocalMetrics::default();
-        local.phases.data = data_seconds;
-        match self.pipeline {
-            Some(_) => {
-                let begun = Instant::now();
-                self.run_pipeline(&weights, &inspectors, &mut local)?;
-                local.phases.pipeline = begun.elapsed().as_secs_f64();
-            }
-            None => match self.contrastive {
-                Some(loss) => self.run_contrastive(loss, inspectors.first(), &mut local)?,
-                None => self.run_micro_batches(&weights, inspectors.first(), &mut local)?,
-            },
-        }
+        let mut passes = StepPasses {
+            model: &*self.model,
+            device: &self.device,
+            team: &self.team,
+            pipeline: self.pipeline.as_ref(),
+            batches: &mut self.batches,
+            optim: &mut self.optim,
+            first,
+            randomness: Randomness { seed: self.seed, step: self.progress.step as u32, micro_batch: 0 },
+            weights,
+            inspectors: &inspectors,
+            local: LocalMetrics::default(),
+        };
+        passes.local.phases.data = data_seconds;
+        self.objective.run(&mut passes)?;
+        let StepPasses { weights, local, .. } = passes;
         let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
         let updating = Instant::now();
         let gathered = local.gather_later(vote, &self.team, &self.device)?;
         // The step's one host wait: gradient norm, losses and votes arrive together.
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
-        let merged = StepMetrics::merge(&gathered, &self.team, local.layout(), &weights.micro_batches);
+        let merged = StepMetrics::merge(&gathered, &self.team, local.layout(), (&weights, &*self.objective));
         let phases = Phases { optimizer: updating.elapsed().as_secs_f64(), ..local.phases };
         let result = self.advance(start, info, merged)?;
         let phases = Phases { step: result.seconds, ..phases };
@@ -86,98 +101,92 @@ impl Trainer {
         let [hidden, parameters] = [&hidden, &parameters].map(|rows| format_summary(rows));
         Ok(format!("hidden states of step {step}\n{hidden}\nparameters before step {step}\n{parameters}"))
     }
+}
 
+impl StepPasses<'_> {
     /// Forward and backward passes of this rank's micro-batches, one after the other.
-    fn run_micro_batches(
-        &mut self,
-        weights: &LossWeights,
-        inspector: Option<&Rc<TensorInspector>>,
-        local: &mut LocalMetrics,
-    ) -> Result<()> {
+    ///
+    /// # Errors
+    /// Errors of `loss`; a model on several pipeline stages.
+    pub fn each(&mut self, mut loss: impl FnMut(&Pass<'_>, &mut Ctx) -> Result<ObjectiveLoss>) -> Result<()> {
+        if self.pipeline.is_some() {
+            let reason = "this objective computes its loss on one pipeline stage";
+            return Err(Error::argument("parallel.pipeline", reason, "set parallel.pipeline = 1"));
+        }
         for micro_batch in self.own_micro_batches() {
             let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
-            let waiting = Instant::now();
-            let mut batch = self.batches.batch(self.position(micro_batch))?;
-            local.count(&batch);
-            self.weigh(&mut batch, micro_batch, weights);
-            let loaded = Instant::now();
-            local.phases.data += (loaded - waiting).as_secs_f64();
-            let mut cx = self.training_context(micro_batch);
-            if let Some(inspector) = inspector {
-                cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
-            }
-            let share = (weights.micro_batch(micro_batch), self.is_last(micro_batch));
-            let Pass { loss, forward, backward } = pass(&self.optim, share, cx, |cx| self.forward(&batch, local, cx))?;
-            local.phases.forward += forward;
-            local.phases.backward += backward;
-            local.losses.push(loss);
+            let batch = self.batch(micro_batch)?;
+            let cx = self.context(micro_batch);
+            let (model, most_samples) = (self.model, self.batches.batch_size());
+            let pass = Pass { model, batch: &batch, part: Part::Train, micro_batch, most_samples };
+            let mut numbers = Vec::new();
+            let forward = |cx: &mut Ctx| {
+                let _forward = tracing::debug_span!("forward").entered();
+                let of_pass = loss(&pass, cx)?;
+                numbers = of_pass.numbers;
+                Ok(of_pass.loss)
+            };
+            let share = (self.weight(micro_batch), self.is_last(micro_batch));
+            let done = step_runner::pass(self.optim, share, cx, forward)?;
+            self.local.phases.forward += done.forward;
+            self.local.phases.backward += done.backward;
+            self.local.losses.push(done.loss);
+            self.local.numbers.push(numbers);
         }
         Ok(())
+    }
+
+    /// Micro-batches of the step, of all ranks.
+    pub(super) fn count(&self) -> u64 {
+        self.weights.len() as u64
     }
 
     /// Data-parallel rank r of W takes micro-batches r, r + W, r + 2W, …; the ranks of a tensor group and the stages of
     /// a pipeline take the same.
     pub(super) fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
-        (self.team.data_rank() as u64..self.micro_batches()).step_by(self.team.data_size())
+        (self.team.data_rank() as u64..self.count()).step_by(self.team.data_size())
     }
 
-    pub(super) fn training_context(&self, micro_batch: u64) -> Ctx {
-        Ctx::training(&self.device, self.randomness(micro_batch))
+    /// The data position of a micro-batch.
+    pub(super) fn position(&self, micro_batch: u64) -> Position {
+        Position { index: self.first.index + micro_batch, ..self.first }
+    }
+
+    /// Loads and counts a micro-batch.
+    pub(super) fn batch(&mut self, micro_batch: u64) -> Result<Batch> {
+        let waiting = Instant::now();
+        let batch = self.batches.batch(self.position(micro_batch))?;
+        self.local.count(&batch);
+        self.local.phases.data += waiting.elapsed().as_secs_f64();
+        Ok(batch)
+    }
+
+    /// The share of each micro-batch in the prompt tokens of the step.
+    pub(super) fn prompt_shares(&mut self) -> Result<Vec<f32>> {
+        self.batches.prompt_shares(self.first, self.count())
+    }
+
+    /// Of a micro-batch's mean loss in the loss of the step.
+    pub(super) fn weight(&self, micro_batch: u64) -> f32 {
+        self.weights.get(micro_batch as usize).copied().unwrap_or(0.0)
     }
 
     /// The address of a micro-batch's random numbers.
     pub(super) fn randomness(&self, micro_batch: u64) -> Randomness {
-        let (seed, step) = (self.objective.seed, self.progress.step as u32);
-        Randomness { seed, step, micro_batch: micro_batch as u32 }
+        Randomness { micro_batch: micro_batch as u32, ..self.randomness }
     }
 
-    fn loss_weights(&mut self) -> Result<LossWeights> {
-        let (first, count) = (self.position(0), self.micro_batches());
-        let micro_batches = self.batches.shares(first, count)?;
-        let prompt_loss = self.objective.prompt_loss;
-        let prompts = match prompt_loss == 0.0 {
-            true => Vec::new(),
-            false => {
-                let shares = self.batches.prompt_shares(first, count)?;
-                let equal = 1.0 / count as f32;
-                // Relative to the weight of the micro-batch, by which its whole loss is multiplied.
-                let relative = |(share, weight): (f32, &f32)| match *weight {
-                    weight if weight == equal => prompt_loss * share * count as f32,
-                    0.0 => 0.0,
-                    weight => prompt_loss * share / weight,
-                };
-                shares.into_iter().zip(&micro_batches).map(relative).collect()
-            }
-        };
-        Ok(LossWeights { micro_batches, prompts })
-    }
-
-    /// Set what weighs the batch's classes and prompts in the loss.
-    pub(super) fn weigh(&self, batch: &mut Batch, micro_batch: u64, weights: &LossWeights) {
-        batch.label_smoothing = self.objective.label_smoothing;
-        batch.class_weights.clone_from(&self.objective.class_weights);
-        if let (Some(verbalizer), Some(weight)) = (&mut batch.verbalizer, weights.prompts.get(micro_batch as usize)) {
-            verbalizer.prompt_loss = *weight;
+    /// The context of a micro-batch's passes, which the inspector looks at, if there is one.
+    pub(super) fn context(&self, micro_batch: u64) -> Ctx {
+        let mut cx = Ctx::training(self.device, self.randomness(micro_batch));
+        if let Some(inspector) = self.inspectors.first() {
+            cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
         }
-    }
-
-    fn forward(&self, batch: &Batch, local: &mut LocalMetrics, cx: &mut Ctx) -> Result<Var> {
-        let _forward = tracing::debug_span!("forward").entered();
-        if let Some(distiller) = &self.distiller {
-            let Distilled { loss, divergence } = distiller.outcome(&*self.model, batch, cx)?;
-            local.divergences.push(divergence);
-            return Ok(loss);
-        }
-        let Some(preference) = &self.preference else { return self.model.loss(batch, cx)?.ok_or_else(no_loss) };
-        let outcome = preference.outcome(&*self.model, (batch, PairPart::Train), cx)?;
-        let most = self.batches.batch_size();
-        local.pairs.push(numbers_of_step(&outcome, batch.samples.len(), most, &self.device)?);
-        local.are_judged = outcome.judged.is_some();
-        Ok(outcome.loss)
+        cx
     }
 
     /// Whether a micro-batch is this rank's last in the step.
     pub(super) fn is_last(&self, micro_batch: u64) -> bool {
-        micro_batch + self.team.data_size() as u64 >= self.micro_batches()
+        micro_batch + self.team.data_size() as u64 >= self.count()
     }
 }

@@ -9,7 +9,7 @@ use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::pipeline::{MicroBatch, Pipeline};
 use model_center_base::batch::Batch;
-use model_center_models::TextModel;
+use model_center_models::{LossSettings, TextModel};
 use std::time::Instant;
 
 /// The loss of a micro-batch after its passes, and their seconds.
@@ -84,7 +84,10 @@ impl StepRunner {
     /// rank.
     pub fn step(&mut self, load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>) -> Result<Vec<f32>> {
         let losses = match &self.pipeline {
-            Some(pipeline) => vec![self.model.forward_backward(pipeline, &self.optim, load)?], // [micro-batches]
+            Some(pipeline) => {
+                let load = &mut |number| Ok((load(number)?, LossSettings::default()));
+                vec![self.model.forward_backward(pipeline, &self.optim, load)?] // [micro-batches]
+            }
             None => (0..self.micro_batches).map(|number| self.pass(load(number)?, number)).collect::<Result<_>>()?,
         };
         let (_, losses) = self.optim.step_and_read(&losses.iter().collect::<Vec<_>>())?;

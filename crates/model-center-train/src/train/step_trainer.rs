@@ -6,9 +6,10 @@
 use super::batches::Batches;
 use super::divergence::DivergenceGuard;
 use super::given::GivenBatches;
+use super::objective::{Objective, Supervised};
 use super::run_ranks::RunRanks;
 use super::setup;
-use super::trainer::{self, Objective, ProcessShare, StepSchedule, Trainer, TrainingClock, TrainingProgress};
+use super::trainer::{self, ProcessShare, StepSchedule, Trainer, TrainingClock, TrainingProgress};
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::comm::Solo;
@@ -44,12 +45,13 @@ const NOT_OF_A_STEP: &[(&[&str], &str)] = &[
     (&["early_stop", "inspect_every", "prompt_loss", "ema", "average_from"], "leave it out, or train with a recipe"),
 ];
 
-/// What training a model by steps takes: an optimizer over its parameters, and the settings of the loss.
+/// What training a model by steps takes: an optimizer over its parameters, and the objective.
 pub struct StepTraining {
     device: Device,
     team: RunRanks,
     optim: OptimManager,
-    objective: Objective,
+    objective: Box<dyn Objective>,
+    seed: u64,
     stop: StopConditions,
     divergence: Option<DivergenceGuard>,
 }
@@ -89,7 +91,7 @@ impl std::fmt::Debug for StepTraining {
 }
 
 /// What a step did.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StepOutcome {
     /// Its number, from 1.
     pub step: u64,
@@ -107,6 +109,8 @@ pub struct StepOutcome {
     pub samples: u64,
     /// Tokens of its batches, without padding.
     pub tokens: u64,
+    /// Metrics of the objective, with their names.
+    pub metrics: Vec<(&'static str, f64)>,
     /// How long it took.
     pub seconds: f64,
 }
@@ -126,20 +130,25 @@ impl StepTraining {
             device: device.clone(),
             team: RunRanks::new(&groups, device),
             optim: trainer::optimizer(&resolved, setup::schedule(&resolved, 1)?, device, model).map_err(of_argument)?,
-            objective: Objective {
+            objective: Box::new(Supervised {
                 label_smoothing: resolved.train.label_smoothing,
-                class_weights: None,
-                prompt_loss: 0.0,
-                seed: resolved.train.seed,
-            },
+                ..Supervised::default()
+            }),
+            seed: resolved.train.seed,
             stop: StopConditions::new(&resolved.train, 1, StopFlag::default()),
             divergence: resolved.train.divergence.map(DivergenceGuard::new),
         })
     }
 
+    /// The same for another objective than the loss of the labels.
+    #[must_use]
+    pub fn with_objective(self, objective: Box<dyn Objective>) -> Self {
+        StepTraining { objective, ..self }
+    }
+
     /// The trainer of the model that these settings were made for.
     pub fn of(self, model: Box<dyn TextModel>) -> StepTrainer {
-        let StepTraining { device, team, optim, objective, stop, divergence } = self;
+        let StepTraining { device, team, optim, objective, seed, stop, divergence } = self;
         StepTrainer {
             trainer: Trainer {
                 device,
@@ -150,9 +159,7 @@ impl StepTraining {
                 pipeline: None,
                 batches: Batches::Given(GivenBatches::none()),
                 objective,
-                preference: None,
-                contrastive: None,
-                distiller: None,
+                seed,
                 schedule: StepSchedule::given(0),
                 progress: TrainingProgress::default(),
                 clock: TrainingClock::default(),
@@ -186,6 +193,7 @@ impl StepTrainer {
             skipped: done.info.skipped,
             samples: done.metrics.samples,
             tokens: done.metrics.tokens,
+            metrics: done.metrics.values.iter().map(|(name, value)| (*name, f64::from(*value))).collect(),
             seconds: done.seconds,
         })
     }

@@ -4,12 +4,10 @@
 
 use super::agree::{Decision, StepMetrics, StopVote};
 use super::batches::Batches;
-use super::contrastive::Contrastive;
-use super::distill::Distiller;
 use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
+use super::objective::{self, Objective, Opening};
 use super::preconditions::FinetuneOptions;
-use super::preference::Preference;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use super::step_runner::pipeline;
@@ -38,13 +36,10 @@ pub(crate) struct Trainer {
     /// Where the model is on several pipeline stages.
     pub(super) pipeline: Option<Pipeline>,
     pub(super) batches: Batches,
-    pub(super) objective: Objective,
-    /// The loss of pairs, where samples are such.
-    pub(super) preference: Option<Preference>,
-    /// The loss of embeddings, where samples are texts that belong together.
-    pub(super) contrastive: Option<Contrastive>,
-    /// The teacher, where there is one.
-    pub(super) distiller: Option<Distiller>,
+    /// What the model is trained for.
+    pub(super) objective: Box<dyn Objective>,
+    /// Seed of dropout.
+    pub(super) seed: u64,
     pub(super) schedule: StepSchedule,
     pub(super) progress: TrainingProgress,
     pub(super) clock: TrainingClock,
@@ -54,17 +49,6 @@ pub(crate) struct Trainer {
     pub(super) guard: Option<DivergenceGuard>,
     /// Every this number of steps, parameters and hidden states are looked at; `None`: never.
     pub(super) inspect_every: Option<u64>,
-}
-
-/// What the loss of a micro-batch depends on beside its samples.
-pub(super) struct Objective {
-    pub(super) label_smoothing: f32,
-    /// The weight of each class in the loss; `None`: all samples weigh the same.
-    pub(super) class_weights: Option<Vec<f32>>,
-    /// The weight of the prompts' tokens beside their answers'.
-    pub(super) prompt_loss: f32,
-    /// Seed of dropout.
-    pub(super) seed: u64,
 }
 
 /// How samples are divided into steps.
@@ -146,29 +130,21 @@ impl Trainer {
         resolved: &Resolved,
         stop: StopConditions,
         OpenedModel { model, adapter, .. }: OpenedModel,
-        device: &Device,
+        opening: Opening<'_>,
         team: RunRanks,
     ) -> Result<Self> {
-        let train = &resolved.train;
+        let (train, device) = (&resolved.train, opening.device);
         let micro_batches = train.batch_size / resolved.micro_batch_on(team.data_size());
         let pipeline = pipeline(model.as_ref(), device, micro_batches / team.data_size())?;
-        let preference = resolved.preference.map(|loss| Preference::new(loss, adapter.as_ref())).transpose()?;
         Ok(Trainer {
             device: device.clone(),
             pipeline,
             optim: optimizer(resolved, setup.schedule, device, model.as_ref())?,
             model,
-            adapter,
             batches: batches(setup, resolved, &team)?,
-            preference,
-            contrastive: Contrastive::of(resolved, setup),
-            distiller: None,
-            objective: Objective {
-                label_smoothing: train.label_smoothing,
-                class_weights: setup.class_weights.clone(),
-                prompt_loss: train.prompt_loss,
-                seed: train.seed,
-            },
+            objective: objective::open(setup, resolved, opening, adapter.as_ref())?,
+            adapter,
+            seed: train.seed,
             schedule: StepSchedule {
                 micro_batches: micro_batches as u64,
                 steps_per_epoch: setup.steps_per_epoch,
@@ -182,11 +158,6 @@ impl Trainer {
             inspect_every: train.inspect_every,
             team,
         })
-    }
-
-    /// Learn from a teacher beside the labels.
-    pub(crate) fn learn_from(&mut self, distiller: Option<Distiller>) {
-        self.distiller = distiller;
     }
 
     /// Continue from a checkpoint whose parameters and optimizer state are loaded.
@@ -215,9 +186,8 @@ impl Trainer {
 
     /// The model as it is evaluated between steps.
     pub(crate) fn evaluated<'a>(&'a self, is_stopped: &'a dyn Fn() -> bool) -> EvalContext<'a> {
-        let Trainer { model, device, team, pipeline, preference, .. } = self;
-        let (pipeline, preference) = (pipeline.as_ref(), preference.as_ref());
-        EvalContext { model: &**model, device, pipeline, team, preference, contrastive: self.contrastive, is_stopped }
+        let Trainer { model, device, team, pipeline, objective, .. } = self;
+        EvalContext { model: &**model, device, pipeline: pipeline.as_ref(), team, objective: &**objective, is_stopped }
     }
 
     /// Do something with the averages of the weights in their place, if the run keeps any. On all ranks.
@@ -370,12 +340,8 @@ pub(super) fn optimizer(
 pub(super) struct LocalMetrics {
     pub(super) losses: Vec<Var>,
     pub(super) sample_hashes: Vec<[f32; 2]>,
-    /// Of micro-batches of pairs, what is known of these.
-    pub(super) pairs: Vec<Vec<Tensor>>,
-    /// Whether these are completions that are judged one by one.
-    pub(super) are_judged: bool,
-    /// Of micro-batches with a teacher, the divergence in each loss, `[1]`.
-    pub(super) divergences: Vec<Tensor>,
+    /// The numbers of each micro-batch beside its loss, of an objective that has such.
+    pub(super) numbers: Vec<Vec<Tensor>>,
     /// Samples, tokens, and tokens with padding.
     pub(super) counts: [f32; 3],
     /// Where the time went so far.

@@ -295,7 +295,7 @@ fn label_words_after_virtual_tokens_are_read_where_each_sequence_has_them() {
             let batch = Batch {
                 decoder_input_ids: has_encoder.then(|| texts.iter().flat_map(|text| [0, text[1]]).collect()),
                 labels: Some(Labels::Classes(vec![1; texts.len()])),
-                verbalizer: Some(VerbalizerBatch { label_words: vec![3, 20, 14], positions, prompt_loss: 0.0 }),
+                verbalizer: Some(VerbalizerBatch { label_words: vec![3, 20, 14], positions }),
                 ..Batch::new(4, texts.concat())
             };
             let output = opened.model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();

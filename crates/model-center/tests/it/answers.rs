@@ -12,7 +12,10 @@ use bmtrain_dist::param::widen;
 use goldens::directories::{logits, opened};
 use goldens::{directory, inputs};
 use model_center::data::VerbalizerPosition;
-use model_center::model::{Batch, Labels, OpenOptions, Registry, TextHead, TextModel, VerbalizerBatch};
+use model_center::model::{
+    Batch, ForwardOptions, Labels, LossSettings, ModelOutput, OpenOptions, Registry, TextHead, TextModel,
+    VerbalizerBatch,
+};
 
 fn device() -> Device {
     Device::cpu(1).unwrap()
@@ -43,16 +46,28 @@ fn unlabelled(model: &str, head: &str) -> Batch {
 }
 
 /// The same with a verbalizer in the middle of each row, or after the decoder's last token.
-fn asking(batch: &Batch, prompt_loss: f32) -> Batch {
+fn asking(batch: &Batch) -> Batch {
     let (length, at) = if batch.decoder_input_ids.is_some() { (2, 1) } else { (batch.length, batch.length / 2) };
     let positions: Vec<i64> = (0..batch.rows).map(|row| (row * length + at) as i64).collect();
-    let verbalizer = VerbalizerBatch { label_words: WORDS.to_vec(), positions, prompt_loss };
+    let verbalizer = VerbalizerBatch { label_words: WORDS.to_vec(), positions };
     let classes = (0..batch.rows).map(|row| (row % 3) as i64).collect();
     Batch { verbalizer: Some(verbalizer), labels: Some(Labels::Classes(classes)), ..batch.clone() }
 }
 
 fn loss(device: &Device, model: &dyn TextModel, batch: &Batch) -> f32 {
     model.loss(batch, &mut Ctx::inference(device)).unwrap().unwrap().value().item().unwrap()
+}
+
+/// All outputs with this weight of the prompts' loss.
+fn with_prompts(
+    model: &dyn TextModel,
+    batch: &Batch,
+    prompt_loss: f32,
+    device: &Device,
+) -> Result<ModelOutput, String> {
+    let loss = LossSettings { prompt_loss, ..LossSettings::default() };
+    let options = ForwardOptions { loss, ..ForwardOptions::default() };
+    model.forward_with(batch, options, &mut Ctx::inference(device)).map_err(|error| error.to_string())
 }
 
 fn close(ours: f32, expected: f32) -> bool {
@@ -65,7 +80,7 @@ fn label_tokens_have_the_logits_of_the_whole_head() {
     for (model, head) in HEADS {
         let (device, plain) = (device(), unlabelled(model, head));
         let opened = opened(&device, &directory(model, head));
-        let asked = asking(&plain, 0.0);
+        let asked = asking(&plain);
         let all = logits(&device, &*opened, &plain);
         let scores = opened.forward(&asked, None, &mut Ctx::inference(&device)).unwrap();
         let ours = widen(scores.logits.unwrap().value()).unwrap();
@@ -93,9 +108,10 @@ fn the_prompt_loss_covers_the_prompt_tokens_and_the_label_token() {
     let input_ids = plain.input_ids[..rows * length].to_vec();
     let prompts = Batch { rows, length, input_ids, attention_mask: None, ..plain };
     let asked = |prompt_loss| {
-        let verbalizer = VerbalizerBatch { label_words: WORDS.to_vec(), positions: vec![4, 9], prompt_loss };
+        let verbalizer = VerbalizerBatch { label_words: WORDS.to_vec(), positions: vec![4, 9] };
         let labels = Some(Labels::Classes(vec![2, 0]));
-        loss(&device, &*model, &Batch { verbalizer: Some(verbalizer), labels, ..prompts.clone() })
+        let batch = Batch { verbalizer: Some(verbalizer), labels, ..prompts.clone() };
+        with_prompts(&*model, &batch, prompt_loss, &device).unwrap().loss.unwrap().value().item().unwrap()
     };
     let with_answer: Vec<i64> =
         prompts.input_ids.chunks(length).zip([21, 9]).flat_map(|(row, word)| [row, &[word]].concat()).collect();
@@ -109,7 +125,7 @@ fn the_prompt_loss_covers_the_prompt_tokens_and_the_label_token() {
 #[test]
 fn answers_are_learnt_through_every_head() {
     for (model, head) in HEADS {
-        let (device, batch) = (device(), asking(&unlabelled(model, head), 0.0));
+        let (device, batch) = (device(), asking(&unlabelled(model, head)));
         let opened = opened(&device, &directory(model, head));
         let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
         let adam = Adam::new(ParamGroup::by_decay(opened.parameters(), 0.0), AdamOptions::default()).unwrap();
@@ -159,7 +175,7 @@ fn what_is_no_answer_is_refused_by_its_name() {
         opened.forward(batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string()
     };
     for (model, vocabulary) in [("gpt2_a", 97), ("t5_a", 47)] {
-        let good = asking(&unlabelled(model, "lm"), 0.0);
+        let good = asking(&unlabelled(model, "lm"));
         let tokens = good.decoder_input_ids.as_ref().unwrap_or(&good.input_ids).len() as i64;
         for (batch, reason) in [
             (change(&good, &|verbalizer| verbalizer.label_words[1] = vocabulary), "verbalizer.label_words[1]"),
@@ -167,19 +183,21 @@ fn what_is_no_answer_is_refused_by_its_name() {
             (change(&good, &|verbalizer| verbalizer.positions[0] = -1), "verbalizer.positions[0]"),
             (change(&good, &|verbalizer| verbalizer.positions.truncate(1)), "verbalizer.positions has 1 values"),
             (change(&good, &|verbalizer| verbalizer.label_words.truncate(1)), "at least two label words"),
-            (change(&good, &|verbalizer| verbalizer.prompt_loss = f32::NAN), "at least two label words, and a number"),
             (Batch { labels: Some(Labels::Classes(vec![3; good.rows])), ..good.clone() }, "labels[0]"),
         ] {
             let message = refused(model, "lm", &batch);
             assert!(message.contains(reason), "{model}, {reason}: {message}");
         }
+        let of_nan = with_prompts(&*opened(&device, &directory(model, "lm")), &good, f32::NAN, &device).unwrap_err();
+        assert!(of_nan.contains("give a number from 0 on"), "{model}: {of_nan}");
     }
-    let t5 = asking(&unlabelled("t5_a", "lm"), 0.0);
+    let t5 = asking(&unlabelled("t5_a", "lm"));
     let message = refused("t5_a", "lm", &Batch { decoder_input_ids: None, ..t5.clone() });
     assert!(message.contains("a label word follows what the decoder reads"), "{message}");
-    assert!(refused("t5_a", "lm", &asking(&t5, 1.0)).contains("an encoder predicts no tokens of a prompt"));
+    let with_prompts = with_prompts(&*opened(&device, &directory("t5_a", "lm")), &asking(&t5), 1.0, &device);
+    assert!(with_prompts.unwrap_err().contains("an encoder predicts no tokens of a prompt"));
     for (model, head) in [("bert_a", "mlm"), ("gpt2_a", "cls")] {
-        let message = refused(model, head, &asking(&unlabelled(model, head), 0.0));
+        let message = refused(model, head, &asking(&unlabelled(model, head)));
         assert!(message.contains("verbalizer") && message.contains("a language-modelling head"), "{model}: {message}");
     }
 }

@@ -7,7 +7,8 @@ use model_center::formats::{
     DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
 use model_center::model::{
-    Batch, HeadInit, Labels, ModelOutput, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead,
+    Batch, ForwardOptions, HeadInit, Labels, LossSettings, ModelOutput, OpenOptions, OpenedModel, Registry,
+    SaveOptions, TextHead,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -202,8 +203,9 @@ fn classes_weigh_in_the_mean_of_a_classifier_as_in_torch() {
     let scored = |weights: Option<Vec<f32>>, targets: [i64; 2]| {
         let mut batch = Batch::next_tokens(4, IDS.to_vec(), None);
         batch.labels = Some(Labels::Classes(targets.to_vec()));
-        batch.class_weights = weights;
-        opened.model.forward(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
+        let loss = LossSettings { class_weights: weights.as_deref(), ..LossSettings::default() };
+        let options = ForwardOptions { loss, ..ForwardOptions::default() };
+        opened.model.forward_with(&batch, options, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
     };
     for targets in [[0, 1], [1, 1], [1, 0]] {
         let scores = scored(Some(vec![0.5, 3.0]), targets).unwrap();

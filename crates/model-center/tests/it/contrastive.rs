@@ -4,7 +4,7 @@ use crate::goldens::{check, directory, distance, f64s, follow_pytorch_by, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{NamePatterns, widen};
-use model_center::contrastive::ContrastiveLoss;
+use model_center::contrastive::{ContrastiveLoss, embeddings};
 use model_center::data::Batch;
 use model_center::formats::SafetensorsFile;
 use model_center::model::{OpenOptions, OpenedModel, PoolingMode, Registry, TextHead};
@@ -41,7 +41,7 @@ fn losses_embeddings_and_every_gradient_equal_pytorchs() {
         for recompute in [Recompute::Keep, Recompute::Checkpoint] {
             let opened = open(&device, recompute);
             let mut cx = Ctx::gradients(&device);
-            let embeddings = opened.model.embeddings(&batch(&file, case, 0), pooling, &mut cx).unwrap();
+            let embeddings = embeddings(&*opened.model, &batch(&file, case, 0), pooling, &mut cx).unwrap();
             let loss = ContrastiveLoss { temperature }.of(&embeddings, texts, &cx).unwrap();
             let theirs = |name: &str| f64s(&file, &format!("{case}.{name}"));
             let values = |var: &Var| widen(var.value()).unwrap();
@@ -82,7 +82,7 @@ fn thirty_adamw_steps_follow_pytorch() {
         let opened = open(&device, Recompute::Keep);
         let batches: Vec<Batch> = (0..3).map(|number| batch(&file, case, number)).collect();
         let loss_of = |step: usize, cx: &mut Ctx| {
-            let embeddings = opened.model.embeddings(&batches[step % batches.len()], pooling, cx).unwrap();
+            let embeddings = embeddings(&*opened.model, &batches[step % batches.len()], pooling, cx).unwrap();
             ContrastiveLoss { temperature }.of(&embeddings, texts, cx).unwrap()
         };
         follow_pytorch_by((case, &format!("{case}.")), &*opened.model, &file, &device, &loss_of);
@@ -108,10 +108,11 @@ fn embeddings_that_are_not_of_whole_samples_are_refused() {
 fn what_has_no_embeddings_is_named() {
     let device = Device::cpu(1).unwrap();
     let (batch, mut cx) = (batch(&golden(), "pairs", 0), Ctx::inference(&device));
-    let error = open(&device, Recompute::Keep).model.embeddings(&batch, PoolingMode::Max, &mut cx).unwrap_err();
+    let bert = open(&device, Recompute::Keep);
+    let error = embeddings(&*bert.model, &batch, PoolingMode::Max, &mut cx).unwrap_err();
     assert!(error.to_string().contains("pool the mean or the first token"), "{error}");
     let options = OpenOptions { head: Some(TextHead::CausalLm), ..OpenOptions::new(&device) };
     let t5 = Registry::default().open(&directory("t5_a", "lm"), &options).unwrap();
-    let error = t5.model.embeddings(&batch, PoolingMode::Mean, &mut cx).unwrap_err().to_string();
+    let error = embeddings(&*t5.model, &batch, PoolingMode::Mean, &mut cx).unwrap_err().to_string();
     assert!(error.contains("an encoder-decoder has no embeddings"), "{error}");
 }

@@ -6,9 +6,9 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{NamePatterns, widen};
 use model_center::data::{Batch, Labels};
-use model_center::distillation::{DistillationLoss, Teaching};
+use model_center::distillation::{DistillationLoss, Teaching, teaching};
 use model_center::formats::SafetensorsFile;
-use model_center::model::{OpenOptions, OpenedModel, Registry, TextHead};
+use model_center::model::{LossSettings, OpenOptions, OpenedModel, Registry, TextHead};
 
 /// The largest relative error of a gradient, as of adapters.
 const GRADIENTS: f64 = 1e-4;
@@ -58,9 +58,9 @@ fn losses_divergences_and_every_gradient_equal_pytorchs() {
         for recompute in [Recompute::Keep, Recompute::Checkpoint] {
             let opened = open(&device, student, recompute, "");
             let batch = batches(&file, case).remove(0);
-            let teaching = teacher.teaching(&batch, &device).unwrap();
+            let taught = teaching(&*teacher, &batch, &device).unwrap();
             let mut cx = Ctx::gradients(&device);
-            let ours = opened.model.distilled(&batch, teaching, loss, &mut cx).unwrap();
+            let ours = loss.of(&*opened.model, &batch, (&taught, LossSettings::default()), &mut cx).unwrap();
             let theirs = |name: &str| f64s(&file, &format!("{case}.{name}"));
             check(&format!("{case} loss"), &widen(ours.loss.value()).unwrap(), &theirs("loss"));
             check(&format!("{case} divergence"), &widen(&ours.divergence).unwrap(), &theirs("divergence"));
@@ -98,8 +98,8 @@ fn thirty_adamw_steps_follow_pytorch() {
         let batches = batches(&file, case);
         let loss_of = |step: usize, cx: &mut Ctx| {
             let batch = &batches[step % batches.len()];
-            let teaching = teacher.teaching(batch, &device).unwrap();
-            student.distilled(batch, teaching, loss, cx).unwrap().loss
+            let taught = teaching(&*teacher, batch, &device).unwrap();
+            loss.of(&*student, batch, (&taught, LossSettings::default()), cx).unwrap().loss
         };
         follow_pytorch_by((case, &format!("{case}.")), &*student, &file, &device, &loss_of);
     }
@@ -113,14 +113,15 @@ fn a_teacher_of_another_kind_and_samples_without_labels_are_refused() {
     let batch = batches(&file, "classes").remove(0);
     let lm = open(&device, ["mistral_a", "lm"], Recompute::Keep, "*").model;
     let tokens = batches(&file, "smaller_teacher").remove(0);
-    let teaching = lm.teaching(&tokens, &device).unwrap();
-    let error = |batch: &Batch, teaching: Teaching| {
-        student.distilled(batch, teaching, loss, &mut Ctx::inference(&device)).unwrap_err().to_string()
+    let taught = teaching(&*lm, &tokens, &device).unwrap();
+    let error = |batch: &Batch, taught: &Teaching| {
+        let given = (taught, LossSettings::default());
+        loss.of(&*student, batch, given, &mut Ctx::inference(&device)).unwrap_err().to_string()
     };
-    let of_lm = error(&batch, teaching);
+    let of_lm = error(&batch, &taught);
     assert!(of_lm.contains("the teacher has no classifier's logits"), "{of_lm}");
     let classifier = open(&device, ["mistral_a", "cls"], Recompute::Keep, "*").model;
-    let teaching = classifier.teaching(&batch, &device).unwrap();
-    let unlabelled = error(&Batch { labels: None, ..batch }, teaching);
+    let taught = teaching(&*classifier, &batch, &device).unwrap();
+    let unlabelled = error(&Batch { labels: None, ..batch }, &taught);
     assert!(unlabelled.contains("there are none"), "{unlabelled}");
 }

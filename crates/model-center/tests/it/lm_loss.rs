@@ -7,7 +7,7 @@ use bmtrain_dist::param::{BuilderOptions, widen};
 use model_center::config::{BertConfig, Gpt2Config, TextConfig};
 use model_center::model::bert::Bert;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{Batch, Head, TextModel};
+use model_center::model::{Batch, ForwardOptions, ForwardOutputs, Head, LossSettings, TextModel};
 
 const VOCABULARY: usize = 5000;
 const ROWS: usize = 8;
@@ -61,10 +61,14 @@ fn batch(kind: Model) -> Batch {
     let batch = Batch::next_tokens(LENGTH, ids, None);
     let is_first = |row: usize| (row % 2) as i64;
     match kind {
-        Model::Gpt2 { .. } => Batch { label_smoothing: 0.1, ..batch },
         Model::Bert(Head::Pretraining) => Batch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch },
-        Model::Bert(_) => batch,
+        Model::Gpt2 { .. } | Model::Bert(_) => batch,
     }
+}
+
+fn options(kind: Model, outputs: ForwardOutputs) -> ForwardOptions<'static> {
+    let label_smoothing = if matches!(kind, Model::Gpt2 { .. }) { 0.1 } else { 0.0 };
+    ForwardOptions { outputs, loss: LossSettings { label_smoothing, ..LossSettings::default() }, observe: None }
 }
 
 /// The loss, the largest amount of activations of a training pass, and all gradients.
@@ -73,10 +77,8 @@ fn pass(kind: Model, alone: bool) -> (f32, usize, Vec<Vec<f32>>) {
     let (model, batch) = (model(kind, &device), batch(kind));
     device.reset_peaks();
     let mut cx = Ctx::training(&device, Randomness { seed: 3, step: 0, micro_batch: 0 });
-    let loss = match alone {
-        true => model.loss(&batch, &mut cx).unwrap().unwrap(),
-        false => model.forward(&batch, None, &mut cx).unwrap().loss.unwrap(),
-    };
+    let outputs = if alone { ForwardOutputs::Loss } else { ForwardOutputs::All };
+    let loss = model.forward_with(&batch, options(kind, outputs), &mut cx).unwrap().loss.unwrap();
     let value = loss.value().item().unwrap();
     let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
     cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
@@ -108,11 +110,14 @@ fn evaluation_asks_for_the_loss_without_the_logits_too() {
     for kind in ALL {
         let device = Device::cpu(1).unwrap();
         let (model, batch) = (model(kind, &device), batch(kind));
-        let of_scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
+        let pass = |batch: &Batch, outputs| {
+            model.forward_with(batch, options(kind, outputs), &mut Ctx::inference(&device)).unwrap()
+        };
+        let of_scores = pass(&batch, ForwardOutputs::All);
         let expected = of_scores.loss.unwrap().value().item().unwrap();
         drop(of_scores.logits);
         device.reset_peaks();
-        let loss = model.loss(&batch, &mut Ctx::inference(&device)).unwrap().unwrap().value().item().unwrap();
+        let loss = pass(&batch, ForwardOutputs::Loss).loss.unwrap().value().item().unwrap();
         assert!((loss - expected).abs() <= 1e-5 * expected, "{kind:?}: {loss} and {expected}");
         let memory = device.memory();
         let (_, activations) =
@@ -120,6 +125,6 @@ fn evaluation_asks_for_the_loss_without_the_logits_too() {
         assert!(activations.peak < LOGITS / 2, "{kind:?}: {} bytes", activations.peak);
         // Without labels there is nothing but logits.
         let unlabelled = Batch { labels: None, next_sentence: None, ..batch };
-        assert!(model.loss(&unlabelled, &mut Ctx::inference(&device)).unwrap().is_none());
+        assert!(pass(&unlabelled, ForwardOutputs::Loss).loss.is_none());
     }
 }

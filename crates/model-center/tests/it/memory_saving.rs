@@ -19,7 +19,7 @@ use model_center::data::Batch;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::qwen3::Qwen3;
 use model_center::model::t5::T5;
-use model_center::model::{Head, OpenOptions, Registry, StageOptions, TextModel};
+use model_center::model::{Head, LossSettings, OpenOptions, Registry, StageOptions, TextModel};
 use std::sync::Arc;
 
 const MICRO_BATCHES: usize = 4;
@@ -133,7 +133,7 @@ fn train(run: &Run, mesh: Mesh, group: impl Fn(RankGroup) -> Arc<dyn Communicato
         };
         let of_step: Vec<f32> = match &pipeline {
             Some(pipeline) => {
-                let mut load = |number| Ok(micro_batch(number));
+                let mut load = |number| Ok((micro_batch(number), LossSettings::default()));
                 model.forward_backward(pipeline, &optim, &mut load).unwrap().to_vec().unwrap()
             }
             None => {

@@ -24,7 +24,7 @@ use model_center::model::llama::Llama;
 use model_center::model::megatron_bert::MegatronBert;
 use model_center::model::opt::Opt;
 use model_center::model::t5::T5;
-use model_center::model::{Head, OpenOptions, Registry, StageOptions, TextModel};
+use model_center::model::{Head, LossSettings, OpenOptions, Registry, StageOptions, TextModel};
 use std::sync::Arc;
 
 /// Builds a family's model from the text of its configuration.
@@ -171,7 +171,7 @@ impl Rank {
         for step in 0..run.steps {
             let of_step: Vec<f32> = match &self.pipeline {
                 Some(pipeline) => {
-                    let mut load = |number| Ok(self.micro_batch(run, step, number));
+                    let mut load = |number| Ok((self.micro_batch(run, step, number), LossSettings::default()));
                     self.model.forward_backward(pipeline, &self.optim, &mut load).unwrap().to_vec().unwrap()
                 }
                 None => {

@@ -10,7 +10,7 @@ use model_center::formats::{SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, TextHead, TextModel};
 use model_center::preference::{
     JudgedSequences, PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, judged_and_mismatched,
-    labelled_tokens,
+    labelled_tokens, log_probs,
 };
 
 /// The largest relative error of a gradient, as of adapters.
@@ -65,7 +65,7 @@ fn reference(
         let values: Vec<f32> = theirs.iter().map(|value| *value as f32).collect();
         return Tensor::from_slice_in(device, [values.len()], &values, Segment::Data).unwrap();
     };
-    let ours = model.parameters().without_updates(|| model.log_probs(batch, &mut Ctx::inference(device)));
+    let ours = model.parameters().without_updates(|| log_probs(model, batch, &mut Ctx::inference(device)));
     let ours = ours.unwrap().into_value();
     check(&format!("{case} reference"), &widen(&ours).unwrap(), &theirs);
     ours
@@ -84,12 +84,12 @@ fn outcome(
             let values: Vec<f32> = reference.iter().skip(first).step_by(2).copied().collect();
             Tensor::from_slice_in(cx.device(), [values.len()], &values, Segment::Data).unwrap()
         });
-        let policy = model.log_probs(&mismatch, &mut Ctx::inference(cx.device())).unwrap().into_value();
-        let log_probs = model.log_probs(&own, cx).unwrap();
+        let policy = log_probs(model, &mismatch, &mut Ctx::inference(cx.device())).unwrap().into_value();
+        let log_probs = log_probs(model, &own, cx).unwrap();
         let judged = JudgedSequences { is_good: &GOOD, reference: &of_own, mismatch: [&policy, &of_mismatch] };
         return loss.of_judged(&log_probs, judged, cx).unwrap();
     }
-    let log_probs = model.log_probs(batch, cx).unwrap();
+    let log_probs = log_probs(model, batch, cx).unwrap();
     let tokens = labelled_tokens(batch);
     loss.of(&log_probs, PairedSequences { tokens: &tokens, reference: Some(reference) }, cx).unwrap()
 }
@@ -182,14 +182,14 @@ fn log_probabilities_are_sums_of_the_losses_of_learned_tokens() {
     let (device, file) = (Device::cpu(1).unwrap(), golden());
     let batch = batches(&file).remove(1);
     let opened = open(&device, None, Recompute::Keep);
-    let log_probs = opened.model.log_probs(&batch, &mut Ctx::inference(&device)).unwrap();
-    let sum: f32 = widen(log_probs.value()).unwrap().iter().sum();
+    let summed = log_probs(&*opened.model, &batch, &mut Ctx::inference(&device)).unwrap();
+    let sum: f32 = widen(summed.value()).unwrap().iter().sum();
     let mean = opened.model.loss(&batch, &mut Ctx::inference(&device)).unwrap().unwrap().value().item().unwrap();
     let tokens: usize = labelled_tokens(&batch).iter().sum();
     assert!((sum + mean * tokens as f32).abs() <= 1e-5 * sum.abs(), "{sum} for {mean} of {tokens} tokens");
     // Without labels there is nothing to sum.
     let unlabelled = Batch { labels: None, ..batch };
-    let error = opened.model.log_probs(&unlabelled, &mut Ctx::inference(&device)).unwrap_err().to_string();
+    let error = log_probs(&*opened.model, &unlabelled, &mut Ctx::inference(&device)).unwrap_err().to_string();
     assert!(error.contains("no log-probabilities"), "{error}");
 }
 

@@ -30,8 +30,7 @@ fn timing(seconds: f64) -> Timing {
 
 fn step(seconds: f64) -> StepRecord {
     StepRecord {
-        pairs: None,
-        distillation: None,
+        values: Vec::new(),
         step: 10,
         epoch: 0.1,
         loss: 0.1,

@@ -7,6 +7,7 @@ mod dry_run;
 mod families;
 use crate::fixture;
 mod limits;
+mod own_objective;
 mod own_task;
 mod superglue;
 

@@ -86,12 +86,11 @@ pub(in crate::model) fn check_verbalizer(
     (rows, tokens): (usize, usize),
     vocab_size: usize,
 ) -> Result<()> {
-    let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = verbalizer;
+    let VerbalizerBatch { label_words: words, positions: places } = verbalizer;
     Numbers::flat("verbalizer.label_words", words, words.len(), vocab_size).check(false)?;
     Numbers::flat("verbalizer.positions", places, rows, tokens).check(false)?;
-    if words.len() < 2 || !prompt_loss.is_finite() || *prompt_loss < 0.0 {
-        let reason = format!("{} label words, and a prompt_loss of {prompt_loss}", words.len());
-        return Err(Error::data("verbalizer", reason, "give at least two label words, and a number from 0 on"));
+    if words.len() < 2 {
+        return Err(Error::data("verbalizer", format!("{} label words", words.len()), "give at least two label words"));
     }
     Ok(())
 }

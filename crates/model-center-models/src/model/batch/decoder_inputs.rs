@@ -59,10 +59,6 @@ fn of_prompts<'b>(batch: &'b Batch, verbalizer: &VerbalizerBatch, spec: &Spec) -
     check_length(target[1], spec.max_length)?;
     Numbers::table("decoder_input_ids", ids, target, spec.vocab_size).check(false)?;
     check_verbalizer(verbalizer, (batch.rows, ids.len()), spec.vocab_size)?;
-    if verbalizer.prompt_loss > 0.0 {
-        let reason = "an encoder predicts no tokens of a prompt, so their loss cannot count";
-        return Err(Error::data("verbalizer", reason, "leave the loss of the prompt out"));
-    }
     Wanted::Classes(verbalizer.label_words.len()).check(batch, spec.vocab_size)?;
     Ok((target, Cow::Borrowed(ids)))
 }

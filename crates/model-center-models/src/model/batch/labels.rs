@@ -1,6 +1,7 @@
 //! Loss targets, and range checks of ids and labels, with errors that name the value.
 
 use super::checks::{check_count, refuse_given};
+use super::loss_settings::LossSettings;
 use crate::model::transformer::prefix;
 use bmtrain_core::{Device, Segment, Tensor};
 pub use model_center_base::batch::IGNORED;
@@ -152,17 +153,17 @@ fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
     }
 }
 
-/// The class weights of a batch, `[C]`; `classes` is the number of classes of the head, `None` for a head that is
-/// not a classifier.
+/// The class weights of a loss, `[C]`; `classes` is the number of classes of the head, `None` for a head that is not a
+/// classifier.
 ///
 /// # Errors
 /// [`Error::Data`] for weights that are not above 0, or not one for each class; out of memory.
 pub(in crate::model) fn upload_class_weights(
     device: &Device,
-    batch: &Batch,
+    settings: LossSettings<'_>,
     classes: Option<usize>,
 ) -> Result<Option<Tensor>> {
-    let Some(weights) = &batch.class_weights else { return Ok(None) };
+    let Some(weights) = settings.class_weights else { return Ok(None) };
     refuse_given([("class_weights", classes.is_none())], "they are for a classifier, and this model has none")?;
     if classes != Some(weights.len()) || !weights.iter().all(|weight| weight.is_finite() && *weight > 0.0) {
         let reason = format!("{} weights for {} classes", weights.len(), classes.unwrap_or(0));

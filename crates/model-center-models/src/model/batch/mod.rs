@@ -5,7 +5,7 @@
 pub(in crate::model) mod checks;
 pub(in crate::model) mod decoder_inputs;
 pub mod labels;
-pub(in crate::model) mod lesson;
+pub(in crate::model) mod loss_settings;
 
 use crate::layer::{PositionsConfig, TokensRead};
 use crate::model::architecture::position_table::{Count, PositionTable};
@@ -20,9 +20,10 @@ use bmtrain_core::ops::{Documents, TokenShard};
 use bmtrain_core::{Device, Segment, Tensor};
 use checks::{check, longest_document};
 use labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
-use lesson::Lesson;
+use loss_settings::LossSettings;
 use model_center_base::batch::{Batch, Labels, VerbalizerBatch};
 use model_center_base::error::{Error, Result};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// B sequences of L tokens, the input of one stack.
@@ -163,10 +164,6 @@ pub struct DeviceBatch {
     pub choices: usize,
     /// Whether logits are requested; otherwise a language-modelling head computes the loss without storing them.
     pub wants_logits: bool,
-    /// Whether a language-modelling head sums the losses of the tokens of each sequence, `[B]`, in place of the mean.
-    pub by_sequence: bool,
-    /// What is learned from a teacher; `None` without one.
-    pub(in crate::model) lesson: Option<Lesson>,
 }
 
 impl DeviceBatch {
@@ -174,7 +171,12 @@ impl DeviceBatch {
     ///
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, no input for the decoder of an encoder-decoder.
-    pub fn upload(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), wants_logits: bool) -> Result<Self> {
+    pub fn upload(
+        device: &Device,
+        batch: &Batch,
+        (spec, head): (&Spec, Head),
+        (wants_logits, settings): (bool, LossSettings<'_>),
+    ) -> Result<Self> {
         check(spec, head, batch)?;
         let (rows, length, ids) = (batch.rows, batch.length, batch.input_ids.as_slice());
         let grid = |shape: [usize; 2], values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
@@ -224,7 +226,8 @@ impl DeviceBatch {
             None => targets(device, batch, (spec, head), target)?,
         };
         let verbalizer = batch.verbalizer.as_ref();
-        let prompt = prompt_tokens(batch).map(|(tokens, weight)| Ok::<_, Error>((grid(target, &tokens)?, weight)));
+        let prompt = prompt_tokens(batch, settings.prompt_loss)
+            .map(|(tokens, weight)| Ok::<_, Error>((grid(target, &tokens)?, weight)));
         Ok(DeviceBatch {
             sequences,
             last: last.map(|last| vector(&last)).transpose()?,
@@ -234,12 +237,10 @@ impl DeviceBatch {
             verbalizer: verbalizer.map(|verbalizer| VerbalizerTensors::upload(device, verbalizer)).transpose()?,
             prompt: prompt.transpose()?,
             next_sentence: batch.next_sentence.as_deref().map(vector).transpose()?,
-            label_smoothing: batch.label_smoothing,
-            class_weights: upload_class_weights(device, batch, classes)?,
+            label_smoothing: settings.label_smoothing,
+            class_weights: upload_class_weights(device, settings, classes)?,
             choices: batch.choices,
             wants_logits,
-            by_sequence: false,
-            lesson: None,
         })
     }
 
@@ -262,22 +263,26 @@ impl DeviceBatch {
 fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [usize; 2]) -> Result<Option<Targets>> {
     let has_targets = !matches!(head, Head::None | Head::Span);
     let Some(labels) = batch.labels.as_ref().filter(|_| has_targets) else { return Ok(None) };
-    let of_tokens = head.is_lm() || matches!(head, Head::TokenClassifier { .. });
-    let ids = labels.ids().filter(|_| of_tokens && batch.verbalizer.is_none());
-    let Some(ids) = ids else {
+    let Some(ids) = token_targets(batch, (spec, head)) else {
         let samples = batch.rows / batch.choices.max(1);
         return Ok(Some(Targets::upload(device, labels, samples, spec.problem_type)?));
     };
-    let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
-    let tokens = match are_at_positions(labels, (spec, head)) {
-        true => grid(ids)?,
-        false => grid(&next_tokens(ids, batch))?,
-    };
-    Ok(Some(Targets::Classes(tokens)))
+    Ok(Some(Targets::Classes(Tensor::from_slice_in(device, shape, &ids, Segment::Data)?)))
+}
+
+/// The class or token that each position predicts; `None` of a head or labels that are not of tokens.
+pub(in crate::model) fn token_targets<'b>(batch: &'b Batch, (spec, head): (&Spec, Head)) -> Option<Cow<'b, [i64]>> {
+    let of_tokens = head.is_lm() || matches!(head, Head::TokenClassifier { .. });
+    let labels = batch.labels.as_ref().filter(|_| of_tokens && batch.verbalizer.is_none())?;
+    let ids = labels.ids()?;
+    Some(match are_at_positions(labels, (spec, head)) {
+        true => Cow::Borrowed(ids),
+        false => Cow::Owned(next_tokens(ids, batch)),
+    })
 }
 
 /// Predicted tokens belong to their positions; other labels of a decoder are the tokens of the sequence itself.
-pub(in crate::model) fn are_at_positions(labels: &Labels, (spec, head): (&Spec, Head)) -> bool {
+fn are_at_positions(labels: &Labels, (spec, head): (&Spec, Head)) -> bool {
     !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Predicted(_))
 }
 
@@ -342,7 +347,7 @@ fn packed(batch: &Batch) -> Option<&[u32]> {
 ///
 /// Source: transformers shifts labels the same way. It also counts predictions at padding positions, for which its
 /// attention implementations disagree.
-pub(in crate::model) fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
+fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
     let (mask, starts) = (batch.attention_mask.as_ref(), batch.document_starts.as_ref());
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
     let starts_document = |at: usize| {
@@ -358,9 +363,9 @@ pub(in crate::model) fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
 
 /// Next-token targets of prompts, with the label word at its position, and the weight of their loss; `None` if it has
 /// no weight.
-fn prompt_tokens(batch: &Batch) -> Option<(Vec<i64>, f32)> {
-    let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = batch.verbalizer.as_ref()?;
-    let classes = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0)?.ids()?;
+fn prompt_tokens(batch: &Batch, weight: f32) -> Option<(Vec<i64>, f32)> {
+    let VerbalizerBatch { label_words: words, positions: places } = batch.verbalizer.as_ref()?;
+    let classes = batch.labels.as_ref().filter(|_| weight > 0.0)?.ids()?;
     let mask = batch.attention_mask.as_deref();
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
     let ids = batch.input_ids.iter().enumerate();
@@ -373,7 +378,7 @@ fn prompt_tokens(batch: &Batch) -> Option<(Vec<i64>, f32)> {
             *next = *word;
         }
     }
-    Some((next, *prompt_loss))
+    Some((next, weight))
 }
 
 /// The index in the batch of each sequence's last token: the last one that the mask keeps and that is not the padding

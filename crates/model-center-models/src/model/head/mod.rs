@@ -4,16 +4,16 @@
 //! Defines [`Head`], [`HeadSpec`] and [`Heads`], which [`crate::model::Transformer`] calls with the last hidden states.
 
 mod lm_head;
-mod lm_loss;
+pub(in crate::model) mod lm_operands;
 pub(in crate::model) mod pooling;
 pub(in crate::model) mod sentence_encoder;
 
 use crate::layer::TokensRead;
 use crate::model::batch::DeviceBatch;
 use crate::model::batch::labels::Targets;
-use crate::model::text_model::{DIVERGENCE, END_LOGITS, ModelOutput, START_LOGITS};
+use crate::model::text_model::{END_LOGITS, ModelOutput, START_LOGITS};
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy, Distilled, Reduction, TeacherHead};
+use bmtrain_core::ops::{self, CrossEntropy, Reduction};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::{
     embedding::Embedding,
@@ -23,6 +23,7 @@ use bmtrain_dist::nn::{
 use bmtrain_dist::param::Init;
 use bmtrain_dist::{Builder, Error, Result};
 use lm_head::LmHead;
+use lm_operands::LmOperands;
 use model_center_formats::Alias;
 use model_center_formats::config::TextHead;
 
@@ -227,11 +228,6 @@ impl Heads {
         if let Some(classifier) = &self.classifier {
             let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
-            if let Some(lesson) = &batch.lesson
-                && let Some(of_labels) = output.loss.take()
-            {
-                learned(&mut output, lesson.classified(&logits, &of_labels, cx)?);
-            }
             output.logits = Some(logits);
         }
         if let Some(tokens) = &self.tokens {
@@ -241,10 +237,6 @@ impl Heads {
         }
         if let Some(span) = &self.span {
             answer_span(&span.forward(hidden, cx)?, batch, &mut output, cx)?;
-        }
-        if let (Some(lm), Some(lesson)) = (&self.lm, &batch.lesson) {
-            learned(&mut output, lm.distilled(hidden, (batch, lesson), table, cx)?);
-            return Ok(output);
         }
         if let Some(lm) = &self.lm {
             // With two heads the loss needs the labels of both, as in transformers.
@@ -279,31 +271,18 @@ impl Heads {
         Ok(())
     }
 
-    /// What logits of the batch's tokens are computed from; `None` without a language-modelling head.
-    pub(in crate::model) fn teacher_head(
-        &self,
-        hidden: &Var,
-        batch: &DeviceBatch,
-        table: &Embedding,
-        cx: &Ctx,
-    ) -> Result<Option<TeacherHead>> {
-        self.lm.as_ref().map(|lm| lm.teacher_head(hidden, batch, table, cx)).transpose()
-    }
-
-    /// Logits `[B, L, V]` of hidden states `[B, L, D]`; `None` without a language-modelling head.
+    /// What logits of tokens are computed from, of hidden states `[B, L, D]`; `None` without a language-modelling head.
     ///
     /// # Errors
     /// Shapes that do not fit.
-    pub(in crate::model) fn lm_logits(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Option<Var>> {
-        let Some(lm) = &self.lm else { return Ok(None) };
-        Ok(Some(lm.logits(hidden, table, cx)?)) // [B, L, V]
+    pub(in crate::model) fn lm_operands(
+        &self,
+        hidden: &Var,
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<Option<LmOperands>> {
+        self.lm.as_ref().map(|lm| lm.operands(hidden, table, cx)).transpose()
     }
-}
-
-/// The loss of a student, with the divergence beside it.
-fn learned(output: &mut ModelOutput, Distilled { loss, divergence }: Distilled) {
-    output.loss = Some(loss);
-    output.extra.push((DIVERGENCE, Var::constant(divergence)));
 }
 
 /// A linear layer of every hidden state, after dropout.

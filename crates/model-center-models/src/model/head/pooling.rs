@@ -93,7 +93,7 @@ impl PoolingMode {
     ///
     /// # Errors
     /// A mode that is not trained; out of memory.
-    pub(in crate::model) fn weights(self, batch: &Batch, cx: &Ctx) -> Result<Var> {
+    pub(crate) fn weights(self, batch: &Batch, cx: &Ctx) -> Result<Var> {
         let all = vec![1; batch.input_ids.len()];
         let mask = batch.attention_mask.as_deref().unwrap_or(&all);
         let of_row = |row: &[u8]| -> Option<Vec<f32>> {

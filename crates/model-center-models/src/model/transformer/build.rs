@@ -129,6 +129,7 @@ fn info(spec: &Spec, head: Head) -> ModelInfo {
         problem: spec.problem_type,
         label_names: if has_labels { spec.label_names.clone() } else { Vec::new() },
         has_token_types: spec.stacks.iter().any(|stack| stack.type_size.is_some()),
+        is_encoder_decoder,
         generates_targets: is_encoder_decoder && !is_classifier,
         decoder_start_token: spec.decoder_start_token.map(|token| token as i64),
         compares_choices: !is_encoder_decoder,

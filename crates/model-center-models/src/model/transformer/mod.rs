@@ -14,7 +14,6 @@ pub(in crate::model) mod sinusoids;
 mod stack;
 mod staged_stack;
 
-use crate::distillation::{DistillationLoss, Teaching};
 use crate::layer::TransformerBlock;
 use crate::model::SaveOptions;
 use crate::model::architecture::{Architecture, FamilyBlock, ModelFamily, heads};
@@ -22,11 +21,12 @@ use crate::model::batch::DeviceBatch;
 use crate::model::decode::decoding::{Decoding, DecodingOptions};
 use crate::model::decode::packed::PackedDecoding;
 use crate::model::head::Head;
-use crate::model::head::pooling::PoolingMode;
-use crate::model::text_model::{ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
-use bmtrain_core::ops::Distilled;
-use bmtrain_core::{Ctx, Device, Tensor, Var};
-use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Pipeline};
+use crate::model::text_model::{
+    Decode, ForwardOptions, ForwardOutputs, Hidden, HiddenOutputs, LoadMicroBatch, ModelInfo, ModelOutput, SaveModel,
+    Staged, TextModel,
+};
+use bmtrain_core::{Ctx, Device, Tensor};
+use bmtrain_dist::pipeline::{BlockCosts, Edge, Pipeline};
 use bmtrain_dist::{Model, Module, OptimManager, Parameters};
 use model_center_base::batch::{Batch, VerbalizerPosition};
 use model_center_base::error::Result;
@@ -116,6 +116,58 @@ impl<C: ModelFamily, B: FamilyBlock<C>> TextModel for Transformer<C, B> {
         &self.modules.info
     }
 
+    fn forward_with(&self, batch: &Batch, options: ForwardOptions<'_>, cx: &mut Ctx) -> Result<ModelOutput> {
+        self.modules.forward_with(batch, options, cx)
+    }
+
+    fn hidden(&self, batch: &Batch, outputs: HiddenOutputs, cx: &mut Ctx) -> Result<Hidden> {
+        self.modules.hidden(batch, outputs, cx)
+    }
+
+    fn check_targets(&self) -> Result<()> {
+        self.modules.check_targets()
+    }
+
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
+        self.modules.verbalizer_position()
+    }
+}
+
+impl<C: ModelFamily, B: FamilyBlock<C>> Decode for Transformer<C, B> {
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        self.modules.decoding(options, cx)
+    }
+
+    fn packed_decoding<'a>(&'a self) -> Result<Box<dyn PackedDecoding + 'a>> {
+        self.modules.packed_decoding()
+    }
+}
+
+impl<C: ModelFamily, B: FamilyBlock<C>> Staged for Transformer<C, B> {
+    fn forward_backward(
+        &self,
+        pipeline: &Pipeline,
+        optim: &OptimManager,
+        load: LoadMicroBatch<'_, '_>,
+    ) -> Result<Tensor> {
+        self.modules.forward_backward(pipeline, optim, load)
+    }
+
+    fn forward_stages(
+        &self,
+        pipeline: &Pipeline,
+        batches: &[Batch],
+        outputs: ForwardOutputs,
+    ) -> Result<Vec<ModelOutput>> {
+        self.modules.forward_stages(pipeline, batches, outputs)
+    }
+
+    fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts> {
+        self.modules.block_costs(device, batch)
+    }
+}
+
+impl<C: ModelFamily, B: FamilyBlock<C>> SaveModel for Transformer<C, B> {
     fn names(&self) -> &NameTable {
         &self.names
     }
@@ -127,68 +179,6 @@ impl<C: ModelFamily, B: FamilyBlock<C>> TextModel for Transformer<C, B> {
         let names = self.config.names_of_model_center(self.modules.heads.kind());
         let names = names.ok_or_else(|| no_model_center(self.modules.spec.title))?;
         heads::check_written(&self.config, self.modules.heads.kind()).map(|()| Cow::Owned(names))
-    }
-
-    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
-        self.modules.forward(batch, observe, cx)
-    }
-
-    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
-        self.modules.loss(batch, cx)
-    }
-
-    fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
-        self.modules.log_probs(batch, cx)
-    }
-
-    fn teaching(&self, batch: &Batch, device: &Device) -> Result<Teaching> {
-        self.modules.teaching(batch, device)
-    }
-
-    fn distilled(&self, batch: &Batch, teaching: Teaching, loss: DistillationLoss, cx: &mut Ctx) -> Result<Distilled> {
-        self.modules.distilled(batch, teaching, loss, cx)
-    }
-
-    fn embeddings(&self, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var> {
-        self.modules.embeddings(batch, pooling, cx)
-    }
-
-    fn forward_backward(
-        &self,
-        pipeline: &Pipeline,
-        optim: &OptimManager,
-        load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
-    ) -> Result<Tensor> {
-        self.modules.forward_backward(pipeline, optim, load)
-    }
-
-    fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts> {
-        self.modules.block_costs(device, batch)
-    }
-
-    fn forward_stages(
-        &self,
-        pipeline: &Pipeline,
-        batches: &[Batch],
-        wants: ForwardOutputs,
-    ) -> Result<Vec<ModelOutput>> {
-        self.modules.forward_stages(pipeline, batches, wants)
-    }
-
-    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        self.modules.decoding(options, cx)
-    }
-
-    fn packed_decoding<'a>(&'a self) -> Result<Box<dyn PackedDecoding + 'a>> {
-        self.modules.packed_decoding()
-    }
-
-    fn check_targets(&self) -> Result<()> {
-        self.modules.check_targets()
-    }
-
-    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
-        self.modules.verbalizer_position()
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {

@@ -12,10 +12,12 @@ use crate::layer::{
     AttentionContext, BlockCache, Memory, Shared, Visible, attention::length_scaled, position::Rows, token_dropout,
 };
 use crate::model::architecture::Spec;
+use crate::model::batch::loss_settings::LossSettings;
 use crate::model::batch::{DeviceBatch, Sequences};
 use crate::model::head::Heads;
+use crate::model::head::lm_operands::LmOperands;
 use crate::model::load::registry::param_shapes;
-use crate::model::text_model::{ModelInfo, ModelOutput};
+use crate::model::text_model::{ForwardOptions, ForwardOutputs, ModelInfo, ModelOutput};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{Ctx, DType, Device, Shape, Var, ops};
 use bmtrain_dist::Block;
@@ -25,6 +27,7 @@ use bmtrain_dist::pipeline::Edge;
 use bmtrain_dist::{Bundle, Model, Module, Parameters};
 use model_center_base::batch::Batch;
 use model_center_base::error::Result;
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,10 +90,23 @@ impl<B: StackBlock> Modules<B> {
         Ok(hidden)
     }
 
-    /// The loss of a batch, see [`TextModel::loss`](crate::model::TextModel::loss).
-    pub(in crate::model) fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
-        let batch = self.upload(batch, false, cx.device())?;
-        Ok(Model::forward(self, &batch, cx)?.loss)
+    /// A batch to logits and loss, see [`TextModel::forward_with`](crate::model::TextModel::forward_with).
+    pub(in crate::model) fn forward_with(
+        &self,
+        batch: &Batch,
+        ForwardOptions { outputs, loss, observe }: ForwardOptions<'_>,
+        cx: &mut Ctx,
+    ) -> Result<ModelOutput> {
+        let batch = self.upload(batch, (outputs == ForwardOutputs::All, loss), cx.device())?;
+        let Some(observe) = observe else { return Ok(Model::forward(self, &batch, cx)?) };
+        let batch = batch.with_all_states();
+        let first = self.stacks[0].layers.len();
+        let constant = cx.with_tape(None);
+        Ok(self.forward_observed(&batch, cx, &mut |blocks, flow| {
+            let is_first = flow.stacks.len() == 1 || blocks <= first;
+            let stack = usize::from(!is_first);
+            observe(blocks, self.all_tokens(flow.stacks[stack].clone(), stack, &batch, &constant)?.value())
+        })?)
     }
 
     /// The hidden states of every stack after its last block.
@@ -158,18 +174,46 @@ impl<B: StackBlock> Modules<B> {
         }
     }
 
-    /// Hidden states `[B, L, embedding_size]` to logits `[B, L, V]`; `None` without a language-modelling head.
-    pub(in crate::model) fn lm_logits(&self, hidden: &Var, cx: &mut Ctx) -> bmtrain_dist::Result<Option<Var>> {
+    /// What the logits of hidden states `[B, L, embedding_size]` are computed from; `None` without a language-modelling
+    /// head.
+    pub(in crate::model) fn lm_operands(&self, hidden: &Var, cx: &Ctx) -> bmtrain_dist::Result<Option<LmOperands>> {
         let hidden = length_scaled(hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
-        self.heads.lm_logits(&hidden, &self.tokens, cx)
+        self.heads.lm_operands(&hidden, &self.tokens, cx)
+    }
+
+    /// Hidden states `[B, L, embedding_size]` to logits `[B, L, V]`; `None` without a language-modelling head.
+    pub(in crate::model) fn lm_logits(&self, hidden: &Var, cx: &Ctx) -> bmtrain_dist::Result<Option<Var>> {
+        self.lm_operands(hidden, cx)?.map(|operands| operands.logits(cx)).transpose()
+    }
+
+    /// The batch with virtual tokens before its sequences, where the model has some.
+    pub(in crate::model) fn prompted<'b>(&self, batch: &'b Batch) -> Result<Cow<'b, Batch>> {
+        match &self.prompt {
+            Some(prompt) => Ok(Cow::Owned(prompt.batch(batch, &self.spec, self.heads.kind())?)),
+            None => Ok(Cow::Borrowed(batch)),
+        }
     }
 
     /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
-    pub(in crate::model) fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<DeviceBatch> {
-        let prompted = self.prompt.as_ref().map(|prompt| prompt.batch(batch, &self.spec, self.heads.kind()));
-        let prompted = prompted.transpose()?;
-        let host = prompted.as_ref().unwrap_or(batch);
-        let mut batch = DeviceBatch::upload(device, host, (&self.spec, self.heads.kind()), wants_logits)?;
+    pub(in crate::model) fn upload(
+        &self,
+        batch: &Batch,
+        (wants_logits, settings): (bool, LossSettings<'_>),
+        device: &Device,
+    ) -> Result<DeviceBatch> {
+        settings.check(batch, &self.spec, self.prompt.is_some())?;
+        let host = self.prompted(batch)?;
+        self.upload_prompted(&host, (wants_logits, settings), device)
+    }
+
+    /// The same of a batch that has virtual tokens.
+    pub(in crate::model) fn upload_prompted(
+        &self,
+        host: &Batch,
+        outputs: (bool, LossSettings<'_>),
+        device: &Device,
+    ) -> Result<DeviceBatch> {
+        let mut batch = DeviceBatch::upload(device, host, (&self.spec, self.heads.kind()), outputs)?;
         if let Some(prompt) = &self.prompt {
             let ids = [Some(&host.input_ids), host.decoder_input_ids.as_ref()];
             let attached = batch.sequences.into_iter().zip(ids).enumerate();

@@ -2,127 +2,61 @@
 //! a batch, over one stage or several, and decoding.
 
 use super::modules::{Modules, StackBlock};
-use crate::distillation::{DistillationLoss, Teaching};
-use crate::layer::attention::length_scaled;
-use crate::model::batch::DeviceBatch;
+use super::prompt::Prompt;
 use crate::model::batch::decoder_inputs::check_targets;
-use crate::model::batch::lesson::Lesson;
+use crate::model::batch::loss_settings::LossSettings;
+use crate::model::batch::token_targets;
 use crate::model::decode::decoding::{Decoding, DecodingOptions};
 use crate::model::decode::incremental::Incremental;
 use crate::model::decode::packed::{Packed, PackedDecoding};
 use crate::model::head::Head;
-use crate::model::head::pooling::PoolingMode;
-use crate::model::text_model::{DIVERGENCE, ForwardOutputs, ModelOutput, Observe};
-use bmtrain_core::ops::Distilled;
-use bmtrain_core::{Ctx, DType, Device, Tensor, Var, ops};
+use crate::model::text_model::{ForwardOutputs, Hidden, HiddenOutputs, LoadMicroBatch, ModelOutput};
+use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::pipeline::{BlockCosts, MicroBatch, Pipeline};
 use bmtrain_dist::{Model, OptimManager};
 use model_center_base::batch::{Batch, VerbalizerPosition};
 use model_center_base::error::{Error, Result};
+use std::borrow::Cow;
 
 impl<B: StackBlock> Modules<B> {
-    pub(in crate::model) fn forward(
-        &self,
-        batch: &Batch,
-        observe: Option<Observe<'_>>,
-        cx: &mut Ctx,
-    ) -> Result<ModelOutput> {
-        let batch = self.upload(batch, true, cx.device())?;
-        let Some(observe) = observe else { return Ok(Model::forward(self, &batch, cx)?) };
-        let batch = batch.with_all_states();
-        let first = self.stacks[0].layers.len();
-        let constant = cx.with_tape(None);
-        Ok(self.forward_observed(&batch, cx, &mut |blocks, flow| {
-            let is_first = flow.stacks.len() == 1 || blocks <= first;
-            let stack = usize::from(!is_first);
-            observe(blocks, self.all_tokens(flow.stacks[stack].clone(), stack, &batch, &constant)?.value())
-        })?)
-    }
-
-    pub(in crate::model) fn log_probs(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
-        let has_labels = self.heads.kind().is_lm() && batch.labels.is_some() && batch.verbalizer.is_none();
-        let batch = DeviceBatch { by_sequence: true, ..self.upload(batch, false, cx.device())? };
-        let losses = Model::forward(self, &batch, cx)?.loss.filter(|_| has_labels).ok_or_else(|| {
-            let fix = "open the model with a language-modelling head, and label tokens";
-            Error::data("batch", "it has no log-probabilities of sequences", fix)
-        })?;
-        Ok(ops::scale(cx, &losses, -1.0)?) // [R]
-    }
-
-    pub(in crate::model) fn teaching(&self, batch: &Batch, device: &Device) -> Result<Teaching> {
-        let (batch, mut cx) = (self.upload(batch, false, device)?, Ctx::inference(device));
-        if !self.heads.kind().is_lm() {
-            let logits = Model::forward(self, &batch, &mut cx)?.logits.filter(|_| batch.spans.is_none());
-            let logits = logits.ok_or_else(|| no_teaching("it has no head whose logits can be learned"))?;
-            return Ok(Teaching::Logits(logits.into_value())); // [B, outputs]
-        }
-        if self.token_ranks.is_some() || self.prompt.is_some() || batch.verbalizer.is_some() {
-            return Err(no_teaching("it is sharded over tensor-parallel ranks, has virtual tokens or label words"));
-        }
-        let mut flow = self.run_stacks(&batch, &mut cx)?;
-        let hidden = flow.stacks.pop().ok_or_else(|| no_teaching("it has no hidden states"))?; // [B, L, D]
-        let hidden = length_scaled(&hidden, self.spec.length_scale, &cx)?; // [B, L, D]
-        let head = self.heads.teacher_head(&hidden, &batch, &self.tokens, &cx)?;
-        Model::release(self, &cx);
-        Ok(Teaching::Head(head.ok_or_else(|| no_teaching("it has no language-modelling head"))?))
-    }
-
-    pub(in crate::model) fn distilled(
-        &self,
-        batch: &Batch,
-        teaching: Teaching,
-        loss: DistillationLoss,
-        cx: &mut Ctx,
-    ) -> Result<Distilled> {
-        if self.prompt.is_some() {
-            return Err(no_teaching("virtual tokens are in every sequence of the student, and the teacher has none"));
-        }
-        let lesson = Lesson::upload(cx.device(), batch, (&self.spec, self.heads.kind()), (teaching, loss))?;
-        let batch = DeviceBatch { lesson: Some(lesson), ..self.upload(batch, false, cx.device())? };
-        let mut output = Model::forward(self, &batch, cx)?;
-        let divergence = output.extra.iter().position(|(name, _)| *name == DIVERGENCE);
-        let divergence = divergence.map(|at| output.extra.swap_remove(at).1.into_value());
-        match (output.loss, divergence) {
-            (Some(loss), Some(divergence)) => Ok(Distilled { loss, divergence }),
-            _ => Err(no_teaching("the outputs of the student are of another kind than the teacher's")),
-        }
-    }
-
-    pub(in crate::model) fn embeddings(&self, batch: &Batch, pooling: PoolingMode, cx: &mut Ctx) -> Result<Var> {
-        if self.spec.is_encoder_decoder() || self.prompt.is_some() {
-            let (reason, fix) = match self.prompt {
-                Some(_) => ("virtual tokens are no part of a text", "set adapter.method = \"lora\""),
-                None => ("an encoder-decoder has no embeddings of texts", "use a model with one stack"),
-            };
-            return Err(Error::argument("embeddings", reason, fix));
-        }
-        let weights = pooling.weights(batch, cx)?; // [R, 1, L]
-        let batch = self.upload(batch, true, cx.device())?.with_all_states();
-        let mut flow = self.run_stacks(&batch, cx)?;
-        let missing = || Error::argument("embeddings", "no hidden states", "report this");
-        let hidden = self.all_tokens(flow.stacks.pop().ok_or_else(missing)?, 0, &batch, cx)?; // [R, L, D]
+    pub(in crate::model) fn hidden(&self, batch: &Batch, outputs: HiddenOutputs, cx: &mut Ctx) -> Result<Hidden> {
+        let host = self.prompted(batch)?;
+        let batch = self.upload_prompted(&host, (true, LossSettings::default()), cx.device())?.with_all_states();
+        let mut flow = self.run_stacks(&batch, cx)?.stacks;
+        let last = flow.pop().ok_or_else(|| Error::argument("the model", "it has no hidden states", "report this"))?;
+        let states = self.all_tokens(last, flow.len(), &batch, cx)?; // [B, L, embedding_size]
+        let is_lm = self.heads.kind().is_lm();
+        let lm = match outputs {
+            HiddenOutputs::LmOperands => self.lm_operands(&states, cx)?,
+            HiddenOutputs::States => None,
+        };
         Model::release(self, cx);
-        let [rows, _, dim] = hidden.dims("embeddings")?;
-        let hidden = ops::cast(cx, &hidden, DType::F32)?;
-        Ok(ops::matmul(cx, &weights, &hidden, false, false)?.reshape([rows, dim])?) // [R, D]
+        let targets = token_targets(&host, (&self.spec, self.heads.kind())).filter(|_| is_lm);
+        let virtual_tokens = self.prompt.as_ref().filter(|prompt| prompt.table(flow.len()).is_some());
+        Ok(Hidden {
+            states,
+            virtual_tokens: virtual_tokens.map_or(0, Prompt::tokens),
+            targets: targets.map(Cow::into_owned).unwrap_or_default(),
+            lm,
+        })
     }
 
     pub(in crate::model) fn forward_backward(
         &self,
         pipeline: &Pipeline,
         optim: &OptimManager,
-        load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
+        load: LoadMicroBatch<'_, '_>,
     ) -> Result<Tensor> {
         let load = |number: usize| {
-            let MicroBatch { batch, randomness, weight } = load(number)?;
-            let batch = self.upload(&batch, false, pipeline.device())?;
+            let (MicroBatch { batch, randomness, weight }, settings) = load(number)?;
+            let batch = self.upload(&batch, (false, settings), pipeline.device())?;
             Ok::<_, Error>(MicroBatch { batch, randomness, weight })
         };
         pipeline.forward_backward(self, optim, load, loss_of)
     }
 
     pub(in crate::model) fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts> {
-        let batch = self.upload(batch, false, device)?;
+        let batch = self.upload(batch, (false, LossSettings::default()), device)?;
         Ok(BlockCosts::measure(device, self, &batch, loss_of)?)
     }
 
@@ -132,11 +66,11 @@ impl<B: StackBlock> Modules<B> {
         batches: &[Batch],
         wants: ForwardOutputs,
     ) -> Result<Vec<ModelOutput>> {
-        let wants_logits = wants == ForwardOutputs::All;
+        let outputs = (wants == ForwardOutputs::All, LossSettings::default());
         let load = |number: usize| {
             let missing = || Error::argument("pipeline", format!("there is no batch {number}"), "report this");
             let batch = batches.get(number).ok_or_else(missing)?;
-            self.upload(batch, wants_logits, pipeline.device())
+            self.upload(batch, outputs, pipeline.device())
         };
         if batches.is_empty() {
             return Ok(Vec::new());
@@ -182,8 +116,4 @@ impl<B: StackBlock> Modules<B> {
 fn loss_of(output: ModelOutput) -> bmtrain_dist::Result<Var> {
     let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
     output.loss.ok_or_else(missing)
-}
-
-fn no_teaching(reason: &str) -> Error {
-    Error::argument("distillation", reason, "distil classifiers, or models with a language-modelling head")
 }

@@ -85,16 +85,12 @@ impl Prompt {
     /// The batch with virtual tokens before its sequences.
     ///
     /// # Errors
-    /// Packed documents, or the loss of prompts.
+    /// Packed documents.
     pub(in crate::model) fn batch(&self, batch: &Batch, spec: &Spec, head: Head) -> Result<Batch> {
         let refused = |what: &str, reason: &str, fix: &str| Err(Error::data(what, reason, fix));
         if batch.document_starts.is_some() {
             let reason = "virtual tokens precede a sequence, and these are packed with several documents";
             return refused("document_starts", reason, "set data.packing = false");
-        }
-        if batch.verbalizer.as_ref().is_some_and(|verbalizer| verbalizer.prompt_loss > 0.0) {
-            let reason = "the loss of prompts would count virtual tokens, which are no tokens of the vocabulary";
-            return refused("verbalizer", reason, "set train.prompt_loss = 0");
         }
         let mut prompted = self.first(batch, spec);
         // What labels and the positions of label words belong to.

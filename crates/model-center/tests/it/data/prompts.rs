@@ -298,7 +298,7 @@ fn a_batch_has_the_positions_of_its_labels() {
     let (no, yes) = (words.tokenize_one("No"), words.tokenize_one("Yes"));
     let ids = |list: [u32; 2]| list.map(i64::from).to_vec();
     // Rows of 14 and 13 tokens.
-    let expected = VerbalizerBatch { label_words: ids([no, yes]), positions: vec![13, 26], prompt_loss: 0.0 };
+    let expected = VerbalizerBatch { label_words: ids([no, yes]), positions: vec![13, 26] };
     assert_eq!((next.length, next.verbalizer), (14, Some(expected)));
     assert_eq!((next.decoder_input_ids, next.context), (None, None));
     assert_eq!(next.labels, Some(Labels::Classes(vec![0, 1])));

@@ -10,7 +10,7 @@ use bmtrain_dist::param::TensorGroup;
 use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
 use bmtrain_dist::shard::Sharding;
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
-use model_center::model::{Batch, Labels, OpenOptions, Registry, StageOptions, TextHead, TextModel};
+use model_center::model::{Batch, Labels, LossSettings, OpenOptions, Registry, StageOptions, TextHead, TextModel};
 use model_center::plan::layout::LayoutRun;
 use std::path::Path;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Rank {
         for step in 0..STEPS {
             let losses = match &self.pipeline {
                 Some(pipeline) => {
-                    let mut load = |number| Ok(self.micro_batch(run, step, number));
+                    let mut load = |number| Ok((self.micro_batch(run, step, number), LossSettings::default()));
                     vec![self.model.forward_backward(pipeline, &self.optim, &mut load).unwrap()]
                 }
                 None => (0..run.micro_batches)

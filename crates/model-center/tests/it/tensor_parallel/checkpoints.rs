@@ -17,7 +17,7 @@ use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroup, RankGroups};
-use model_center::model::TextModel;
+use model_center::model::{LossSettings, TextModel};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ impl Rank {
                     let mut load = |number: usize| {
                         let micro_batch = own[number];
                         let randomness = Randomness { seed: 3, step, micro_batch };
-                        Ok(MicroBatch { batch: job.batch(micro_batch), randomness, weight })
+                        Ok((MicroBatch { batch: job.batch(micro_batch), randomness, weight }, LossSettings::default()))
                     };
                     let losses = self.model.forward_backward(pipeline, &self.optim, &mut load).unwrap();
                     losses.to_vec::<f32>().unwrap()

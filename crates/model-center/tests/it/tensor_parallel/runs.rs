@@ -170,7 +170,7 @@ impl Job {
                 (row * batch.length..(row + 1) * batch.length).rev().find(mask).unwrap() as i64
             });
             let (label_words, positions) = (words.to_vec(), last.collect());
-            batch.verbalizer = Some(VerbalizerBatch { label_words, positions, prompt_loss: 0.0 });
+            batch.verbalizer = Some(VerbalizerBatch { label_words, positions });
             batch.labels = Some(Labels::Classes((0..batch.rows as i64).map(|row| row % 3).collect()));
         }
         if micro_batch > 0 {

@@ -1,10 +1,11 @@
 //! Completions that are compared in a run: their loss, and the log-probabilities of the reference model that it takes.
 //!
-//! Defines [`Preference`], which training steps and evaluations ask. The reference is the model as training begins.
+//! Defines [`Preference`] and its [`Reference`]. The reference is the model as training begins.
 //! Where new low-rank updates alone are trained, it is the same model without them, for each batch anew; otherwise
 //! `reference.rs` computes its log-probabilities of all samples before the first step, so that there is never a second
 //! model.
 
+use super::{Objective, ObjectiveLoss, Part, Pass, PassNumbers};
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::param::widen;
@@ -14,23 +15,25 @@ use model_center_models::TextModel;
 use model_center_models::adapter::AdapterPlan;
 use model_center_models::preference::{
     JudgedSequences, PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, judged_and_mismatched,
-    labelled_tokens,
+    labelled_tokens, log_probs,
 };
+use model_center_recipe::run::Number;
 
 /// Log-probabilities of the two sequences of each sample: of the chosen and the rejected completion, or of a judged one
 /// and its mismatch.
-pub(super) type PairLogProbs = Vec<[f32; 2]>;
+pub(in crate::train) type PairLogProbs = Vec<[f32; 2]>;
 
 /// The loss of pairs, and its reference.
 #[derive(Debug)]
-pub(crate) struct Preference {
+pub(super) struct Preference {
     loss: PreferenceLoss,
-    pub(super) reference: Reference,
+    reference: Reference,
 }
 
 /// Where log-probabilities of the reference model come from.
 #[derive(Debug)]
-pub(super) enum Reference {
+#[non_exhaustive]
+pub enum Reference {
     /// The loss has none.
     None,
     /// From the model without its updates.
@@ -39,17 +42,11 @@ pub(super) enum Reference {
     Pending,
     /// Of all samples.
     Stored {
+        /// Of the training data.
         train: PairLogProbs,
         /// Of the evaluation data, where there are some.
         eval: PairLogProbs,
     },
-}
-
-/// Which samples a batch has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PairPart {
-    Train,
-    Eval,
 }
 
 impl Preference {
@@ -72,44 +69,32 @@ impl Preference {
     }
 
     /// The loss of a batch of pairs, or of judged completions.
-    pub(super) fn outcome(
-        &self,
-        model: &dyn TextModel,
-        (batch, part): (&Batch, PairPart),
-        cx: &mut Ctx,
-    ) -> Result<PreferenceOutcome> {
-        if self.loss.kind == PreferenceKind::Kto {
+    fn outcome(&self, pass: &Pass<'_>, cx: &mut Ctx) -> Result<PreferenceOutcome> {
+        let Pass { model, batch, part, .. } = *pass;
+        if self.is_judged() {
             return self.judged(model, (batch, part), cx);
         }
         let reference = match self.loss.kind.has_reference() {
             true => Some(self.reference_of(model, (batch, part), &[0, 1], cx.device())?), // [R]
             false => None,
         };
-        let log_probs = model.log_probs(batch, cx)?; // [R]
+        let log_probs = log_probs(model, batch, cx)?; // [R]
         let tokens = labelled_tokens(batch);
         self.loss.of(&log_probs, PairedSequences { tokens: &tokens, reference: reference.as_ref() }, cx)
     }
 
-    /// The loss of a batch of the evaluation data and, of each of its samples, what [`PairStatistics`] takes.
-    pub(super) fn evaluated(&self, model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
-        let outcome = self.outcome(model, (batch, PairPart::Eval), &mut Ctx::inference(device))?;
-        let values = numbers_by_kind(&outcome).iter().map(widen).collect::<bmtrain_dist::Result<Vec<_>>>()?.concat();
-        let by_sample = numbers_by_sample(&values, batch.rows / 2, outcome.judged.is_some());
-        Ok([outcome.loss.value().item()?].into_iter().chain(by_sample.flatten()).collect())
+    /// Whether completions are judged one by one.
+    fn is_judged(&self) -> bool {
+        self.loss.kind == PreferenceKind::Kto
     }
 
     /// The loss of a batch of judged completions. Prompts with other completions have no gradient.
-    fn judged(
-        &self,
-        model: &dyn TextModel,
-        (batch, part): (&Batch, PairPart),
-        cx: &mut Ctx,
-    ) -> Result<PreferenceOutcome> {
+    fn judged(&self, model: &dyn TextModel, (batch, part): (&Batch, Part), cx: &mut Ctx) -> Result<PreferenceOutcome> {
         let [own, mismatch] = judged_and_mismatched(batch);
-        let policy = model.log_probs(&mismatch, &mut Ctx::inference(cx.device()))?.into_value(); // [B]
+        let policy = log_probs(model, &mismatch, &mut Ctx::inference(cx.device()))?.into_value(); // [B]
         let reference_of = |batch: &Batch, side| self.reference_of(model, (batch, part), &[side], cx.device());
         let (reference, of_mismatch) = (reference_of(&own, 0)?, reference_of(&mismatch, 1)?); // [B]
-        let log_probs = model.log_probs(&own, cx)?; // [B]
+        let log_probs = log_probs(model, &own, cx)?; // [B]
         // A batch without samples has the row of one in their place.
         let stand_in = vec![true; own.rows];
         let is_good = batch.judgements.as_deref().filter(|given| given.len() == own.rows).unwrap_or(&stand_in);
@@ -121,27 +106,54 @@ impl Preference {
     fn reference_of(
         &self,
         model: &dyn TextModel,
-        (batch, part): (&Batch, PairPart),
+        (batch, part): (&Batch, Part),
         sides: &[usize],
         device: &Device,
     ) -> Result<Tensor> {
         match &self.reference {
             Reference::WithoutUpdates => {
-                let log_probs = || model.log_probs(batch, &mut Ctx::inference(device));
-                Ok(model.parameters().without_updates(log_probs)?.into_value()) // [R]
+                let known = || log_probs(model, batch, &mut Ctx::inference(device));
+                Ok(model.parameters().without_updates(known)?.into_value()) // [R]
             }
             Reference::None | Reference::Pending => {
                 let reason = "the log-probabilities of the reference model are not known";
                 Err(Error::argument("preference.loss", reason, "report this"))
             }
             Reference::Stored { train, eval } => {
-                let (known, name) = if part == PairPart::Train { (train, "training") } else { (eval, "evaluation") };
+                let (known, name) = if part == Part::Train { (train, "training") } else { (eval, "evaluation") };
                 let of_sides = |pair: [f32; 2]| sides.iter().filter_map(move |side| pair.get(*side).copied());
                 let pairs = pairs_of(known, name, batch, batch.rows / sides.len())?;
                 let known: Vec<f32> = pairs.into_iter().flat_map(of_sides).collect();
                 Ok(Tensor::from_slice_in(device, [batch.rows], &known, Segment::Data)?)
             }
         }
+    }
+}
+
+impl Objective for Preference {
+    /// Its numbers are the number of samples, then [`numbers_by_kind`], padded to the most samples of a micro-batch.
+    fn loss(&self, pass: &Pass<'_>, cx: &mut Ctx) -> Result<ObjectiveLoss> {
+        let outcome = self.outcome(pass, cx)?;
+        let numbers = numbers_of_step(&outcome, pass.batch.samples.len(), pass.most_samples, cx.device())?;
+        Ok(ObjectiveLoss { loss: outcome.loss, numbers })
+    }
+
+    fn step_metrics(&self, micro_batches: &[PassNumbers<'_>]) -> Vec<(&'static str, Number)> {
+        let mut pairs = if self.is_judged() { PairStatistics::judged() } else { PairStatistics::default() };
+        micro_batches.iter().for_each(|of| add_pairs(&mut pairs, of.numbers));
+        pairs.named().into_iter().map(|(name, value)| (name, Number::Double(value))).collect()
+    }
+
+    /// The numbers of each sample are those that [`PairStatistics`] takes.
+    fn evaluated(&self, pass: &Pass<'_>, device: &Device) -> Result<Option<Vec<f32>>> {
+        let outcome = self.outcome(pass, &mut Ctx::inference(device))?;
+        let values = numbers_by_kind(&outcome).iter().map(widen).collect::<bmtrain_dist::Result<Vec<_>>>()?.concat();
+        let by_sample = numbers_by_sample(&values, pass.batch.rows / 2, outcome.judged.is_some());
+        Ok(Some([outcome.loss.value().item()?].into_iter().chain(by_sample.flatten()).collect()))
+    }
+
+    fn reference(&mut self) -> Option<&mut Reference> {
+        Some(&mut self.reference)
     }
 }
 
@@ -185,12 +197,7 @@ fn numbers_by_sample(
 }
 
 /// What is gathered of a micro-batch: the number of its samples, then [`numbers_by_kind`], padded to `most` samples.
-pub(super) fn numbers_of_step(
-    outcome: &PreferenceOutcome,
-    samples: usize,
-    most: usize,
-    device: &Device,
-) -> Result<Vec<Tensor>> {
+fn numbers_of_step(outcome: &PreferenceOutcome, samples: usize, most: usize, device: &Device) -> Result<Vec<Tensor>> {
     let count = Tensor::full_in(device, [1], DType::F32, samples as f32, Segment::Activations)?; // [1]
     let by_kind = numbers_by_kind(outcome);
     let used: usize = by_kind.iter().map(Tensor::elements).sum();
@@ -203,7 +210,7 @@ pub(super) fn numbers_of_step(
 }
 
 /// Adds the samples of a micro-batch, as [`numbers_of_step`] has them.
-pub(super) fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32]) {
+fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32]) {
     let Some((count, numbers)) = numbers.split_first() else { return };
     for sample in numbers_by_sample(numbers, *count as usize, statistics.are_judged()) {
         statistics.add(statistics.len() as u64, sample);

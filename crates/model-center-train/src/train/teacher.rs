@@ -1,20 +1,19 @@
 //! The teacher of a run: a frozen model on the same ranks, whose outputs the model in training learns from.
 //!
-//! Defines [`TeacherSetup`], what is known of it before weights are read, and [`Distiller`], which training steps ask.
+//! Defines [`TeacherSetup`], what is known of it before weights are read. Its objective is
+//! `objective/distillation.rs`.
 
 use super::model_options::{open_options, whole_options};
+use super::objective::Opening;
 use super::setup::of_key;
 use crate::{Error, Result};
-use bmtrain_core::ops::Distilled;
+use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
-use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::NamePatterns;
-use model_center_base::batch::{Batch, LabelSpace};
+use model_center_base::batch::LabelSpace;
 use model_center_formats::ModelCaches;
 use model_center_formats::tokenizer::{AutoTokenizer, Tokenizer};
-use model_center_models::distillation::DistillationLoss;
 use model_center_models::{HeadInit, ModelInfo, OpenOptions, Registry, TextModel, WeightForm};
 use model_center_recipe::{Resolved, teacher_directory};
 use std::path::{Path, PathBuf};
@@ -31,12 +30,6 @@ pub struct TeacherSetup {
     pub parameters: usize,
     /// A line on what is compared, where vocabularies are of two sizes.
     pub note: Option<String>,
-}
-
-/// The teacher of a run, and the loss of its student.
-pub(crate) struct Distiller {
-    teacher: Box<dyn TextModel>,
-    loss: DistillationLoss,
 }
 
 impl TeacherSetup {
@@ -93,38 +86,24 @@ impl TeacherSetup {
         Ok(Some(TeacherSetup { parameters: opened.parameters, directory, note }))
     }
 
+    /// Opens the teacher on a rank of a run with these labels.
+    ///
+    /// # Errors
+    /// Weights that cannot be read; no memory for them.
+    pub(super) fn open(
+        &self,
+        resolved: &Resolved,
+        labels: &LabelSpace,
+        Opening { registry, device, groups, leave_values, .. }: Opening<'_>,
+    ) -> Result<Box<dyn TextModel>> {
+        let options = options(resolved, open_options(resolved, labels, device, groups)?);
+        Ok(registry.open(&self.directory, &OpenOptions { leave_values, ..options })?.model)
+    }
+
     /// Lines about it.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let of_model = format!("teacher: {} parameters from {}", self.parameters, self.directory.display());
         std::iter::once(of_model).chain(self.note.iter().map(|note| format!("note: {note}")))
-    }
-}
-
-impl Distiller {
-    /// Opens the teacher on a rank of these groups; with `leave_values` without reading its weights.
-    ///
-    /// # Errors
-    /// Weights that cannot be read; no memory for them.
-    pub(crate) fn open(
-        setup: &TeacherSetup,
-        resolved: &Resolved,
-        registry: Registry<'_>,
-        (labels, device, groups): (&LabelSpace, &Device, &RankGroups),
-        leave_values: bool,
-    ) -> Result<Option<Self>> {
-        let Some(settings) = &resolved.distill else { return Ok(None) };
-        let options = options(resolved, open_options(resolved, labels, device, groups)?);
-        let opened = registry.open(&setup.directory, &OpenOptions { leave_values, ..options })?;
-        Ok(Some(Distiller { teacher: opened.model, loss: settings.loss }))
-    }
-
-    /// The loss of the student of a micro-batch. The teacher's pass leaves nothing on the tape.
-    pub(super) fn outcome(&self, student: &dyn TextModel, batch: &Batch, cx: &mut Ctx) -> Result<Distilled> {
-        let teaching = {
-            let _teacher = tracing::debug_span!("teacher").entered();
-            self.teacher.teaching(batch, cx.device())?
-        };
-        student.distilled(batch, teaching, self.loss, cx)
     }
 }
 
