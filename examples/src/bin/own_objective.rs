@@ -67,7 +67,8 @@ impl Objective for Grpo {
             Tensor::from_slice_in(cx.device(), shape, values, Segment::Activations).map(Var::constant)
         };
         let slopes = constant(&gradient, log_probs.shape())?; // [R, L]
-        let loss = ops::add(cx, &ops::sum(cx, &ops::mul(cx, &log_probs, &slopes)?)?, &constant(&[rest], [1].into())?)?; // [1]
+        let sum = ops::sum(cx, &ops::mul(cx, &log_probs, &slopes)?)?;
+        let loss = ops::add(cx, &sum, &constant(&[rest], [1].into())?)?; // [1]
         Ok(ObjectiveLoss { loss, numbers: vec![constant(&[clipped], [1].into())?.into_value()] })
     }
 
@@ -87,8 +88,8 @@ fn sample(line: &str, number: u32, tokenizer: &dyn Tokenizer) -> Result<(Batch, 
     let completion = tokenizer.tokenize(&[completion])?.concat();
     let ids: Vec<i64> = prompt.iter().chain(&completion).map(|id| i64::from(*id)).collect();
     let labels = ids.iter().enumerate().map(|(at, id)| if at < prompt.len() { IGNORED } else { *id }).collect();
-    let labels = Some(Labels::NextTokens(labels));
-    Ok((Batch { labels, samples: vec![number], ..Batch::new(ids.len(), ids) }, advantage))
+    let labels = Labels::NextTokens(labels);
+    Ok((Batch { labels: Some(labels), samples: vec![number], ..Batch::new(ids.len(), ids) }, advantage))
 }
 
 fn main() -> Result<()> {
@@ -109,8 +110,7 @@ fn main() -> Result<()> {
     });
     let objective = Box::new(Grpo { advantages, old: old.collect::<Result<_>>()? });
     let settings = [format!("train.steps={STEPS}"), "train.lr=1e-3".to_owned(), "train.warmup=0".to_owned()];
-    let training = StepTraining::new(&*opened.model, &device, &settings)?.with_objective(objective);
-    let mut trainer = training.of(opened.model);
+    let mut trainer = StepTraining::new(&*opened.model, &device, &settings)?.with_objective(objective).of(opened.model);
     for step in 0..STEPS {
         let done = trainer.step(batches.clone())?;
         println!("step {step} loss {:.6} {:?}", done.loss, done.metrics);
