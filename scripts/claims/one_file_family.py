@@ -24,8 +24,7 @@ EXCEPTIONS = {
     "crates/model-center-formats/src/tokenizer/": "tokenizers of transformers, by model_type for unknown families too",
     "crates/model-center-data/src/data/answers.rs": "an error that lists the models with what is asked for",
     "crates/model-center-models/src/model/text_model.rs": "the same",
-    "crates/model-center-recipe/src/recipe/elsewhere.rs": "the same",
-    "crates/model-center-recipe/src/recipe/keys.rs": "examples of values in the help of recipe keys",
+    "crates/model-center-recipe/src/recipe/keys/": "examples of values of recipe keys, and names of other trainers",
 }
 # Families built from another one's parts: (file of the user, family whose parts it takes).
 SHARED = {

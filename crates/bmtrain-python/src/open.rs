@@ -13,7 +13,7 @@ use model_center::bmtrain_dist::{
 use model_center::config::ProblemType;
 use model_center::formats::{ModelCaches, Pretrained, gguf::is_gguf};
 use model_center::model::{HeadInit, OpenOptions, Registry, TextHead, WeightForm};
-use model_center::train::adapter_of_settings;
+use model_center::recipe::adapter_of_settings;
 use model_center::{Error, Result};
 use pyo3::prelude::*;
 use std::path::Path;
@@ -166,7 +166,7 @@ fn options(arguments: &OpenArguments, device: &Device) -> Result<OpenOptions> {
 /// The model to open, the adapter to open it with, and how its own weights are held.
 fn adapted(arguments: &OpenArguments, device: DeviceChoice) -> Result<(String, Option<Adapter>, WeightForm)> {
     let (adapter, weights) = match &arguments.adapter {
-        AdapterArgument::Settings(lines) => adapter_of_settings(lines, arguments.dtype.unwrap_or(DType::F32), device)?,
+        AdapterArgument::Settings(lines) => adapter_of_settings(lines, device)?,
         AdapterArgument::Directories(directories, factors) => {
             (Adapter::of_directories(directories, factors, "adapter_weights")?, WeightForm::default())
         }

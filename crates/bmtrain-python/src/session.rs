@@ -75,7 +75,7 @@ impl Session {
         if let Some(tuned) = &self.tuned {
             tuned.plan.check_training()?;
         }
-        let training = StepTraining::new(self.model()?, &self.device, settings)?;
+        let training = StepTraining::of_texts(self.model()?, &self.device, settings)?;
         let model = match std::mem::replace(&mut self.held, Held::Nothing) {
             Held::Model(model) => model,
             Held::Trainer(trainer) => trainer.into_model(),

@@ -2,9 +2,9 @@
 //!
 //! Defines [`BatchParts`]; called by the translations once all four parts that are given are known.
 
-use super::keys;
 use super::sheet::Sheet;
 use crate::{Error, Result};
+use model_center_recipe::key;
 
 /// The parts that a source gives, each with where it comes from.
 #[derive(Debug, Clone, Default)]
@@ -56,8 +56,11 @@ impl BatchParts {
                 return Err(bad(format!("{from} {is_no} {micro}{steps}{ranks} ({micro_from})")));
             }
         }
-        let parts =
-            [(keys::BATCH, &self.batch), (keys::MICRO_BATCH, &self.micro), (keys::ACCUMULATION, &self.accumulation)];
+        let parts = [
+            (key!(train.batch_size), &self.batch),
+            (key!(train.micro_batch_size), &self.micro),
+            (key!(train.accumulation), &self.accumulation),
+        ];
         for (key, part) in parts {
             sheet.remove(key);
             if let Some((value, from)) = part {
@@ -66,7 +69,7 @@ impl BatchParts {
         }
         // All three would fix the number of ranks.
         if self.batch.is_some() && self.micro.is_some() && self.accumulation.is_some() && data_ranks.is_none() {
-            sheet.remove(keys::BATCH);
+            sheet.remove(key!(train.batch_size));
         }
         if self.ranks.is_some() {
             sheet.ranks = self.ranks;

@@ -3,12 +3,12 @@
 //! Defines [`begin_with`], the one part of a translation that looks at files: what a checkpoint is shows in the names
 //! of its directory, if that is on this machine.
 
-use super::keys;
 use super::sheet::{NoteKind, Sheet};
 use crate::Result;
 use model_center_base::file::shell_word;
 use model_center_formats::directory::CONFIG_FILE;
 use model_center_formats::{KnownDirectory, weights::WeightsName};
+use model_center_recipe::key;
 use std::path::Path;
 
 /// Writes `model.path` for a checkpoint, and how its model is made; `shown` is the setting that names it, `config` the
@@ -29,7 +29,7 @@ pub(super) fn begin_with(path: &str, shown: String, config: Option<&str>, sheet:
     // It was the revision of the model beside it.
     sheet.remove("model.revision");
     if directory.join(CONFIG_FILE).is_file() && WeightsName::of(directory)?.is_some() {
-        sheet.text(keys::MODEL_PATH, path, shown.clone());
+        sheet.text(key!(model.path), path, shown.clone());
         sheet.note(NoteKind::Differs, shown, format!("training begins with the weights of {path}; {STATE}"));
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub(super) fn begin_with(path: &str, shown: String, config: Option<&str>, sheet:
     let model = format!("{path}-model");
     let config = config.map_or_else(String::new, |config| format!(" --config {}", shell_word(config)));
     let command = format!("bmtrain convert {} {}{config}", shell_word(&from), shell_word(&model));
-    sheet.text(keys::MODEL_PATH, &model, shown.clone());
+    sheet.text(key!(model.path), &model, shown.clone());
     sheet.note(NoteKind::Differs, shown, format!("first run `{command}`: training begins with that model; {STATE}"));
     Ok(())
 }

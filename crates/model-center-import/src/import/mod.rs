@@ -21,7 +21,6 @@ mod checkpoint;
 mod deepspeed;
 mod distributed_finetuning;
 mod flags;
-pub(crate) mod keys;
 mod megatron;
 mod model_center;
 mod numbers;

@@ -4,13 +4,13 @@
 
 use super::ImportOptions;
 use super::flags::{Flag, Flags, read, unused};
-use super::keys;
 use super::ranks::ranks_of;
 use super::sheet::{NoteKind, Sheet};
 use super::shell::Command;
 use crate::{Error, Result};
 use model_center_data::{PROMPTS, SUPERGLUE};
 use model_center_formats::pretrained::aliases::{family_of, unavailable_family};
+use model_center_recipe::key;
 
 pub(super) const MODEL_CENTER: &[Flag] = &[
     read("--model-config"),
@@ -70,7 +70,7 @@ pub fn model_center(text: &str, options: &ImportOptions) -> Result<Sheet> {
     data(&flags, program, family, &mut sheet)?;
     train(&flags, family, &mut sheet)?;
     files(&flags, &mut sheet)?;
-    sheet.whole(keys::ZERO, 3, "BMTrain shards parameters, gradients and optimizer state");
+    sheet.whole(key!(parallel.zero), 3, "BMTrain shards parameters, gradients and optimizer state");
     sheet.ranks = options.ranks.or_else(|| ranks_of(&command));
     flags.account(MODEL_CENTER, &options.leave, &mut sheet)?;
     sheet.apply(&options.sets)?;
@@ -90,13 +90,13 @@ fn model(flags: &Flags, program: &str, sheet: &mut Sheet) -> Result<&'static str
         let reason = format!("the family {family} is not available");
         return Err(Error::argument("--model-config", reason, "choose a model of another family"));
     }
-    sheet.text(keys::MODEL_PATH, name, flags.shown("--model-config"));
-    sheet.text(keys::DTYPE, "f16", "ModelCenter's parameters are f16");
+    sheet.text(key!(model.path), name, flags.shown("--model-config"));
+    sheet.text(key!(model.dtype), "f16", "ModelCenter's parameters are f16");
     let scale = flags.number("--loss-scale", 65536.0)?;
-    sheet.text(keys::LOSS_SCALE, "bmtrain", "BMTrain's rule");
-    sheet.power(keys::LOSS_SCALE_START, scale.value, "--loss-scale", scale.from)?;
+    sheet.text(key!(train.loss_scale), "bmtrain", "BMTrain's rule");
+    sheet.power(key!(train.loss_scale_start), scale.value, "--loss-scale", scale.from)?;
     let every = if ["bert", "roberta", "cpm1", "cpm2", "gptj"].contains(&family) { 1024 } else { 100 };
-    sheet.whole(keys::LOSS_SCALE_WINDOW, every, "steps until the scale grows, as the program sets them");
+    sheet.whole(key!(train.loss_scale_window), every, "steps until the scale grows, as the program sets them");
     Ok(family)
 }
 
@@ -119,10 +119,10 @@ fn data(flags: &Flags, program: &str, family: &str, sheet: &mut Sheet) -> Result
         true => flags.shown("--dataset-name"),
         false => program.to_owned(),
     };
-    sheet.text(keys::TASK, task, from);
+    sheet.text(key!(data.task), task, from);
     let is_encoder = ["bert", "roberta"].contains(&family);
     if SUPERGLUE.iter().any(|entry| entry.name == *task) && *task != "SQuAD" && !is_encoder {
-        sheet.text(keys::OBJECTIVE, "verbalizer", "its decoders and T5 learn the token of a label");
+        sheet.text(key!(data.objective), "verbalizer", "its decoders and T5 learn the token of a label");
     }
     let base = flags.text("--base-path")?.unwrap_or(".");
     let directory = match *task {
@@ -130,14 +130,14 @@ fn data(flags: &Flags, program: &str, family: &str, sheet: &mut Sheet) -> Result
         "SQuAD" => format!("{base}/down_data/squad"),
         _ => format!("{base}/down_data/superglue"),
     };
-    sheet.text(keys::DATA_PATH, &directory, format!("{}: where its scripts keep the data", flags.shown("--base-path")));
+    sheet.text(key!(data.path), &directory, format!("{}: where its scripts keep the data", flags.shown("--base-path")));
     let names = ["--max-encoder-length", "--max-length"];
     let name = names.into_iter().find(|name| flags.is_given(name)).unwrap_or("--max-encoder-length");
     let length = flags.whole(name, 512)?;
-    sheet.whole(keys::MAX_LENGTH, length.value, length.from);
+    sheet.whole(key!(data.max_length), length.value, length.from);
     let target = flags.maybe_whole("--max-decoder-length")?;
     match target {
-        Some(found) if *task == "SQuAD" => sheet.whole(keys::TARGET_LENGTH, found.value, found.from),
+        Some(found) if *task == "SQuAD" => sheet.whole(key!(data.target_length), found.value, found.from),
         Some(found) => sheet.note(NoteKind::Unused, found.from, "the target is the token of a label"),
         None => {}
     }
@@ -145,17 +145,17 @@ fn data(flags: &Flags, program: &str, family: &str, sheet: &mut Sheet) -> Result
 }
 
 fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
-    sheet.text(keys::LAST_BATCH, "keep", "its loader keeps the last batch of an epoch");
+    sheet.text(key!(data.last_batch), "keep", "its loader keeps the last batch of an epoch");
     let epochs = epochs_of(family);
-    sheet.whole(keys::EPOCHS, epochs, format!("its program of {family} runs this number of epochs"));
+    sheet.whole(key!(train.epochs), epochs, format!("its program of {family} runs this number of epochs"));
     if let Some(found) = flags.maybe_whole("--epochs")? {
         sheet.note(NoteKind::Unused, found.from, format!("the program runs {epochs} epochs whatever it is"));
     }
     let steps = flags.whole("--train-iters", 1_000_000)?;
     let batch = flags.whole("--batch-size", 32)?;
-    sheet.whole(keys::BATCH, batch.value, batch.from);
+    sheet.whole(key!(train.batch_size), batch.value, batch.from);
     let lr = flags.number("--lr", 1e-4)?;
-    sheet.number(keys::LR, lr.value, lr.from);
+    sheet.number(key!(train.lr), lr.value, lr.from);
     let given = flags.text_or("--lr-decay-style", "noam")?;
     let style = given.value;
     if !["constant", "linear", "cosine", "exponential", "noam"].contains(&style) {
@@ -163,7 +163,7 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
         let fix = "constant, linear, cosine, exponential or noam";
         return Err(Error::argument("--lr-decay-style", reason, fix));
     }
-    sheet.text(keys::SCHEDULE, style, given.from);
+    sheet.text(key!(train.schedule), style, given.from);
     let end = flags.maybe_whole("--lr-decay-iters")?;
     match ["linear", "cosine"].contains(&style) {
         true => {
@@ -184,20 +184,20 @@ fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
     match warmup.value.max(0.0) as u64 {
         0 if style == "noam" => {
             // Its formula begins with the learning rate itself after a warm-up of no step as of one.
-            sheet.whole(keys::WARMUP, 1, format!("{}: no step, which is as one step here", warmup.from));
+            sheet.whole(key!(train.warmup), 1, format!("{}: no step, which is as one step here", warmup.from));
         }
-        steps => sheet.whole(keys::WARMUP, steps, warmup.from),
+        steps => sheet.whole(key!(train.warmup), steps, warmup.from),
     }
     let decay = flags.number("--weight-decay", 0.01)?;
-    sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
-    sheet.flag(keys::DECAY_ALL, true, "its programs decay all parameters");
+    sheet.number(key!(train.weight_decay), decay.value, decay.from);
+    sheet.flag(key!(train.decay_norms_and_biases), true, "its programs decay all parameters");
     let clip = flags.number("--clip-grad", 1.0)?;
     sheet.clip(clip.value, clip.from);
     let seed = flags.whole("--seed", 1234)?;
-    sheet.whole(keys::SEED, seed.value, seed.from);
-    sheet.flag(keys::OFFLOAD, true, "its programs use AdamOffloadOptimizer");
-    sheet.text(keys::RECOMPUTE, "blocks", "BMTrain recomputes every block");
-    sheet.text(keys::EVAL_EVERY, "1 epoch", "its programs evaluate after each epoch");
+    sheet.whole(key!(train.seed), seed.value, seed.from);
+    sheet.flag(key!(train.offload), true, "its programs use AdamOffloadOptimizer");
+    sheet.text(key!(train.recompute), "blocks", "BMTrain recomputes every block");
+    sheet.text(key!(eval.every), "1 epoch", "its programs evaluate after each epoch");
     Ok(())
 }
 
@@ -212,7 +212,7 @@ fn files(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
         (None, Some(name)) => (format!("runs/{name}"), format!("--save-name {name}")),
         (None, None) => ("runs/imported".to_owned(), "no --save".to_owned()),
     };
-    sheet.text(keys::OUTPUT, &path, from);
+    sheet.text(key!(output.dir), &path, from);
     if let Some(found) = flags.maybe_whole("--save-iters")? {
         sheet.note(
             NoteKind::Unused,

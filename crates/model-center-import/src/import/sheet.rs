@@ -3,32 +3,10 @@
 //! Defines [`Sheet`] and its text; filled by the translations, and by [`crate::starter`].
 
 use super::flags::Sourced;
-use super::keys;
 use crate::{Error, Result};
 use model_center_base::file::printable;
-use model_center_recipe::{Recipe, SHAPE, quote};
+use model_center_recipe::{Recipe, is_of_random_model, key, quote, tables};
 use std::fmt::{self, Display, Write};
-
-/// Tables in the order in which they are written.
-const TABLES: [&str; 17] = [
-    "model",
-    "adapter",
-    "data",
-    "data.columns",
-    "data.masking",
-    "data.spans",
-    "preference",
-    "train",
-    "train.batch_ramp",
-    "train.early_stop",
-    "eval",
-    "save",
-    "checkpoint",
-    "log",
-    "output",
-    "device",
-    "parallel",
-];
 
 /// What becomes of a setting that has no line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,21 +111,21 @@ impl Sheet {
     /// The averages of Adam and its like.
     pub(super) fn betas(&mut self, one: Sourced<f64>, two: Sourced<f64>) {
         let value = format!("[{:?}, {:?}]", one.value, two.value);
-        self.raw(keys::BETAS, value, format!("{}, {}", one.from, two.from));
+        self.raw(key!(train.betas), value, format!("{}, {}", one.from, two.from));
     }
 
     /// The bound of gradients' norm; 0 is none.
     pub(super) fn clip(&mut self, norm: f64, from: String) {
         match norm > 0.0 {
-            true => self.number(keys::CLIP_NORM, norm, from),
-            false => self.text(keys::CLIP_KIND, "none", from),
+            true => self.number(key!(train.clip_norm), norm, from),
+            false => self.text(key!(train.clip_kind), "none", from),
         }
     }
 
     /// A scale that does not move.
     pub(crate) fn static_loss_scale(&mut self, value: f64, place: &str, from: String) -> Result<()> {
-        self.text(keys::LOSS_SCALE, "static", from.clone());
-        self.power(keys::LOSS_SCALE_START, value, place, from)
+        self.text(key!(train.loss_scale), "static", from.clone());
+        self.power(key!(train.loss_scale_start), value, place, from)
     }
 
     pub(crate) fn remove(&mut self, key: &str) {
@@ -190,7 +168,7 @@ impl Sheet {
     /// The ranks of one data rank: tensor-parallel x pipeline-parallel ones.
     pub(super) fn model_ranks(&self) -> u64 {
         let of = |key| self.count(key).unwrap_or(1).max(1);
-        of(keys::TENSOR).saturating_mul(of(keys::PIPELINE))
+        of(key!(parallel.tensor)).saturating_mul(of(key!(parallel.pipeline)))
     }
 
     /// The whole number that a key has.
@@ -230,10 +208,11 @@ impl Sheet {
 
     /// How parameters decay is without effect where none does, and a recipe with such settings is refused.
     fn drop_rules_of_decay(&mut self) {
-        if self.get(keys::WEIGHT_DECAY).and_then(|decay| decay.parse::<f64>().ok()) != Some(0.0) {
+        if self.get(key!(train.weight_decay)).and_then(|decay| decay.parse::<f64>().ok()) != Some(0.0) {
             return;
         }
-        let is_rule = |line: &Line| [keys::DECOUPLED, keys::DECAY_ALL].contains(&line.key.as_str());
+        let is_rule =
+            |line: &Line| [key!(train.decoupled), key!(train.decay_norms_and_biases)].contains(&line.key.as_str());
         let rules: Vec<Line> = self.lines.extract_if(.., |line| is_rule(line)).collect();
         for rule in rules {
             self.note(NoteKind::Unused, rule.from, "the weight decay is 0");
@@ -242,7 +221,7 @@ impl Sheet {
 
     /// Drops what only a model without weights has, in a recipe that begins with one that has some.
     pub(super) fn drop_initialization(&mut self, why: &str) {
-        let only = |key: &str| key == keys::MODEL_INIT || key == keys::FAMILY || SHAPE.contains(&key);
+        let only = |key: &str| key == key!(model.init) || key == key!(model.family) || is_of_random_model(key);
         let dropped: Vec<Line> = self.lines.extract_if(.., |line| only(&line.key)).collect();
         for line in dropped.into_iter().filter(|line| line.from.starts_with('-')) {
             self.note(NoteKind::Unused, line.from, why);
@@ -269,7 +248,7 @@ impl Sheet {
 
     /// The program that trains by the recipe.
     pub fn trainer(&self) -> &'static str {
-        if self.get(keys::TASK) == Some("\"pretrain\"") { "pretrain" } else { "finetune" }
+        if self.get(key!(data.task)) == Some("\"pretrain\"") { "pretrain" } else { "finetune" }
     }
 
     /// The recipe as TOML.
@@ -286,7 +265,7 @@ impl Display for Sheet {
         let file = self.file.as_deref().unwrap_or("FILE");
         writeln!(f, "# bmtrain {program} --recipe {}{ranks}", comment(file))?;
         let table_of = |line: &Line| line.key.rsplit_once('.').map_or_else(String::new, |(table, _)| table.to_owned());
-        let mut tables: Vec<String> = TABLES.iter().map(|table| (*table).to_owned()).collect();
+        let mut tables: Vec<String> = tables().into_iter().map(str::to_owned).collect();
         for line in &self.lines {
             if !tables.contains(&table_of(line)) {
                 tables.push(table_of(line));

@@ -4,10 +4,10 @@ use super::files::{self, SftLengths, Usable, data_and_eval};
 use super::model::FoundModel;
 use super::table::{Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
-use crate::import::keys;
 use crate::{Error, Result};
 use model_center_data::{DataSet, LossOn, RecordForm, SftColumns, SftTask, TextFormats};
 use model_center_formats::tokenizer::KeepSide;
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     if matches!(found.form, RecordForm::Messages | RecordForm::ShareGpt) {
         model.needs_template(&table.place)?;
     }
-    made.sheet.text(keys::TASK, "sft", "the completions, or what the assistant writes, are learned");
+    made.sheet.text(key!(data.task), "sft", "the completions, or what the assistant writes, are learned");
     let of_row = |row: &Map<String, Value>| texts(row, &found);
     let task = found.task(model);
     let mut usable = Usable::of(&table, |record| task.check(record))?;
@@ -179,12 +179,12 @@ impl Found {
 
     fn write(&self, model: &FoundModel, made: &mut Starter) {
         let sheet = &mut made.sheet;
-        sheet.text(keys::RECORDS, self.name, format!("columns {}", self.columns.join(", ")));
+        sheet.text(key!(data.records), self.name, format!("columns {}", self.columns.join(", ")));
         if !self.is_usual {
             let keys = match self.form {
-                RecordForm::Messages | RecordForm::ShareGpt => vec![keys::COLUMN_MESSAGES],
-                RecordForm::Text => vec![keys::COLUMN_TEXT],
-                _ => vec![keys::COLUMN_PROMPT, keys::COLUMN_COMPLETION],
+                RecordForm::Messages | RecordForm::ShareGpt => vec![key!(data.columns.messages)],
+                RecordForm::Text => vec![key!(data.columns.text)],
+                _ => vec![key!(data.columns.prompt), key!(data.columns.completion)],
             };
             for (key, name) in keys.into_iter().zip(&self.columns) {
                 sheet.text(key, name, "the file's name of it");
@@ -192,7 +192,7 @@ impl Found {
         }
         if self.as_chat(model) {
             let why = "the model has a chat template: prompts and completions become its turns";
-            sheet.flag(keys::AS_CHAT, true, why);
+            sheet.flag(key!(data.as_chat), true, why);
         }
     }
 }

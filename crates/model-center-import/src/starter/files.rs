@@ -4,10 +4,10 @@ use super::model::{FoundModel, limit};
 use super::split::{self, Row, Sides};
 use super::table::{Table, evaluation_file};
 use super::{Starter, StarterOptions};
-use crate::import::{inline_tables, keys};
+use crate::import::inline_tables;
 use crate::{Error, Result};
 use model_center_data::{OnBadRecord, Record, SampleLength, SftTask};
-use model_center_recipe::quote;
+use model_center_recipe::{key, quote};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ pub(super) fn split_off(
                 (train_path.display().to_string(), format!("{} of the records of {name}", train.len()))
             }
         };
-        made.sheet.text(keys::TRAIN, &path, why);
+        made.sheet.text(key!(data.train), &path, why);
         if made.files.is_empty() {
             write_delimiter(table, made);
         }
@@ -59,9 +59,9 @@ pub(super) fn split_off(
         return train.len();
     }
     let why = format!("{} of the records of {name}", train.len());
-    made.sheet.text(keys::TRAIN, &train_path.display().to_string(), why);
+    made.sheet.text(key!(data.train), &train_path.display().to_string(), why);
     let why = format!("the other {}: {kind}, chosen by the hash of the text", eval.len());
-    made.sheet.text(keys::EVAL, &eval_path.display().to_string(), why);
+    made.sheet.text(key!(data.eval), &eval_path.display().to_string(), why);
     made.files.push((train_path, split::lines(&table.rows, &train)));
     made.files.push((eval_path, split::lines(&table.rows, &eval)));
     train.len()
@@ -88,9 +88,9 @@ pub(super) fn write(
             write_delimiter(table, made);
         }
         (eval, [train]) => {
-            made.sheet.text(keys::TRAIN, train, format!("{count} records"));
+            made.sheet.text(key!(data.train), train, format!("{count} records"));
             match eval {
-                Some(eval) => made.sheet.text(keys::EVAL, &eval.display().to_string(), "given"),
+                Some(eval) => made.sheet.text(key!(data.eval), &eval.display().to_string(), "given"),
                 None => {
                     let why = match table.is_whole {
                         true => format!("{count} records are too few to split (at least {FEWEST}); give --eval FILE"),
@@ -112,7 +112,7 @@ pub(super) fn write(
 /// Writes the delimiter of a file that the recipe names.
 pub(super) fn write_delimiter(table: &Table, made: &mut Starter) {
     if let Some(delimiter) = table.delimiter {
-        made.sheet.text(keys::DELIMITER, &delimiter.to_string(), "what is between the columns of the header");
+        made.sheet.text(key!(data.delimiter), &delimiter.to_string(), "what is between the columns of the header");
     }
 }
 
@@ -122,7 +122,7 @@ fn write_sets(names: &[String], eval: Option<&PathBuf>, count: usize, made: &mut
         first.push(("eval", quote(&eval.display().to_string())));
     }
     let why = format!("{count} records; `proportion` of a set is its share of an epoch");
-    made.sheet.raw(keys::SETS, inline_tables(&sets), why);
+    made.sheet.raw(key!(data.sets), inline_tables(&sets), why);
 }
 
 /// At most `most` records, evenly chosen.
@@ -267,7 +267,7 @@ impl SftLengths {
 
     /// Writes the limit, and that records are skipped where some may have nothing to learn.
     pub(super) fn write(&self, table: &Table, (length, why): (usize, String), made: &mut Starter) -> usize {
-        made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
+        made.sheet.whole(key!(data.max_length), length as u64, why);
         let (without, counted) = (self.without(length).count(), self.found.len() + self.refused.len());
         if !self.is_whole {
             let why = match without {
@@ -298,12 +298,12 @@ pub(super) fn skip(share: f64, why: String, made: &mut Starter) {
     made.left_out.0 += share;
     made.left_out.1.push(why);
     let why = made.left_out.1.join("; ");
-    [keys::ON_BAD_RECORD, keys::BAD_RECORD_LIMIT].iter().for_each(|key| made.sheet.remove(key));
-    made.sheet.text(keys::ON_BAD_RECORD, "skip", format!("{why}; data.bad_record_limit bounds them"));
+    [key!(data.on_bad_record), key!(data.bad_record_limit)].iter().for_each(|key| made.sheet.remove(key));
+    made.sheet.text(key!(data.on_bad_record), "skip", format!("{why}; data.bad_record_limit bounds them"));
     // A sample is never exact.
     let limit = (200.0 * made.left_out.0).ceil().min(100.0) / 100.0;
     if limit > OnBadRecord::SKIP_SHARE {
-        made.sheet.number(keys::BAD_RECORD_LIMIT, limit, "about twice the share of such records");
+        made.sheet.number(key!(data.bad_record_limit), limit, "about twice the share of such records");
     }
 }
 
@@ -323,7 +323,7 @@ pub(super) fn write_length(
     };
     let counted = model.counted();
     let why = format!("the 99th percentile of the {of}' tokens{ROUNDED}{counted}{longest}{positions}{end}");
-    made.sheet.whole(keys::MAX_LENGTH, length as u64, why);
+    made.sheet.whole(key!(data.max_length), length as u64, why);
     length
 }
 

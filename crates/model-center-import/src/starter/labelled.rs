@@ -5,8 +5,8 @@ use super::model::FoundModel;
 use super::split::{self, Row};
 use super::table::{Column, Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
-use crate::import::keys;
 use crate::{Error, Result};
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         true => ("regression", format!("column \"{}\" has numbers", columns.label.name)),
         false => ("classification", format!("column \"{}\" has {} classes", columns.label.name, classes.len())),
     };
-    sheet.text(keys::TASK, task, why);
+    sheet.text(key!(data.task), task, why);
     let train = data.first().map(|path| path.display().to_string()).unwrap_or_default();
     let of = |row: &Map<String, Value>, name: &str| row.get(name).and_then(single);
     let is_filled = |text: &String| !text.trim().is_empty();
@@ -115,8 +115,8 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let without = columns.without(&table);
     match &eval {
         Some(eval) => {
-            sheet.text(keys::TRAIN, &train, format!("{count} records"));
-            sheet.text(keys::EVAL, &eval.display().to_string(), "given");
+            sheet.text(key!(data.train), &train, format!("{count} records"));
+            sheet.text(key!(data.eval), &eval.display().to_string(), "given");
             files::write_delimiter(&table, made);
             if left_out > 0 {
                 let fix = "remove them, or leave --eval out: a split leaves them out";
@@ -132,7 +132,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
             }
         }
         None => {
-            sheet.text(keys::TRAIN, &train, format!("more than {count} records"));
+            sheet.text(key!(data.train), &train, format!("more than {count} records"));
             made.remark("data.eval", TOO_LARGE.into());
             files::write_delimiter(&table, made);
             if left_out > 0 {
@@ -142,7 +142,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
             }
         }
     }
-    let has_eval = made.sheet.get(keys::EVAL).is_some();
+    let has_eval = made.sheet.get(key!(data.eval)).is_some();
     columns.write(made);
     if !is_regression {
         remark_similar(classes, &table.place, made);
@@ -164,7 +164,7 @@ fn write_classes(classes: &BTreeMap<String, usize>, has_eval: bool, made: &mut S
     let shares = format!("{}{more}", shares.join(", "));
     if names.len() <= LISTED {
         let list: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
-        made.sheet.list(keys::LABELS, &list, format!("records of each: {shares}"));
+        made.sheet.list(key!(data.labels), &list, format!("records of each: {shares}"));
     }
     let (least, most) = (classes.values().min().copied().unwrap_or(1), classes.values().max().copied().unwrap_or(1));
     let ratio = most as f64 / least.max(1) as f64;
@@ -173,7 +173,7 @@ fn write_classes(classes: &BTreeMap<String, usize>, has_eval: bool, made: &mut S
         false => ("f1_macro", "every class counts alike; accuracy favours the largest"),
     };
     if has_eval {
-        made.sheet.text(keys::EVAL_METRIC, metric, reason);
+        made.sheet.text(key!(eval.metric), metric, reason);
     }
     if ratio < UNEVEN {
         return;
@@ -182,7 +182,7 @@ fn write_classes(classes: &BTreeMap<String, usize>, has_eval: bool, made: &mut S
         "the largest class has {ratio:.1} times the records of the smallest: a sample weighs samples / (classes × \
          samples of its class); remove the line to learn the frequencies as they are"
     );
-    made.sheet.text(keys::CLASS_WEIGHTS, "balanced", why);
+    made.sheet.text(key!(data.class_weights), "balanced", why);
 }
 
 /// Remarks that classes have names that differ in their case alone.
@@ -254,12 +254,12 @@ impl<'t> Columns<'t> {
 
     fn write(&self, made: &mut Starter) {
         let mean = |column: &Column| format!("{:.0} characters in the mean", column.mean());
-        made.sheet.text(keys::COLUMN_TEXT, &self.text.name, mean(self.text));
+        made.sheet.text(key!(data.columns.text), &self.text.name, mean(self.text));
         if let Some(pair) = self.pair {
-            made.sheet.text(keys::COLUMN_PAIR, &pair.name, mean(pair));
+            made.sheet.text(key!(data.columns.text_pair), &pair.name, mean(pair));
         }
         let values = self.label.values.len();
-        made.sheet.text(keys::COLUMN_LABEL, &self.label.name, format!("{values} different values"));
+        made.sheet.text(key!(data.columns.label), &self.label.name, format!("{values} different values"));
     }
 
     /// Tokens of some texts.

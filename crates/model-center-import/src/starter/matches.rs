@@ -4,9 +4,9 @@ use super::files::{self, Usable, data_and_eval};
 use super::model::FoundModel;
 use super::table::{Column, Table, single};
 use super::{Starter, StarterOptions, TrainingSamples};
-use crate::import::keys;
 use crate::{Error, Result};
 use model_center_data::Record;
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 
 /// Usual names of two texts that belong together.
@@ -43,7 +43,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         }
         None => format!("\"{}\" is to be near \"{}\" of its own record alone", found.anchor.name, found.positive.name),
     };
-    made.sheet.text(keys::TASK, "embedding", why);
+    made.sheet.text(key!(data.task), "embedding", why);
     // Equal anchors are on one side.
     let of_anchor = |row: &Map<String, Value>| row.get(&found.anchor.name).and_then(single).unwrap_or_default();
     let filled = |record: &Record<'_>| found.columns().try_for_each(|column| record.filled(&column.name).map(drop));
@@ -103,8 +103,10 @@ impl<'t> Found<'t> {
     }
 
     fn write(&self, made: &mut Starter) {
-        let columns =
-            [(keys::COLUMN_ANCHOR, "anchor", self.anchor), (keys::COLUMN_POSITIVE, "positive", self.positive)];
+        let columns = [
+            (key!(data.columns.anchor), "anchor", self.anchor),
+            (key!(data.columns.positive), "positive", self.positive),
+        ];
         for (key, usual, column) in columns {
             if column.name != usual {
                 made.sheet.text(key, &column.name, "the file's name of it");
@@ -112,7 +114,7 @@ impl<'t> Found<'t> {
         }
         if let Some(negative) = self.negative {
             let why = "a text that does not belong; without this line it is not read";
-            made.sheet.text(keys::COLUMN_NEGATIVE, &negative.name, why);
+            made.sheet.text(key!(data.columns.negative), &negative.name, why);
         }
     }
 }

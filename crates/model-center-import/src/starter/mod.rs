@@ -24,11 +24,11 @@ pub use presets::{DataKind, PRESETS, Preset, Trained, preset};
 use self::fit::Load;
 use self::model::FoundModel;
 use crate::import::Sheet;
-use crate::import::keys;
 use crate::{Error, Result};
 use model_center_base::file::printable;
 use model_center_formats::ModelCaches;
 use model_center_models::Registry;
+use model_center_recipe::key;
 use std::path::{Path, PathBuf};
 
 /// What a column can hold that a user names.
@@ -122,7 +122,7 @@ pub fn starter(options: &StarterOptions, registry: &Registry<'_>) -> Result<Star
     }
     let stem = |path: &Path| path.file_stem().map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());
     let run = format!("runs/{}-{}", printable(&stem(first), 80), preset.name);
-    made.sheet.text(keys::OUTPUT, &run, "named after the data and the preset");
+    made.sheet.text(key!(output.dir), &run, "named after the data and the preset");
     made.sheet.apply(&options.sets)?;
     Ok(made)
 }
@@ -171,21 +171,21 @@ fn train(
     let sheet = &mut made.sheet;
     if is_run {
         let steps = count.div_ceil(batch).max(1) as u64;
-        sheet.whole(keys::STEPS, steps, "about one pass over the training tokens");
+        sheet.whole(key!(train.steps), steps, "about one pass over the training tokens");
         let interval = (steps / 10).clamp(1, 1000);
-        sheet.text(keys::EVAL_EVERY, &format!("{interval} steps"), "about ten times, at least every 1000 steps");
+        sheet.text(key!(eval.every), &format!("{interval} steps"), "about ten times, at least every 1000 steps");
     } else {
         // Of small data each pass is short, and more of them are needed.
         let epochs = if count < 1000 { preset.epochs + 2 } else { preset.epochs };
-        sheet.whole(keys::EPOCHS, epochs.into(), format!("{count} training samples"));
+        sheet.whole(key!(train.epochs), epochs.into(), format!("{count} training samples"));
     }
-    sheet.whole(keys::BATCH, batch as u64, reason);
-    sheet.whole(keys::MICRO_BATCH, fit.micro_batch as u64, fit.reason.clone());
+    sheet.whole(key!(train.batch_size), batch as u64, reason);
+    sheet.whole(key!(train.micro_batch_size), fit.micro_batch as u64, fit.reason.clone());
     if fit.recomputes {
         let why = "without it, one sample does not fit: blocks are computed again in the backward pass";
-        sheet.text(keys::RECOMPUTE, "blocks", why);
+        sheet.text(key!(train.recompute), "blocks", why);
     }
-    sheet.number(keys::LR, (preset.lr)(model.parameters()), preset.lr_reason);
+    sheet.number(key!(train.lr), (preset.lr)(model.parameters()), preset.lr_reason);
     if let Some(problem) = fit.problem {
         made.remark("memory", problem);
     }

@@ -1,13 +1,13 @@
 //! The model of a recipe: its family, sizes, positions, tokenizer and chat template, from its directory's small files.
 
 use super::{DataKind, Preset, Starter, StarterOptions};
-use crate::import::keys;
 use crate::{Error, Result};
 use model_center_data::TaskModel;
 use model_center_formats::Pretrained;
 use model_center_formats::config::directory_fields;
 use model_center_formats::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
 use model_center_models::Registry;
+use model_center_recipe::key;
 use model_center_train::formula::{TransformerSizes, families::sizes_of};
 use model_center_train::plan::device::smallest_memory;
 use std::sync::Arc;
@@ -149,19 +149,23 @@ impl FoundModel {
             ),
         };
         if self.is_random {
-            made.sheet.text(keys::MODEL_INIT, "random", "pretraining begins without weights");
+            made.sheet.text(key!(model.init), "random", "pretraining begins without weights");
         }
-        made.sheet.text(keys::MODEL_PATH, &self.name, found);
+        made.sheet.text(key!(model.path), &self.name, found);
         if self.tokenizer.is_none() {
             let why = format!("`bmtrain fetch {}` gets it, before the run and its dry run", self.name);
             made.remark("model.path", why);
         }
         if self.needs_cpu {
-            made.sheet.text(keys::DEVICE, "cpu", "matrices in 4 bits are multiplied on the CPU alone");
+            made.sheet.text(key!(device.name), "cpu", "matrices in 4 bits are multiplied on the CPU alone");
         }
         if let Some(bytes) = self.device_memory {
             let gib = bytes as f64 / f64::from(1 << 30);
-            made.sheet.text(keys::DTYPE, "bf16", format!("there is a CUDA device, of {gib:.0} GiB; masters are f32"));
+            made.sheet.text(
+                key!(model.dtype),
+                "bf16",
+                format!("there is a CUDA device, of {gib:.0} GiB; masters are f32"),
+            );
         }
     }
 

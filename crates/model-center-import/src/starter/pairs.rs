@@ -5,9 +5,9 @@ use super::files::{self, SftLengths, Usable, data_and_eval};
 use super::model::FoundModel;
 use super::table::{Column, Table};
 use super::{Starter, StarterOptions, TrainingSamples};
-use crate::import::keys;
 use crate::{Error, Result};
 use model_center_data::{PairLabels, SftColumns, SftTask};
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 
 /// Usual names of the better and the worse completion.
@@ -33,7 +33,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
         model.needs_template(&table.place)?;
     }
     made.sheet.text(
-        keys::TASK,
+        key!(data.task),
         "preference",
         "of two completions the better one becomes more likely than the worse one",
     );
@@ -119,9 +119,9 @@ impl<'t> Found<'t> {
     fn write(&self, are_chats: bool, model: &FoundModel, made: &mut Starter) {
         let sheet = &mut made.sheet;
         let columns = [
-            (keys::COLUMN_PROMPT, "prompt", self.prompt),
-            (keys::COLUMN_CHOSEN, "chosen", Some(self.chosen)),
-            (keys::COLUMN_REJECTED, "rejected", Some(self.rejected)),
+            (key!(data.columns.prompt), "prompt", self.prompt),
+            (key!(data.columns.chosen), "chosen", Some(self.chosen)),
+            (key!(data.columns.rejected), "rejected", Some(self.rejected)),
         ];
         for (key, usual, column) in columns {
             if let Some(column) = column.filter(|column| column.name != usual) {
@@ -130,7 +130,7 @@ impl<'t> Found<'t> {
         }
         if self.as_chat(are_chats, model) {
             let why = "the model has a chat template: prompts and completions become its turns";
-            sheet.flag(keys::AS_CHAT, true, why);
+            sheet.flag(key!(data.as_chat), true, why);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The kinds of training that recipes are made for.
 
-use crate::import::{Sheet, keys};
+use crate::import::Sheet;
 use crate::{Error, Result};
 use model_center_base::file::printable;
 use model_center_base::suggest::closest;
+use model_center_recipe::key;
 
 /// What a preset reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +45,12 @@ impl Trained {
     pub(super) fn write(self, sheet: &mut Sheet) {
         let Trained::LowRank { rank, quantized } = self else { return };
         let rank = rank as u64;
-        sheet.text(keys::ADAPTER, "lora", "the model is frozen, and updates of its linear layers are trained");
-        sheet.whole(keys::RANK, rank, "larger ranks learn more and take more memory");
-        sheet.whole(keys::ALPHA, 2 * rank, "twice the rank is usual");
+        sheet.text(key!(adapter.method), "lora", "the model is frozen, and updates of its linear layers are trained");
+        sheet.whole(key!(adapter.rank), rank, "larger ranks learn more and take more memory");
+        sheet.whole(key!(adapter.alpha), 2 * rank, "twice the rank is usual");
         if quantized {
             let why = "the matrices of the frozen model take 4.5 bits a value; products are slower";
-            sheet.text(keys::QUANTIZE, "nf4", why);
+            sheet.text(key!(adapter.quantize), "nf4", why);
         }
     }
 }
@@ -94,7 +95,7 @@ const CLASSIFY: Preset = Preset {
     epochs: 3,
     lr: whole_model_rate,
     lr_reason: "usual for a pretrained model of this size; larger models take less",
-    lines: &[(keys::SCHEDULE, "\"linear\"", TO_ZERO), (keys::WARMUP, "0.06", "the first 6 % of the steps")],
+    lines: &[(key!(train.schedule), "\"linear\"", TO_ZERO), (key!(train.warmup), "0.06", "the first 6 % of the steps")],
 };
 
 const SFT: Preset = Preset {
@@ -104,7 +105,7 @@ const SFT: Preset = Preset {
     model: "HuggingFaceTB/SmolLM2-135M-Instruct",
     batch: 16,
     epochs: 2,
-    lines: &[(keys::SCHEDULE, "\"cosine\"", TO_ZERO), (keys::WARMUP, "0.03", "the first 3 % of the steps")],
+    lines: &[(key!(train.schedule), "\"cosine\"", TO_ZERO), (key!(train.warmup), "0.03", "the first 3 % of the steps")],
     ..CLASSIFY
 };
 
@@ -133,10 +134,10 @@ const DPO: Preset = Preset {
     lr: |_| 2e-5,
     lr_reason: "preferences take a tenth of the learning rate of other updates",
     lines: &[
-        (keys::PREFERENCE_LOSS, "\"dpo\"", "\"ipo\" is bounded, \"simpo\" has no reference model"),
-        (keys::BETA, "0.1", "usual; larger values stay nearer to the model that training begins with"),
-        (keys::SCHEDULE, "\"linear\"", TO_ZERO),
-        (keys::WARMUP, "0.1", "the first 10 % of the steps"),
+        (key!(preference.loss), "\"dpo\"", "\"ipo\" is bounded, \"simpo\" has no reference model"),
+        (key!(preference.beta), "0.1", "usual; larger values stay nearer to the model that training begins with"),
+        (key!(train.schedule), "\"linear\"", TO_ZERO),
+        (key!(train.warmup), "0.1", "the first 10 % of the steps"),
     ],
     ..LORA
 };
@@ -151,9 +152,9 @@ const EMBED: Preset = Preset {
     lr: |_| 2e-5,
     lr_reason: "usual for a model that has embeddings already; up to ten times as much for a base model",
     lines: &[
-        (keys::TEMPERATURE, "0.05", "usual; lower values weigh the nearest wrong texts more"),
-        (keys::SCHEDULE, "\"linear\"", TO_ZERO),
-        (keys::WARMUP, "0.1", "the first 10 % of the steps"),
+        (key!(embedding.temperature), "0.05", "usual; lower values weigh the nearest wrong texts more"),
+        (key!(train.schedule), "\"linear\"", TO_ZERO),
+        (key!(train.warmup), "0.1", "the first 10 % of the steps"),
     ],
     ..CLASSIFY
 };
@@ -169,11 +170,11 @@ const PRETRAIN: Preset = Preset {
     lr: pretraining_rate,
     lr_reason: "GPT-3's for models of this size",
     lines: &[
-        (keys::SCHEDULE, "\"cosine\"", AS_GPT3),
-        (keys::FINAL_LR, "0.1", "as GPT-3: a tenth of the learning rate at the end"),
-        (keys::WARMUP, "0.01", "the first 1 % of the steps"),
-        (keys::WEIGHT_DECAY, "0.1", AS_GPT3),
-        (keys::BETAS, "[0.9, 0.95]", AS_GPT3),
+        (key!(train.schedule), "\"cosine\"", AS_GPT3),
+        (key!(train.final_lr_ratio), "0.1", "as GPT-3: a tenth of the learning rate at the end"),
+        (key!(train.warmup), "0.01", "the first 1 % of the steps"),
+        (key!(train.weight_decay), "0.1", AS_GPT3),
+        (key!(train.betas), "[0.9, 0.95]", AS_GPT3),
     ],
 };
 

@@ -3,9 +3,9 @@
 use super::files::data_and_eval;
 use super::model::FoundModel;
 use super::{Preset, Starter, StarterOptions, TrainingSamples};
-use crate::import::keys;
 use crate::{Error, Result};
 use model_center_data::corpus::{TokenFile, index_path};
+use model_center_recipe::key;
 use std::path::{Path, PathBuf};
 
 /// The longest samples that are proposed.
@@ -39,23 +39,23 @@ pub(super) fn write(
     }
     check_vocabulary(model, (largest, &data), made)?;
     let sheet = &mut made.sheet;
-    sheet.text(keys::TASK, "pretrain", "next tokens of token files");
+    sheet.text(key!(data.task), "pretrain", "next tokens of token files");
     let ratio = tokens as f64 / model.parameters();
     let why = format!(
         "{tokens} tokens in {documents} documents: {ratio:.1} for each parameter, where {FOR_EACH:.0} are about optimal"
     );
-    sheet.list(keys::CORPORA, &corpora, why);
+    sheet.list(key!(data.corpora), &corpora, why);
     let (learned, evaluated) = match &eval {
         Some(eval) => {
             let valid = prefix(eval, &model.name)?;
             let evaluated = TokenFile::open(&valid)?.tokens();
-            sheet.list(keys::VALID, &[valid.display().to_string()], format!("given: {evaluated} tokens"));
-            sheet.text(keys::SPLIT, "100,0,0", "all documents of data.corpora are for training");
+            sheet.list(key!(data.valid), &[valid.display().to_string()], format!("given: {evaluated} tokens"));
+            sheet.text(key!(data.split), "100,0,0", "all documents of data.corpora are for training");
             (tokens as f64, evaluated as f64)
         }
         None => {
             let (split, share) = if documents < FEW_DOCUMENTS { ("90,10,0", 0.9) } else { ("969,30,1", 0.969) };
-            sheet.text(keys::SPLIT, split, "shares of the documents for training, validation and test");
+            sheet.text(key!(data.split), split, "shares of the documents for training, validation and test");
             (tokens as f64 * share, tokens as f64 * (1.0 - share))
         }
     };
@@ -65,12 +65,12 @@ pub(super) fn write(
         (None, Some(_)) => "the model has no table of positions".to_owned(),
         (None, None) => "the number of the model's positions is unknown".to_owned(),
     };
-    sheet.whole(keys::SEQUENCE_LENGTH, length as u64, format!("tokens of a sample; {positions}"));
+    sheet.whole(key!(data.sequence_length), length as u64, format!("tokens of a sample; {positions}"));
     let count = (learned / length as f64) as usize;
     let batches = (evaluated / (length * preset.batch) as f64) as u64;
     let iterations = batches.clamp(1, MOST_BATCHES);
     let why = format!("batches of an evaluation: what the {evaluated:.0} tokens have, at most {MOST_BATCHES}");
-    sheet.whole(keys::EVAL_ITERATIONS, iterations, why);
+    sheet.whole(key!(eval.iterations), iterations, why);
     Ok(TrainingSamples { count, length, sequences: 1, is_run: true })
 }
 

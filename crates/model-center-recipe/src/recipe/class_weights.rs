@@ -3,10 +3,10 @@
 //! Defines [`ClassWeights`] and [`read_class_weights`], called by `sources.rs`. Names and counts of classes are in the
 //! data, so the programs compare them once the data are read.
 
-use super::kinds::{Range, as_float, quote};
-use super::layers::Value;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
+use super::engine::kinds::{Range, as_float, quote};
+use super::engine::layers::Value;
+use super::engine::reader::{Otherwise, Reader, Spec};
+use super::engine::schema::Shape;
 
 pub(super) const KEY: &str = "data.class_weights";
 /// The largest weight of a class.

@@ -3,11 +3,12 @@
 //! Defines [`Draft`], made by [`Recipe`](super::Recipe), which makes a [`Resolved`](super::Resolved) of one without
 //! mistakes.
 
-use super::mistake::Mistake;
-use super::reader::{Found, Reader, SettingEntry};
-use super::resolved::{Resolved, print_entries, sort_by_table};
-use super::settings::Settings;
-use super::{keys, layers, rules};
+use super::engine::layers;
+use super::engine::mistake::Mistake;
+use super::engine::reader::{Found, Reader, SettingEntry};
+use super::keys::{self, Settings, elsewhere};
+use super::resolved::{Resolved, print_entries};
+use super::{class_weights, rules};
 use model_center_data::OwnData;
 
 /// Every key of a recipe, and the mistakes in it.
@@ -22,16 +23,16 @@ pub struct Draft {
 
 impl Draft {
     pub(super) fn read(name: &str, text: &str, sets: &[String], own: OwnData) -> Result<Self, Vec<Mistake>> {
-        let (tree, mistakes) = layers::merge(name, text, sets);
-        let mut reader = Reader::new(tree, name, own);
+        let (tree, mistakes) = layers::merge(name, text, sets, &[class_weights::KEY]);
+        let mut reader = Reader::new(tree, keys::rows(), name, own);
         let settings = keys::read(&mut reader);
         rules::check(&mut reader, &settings);
         // Of a file that could only be read in part, what seems missing or contradictory may be in the other part.
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let Found { mut entries, mistakes, missing } = reader.finish();
-        sort_by_table(&mut entries, |entry| entry.key);
+        let Found { mut entries, mistakes, missing } = reader.finish(elsewhere::NAMES);
+        entries.sort_by_key(|entry| keys::place(entry.key));
         Ok(Draft { settings, entries, mistakes, missing })
     }
 

@@ -4,8 +4,8 @@
 //! Defines [`FILE_TASKS`], a row for each. Called by `sources.rs`, and [`check`] by `rules.rs`.
 
 use super::data_source::{DataFiles, DataSource};
-use super::reader::Reader;
-use super::settings::Settings;
+use super::engine::reader::Reader;
+use super::keys::Settings;
 use super::sources::Keys;
 use crate::Error;
 use model_center_data::{

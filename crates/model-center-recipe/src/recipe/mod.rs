@@ -5,84 +5,60 @@
 //! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came
 //! from. [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
 //!
-//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`, `parallel.rs`) and nowhere else: a table
-//! of keys beside serde structs would have to agree with them, and serde stops at the first mistake and forgets where a
-//! value came from.
+//! A key is one row of a table in `keys/`; its reader, its field, its default, its line on the page of settings, its
+//! place in the schema and its part in the hashes follow from it. `engine/` reads and describes rows, and knows none.
 //!
 //! Called by the `finetune` program and by programs that use the same recipes.
 
-mod adapter;
-mod average;
-mod batch_ramp;
 mod class_weights;
 mod data_source;
-mod distill;
 mod draft;
-mod elsewhere;
-mod embedding;
+mod engine;
 mod file_tasks;
-mod groups;
 mod keys;
-mod kinds;
-mod layers;
-mod loss_scale;
-mod meanings;
-mod memory;
-mod mistake;
-mod model;
 mod model_start;
-mod optimizer;
-mod page;
-mod parallel;
-mod preference;
 mod pretraining;
 mod pretraining_objective;
 mod ranks;
-mod reader;
 mod resolved;
 mod rules;
-mod schedule;
-mod schema;
-mod settings;
 mod sft;
 mod sources;
-mod unknown;
 
-pub use batch_ramp::BatchRamp;
 pub use class_weights::ClassWeights;
 pub use data_source::{DataFiles, DataSource};
-pub use distill::DistillSettings;
 pub use draft::Draft;
-pub use groups::{ParamGroupSettings, param_groups};
-pub use kinds::quote;
-pub use layers::Origin;
-pub use loss_scale::{LossScale, ScaleRule};
-pub use mistake::{Group, Mistake, as_error, list};
-pub use model::SHAPE;
+pub use engine::kinds::quote;
+pub use engine::layers::{MAX_RECIPE_BYTES, Origin};
+pub use engine::mistake::{Group, Mistake, as_error, list};
+pub use keys::adapter::adapter_of_settings;
+pub use keys::batch_ramp::BatchRamp;
+pub use keys::checkpoint::{CheckpointSettings, OnSaveFailure};
+pub use keys::data::{DataSettings, LastBatch};
+pub use keys::device::{DeviceSettings, Threads};
+pub use keys::distill::DistillSettings;
+pub use keys::eval::{EvalMetric, EvalSettings, Interval};
+pub use keys::groups::{ParamGroupSettings, param_groups};
+pub use keys::log::LogSettings;
+pub use keys::loss_scale::{LossScale, ScaleRule};
+pub use keys::model::{Head, ModelInit, ModelSettings, is_of_random_model};
+pub use keys::optimizer::OptimizerSettings;
+pub use keys::parallel::{Parallel, StagePartition, recorded_partition};
+pub use keys::run::{OutputSettings, RunSettings};
+pub use keys::save::{SaveSettings, SaveWhich};
+pub use keys::train::{DivergenceSettings, EarlyStopSettings, GradientDType, TrainSettings};
+pub use keys::{Settings, known_key, tables};
 pub use model_start::{ModelStart, model_directory, teacher_directory};
-pub use optimizer::OptimizerSettings;
-pub use page::settings_page;
-pub use parallel::{Parallel, StagePartition, recorded_partition};
 pub use pretraining::{Corpus, PretrainingSettings};
 pub use pretraining_objective::{MaskingSettings, ObjectiveSettings, PretrainingObjective, SpanPreset, SpanSettings};
-pub use ranks::Mismatch;
-pub use ranks::nearest;
-pub use resolved::flat;
-pub use resolved::{Resolved, is_of_schedule};
+pub use ranks::{Mismatch, nearest};
+pub use resolved::{Resolved, flat, is_of_schedule};
 pub use rules::preflight;
-pub use schema::recipe_schema;
-pub use settings::{
-    CheckpointSettings, DataSettings, DeviceSettings, DivergenceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
-    GradientDType, Head, Interval, LastBatch, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings,
-    SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
-};
 
 use crate::Result;
+use engine::layers;
 pub use model_center_data::OwnData;
 use std::path::Path;
-
-/// The largest recipe file that is read, in bytes. Real recipes are about 2 KiB.
-pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
 
 /// Reads recipes; see the module documentation.
 #[derive(Debug, Clone, Copy)]
@@ -131,4 +107,15 @@ impl Recipe {
         let name = path.map_or_else(String::new, |path| path.display().to_string());
         Draft::read(&name, &text, sets, own.into())
     }
+}
+
+/// Every setting of a recipe in Markdown: key, type and allowed values, default, meaning and first version; `own` is
+/// what a program adds.
+pub fn settings_page(own: impl Into<OwnData>) -> String {
+    engine::page::settings_page(&keys::declared(own.into()))
+}
+
+/// The JSON schema of recipes, by which editors complete and check keys; `own` is what a program adds.
+pub fn recipe_schema(own: impl Into<OwnData>) -> serde_json::Value {
+    engine::schema::recipe_schema(&keys::declared(own.into()))
 }

@@ -3,9 +3,9 @@
 //!
 //! Defines [`ModelStart`] and [`model_directory`]. Called by the programs once a recipe is read.
 
-use super::mistake::{Group, Mistake};
+use super::engine::mistake::{Group, Mistake};
+use super::keys::model::ModelInit;
 use super::resolved::Resolved;
-use super::settings::ModelInit;
 use crate::{Error, Result};
 use model_center_formats::config::{ConfigOverrides, ConfigSource};
 use model_center_formats::directory::CONFIG_FILE;

@@ -3,12 +3,13 @@
 //!
 //! Defines [`PretrainingSettings`] and [`Corpus`], a task of a [`DataSource`](super::DataSource).
 
-use super::keys::{MOST, MOST_SAMPLES};
-use super::kinds::{Expected, Range, as_float, quote};
-use super::layers::Value;
+use super::engine::kinds::MAX_INTEGER;
+use super::engine::kinds::{Expected, Range, as_float, quote};
+use super::engine::layers::Value;
+use super::engine::reader::{Otherwise, Reader, Spec};
+use super::engine::schema::Shape;
+use super::keys::MAX_SAMPLES;
 use super::pretraining_objective::{self, ObjectiveSettings, PretrainingObjective};
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
 use crate::{Error, Result};
 use model_center_data::corpus::{SampleOrder, SplitShares};
 use model_center_data::metrics::LabelKind;
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 const SPLIT: &str = "969,30,1";
 const MAP_DIRECTORY: Expected = Expected { what: "the path of a directory", example: "data/maps" };
 /// More threads than any objective needs to keep a step waiting for nothing.
-const MOST_THREADS: u64 = 64;
+const MAX_THREADS: u64 = 64;
 /// Evaluations are of this number of training batches by default, as in Megatron-LM.
 const ITERATIONS: u64 = 100;
 
@@ -158,10 +159,10 @@ pub(super) fn read(r: &mut Reader, objective: PretrainingObjective) -> Pretraini
         permute_documents: r.flag("data.permute_documents", false),
         valid: read_corpora(r, "data.valid", "not set: a part of data.corpora").unwrap_or_default(),
         test: read_corpora(r, "data.test", "not set: a part of data.corpora").unwrap_or_default(),
-        sequence_length: r.integer("data.sequence_length", 1024, 2..=MOST_SAMPLES) as usize,
+        sequence_length: r.integer("data.sequence_length", 1024, 2..=MAX_SAMPLES),
         order: r.choice("data.sample_order", &orders, SampleOrder::Addressed),
         maps: r.optional_path("data.maps", "not set: beside the token files", MAP_DIRECTORY),
-        loading_threads: r.integer("data.loading_threads", 1, 1..=MOST_THREADS) as usize,
+        loading_threads: r.integer("data.loading_threads", 1, 1..=MAX_THREADS),
         objective: pretraining_objective::read(r, objective),
         seed: 0,
         iterations: 0,
@@ -188,9 +189,8 @@ pub(super) fn refuse_foreign(r: &mut Reader, objective: Option<PretrainingObject
 
 /// Reads the keys of other tables that belong to the task; `train_seed` is their default.
 pub(super) fn read_others(r: &mut Reader, train_seed: u64, settings: Option<&mut PretrainingSettings>) {
-    let seed = r.integer("data.seed", train_seed, 0..=MOST);
-    r.follow("data.seed", "train.seed");
-    let iterations = r.integer("eval.iterations", ITERATIONS, 1..=MOST_SAMPLES);
+    let seed = r.integer("data.seed", train_seed, 0..=MAX_INTEGER);
+    let iterations = r.integer("eval.iterations", ITERATIONS, 1..=MAX_SAMPLES);
     match settings {
         Some(settings) => (settings.seed, settings.iterations) = (seed, iterations),
         None => {

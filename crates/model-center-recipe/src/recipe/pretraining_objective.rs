@@ -3,8 +3,8 @@
 //! Defines [`ObjectiveSettings`], a part of the [`PretrainingSettings`](super::PretrainingSettings). The objectives
 //! themselves are in [`model_center_data::pretraining`].
 
-use super::kinds::{Expected, Range};
-use super::reader::Reader;
+use super::engine::kinds::{Expected, Range};
+use super::engine::reader::Reader;
 use model_center_data::pretraining::{PairSampler, RowSampler, SecondSentence};
 use model_center_formats::config::TextHead;
 
@@ -16,7 +16,7 @@ const SHORT: f64 = 0.1;
 const MASKED: Range = Range::Within(0.001, 1.0);
 const HIDDEN: Range = Range::Within(0.001, 0.999);
 /// Longest n-gram that is masked; Megatron-LM's longest is 3.
-const MOST_NGRAM: u64 = 16;
+const MAX_NGRAM: u64 = 16;
 const EOD: Expected = Expected { what: "a token of the tokenizer", example: "<|endoftext|>" };
 
 const OF_CAUSAL: &[&str] = &["data.eod_mask_loss", "data.document_mask"];
@@ -127,7 +127,7 @@ pub(super) fn read(r: &mut Reader, kind: PretrainingObjective) -> ObjectiveSetti
             share: r.float("data.masking.share", SHARE, MASKED),
             second_sentence: r.choice("data.masking.second_sentence", &seconds, SecondSentence::Next),
             whole_words: r.flag("data.masking.whole_words", false),
-            longest_ngram: r.integer("data.masking.longest_ngram", 1, 1..=MOST_NGRAM) as u32,
+            longest_ngram: r.integer("data.masking.longest_ngram", 1, 1..=MAX_NGRAM),
             short: r.float("data.masking.short", SHORT, Range::Within(0.0, 1.0)),
             pair_sampler: r.choice("data.masking.pair_sampler", &pairs, PairSampler::Groups),
         },

@@ -5,7 +5,7 @@
 //! once the number of ranks is known. A recipe is read without it, since it is the same recipe however many ranks carry
 //! it out.
 
-use super::layers::Origin;
+use super::engine::layers::Origin;
 use super::resolved::Resolved;
 use bmtrain_dist::pipeline::ScheduleKind;
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};

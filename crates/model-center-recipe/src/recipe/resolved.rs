@@ -2,63 +2,16 @@
 //!
 //! Defines [`Resolved`], made by [`Recipe`](super::Recipe) and used by the programs.
 
-use super::batch_ramp::BatchRamp;
-use super::layers::Origin;
-use super::parallel::{PARTITION, StagePartition, rendered};
-use super::reader::SettingEntry;
-use super::settings::Settings;
+use super::engine::layers::Origin;
+use super::engine::reader::SettingEntry;
+use super::engine::table::{HashRule, first_table, table_of};
+use super::keys::batch_ramp::BatchRamp;
+use super::keys::parallel::{PARTITION, StagePartition, rendered};
+use super::keys::{self, Settings};
 use bmtrain_dist::pipeline::PartitionRule;
 use std::borrow::{Borrow, Cow};
 use std::ops::Deref;
 
-/// Tables that affect where and how a run is executed, not what it computes; they do not change the recipe hash.
-const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "run", "output", "device", "parallel"];
-/// The same of single keys in other tables.
-///
-/// The accumulation follows from batch, micro-batch and ranks.
-const UNHASHED_KEYS: &[&str] = &[
-    "train.offload",
-    "train.offload_parameters",
-    "train.recompute_inputs",
-    "train.accumulation",
-    "train.inspect_every",
-    "model.leave",
-];
-/// Keys that change no result and that the hash of earlier versions counts: it has their default, whatever they are.
-const FIXED_IN_HASH: &[(&str, &str)] = &[("data.loading_threads", "1")];
-/// Keys of later versions with defaults that change nothing: at these they do not count, so that the recipes and
-/// checkpoints of earlier versions keep their hash.
-const LATER_DEFAULTS: &[(&str, &str)] = &[
-    ("model.init", "\"weights\""),
-    ("train.products", "\"full\""),
-    ("adapter.method", "\"none\""),
-    ("adapter.quantize", "\"none\""),
-    ("save.merged", "false"),
-    ("train.layer_decay", "1.0"),
-    ("train.optimizer", "\"adamw\""),
-    ("train.decay_endpoint", "\"exact\""),
-    ("data.shuffle", "true"),
-    ("data.last_batch", "\"drop\""),
-];
-/// The schedule of the learning rate, and the length of the run, which it is made for.
-const SCHEDULE_KEYS: &[&str] = &[
-    "train.lr",
-    "train.schedule",
-    "train.gamma",
-    "train.range_test_lr",
-    "train.cycles",
-    "train.power",
-    "train.decay_share",
-    "train.decay_shape",
-    "train.start_lr_ratio",
-    "train.warmup",
-    "train.decay_steps",
-    "train.decay_endpoint",
-    "train.final_lr_ratio",
-    "train.epochs",
-    "train.steps",
-    "train.minutes",
-];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
@@ -83,7 +36,7 @@ impl Deref for Resolved {
 
 impl Resolved {
     pub(crate) fn new(settings: Settings, mut entries: Vec<SettingEntry>) -> Self {
-        sort_by_table(&mut entries, |entry| entry.key);
+        entries.sort_by_key(|entry| keys::place(entry.key));
         Resolved { settings, entries }
     }
 
@@ -105,10 +58,11 @@ impl Resolved {
     /// The entries that decide what the run computes.
     fn hashed(&self) -> impl Iterator<Item = Cow<'_, SettingEntry>> {
         let is_later = |e: &SettingEntry| e.value.as_ref().is_some_and(|value| is_later_default(e.key, value));
-        let counted = self.entries.iter().filter(move |e| e.is_effective() && is_hashed(e.key) && !is_later(e));
-        counted.map(|entry| match fixed_in_hash(entry.key) {
-            Some(value) => Cow::Owned(SettingEntry { value: Some(value.to_owned()), ..entry.clone() }),
-            None => Cow::Borrowed(entry),
+        let counted = self.entries.iter().filter(move |e| e.is_effective() && !is_later(e));
+        counted.filter_map(|entry| match hash_rule(entry.key) {
+            HashRule::Counted => Some(Cow::Borrowed(entry)),
+            HashRule::Uncounted | HashRule::OfRank => None,
+            HashRule::Fixed(value) => Some(Cow::Owned(SettingEntry { value: Some(value.to_owned()), ..entry.clone() })),
         })
     }
 
@@ -135,8 +89,7 @@ impl Resolved {
     /// BLAKE3 of everything in which the ranks of a run must agree: all but how each reports and how many threads it
     /// has.
     pub fn shared_hash(&self) -> String {
-        let of_all =
-            |entry: &&SettingEntry| entry.is_effective() && !["log", "run", "device"].contains(&first_table(entry.key));
+        let of_all = |entry: &&SettingEntry| entry.is_effective() && hash_rule(entry.key) != HashRule::OfRank;
         let text = write_tables(String::new(), self.entries.iter().filter(of_all));
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
@@ -151,8 +104,7 @@ impl Resolved {
         earlier.retain(|key, value| !is_later_default(key, &value.to_string()));
         let keys: std::collections::BTreeSet<&String> = earlier.keys().chain(now.keys()).collect();
         let shown = |value: Option<&toml::Value>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
-        let counts =
-            |key: &&&String| is_hashed(key) && fixed_in_hash(key).is_none() && earlier.get(**key) != now.get(**key);
+        let counts = |key: &&&String| hash_rule(key) == HashRule::Counted && earlier.get(**key) != now.get(**key);
         let change = |key: &String| format!("{key}: {} -> {}", shown(earlier.get(key)), shown(now.get(key)));
         Ok(keys.iter().filter(counts).map(|key| change(key)).collect())
     }
@@ -240,34 +192,21 @@ impl Resolved {
 
 /// Whether a key sets the schedule of the learning rate, or the length of the run, which that is made for.
 pub fn is_of_schedule(key: &str) -> bool {
-    SCHEDULE_KEYS.contains(&key)
-}
-
-/// What the hash has of a key that changes no result; `None` for any other key.
-fn fixed_in_hash(key: &str) -> Option<&'static str> {
-    FIXED_IN_HASH.iter().find(|(fixed, _)| *fixed == key).map(|(_, value)| *value)
+    keys::row(key).is_some_and(|row| row.is_of_schedule)
 }
 
 /// Whether a value is the default of a key of a later version.
 fn is_later_default(key: &str, value: &str) -> bool {
-    LATER_DEFAULTS.contains(&(key, value))
+    keys::row(key).is_some_and(|row| row.later == Some(value))
 }
 
-/// Tables in order of appearance, each before its own sub-tables; the order of keys within a table stays.
-pub(super) fn sort_by_table<T>(items: &mut [T], key: impl Fn(&T) -> &'static str) {
-    let mut tables: Vec<&'static str> = Vec::new();
-    for item in items.iter() {
-        for name in [first_table(key(item)), table(key(item))] {
-            if !tables.contains(&name) {
-                tables.push(name);
-            }
-        }
+/// What a key adds to the hash; one of an earlier version is counted as the keys of its first table.
+fn hash_rule(key: &str) -> HashRule {
+    let table = || keys::rows().iter().find(|row| first_table(row.key) == first_table(key));
+    match keys::row(key) {
+        Some(row) => row.hash,
+        None => table().map_or(HashRule::Counted, |row| row.hash),
     }
-    let place = |name: &str| tables.iter().position(|t| *t == name);
-    items.sort_by_key(|item| {
-        let key = key(item);
-        (place(first_table(key)), table(key).contains('.').then(|| place(table(key))))
-    });
 }
 
 /// Keys in a row that have no effect for the same reason, from which number on they share a comment.
@@ -281,10 +220,10 @@ pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     let mut current = "";
     let alike = |a: &SettingEntry, b: &SettingEntry| {
-        table_of(a) == table_of(b) && a.without_effect().is_some() && a.without_effect() == b.without_effect()
+        table_of(a.key) == table_of(b.key) && a.without_effect().is_some() && a.without_effect() == b.without_effect()
     };
     for run in entries.chunk_by(alike) {
-        let table = table_of(&run[0]);
+        let table = table_of(run[0].key);
         if table != current {
             if !lines.is_empty() {
                 lines.push((String::new(), String::new()));
@@ -310,10 +249,6 @@ pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
         out.push('\n');
     }
     out
-}
-
-fn table_of(entry: &SettingEntry) -> &'static str {
-    entry.key.rsplit_once('.').map_or("", |(table, _)| table)
 }
 
 fn name_of(entry: &SettingEntry) -> &'static str {
@@ -342,10 +277,6 @@ fn shared_reason(run: &[SettingEntry], reason: &str) -> Vec<(String, String)> {
         }
     }
     lines.into_iter().map(|line| (String::new(), line)).collect()
-}
-
-fn is_hashed(key: &str) -> bool {
-    !UNHASHED_TABLES.contains(&key.split('.').next().unwrap_or_default()) && !UNHASHED_KEYS.contains(&key)
 }
 
 /// Appends the entries, which are sorted by table, each table with its header.
@@ -377,12 +308,4 @@ pub fn flat(table: &toml::Table) -> std::collections::BTreeMap<String, toml::Val
         }
     }
     out
-}
-
-fn table(key: &'static str) -> &'static str {
-    key.rsplit_once('.').map_or("", |(table, _)| table)
-}
-
-fn first_table(key: &'static str) -> &'static str {
-    key.split_once('.').map_or(key, |(first, _)| first)
 }

@@ -1,20 +1,23 @@
 //! What settings must agree on, and what must exist on disk before a run starts.
 //!
 //! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
-//! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
+//! Whether a single value is of the right type and range is decided by its row, in `keys/`.
 
 use super::data_source::DataFiles;
-use super::layers::Origin;
-use super::mistake::{Group, Mistake};
-use super::model_start::{config_file, model_directory, teacher_directory};
-use super::reader::Reader;
-use super::resolved::Resolved;
-use super::settings::{EvalMetric, Interval, Settings};
-use super::{
-    adapter, average, batch_ramp, distill, embedding, file_tasks, loss_scale, memory, model, parallel, preference,
-    schedule,
+use super::engine::layers::Origin;
+use super::engine::mistake::{Group, Mistake};
+use super::engine::reader::Reader;
+use super::file_tasks;
+use super::keys::eval::{EvalMetric, Interval};
+use super::keys::save::SaveWhich;
+use super::keys::{
+    Settings, adapter, average, batch_ramp, distill, embedding, loss_scale, model, optimizer, parallel, preference,
+    recompute, schedule,
 };
+use super::model_start::{config_file, model_directory, teacher_directory};
+use super::resolved::Resolved;
 use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
+use bmtrain_dist::optim::ScheduleKind;
 use model_center_data::corpus::{index_path, token_path};
 use model_center_data::metrics::{LabelKind, LabelSetCounts};
 use model_center_data::{Format, LanguageModelingTask, SftTask};
@@ -32,10 +35,11 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);
-    schedule::check(r, s);
-    loss_scale::check(r, s);
-    check_optimizer(r, s);
-    memory::check(r, s);
+    schedule::check(r, &s.train);
+    check_range_test(r, s);
+    loss_scale::check(r, &s.train, s.model.dtype);
+    optimizer::check(r, &s.train);
+    recompute::check(r, s);
     average::check(r, s);
     check_task(r, s);
     file_tasks::check(r, s);
@@ -84,16 +88,10 @@ fn check_budget(r: &mut Reader, s: &Settings) {
     }
 }
 
-fn check_optimizer(r: &mut Reader, s: &Settings) {
-    if s.train.weight_decay == 0.0 {
-        for key in ["train.decay_norms_and_biases", "train.decoupled"] {
-            r.without_effect(
-                key,
-                "train.weight_decay",
-                "train.weight_decay is 0",
-                "remove it, or set train.weight_decay",
-            );
-        }
+fn check_range_test(r: &mut Reader, s: &Settings) {
+    if matches!(s.train.schedule, ScheduleKind::RangeTest { .. }) && s.save.which != SaveWhich::None {
+        let reason = "the weights of a range test are of no use: it ends at a rate that is too high";
+        r.contradiction(&["train.schedule", "save.which"], reason, "set save.which = \"none\"");
     }
 }
 

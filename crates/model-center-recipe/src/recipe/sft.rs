@@ -4,10 +4,10 @@
 //! Called by `sources.rs`.
 
 use super::data_source::{DataFiles, DataSource};
-use super::kinds::{Expected, Range, as_float, as_integer, quote};
-use super::layers::Value;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
+use super::engine::kinds::{Expected, Range, as_float, as_integer, quote};
+use super::engine::layers::Value;
+use super::engine::reader::{Otherwise, Reader, Spec};
+use super::engine::schema::Shape;
 use model_center_data::{
     DATA_CLASSES, DataClass, DataSet, Format, INPUT, LossOn, OUTPUT, PairLabels, RecordForm, SftColumns, SftTask,
     TextFormats,

@@ -2,18 +2,19 @@
 
 use super::class_weights::{ClassWeights, read_class_weights};
 use super::data_source::{DataFiles, DataSource};
-use super::embedding;
+use super::engine::kinds::MAX_INTEGER;
+use super::engine::kinds::{Expected, Range, quote};
+use super::engine::layers::Value;
+use super::engine::reader::{Otherwise, Reader, Spec};
+use super::engine::schema::Shape;
 use super::file_tasks::{
     FILE_TASKS, FileTask, NO_DIRECTORY, columns, named_files, refuse_head, refuse_spans, refuse_tags_and_spans,
 };
-use super::keys::{MOST, MOST_SAMPLES};
-use super::kinds::{Expected, Range, quote};
-use super::layers::Value;
+use super::keys::MAX_SAMPLES;
+use super::keys::data::{DataSettings, LastBatch};
+use super::keys::embedding;
 use super::pretraining;
 use super::pretraining_objective::PretrainingObjective;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
-use super::settings::{DataSettings, LastBatch};
 use super::sft::{self, Shared};
 use model_center_data::metrics::LabelKind;
 use model_center_data::{
@@ -125,9 +126,8 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     let objective = read_objective(r, task);
     let source = read_source(r, task, objective);
     let parse_special = read_parse_special(r, task.is_some(), &source);
-    let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES);
-    let target_length = r.integer("data.target_length", max_length, 3..=MOST_SAMPLES) as usize;
-    r.follow("data.target_length", "data.max_length");
+    let max_length = r.integer("data.max_length", 512_usize, 3..=MAX_SAMPLES);
+    let target_length = r.integer("data.target_length", max_length, 3..=MAX_SAMPLES);
     if task.is_some() && !source.task().has_targets() {
         r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq, sft and SQuAD", "remove it");
     }
@@ -161,9 +161,9 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         r.contradiction(&["data.shuffle", "data.sets"], why, "remove data.shuffle");
     }
     let packing = read_packing(r, task.is_some(), &source);
-    let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
+    let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MAX_INTEGER, 1000);
     let class_weights = weights_of_classes(r, task, objective);
-    let (mut max_length, mut target_length) = (max_length as usize, target_length);
+    let (mut max_length, mut target_length) = (max_length, target_length);
     pretraining::refuse_foreign(r, source.pretraining().map(|_| objective.of_pretraining()));
     if let Some(pretraining) = source.pretraining() {
         (max_length, target_length) = (pretraining.sequence_length, pretraining.sequence_length);
@@ -336,8 +336,8 @@ fn read_source(r: &mut Reader, task: Option<TaskChoice>, objective: Objective) -
         target: r.text("data.columns.target", "target", COLUMN),
         tokens: r.text("data.columns.tokens", "tokens", COLUMN),
         tags: r.text("data.columns.tags", "ner_tags", COLUMN),
-        stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
-        answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
+        stride: r.integer("data.stride", 128, 0..=MAX_SAMPLES),
+        answer_length: r.integer("data.answer_length", 30, 1..=MAX_SAMPLES),
         label_columns: r.optional_texts(
             "data.columns.labels",
             "not set: lists in data.columns.label",

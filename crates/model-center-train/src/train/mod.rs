@@ -11,7 +11,6 @@
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
-//! | `adapter_settings.rs` | the adapter of a model that a program opens, by the keys of a recipe |
 //! | `step_runner.rs` | [`StepRunner`]: the passes of a step, which plans and benchmarks run too |
 //! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
 //! | `objective/` | [`Objective`]: the loss of labels, of pairs, of embeddings, of a teacher's student |
@@ -27,7 +26,6 @@
 //! | `export.rs` | [`export()`]: a checkpoint as a model directory |
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
 
-mod adapter_settings;
 mod agree;
 mod batches;
 mod beside;
@@ -74,7 +72,6 @@ mod timed_partition;
 pub(crate) mod trainer;
 mod waiting;
 
-pub use adapter_settings::adapter_of_settings;
 pub use division::{check_layout, check_layout_of_config, check_ranks};
 pub use dry_run::{environment_mistakes, refuse_all};
 pub use evaluate::{EvalContext, EvalResult, Evaluation};

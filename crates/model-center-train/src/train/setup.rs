@@ -21,7 +21,7 @@ use model_center_formats::tokenizer::Tokenizer;
 use model_center_formats::{ModelCaches, shortened};
 use model_center_models::adapter::AdapterPlan;
 use model_center_models::{Division, OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
-use model_center_recipe::{EvalMetric, LastBatch, ModelStart, Resolved, param_groups};
+use model_center_recipe::{EvalMetric, LastBatch, ModelStart, Resolved, TrainSettings, param_groups};
 use std::sync::Arc;
 
 /// Data, model and schedule of a run, checked before any weights are read.
@@ -196,7 +196,7 @@ fn prepare_into(
         None if keeps_last(resolved) => count.div_ceil(batch),
         None => count / batch,
     };
-    let schedule = schedule(resolved, steps_per_epoch)?;
+    let schedule = schedule(&resolved.train, steps_per_epoch, &resolved.place("train.warmup"))?;
     let answers = GeneratedAnswers::of(resolved, tokenizer)?;
     let texts = TextSamples::of(resolved, &start, &opened, samples.train.labels())?;
     let Samples { train, eval, test } = samples;
@@ -438,16 +438,14 @@ fn check_stacks(resolved: &Resolved, data: &RunData, model: &dyn TextModel) -> R
 }
 
 /// A run limited by time alone has no known end; what its schedule needs of one is a pass of the data.
-pub(super) fn schedule(resolved: &Resolved, steps_per_epoch: u64) -> Result<Schedule> {
-    let train = &resolved.train;
+pub(super) fn schedule(train: &TrainSettings, steps_per_epoch: u64, place: &str) -> Result<Schedule> {
     let total = StopConditions::new(train, steps_per_epoch, StopFlag::default()).total_steps();
     let end = train.decay_steps.or(total).unwrap_or(match train.warmup {
         Warmup::Steps(steps) => steps.max(steps_per_epoch),
         Warmup::Fraction(_) => steps_per_epoch,
     });
     let schedule = Schedule::new(train.schedule, train.lr, train.warmup, end, train.final_lr_ratio);
-    schedule.map(|schedule| schedule.over(train.decay_span)).map_err(|error| {
-        let place = resolved.place("train.warmup");
+    schedule.map(|schedule| schedule.over(train.decay_endpoint)).map_err(|error| {
         Error::recipe(place, error.to_string(), "shorten train.warmup or lengthen the run: its epochs are few steps")
     })
 }

@@ -13,37 +13,14 @@ use super::trainer::{self, ProcessShare, StepSchedule, Trainer, TrainingClock, T
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::comm::Solo;
-use bmtrain_core::{DType, Device, DeviceChoice};
+use bmtrain_core::{DType, Device};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::optim::OptimManager;
 use model_center_base::batch::Batch;
 use model_center_base::stop_flag::StopFlag;
 use model_center_models::TextModel;
-use model_center_recipe::{Mistake, Recipe, Resolved, as_error, quote};
+use model_center_recipe::TrainSettings;
 use std::sync::Arc;
-
-/// Keys of `[train]` that belong to a run or to how a model is opened, with what to do instead.
-const NOT_OF_A_STEP: &[(&[&str], &str)] = &[
-    (&["epochs", "minutes"], "leave it out: the program's own loop ends training"),
-    (
-        &["batch_size", "micro_batch_size", "accumulation", "batch_ramp"],
-        "leave it out: a step takes the batches that it is given",
-    ),
-    (
-        &[
-            "frozen",
-            "only",
-            "recompute",
-            "recompute_inputs",
-            "gradient_dtype",
-            "offload_parameters",
-            "gradient_sum",
-            "products",
-        ],
-        "give it when the model is opened",
-    ),
-    (&["early_stop", "inspect_every", "prompt_loss", "ema", "average_from"], "leave it out, or train with a recipe"),
-];
 
 /// What training a model by steps takes: an optimizer over its parameters, and the objective.
 pub struct StepTraining {
@@ -62,12 +39,13 @@ pub struct StepTraining {
 /// use bmtrain_core::Device;
 /// use model_center_base::{Result, batch::Batch};
 /// use model_center_models::{OpenOptions, Registry};
+/// use model_center_recipe::TrainSettings;
 /// use model_center_train::StepTraining;
 ///
 /// # fn main() -> Result<()> {
 /// let device = Device::cpu(2)?;
 /// let opened = Registry::default().open("gpt2".as_ref(), &OpenOptions::new(&device))?;
-/// let settings = ["train.steps=100".to_owned(), "train.lr=1e-4".to_owned()];
+/// let settings = TrainSettings { steps: Some(100), lr: 1e-4, ..TrainSettings::default() };
 /// let mut trainer = StepTraining::new(&*opened.model, &device, &settings)?.of(opened.model);
 /// let batch = Batch::next_tokens(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
 /// println!("{}", trainer.step(vec![batch])?.loss);
@@ -116,28 +94,33 @@ pub struct StepOutcome {
 }
 
 impl StepTraining {
-    /// Settings for a model on one rank: keys of `[train]` as `train.lr=1e-4`, with the defaults of a recipe.
-    /// `train.steps` is what the learning-rate schedule is made for; further steps keep its last rate.
+    /// Settings for a model on one rank. `steps` of them is what the learning-rate schedule is made for; further steps
+    /// keep its last rate.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a key that is unknown, out of range or not of a step; patterns of `train.groups` that
-    /// match no parameter; a model without a parameter to train.
-    pub fn new(model: &dyn TextModel, device: &Device, settings: &[String]) -> Result<Self> {
-        let dtype = model.parameters().declared().first().map_or(DType::F32, |param| param.spec().dtype);
-        let resolved = resolved(settings, dtype).map_err(of_argument)?;
+    /// [`Error::Argument`] for settings that are not of a step; patterns of parameter groups that match no parameter; a
+    /// model without a parameter to train.
+    pub fn new(model: &dyn TextModel, device: &Device, train: &TrainSettings) -> Result<Self> {
+        check(train)?;
         let groups = RankGroups::split(Arc::new(Solo), 1, 1)?;
+        let schedule = setup::schedule(train, 1, "train.warmup").map_err(of_argument)?;
         Ok(StepTraining {
             device: device.clone(),
             team: RunRanks::new(&groups, device),
-            optim: trainer::optimizer(&resolved, setup::schedule(&resolved, 1)?, device, model).map_err(of_argument)?,
-            objective: Box::new(Supervised {
-                label_smoothing: resolved.train.label_smoothing,
-                ..Supervised::default()
-            }),
-            seed: resolved.train.seed,
-            stop: StopConditions::new(&resolved.train, 1, StopFlag::default()),
-            divergence: resolved.train.divergence.map(DivergenceGuard::new),
+            optim: trainer::optimizer(train, dtype_of(model), schedule, device, model).map_err(of_argument)?,
+            objective: Box::new(Supervised { label_smoothing: train.label_smoothing, ..Supervised::default() }),
+            seed: train.seed,
+            stop: StopConditions::new(train, 1, StopFlag::default()),
+            divergence: train.divergence.map(DivergenceGuard::new),
         })
+    }
+
+    /// The same from texts such as `train.lr=1e-4`, keys of `[train]` with the defaults of a recipe.
+    ///
+    /// # Errors
+    /// As [`StepTraining::new`], and for a key that is unknown or out of range.
+    pub fn of_texts(model: &dyn TextModel, device: &Device, texts: &[String]) -> Result<Self> {
+        StepTraining::new(model, device, &TrainSettings::of_step(texts, dtype_of(model))?)
     }
 
     /// The same for another objective than the loss of the labels.
@@ -214,59 +197,49 @@ impl StepTrainer {
     }
 }
 
-/// The recipe of these settings. Its model and data have no effect here.
-fn resolved(settings: &[String], dtype: DType) -> Result<Resolved> {
-    let keys = || settings.iter().map(|setting| setting.split('=').next().unwrap_or_default().trim());
-    for key in keys() {
-        let Some(name) = key.strip_prefix("train.") else {
-            let fix = "give keys of the table [train], such as train.lr=1e-4";
-            return Err(Error::argument(key, "it is not a setting of a step", fix));
-        };
-        let table = name.split('.').next().unwrap_or_default();
-        if let Some((_, fix)) = NOT_OF_A_STEP.iter().find(|(names, _)| names.contains(&table)) {
-            return Err(Error::argument(key, "it is not a setting of a step", *fix));
-        }
-    }
-    if !keys().any(|key| key == "train.steps") {
+fn dtype_of(model: &dyn TextModel) -> DType {
+    model.parameters().declared().first().map_or(DType::F32, |param| param.spec().dtype)
+}
+
+/// The number of steps, and no setting that belongs to a run or to how a model is opened.
+fn check(train: &TrainSettings) -> Result<()> {
+    if train.steps.is_none() {
         let reason = "it is missing, and the learning-rate schedule is made for it";
         return Err(Error::argument("train.steps", reason, "give the number of steps"));
     }
-    recipe_of_settings(settings, dtype, DeviceChoice::Auto)
+    let of_step = train.clone();
+    let of_step = TrainSettings {
+        steps: of_step.steps,
+        lr: of_step.lr,
+        schedule: of_step.schedule,
+        warmup: of_step.warmup,
+        decay_steps: of_step.decay_steps,
+        decay_endpoint: of_step.decay_endpoint,
+        final_lr_ratio: of_step.final_lr_ratio,
+        weight_decay: of_step.weight_decay,
+        decay_norms_and_biases: of_step.decay_norms_and_biases,
+        groups: of_step.groups,
+        layer_decay: of_step.layer_decay,
+        optimizer: of_step.optimizer,
+        clip: of_step.clip,
+        label_smoothing: of_step.label_smoothing,
+        seed: of_step.seed,
+        loss_scale: of_step.loss_scale,
+        offload: of_step.offload,
+        divergence: of_step.divergence,
+        ..TrainSettings::default()
+    };
+    if *train == of_step {
+        return Ok(());
+    }
+    let reason = "batches, further limits, averages or what a model is opened with are set, which are not of a step";
+    Err(Error::argument("the settings of training", reason, "leave them at their defaults"))
 }
 
-/// The recipe of settings that a program gives for a model of this dtype on this device. The other keys that a recipe
-/// needs have values without effect, and its first mistake is the only one that is reported.
-pub(super) fn recipe_of_settings(settings: &[String], dtype: DType, device: DeviceChoice) -> Result<Resolved> {
-    let base = format!(
-        "[model]\npath = \".\"\ndtype = {}\n[data]\ntask = \"classification\"\ntrain = \"records.jsonl\"\n[train]\n\
-         steps = 1\n[output]\ndir = \"run\"\n[device]\nname = {}\n",
-        quote(dtype.name()),
-        quote(&device.to_string())
-    );
-    let first = |mistakes: Vec<Mistake>| as_error(mistakes.into_iter().take(1).collect());
-    Recipe::read_text("", &base, settings).map_err(first)
-}
-
-/// A mistake in a recipe, where there is no recipe but arguments.
-pub(super) fn of_argument(error: Error) -> Error {
+/// A mistake in settings, where there is no recipe but arguments.
+fn of_argument(error: Error) -> Error {
     match error {
         Error::Recipe { place, reason, fix } => Error::Argument { place, reason, fix },
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use model_center_data::OwnData;
-    use model_center_recipe::recipe_schema;
-
-    #[test]
-    fn what_is_not_of_a_step_are_keys_of_a_recipe() {
-        let schema = recipe_schema(OwnData::default());
-        let known = schema.pointer("/properties/train/properties").unwrap();
-        for name in NOT_OF_A_STEP.iter().flat_map(|(names, _)| *names) {
-            assert!(known.get(name).is_some(), "unknown key train.{name}");
-        }
     }
 }

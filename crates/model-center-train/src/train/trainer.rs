@@ -13,7 +13,7 @@ use super::setup::Setup;
 use super::step_runner::pipeline;
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
-use bmtrain_core::{Device, Tensor, Var};
+use bmtrain_core::{DType, Device, Tensor, Var};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{LossScaler, Optimizer, ScalePolicy, Schedule, Scheduler, StepInfo, WeightAverage};
 use bmtrain_dist::pipeline::Pipeline;
@@ -22,7 +22,7 @@ use model_center_data::{LoaderOptions, Order};
 use model_center_models::adapter::AdapterPlan;
 use model_center_models::{OpenedModel, TextModel};
 use model_center_recipe::run::{Phases, StopReason};
-use model_center_recipe::{BatchRamp, LastBatch, Resolved, param_groups};
+use model_center_recipe::{BatchRamp, LastBatch, Resolved, TrainSettings, param_groups};
 use std::time::{Duration, Instant, SystemTime};
 
 /// A model in training.
@@ -139,7 +139,7 @@ impl Trainer {
         Ok(Trainer {
             device: device.clone(),
             pipeline,
-            optim: optimizer(resolved, setup.schedule, device, model.as_ref())?,
+            optim: optimizer(&resolved.train, resolved.model.dtype, setup.schedule, device, model.as_ref())?,
             model,
             batches: batches(setup, resolved, &team)?,
             objective: objective::open(setup, resolved, opening, adapter.as_ref())?,
@@ -316,15 +316,15 @@ pub(super) fn scales_loss(resolved: &Resolved) -> bool {
 
 /// The recipe's optimizer over the model's parameters, with this schedule and the recipe's clipping and loss scale.
 pub(super) fn optimizer(
-    resolved: &Resolved,
+    train: &TrainSettings,
+    dtype: DType,
     schedule: Schedule,
     device: &Device,
     model: &dyn TextModel,
 ) -> Result<OptimManager> {
-    let train = &resolved.train;
     let groups = param_groups(train, model.parameters())?;
     let mut optim = OptimManager::new(device, train.clip)?;
-    optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::MAX_SKIPS)?);
+    optim.set_scaler(LossScaler::new(train.loss_scale.policy(dtype), LossScaler::MAX_SKIPS)?);
     for optimizer in train.optimizer.make(groups, train.offload)? {
         let optimizer: Box<dyn Optimizer> = match train.average {
             Some(form) => Box::new(WeightAverage::new(optimizer, form)?),

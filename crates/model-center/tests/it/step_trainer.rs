@@ -1,12 +1,13 @@
 //! Training by a program's own loop: steps equal the steps of a loop by hand, batches add up, settings are checked.
 
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::kernel::NormOrder;
-use bmtrain_core::{Ctx, Device};
+use bmtrain_core::kernel::{NormOrder, UpdateRule};
+use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::OptimManager;
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
+use bmtrain_dist::optim::{Adam, AdamOptions, Clip, DecayForm, ElementwiseOptions, ParamGroup, ScheduleKind};
 use model_center::data::{IGNORED, Labels};
 use model_center::model::{Batch, OpenOptions, Registry, TextModel};
+use model_center::recipe::{OptimizerSettings, TrainSettings};
 use model_center::train::{StepTrainer, StepTraining};
 use std::path::Path;
 
@@ -37,7 +38,7 @@ fn settings(more: &[&str]) -> Vec<String> {
 
 fn trainer(device: &Device, more: &[&str]) -> Result<StepTrainer, String> {
     let model = open(device);
-    let training = StepTraining::new(&*model, device, &settings(more)).map_err(|error| error.to_string())?;
+    let training = StepTraining::of_texts(&*model, device, &settings(more)).map_err(|error| error.to_string())?;
     Ok(training.of(model))
 }
 
@@ -48,7 +49,15 @@ fn steps_are_those_of_a_loop_by_hand() {
     let groups = ParamGroup::by_decay(model.parameters(), 0.01);
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
     optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 1e-2);
-    let mut trainer = trainer(&device, &[]).unwrap();
+    let train = TrainSettings {
+        steps: Some(4),
+        lr: 1e-2,
+        schedule: ScheduleKind::NoDecay,
+        seed: 7,
+        ..TrainSettings::default()
+    };
+    let own = open(&device);
+    let mut trainer = StepTraining::new(&*own, &device, &train).unwrap().of(own);
     for step in 0..STEPS {
         let mut cx = Ctx::training(&device, Randomness { seed: 7, step, micro_batch: 0 });
         let loss = model.loss(&batch, &mut cx).unwrap().unwrap();
@@ -112,8 +121,34 @@ fn settings_that_are_not_of_a_step_are_refused() {
         assert!(error.contains(expected), "{setting}: {error}");
     }
     let model = open(&device);
-    let error = StepTraining::new(&*model, &device, &["train.lr=1".to_owned()]).unwrap_err().to_string();
+    let error = StepTraining::of_texts(&*model, &device, &["train.lr=1".to_owned()]).unwrap_err().to_string();
     assert!(error.contains("train.steps: it is missing"), "{error}");
+}
+
+#[test]
+fn values_and_texts_are_the_same_settings() {
+    let texts = settings(&["train.weight_decay=0", "train.clip_norm=0.5", "train.optimizer=sgd"]);
+    let of_texts = TrainSettings::of_step(&texts, DType::F32).unwrap();
+    let optimizer = OptimizerSettings::Elementwise(ElementwiseOptions {
+        decay_form: DecayForm::Coupled,
+        ..ElementwiseOptions::new(UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false })
+    });
+    let values = TrainSettings {
+        steps: Some(4),
+        lr: 1e-2,
+        schedule: ScheduleKind::NoDecay,
+        seed: 7,
+        weight_decay: 0.0,
+        clip: Clip { order: NormOrder::Two, max_norm: 0.5 },
+        optimizer,
+        ..TrainSettings::default()
+    };
+    assert_eq!(of_texts, values);
+    let device = Device::cpu(1).unwrap();
+    let model = open(&device);
+    let refused = |train: &TrainSettings| StepTraining::new(&*model, &device, train).unwrap_err().to_string();
+    assert!(refused(&TrainSettings::default()).contains("train.steps: it is missing"));
+    assert!(refused(&TrainSettings { batch_size: 8, ..values }).contains("which are not of a step"));
 }
 
 #[test]

@@ -9,7 +9,6 @@ use super::ImportOptions;
 use super::account::{Account, Setting};
 use super::batch::BatchParts;
 use super::flags::Role;
-use super::keys as recipe;
 use super::megatron::beside_configuration;
 use super::numbers;
 use super::sheet::{NoteKind, Sheet};
@@ -17,6 +16,7 @@ use crate::{Error, Result};
 use keys::KEYS;
 use model_center_base::file::printable;
 use model_center_base::json::parse_object;
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 
 /// The paths of all keys.
@@ -113,7 +113,7 @@ fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Res
     let mut micro = part("train_micro_batch_size_per_gpu")?;
     let mut accumulation = part("gradient_accumulation_steps")?;
     if batch.is_none() || (micro.is_none() && accumulation.is_none()) {
-        micro = micro.or_else(|| held(recipe::MICRO_BATCH));
+        micro = micro.or_else(|| held(key!(train.micro_batch_size)));
     }
     if batch.is_none() && accumulation.is_none() && micro.is_some() {
         accumulation = Some((1, "DeepSpeed's default".to_owned()));
@@ -128,7 +128,7 @@ fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Res
         ranks: options.ranks.or(sheet.ranks),
         model_ranks: sheet.model_ranks(),
     };
-    let of_command = held(recipe::ACCUMULATION).filter(|(_, from)| from.starts_with("--"));
+    let of_command = held(key!(train.accumulation)).filter(|(_, from)| from.starts_with("--"));
     parts.write(sheet)?;
     if let Some((count, from)) = of_command {
         note_accumulation(&parts, (count, from), sheet);

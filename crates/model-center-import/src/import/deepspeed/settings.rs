@@ -1,9 +1,9 @@
 //! The values of a DeepSpeed configuration that a recipe has keys for.
 
 use super::Config;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
+use model_center_recipe::key;
 
 /// Adds the lines of a configuration; `has_command` tells whether the sheet has the lines of a command.
 pub(super) fn translate(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Result<()> {
@@ -15,10 +15,10 @@ pub(super) fn translate(config: &Config<'_>, has_command: bool, sheet: &mut Shee
     recompute(config, has_command, sheet)?;
     layout(config, sheet)?;
     if let Some(every) = config.whole("steps_per_print")? {
-        sheet.whole(keys::LOG_EVERY, every.max(1), config.shown("steps_per_print"));
+        sheet.whole(key!(log.every), every.max(1), config.shown("steps_per_print"));
     }
     if let Some(seed) = config.whole("seed")? {
-        sheet.whole(keys::SEED, seed, config.shown("seed"));
+        sheet.whole(key!(train.seed), seed, config.shown("seed"));
     }
     Ok(())
 }
@@ -39,10 +39,10 @@ fn precision(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         (true, Some(_)) => {
             return Err(Error::argument(config.place, "fp16 and bf16 are both enabled", "enable one"));
         }
-        (true, None) => sheet.text(keys::DTYPE, "f16", "fp16.enabled"),
-        (false, Some(from)) => sheet.text(keys::DTYPE, "bf16", from),
+        (true, None) => sheet.text(key!(model.dtype), "f16", "fp16.enabled"),
+        (false, Some(from)) => sheet.text(key!(model.dtype), "bf16", from),
         (false, None) if config.get("fp16.enabled").is_some() || config.get("bf16.enabled").is_some() => {
-            sheet.text(keys::DTYPE, "f32", "neither fp16 nor bf16 is enabled");
+            sheet.text(key!(model.dtype), "f32", "neither fp16 nor bf16 is enabled");
         }
         (false, None) => {}
     }
@@ -52,7 +52,7 @@ fn precision(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         let Some(dtype) = config.text(path)? else { continue };
         from.push(config.shown(path));
         let value = if ["fp32", "float32"].contains(&dtype) { "f32" } else { "model" };
-        sheet.text(keys::GRADIENT_DTYPE, value, from.join(", "));
+        sheet.text(key!(train.gradient_dtype), value, from.join(", "));
     }
     if half {
         loss_scale(config, sheet)?;
@@ -64,11 +64,11 @@ fn precision(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
 
 fn scale_keys() -> [&'static str; 5] {
     [
-        keys::LOSS_SCALE,
-        keys::LOSS_SCALE_START,
-        keys::LOSS_SCALE_WINDOW,
-        keys::LOSS_SCALE_HYSTERESIS,
-        keys::LOSS_SCALE_FLOOR,
+        key!(train.loss_scale),
+        key!(train.loss_scale_start),
+        key!(train.loss_scale_window),
+        key!(train.loss_scale_hysteresis),
+        key!(train.loss_scale_floor),
     ]
 }
 
@@ -79,21 +79,21 @@ fn loss_scale(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         let place = format!("{}, fp16.loss_scale", config.place);
         return sheet.static_loss_scale(scale, &place, config.shown("fp16.loss_scale"));
     }
-    sheet.text(keys::LOSS_SCALE, "deepspeed", "fp16.loss_scale 0: dynamic");
+    sheet.text(key!(train.loss_scale), "deepspeed", "fp16.loss_scale 0: dynamic");
     if let Some(power) = config.whole("fp16.initial_scale_power")? {
         let place = format!("{}, fp16.initial_scale_power", config.place);
         let from = config.shown("fp16.initial_scale_power");
-        sheet.power(keys::LOSS_SCALE_START, 2f64.powi(power.min(1000) as i32), &place, from)?;
+        sheet.power(key!(train.loss_scale_start), 2f64.powi(power.min(1000) as i32), &place, from)?;
     }
     if let Some(window) = config.whole("fp16.loss_scale_window")? {
-        sheet.whole(keys::LOSS_SCALE_WINDOW, window, config.shown("fp16.loss_scale_window"));
+        sheet.whole(key!(train.loss_scale_window), window, config.shown("fp16.loss_scale_window"));
     }
     if let Some(hysteresis) = config.whole("fp16.hysteresis")? {
-        sheet.whole(keys::LOSS_SCALE_HYSTERESIS, hysteresis, config.shown("fp16.hysteresis"));
+        sheet.whole(key!(train.loss_scale_hysteresis), hysteresis, config.shown("fp16.hysteresis"));
     }
     if let Some(floor) = config.number("fp16.min_loss_scale")? {
         let place = format!("{}, fp16.min_loss_scale", config.place);
-        sheet.power(keys::LOSS_SCALE_FLOOR, floor, &place, config.shown("fp16.min_loss_scale"))?;
+        sheet.power(key!(train.loss_scale_floor), floor, &place, config.shown("fp16.min_loss_scale"))?;
     }
     if config.flag("fp16.consecutive_hysteresis")? == Some(true) {
         let why = "overflows that are forgiven are counted anew when the scale grows";
@@ -118,9 +118,9 @@ fn optimizer(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
             return Err(Error::argument(place, reason, "use Adam or AdamW"));
         }
     };
-    sheet.flag(keys::DECOUPLED, is_decoupled, from.clone());
+    sheet.flag(key!(train.decoupled), is_decoupled, from.clone());
     if let Some(lr) = config.number("optimizer.params.lr")? {
-        sheet.number(keys::LR, lr, config.shown("optimizer.params.lr"));
+        sheet.number(key!(train.lr), lr, config.shown("optimizer.params.lr"));
     }
     match config.get("optimizer.params.betas") {
         Some(value) => {
@@ -129,19 +129,21 @@ fn optimizer(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
             let Some([first, second]) = betas.as_deref().and_then(|list| <[f64; 2]>::try_from(list).ok()) else {
                 return Err(config.wrong("optimizer.params.betas", value, "a list of two numbers"));
             };
-            sheet.raw(keys::BETAS, format!("[{first:?}, {second:?}]"), config.shown("optimizer.params.betas"));
+            sheet.raw(key!(train.betas), format!("[{first:?}, {second:?}]"), config.shown("optimizer.params.betas"));
         }
-        None if sheet.get(keys::BETAS).is_none() => sheet.raw(keys::BETAS, "[0.9, 0.999]", "DeepSpeed's default"),
+        None if sheet.get(key!(train.betas)).is_none() => {
+            sheet.raw(key!(train.betas), "[0.9, 0.999]", "DeepSpeed's default")
+        }
         None => {}
     }
     if let Some(eps) = config.number("optimizer.params.eps")? {
-        sheet.number(keys::EPS, eps, config.shown("optimizer.params.eps"));
+        sheet.number(key!(train.eps), eps, config.shown("optimizer.params.eps"));
     }
     let default = if plain == "adamw" { 0.01 } else { 0.0 };
     match config.number("optimizer.params.weight_decay")? {
-        Some(decay) => sheet.number(keys::WEIGHT_DECAY, decay, config.shown("optimizer.params.weight_decay")),
-        None if config.get("optimizer.params").is_some() && sheet.get(keys::WEIGHT_DECAY).is_none() => {
-            sheet.number(keys::WEIGHT_DECAY, default, format!("{from}, its default"));
+        Some(decay) => sheet.number(key!(train.weight_decay), decay, config.shown("optimizer.params.weight_decay")),
+        None if config.get("optimizer.params").is_some() && sheet.get(key!(train.weight_decay)).is_none() => {
+            sheet.number(key!(train.weight_decay), default, format!("{from}, its default"));
         }
         None => {}
     }
@@ -167,20 +169,22 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
             return Err(Error::argument(format!("{}, scheduler.type", config.place), reason, fix));
         }
     };
-    [keys::GAMMA, keys::FINAL_LR, keys::DECAY_STEPS, keys::DECAY_ENDPOINT].iter().for_each(|key| sheet.remove(key));
-    sheet.text(keys::SCHEDULE, schedule, from.clone());
+    [key!(train.gamma), key!(train.final_lr_ratio), key!(train.decay_steps), key!(train.decay_endpoint)]
+        .iter()
+        .for_each(|key| sheet.remove(key));
+    sheet.text(key!(train.schedule), schedule, from.clone());
     if kind == "LRRangeTest" {
         let lr = config.number(&param("lr_range_test_min_lr"))?.unwrap_or(1e-3);
-        sheet.number(keys::LR, lr, param("lr_range_test_min_lr"));
-        sheet.whole(keys::WARMUP, 0, from.clone());
-        sheet.text(keys::SAVE_WHICH, "none", "a range test ends at a rate that is too high");
+        sheet.number(key!(train.lr), lr, param("lr_range_test_min_lr"));
+        sheet.whole(key!(train.warmup), 0, from.clone());
+        sheet.text(key!(save.which), "none", "a range test ends at a rate that is too high");
         let why = "the learning rate grows by the same factor at each step, up to train.range_test_lr";
         sheet.note(NoteKind::Differs, from, why);
         return Ok(());
     }
     let warmup = config.whole(&param("warmup_num_steps"))?;
     match warmup {
-        Some(steps) => sheet.whole(keys::WARMUP, steps, config.shown(&param("warmup_num_steps"))),
+        Some(steps) => sheet.whole(key!(train.warmup), steps, config.shown(&param("warmup_num_steps"))),
         None if config.get("scheduler.params").is_some() => {
             let is_auto = config
                 .map
@@ -188,23 +192,23 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
                 .and_then(|scheduler| scheduler.get("params")?.get("warmup_num_steps"))
                 .is_some();
             if !is_auto {
-                sheet.whole(keys::WARMUP, 1000, "DeepSpeed's default");
+                sheet.whole(key!(train.warmup), 1000, "DeepSpeed's default");
             }
         }
         None => {}
     }
     if let Some(lr) = config.number(&param("warmup_max_lr"))? {
-        sheet.number(keys::LR, lr, config.shown(&param("warmup_max_lr")));
+        sheet.number(key!(train.lr), lr, config.shown(&param("warmup_max_lr")));
     }
     if let Some(steps) = config.whole(&param("total_num_steps"))? {
-        sheet.whole(keys::STEPS, steps, config.shown(&param("total_num_steps")));
+        sheet.whole(key!(train.steps), steps, config.shown(&param("total_num_steps")));
     }
     if kind == "WarmupCosineLR" {
         let (share, from) = match config.number(&param("cos_min_ratio"))? {
             Some(share) => (share, config.shown(&param("cos_min_ratio"))),
             None => (1e-4, format!("{}, default 0.0001", param("cos_min_ratio"))),
         };
-        sheet.number(keys::FINAL_LR, share, from);
+        sheet.number(key!(train.final_lr_ratio), share, from);
         sheet.note(NoteKind::Differs, "WarmupCosineLR", "its cosine is a step further at each step");
     }
     let least = ["warmup_min_lr", "warmup_min_ratio"];
@@ -230,12 +234,12 @@ fn clipping(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Result
         Some(norm) => (norm, config.shown("gradient_clipping")),
         None => (0.0, "no gradient_clipping: DeepSpeed does not clip".to_owned()),
     };
-    let from = match sheet.get(keys::CLIP_NORM) {
+    let from = match sheet.get(key!(train.clip_norm)) {
         Some(other) if has_command => format!("{from}, which DeepSpeed prefers to --clip-grad {other}"),
         _ => from,
     };
-    sheet.remove(keys::CLIP_NORM);
-    sheet.remove(keys::CLIP_KIND);
+    sheet.remove(key!(train.clip_norm));
+    sheet.remove(key!(train.clip_kind));
     sheet.clip(norm, from);
     Ok(())
 }
@@ -257,7 +261,7 @@ fn zero(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         let place = format!("{}, zero_optimization.stage", config.place);
         return Err(Error::argument(place, reason, "give a stage from 0 to 3"));
     }
-    sheet.whole(keys::ZERO, stage, from);
+    sheet.whole(key!(parallel.zero), stage, from);
     let device = |path: &str| -> Result<bool> {
         match config.text(path)? {
             Some("cpu") => Ok(true),
@@ -274,15 +278,15 @@ fn zero(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     let (state, old) = (device(optimizer)?, is_on("zero_optimization.cpu_offload")?);
     if state || old {
         let from = if state { config.shown(optimizer) } else { "zero_optimization.cpu_offload".to_owned() };
-        sheet.flag(keys::OFFLOAD, true, from);
+        sheet.flag(key!(train.offload), true, from);
     }
     let parameters = "zero_optimization.offload_param.device";
     let (new, old) = (device(parameters)?, is_on("zero_optimization.cpu_offload_params")?);
     if (new || old) && stage == 3 {
         let from = if new { config.shown(parameters) } else { "zero_optimization.cpu_offload_params".to_owned() };
-        sheet.flag(keys::OFFLOAD_PARAMETERS, true, from.clone());
-        if sheet.get(keys::OFFLOAD).is_none() {
-            sheet.flag(keys::OFFLOAD, true, from.clone());
+        sheet.flag(key!(train.offload_parameters), true, from.clone());
+        if sheet.get(key!(train.offload)).is_none() {
+            sheet.flag(key!(train.offload), true, from.clone());
             let why = "parameters in host memory are updated there, with the optimizer's state";
             sheet.note(NoteKind::Differs, from, why);
         }
@@ -297,7 +301,7 @@ fn recompute(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Resul
     let sharded = config.flag("activation_checkpointing.partition_activations")? == Some(true);
     let host = config.flag("activation_checkpointing.cpu_checkpointing")? == Some(true);
     let number = config.whole("activation_checkpointing.number_checkpoints")?;
-    let recomputes = sheet.get(keys::RECOMPUTE).is_some_and(|value| value != "\"attention\"");
+    let recomputes = sheet.get(key!(train.recompute)).is_some_and(|value| value != "\"attention\"");
     if config.get("activation_checkpointing").is_none() {
         return Ok(());
     }
@@ -307,14 +311,14 @@ fn recompute(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Resul
         return Ok(());
     }
     if !recomputes && (sharded || host) {
-        sheet.text(keys::RECOMPUTE, "blocks", "activation_checkpointing");
+        sheet.text(key!(train.recompute), "blocks", "activation_checkpointing");
     }
-    let has_ranks = sheet.has_several(keys::TENSOR) && sheet.get(keys::SEQUENCE).is_none();
+    let has_ranks = sheet.has_several(key!(parallel.tensor)) && sheet.get(key!(parallel.sequence)).is_none();
     match (host, sharded) {
-        (true, _) => sheet.text(keys::RECOMPUTE_INPUTS, "host", "activation_checkpointing.cpu_checkpointing"),
+        (true, _) => sheet.text(key!(train.recompute_inputs), "host", "activation_checkpointing.cpu_checkpointing"),
         (false, true) if has_ranks => {
             let from = "activation_checkpointing.partition_activations";
-            sheet.text(keys::RECOMPUTE_INPUTS, "sharded", from);
+            sheet.text(key!(train.recompute_inputs), "sharded", from);
         }
         (false, true) => {
             let why = "there is one tensor-parallel rank, --flags has to tell how many, or sequences are sharded";
@@ -332,15 +336,15 @@ fn recompute(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Resul
 fn layout(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     for path in ["tensor_parallel.autotp_size", "tensor_parallel.tp_size"] {
         if let Some(ranks) = config.whole(path)?.filter(|ranks| *ranks > 0) {
-            sheet.whole(keys::TENSOR, ranks, config.shown(path));
+            sheet.whole(key!(parallel.tensor), ranks, config.shown(path));
         }
     }
     if let Some(stages) = config.get("pipeline.stages").and_then(serde_json::Value::as_u64).filter(|n| *n > 0) {
-        sheet.whole(keys::PIPELINE, stages, config.shown("pipeline.stages"));
+        sheet.whole(key!(parallel.pipeline), stages, config.shown("pipeline.stages"));
     }
     match config.text("pipeline.partition")? {
         None | Some("best") => {}
-        Some(_) if !sheet.has_several(keys::PIPELINE) => {
+        Some(_) if !sheet.has_several(key!(parallel.pipeline)) => {
             sheet.note(NoteKind::Unused, config.shown("pipeline.partition"), "there is one pipeline stage");
         }
         Some(partition) => {

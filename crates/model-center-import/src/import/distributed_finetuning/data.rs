@@ -3,11 +3,10 @@
 use crate::import::ImportOptions;
 use crate::import::account::is_left;
 use crate::import::flags::{Flags, check_set, parse};
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet, inline_tables};
 use crate::{Error, Result};
 use model_center_base::file::printable;
-use model_center_recipe::quote;
+use model_center_recipe::{key, quote};
 
 /// Its classes of data, with ours.
 const CLASSES: [(&str, &str); 5] = [
@@ -32,7 +31,7 @@ const LISTS: [&str; 8] = [
 
 /// Writes data sets, lengths and whether they are evaluated.
 pub(super) fn translate(flags: &Flags, is_seq2seq: bool, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
-    sheet.text(keys::TASK, "sft", "inputs are read, outputs are learned");
+    sheet.text(key!(data.task), "sft", "inputs are read, outputs are learned");
     let lists = ["--data-path", "--data-class"];
     let first = lists.into_iter().find(|name| flags.has(name));
     let Some(count) = first.and_then(|name| flags.values(name)).map(<[String]>::len) else {
@@ -92,13 +91,13 @@ pub(super) fn translate(flags: &Flags, is_seq2seq: bool, options: &ImportOptions
         sets.push(fields);
     }
     let given: Vec<String> = LISTS.into_iter().filter(|name| flags.has(name)).map(|name| flags.shown(name)).collect();
-    sheet.raw(keys::SETS, inline_tables(&sets), given.join(" "));
+    sheet.raw(key!(data.sets), inline_tables(&sets), given.join(" "));
     match is_limited {
         true => {
             let why = if is_seq2seq { "the longest input" } else { "the longest input and output, and BOS" };
-            sheet.whole(keys::MAX_LENGTH, longest + u64::from(!is_seq2seq), why);
+            sheet.whole(key!(data.max_length), longest + u64::from(!is_seq2seq), why);
             if is_seq2seq {
-                sheet.whole(keys::TARGET_LENGTH, longest_output, "the longest output");
+                sheet.whole(key!(data.target_length), longest_output, "the longest output");
             }
         }
         false => {

@@ -10,13 +10,13 @@ mod flags;
 pub(super) use flags::FLAGS;
 
 use super::flags::Flags;
-use super::keys;
 use super::ranks::ranks_of;
 use super::sheet::{Commands, NoteKind, Sheet, Translated};
 use super::shell::Command;
 use super::{ImportOptions, batch::BatchParts};
 use crate::{Error, Result};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 
 /// Its programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,13 +93,13 @@ fn choice<'n>(flags: &Flags, name: &'static str, names: &[&'n str]) -> Result<Op
 }
 
 fn train(flags: &Flags, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
-    sheet.text(keys::MODEL_PATH, required(flags, "--model-name")?, flags.shown("--model-name"));
+    sheet.text(key!(model.path), required(flags, "--model-name")?, flags.shown("--model-name"));
     let is_seq2seq = is_seq2seq(flags, sheet)?;
     method(flags, is_seq2seq, sheet)?;
     if let Some(dtype) = dtype(flags)? {
-        sheet.text(keys::DTYPE, dtype, flags.shown("--dtype"));
+        sheet.text(key!(model.dtype), dtype, flags.shown("--dtype"));
         if dtype == "f16" {
-            sheet.text(keys::LOSS_SCALE, "deepspeed", "DeepSpeed's dynamic loss scale");
+            sheet.text(key!(train.loss_scale), "deepspeed", "DeepSpeed's dynamic loss scale");
         }
     }
     data::translate(flags, is_seq2seq, options, sheet)?;
@@ -107,19 +107,19 @@ fn train(flags: &Flags, options: &ImportOptions, sheet: &mut Sheet) -> Result<()
     optimizer(flags, sheet)?;
     layout(flags, sheet)?;
     let save = required(flags, "--save-path")?;
-    sheet.text(keys::OUTPUT, save, flags.shown("--save-path"));
+    sheet.text(key!(output.dir), save, flags.shown("--save-path"));
     if flags.has("--load-path") {
         let why = "training begins with --model_name; `bmtrain finetune --init-from` begins with a checkpoint";
         sheet.note(NoteKind::Unused, flags.shown("--load-path"), why);
     }
     if let Some(name) = flags.text("--experiment-name")? {
-        sheet.text(keys::RUN_NAME, name, flags.shown("--experiment-name"));
+        sheet.text(key!(run.name), name, flags.shown("--experiment-name"));
     }
     if let Some(every) = flags.maybe_whole("--steps-per-print")? {
-        sheet.whole(keys::LOG_EVERY, every.value.max(1), every.from);
+        sheet.whole(key!(log.every), every.value.max(1), every.from);
     }
     let seed = flags.whole("--seed", 42)?;
-    sheet.whole(keys::SEED, seed.value, seed.from);
+    sheet.whole(key!(train.seed), seed.value, seed.from);
     let why = "decoders have BOS where their tokenizer adds one; there, only EOS is added";
     sheet.note(NoteKind::Differs, "special tokens", why);
     Ok(())
@@ -161,15 +161,15 @@ fn method(flags: &Flags, is_seq2seq: bool, sheet: &mut Sheet) -> Result<()> {
         }
         return Ok(());
     }
-    sheet.text(keys::ADAPTER, "prompt", flags.shown("--training-inference-type"));
+    sheet.text(key!(adapter.method), "prompt", flags.shown("--training-inference-type"));
     required(flags, "--num-virtual-tokens")?;
     let tokens = flags.whole("--num-virtual-tokens", 0)?;
-    sheet.whole(keys::VIRTUAL_TOKENS, tokens.value, tokens.from);
+    sheet.whole(key!(adapter.virtual_tokens), tokens.value, tokens.from);
     let text = flags.text("--prompt-tuning-init-text")?;
     match (choice(flags, "--prompt-tuning-init", &["RANDOM", "TEXT"])?, text) {
         (Some("TEXT"), Some(text)) => {
             let from = format!("--prompt-tuning-init TEXT, {}", flags.shown("--prompt-tuning-init-text"));
-            sheet.text(keys::PROMPT_TEXT, text, from);
+            sheet.text(key!(adapter.prompt_text), text, from);
         }
         (Some("TEXT"), None) => {
             let name = "--prompt-tuning-init-text";
@@ -206,25 +206,25 @@ fn steps(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
         _ => format!("{from}, micro-batches there; a step has {of_step}"),
     };
     let steps = all.value.div_ceil(of_step).max(1);
-    sheet.whole(keys::STEPS, steps, per_step(&all.from));
+    sheet.whole(key!(train.steps), steps, per_step(&all.from));
     if of_step > 1 {
         let why = "its schedule is made for the number of micro-batches, and ends early";
-        sheet.whole(keys::DECAY_STEPS, all.value, why);
+        sheet.whole(key!(train.decay_steps), all.value, why);
     }
     let interval = format!("{} steps", (every.value / of_step).max(1));
     if !flags.has("--no-eval") {
-        sheet.text(keys::EVAL_EVERY, &interval, per_step(&every.from));
+        sheet.text(key!(eval.every), &interval, per_step(&every.from));
     }
-    sheet.text(keys::CHECKPOINT_EVERY, &interval, per_step(&every.from));
+    sheet.text(key!(checkpoint.every), &interval, per_step(&every.from));
     let schedule = choice(flags, "--lr-schedule", &["linear", "cosine"])?.unwrap_or("linear");
-    sheet.text(keys::SCHEDULE, schedule, flags.shown("--lr-schedule"));
+    sheet.text(key!(train.schedule), schedule, flags.shown("--lr-schedule"));
     let warmup = flags.whole("--warmup-steps", 200)?;
     let end = if of_step > 1 { all.value } else { steps };
     if warmup.value >= end.max(1) {
         let why = "the warm-up ends before the run; there the learning rate never reaches its peak";
         sheet.note(NoteKind::Differs, warmup.from.clone(), why);
     }
-    sheet.whole(keys::WARMUP, warmup.value.min(end.saturating_sub(1)), warmup.from);
+    sheet.whole(key!(train.warmup), warmup.value.min(end.saturating_sub(1)), warmup.from);
     let parts = BatchParts {
         batch: None,
         micro: Some((micro.value, micro.from)),
@@ -237,15 +237,15 @@ fn steps(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
 
 fn optimizer(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
     let lr = flags.number("--learning-rate", 1e-5)?;
-    sheet.number(keys::LR, lr.value, lr.from);
+    sheet.number(key!(train.lr), lr.value, lr.from);
     let decay = flags.number("--weight-decay", 0.1)?;
-    sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
-    sheet.flag(keys::DECAY_ALL, true, "it decays all parameters, norms and biases among them");
+    sheet.number(key!(train.weight_decay), decay.value, decay.from);
+    sheet.flag(key!(train.decay_norms_and_biases), true, "it decays all parameters, norms and biases among them");
     let (one, two) = (flags.number("--beta1", 0.9)?, flags.number("--beta2", 0.95)?);
     sheet.betas(one, two);
     let eps = flags.number("--eps", 1e-8)?;
-    sheet.number(keys::EPS, eps.value, eps.from);
-    sheet.text(keys::CLIP_KIND, "none", "it clips no gradients; train.clip_norm = 1.0 is safer");
+    sheet.number(key!(train.eps), eps.value, eps.from);
+    sheet.text(key!(train.clip_kind), "none", "it clips no gradients; train.clip_norm = 1.0 is safer");
     Ok(())
 }
 
@@ -254,11 +254,11 @@ fn layout(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
     if stage.value > 3 {
         return Err(Error::argument("--stage", format!("stage {} is none of 0 to 3", stage.value), "write --stage 3"));
     }
-    sheet.whole(keys::ZERO, stage.value, stage.from);
+    sheet.whole(key!(parallel.zero), stage.value, stage.from);
     if flags.is_given("--cpu-offload") {
-        sheet.flag(keys::OFFLOAD, true, "--cpu-offload");
+        sheet.flag(key!(train.offload), true, "--cpu-offload");
         if stage.value == 3 {
-            sheet.flag(keys::OFFLOAD_PARAMETERS, true, "--cpu-offload with --stage 3");
+            sheet.flag(key!(train.offload_parameters), true, "--cpu-offload with --stage 3");
         }
     }
     Ok(())

@@ -2,10 +2,9 @@
 
 use super::{Program, Translation};
 use crate::import::flags::check_set;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet, inline_tables};
 use crate::{Error, Result};
-use model_center_recipe::quote;
+use model_center_recipe::{key, quote};
 
 /// `configure_data.py` hands the number to `make_dataset`, which hands it to no data set of texts.
 const MOST_PREDICTIONS: &str =
@@ -15,16 +14,16 @@ const SENTENCE_PAIRS: &str = "`bmtrain corpus build --split-lines` makes a seque
 impl Translation<'_> {
     pub(super) fn data(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
-        sheet.text(keys::TASK, "pretrain", "Megatron-LM pretrains");
+        sheet.text(key!(data.task), "pretrain", "Megatron-LM pretrains");
         let objective = match self.program {
             Program::Gpt => "causal",
             Program::Bert => "masked",
             Program::T5 => "span-corruption",
         };
-        sheet.text(keys::OBJECTIVE, objective, self.objective_from());
+        sheet.text(key!(data.objective), objective, self.objective_from());
         match self.program {
-            Program::T5 if self.is_cpm_t5() => sheet.text(keys::SPANS_PRESET, "cpm2", "samples of CPM-Pretrain"),
-            Program::T5 => sheet.text(keys::SPANS_PRESET, "megatron", "samples of Megatron-LM"),
+            Program::T5 if self.is_cpm_t5() => sheet.text(key!(data.spans.preset), "cpm2", "samples of CPM-Pretrain"),
+            Program::T5 => sheet.text(key!(data.spans.preset), "megatron", "samples of Megatron-LM"),
             Program::Gpt | Program::Bert => {}
         }
         self.corpora(sheet)?;
@@ -38,21 +37,21 @@ impl Translation<'_> {
             None => ("969,30,1".to_owned(), "--split, default 969,30,1".to_owned()),
         };
         let has_eval = split.0.split([',', '/']).nth(1).is_some_and(|share| share.trim().parse() != Ok(0.0))
-            || sheet.get(keys::VALID).is_some();
-        sheet.text(keys::SPLIT, &split.0.replace('/', ","), split.1);
+            || sheet.get(key!(data.valid)).is_some();
+        sheet.text(key!(data.split), &split.0.replace('/', ","), split.1);
         if self.is_2019 {
-            sheet.flag(keys::PERMUTE, true, "the list of 2019 splits a random order of documents");
+            sheet.flag(key!(data.permute_documents), true, "the list of 2019 splits a random order of documents");
         } else {
             let (order, from) = match (self.is_cpm, self.is_version_1()) {
                 (true, _) => ("megatron-v1", "order of CPM-Pretrain"),
                 (false, true) => ("megatron-v1", "order of Megatron-LM before version 2"),
                 (false, false) => ("megatron", "order of Megatron-LM"),
             };
-            sheet.text(keys::SAMPLE_ORDER, order, from);
+            sheet.text(key!(data.sample_order), order, from);
         }
         self.lengths(sheet)?;
         let workers = flags.whole("--num-workers", 2)?;
-        sheet.whole(keys::LOADING_THREADS, workers.value.clamp(1, 64), workers.from);
+        sheet.whole(key!(data.loading_threads), workers.value.clamp(1, 64), workers.from);
         if flags.is_given("--shuffle") {
             let why = "samples always have a random order; here each comes once in an epoch";
             sheet.note(NoteKind::Unused, "--shuffle", why);
@@ -76,10 +75,10 @@ impl Translation<'_> {
         let is_gpt = self.program == Program::Gpt;
         let (has_positions, has_mask) = (flags.is_given(positions), flags.is_given(mask));
         if is_gpt && has_positions && has_mask {
-            sheet.flag(keys::DOCUMENT_MASK, true, format!("{positions}, {mask}"));
+            sheet.flag(key!(data.document_mask), true, format!("{positions}, {mask}"));
         }
         if is_gpt && flags.is_given(end) {
-            sheet.flag(keys::EOD_MASK_LOSS, true, end);
+            sheet.flag(key!(data.eod_mask_loss), true, end);
         }
         let is_alone = is_gpt && has_positions != has_mask;
         for name in [positions, mask].into_iter().filter(|name| is_alone && flags.is_given(name)) {
@@ -97,13 +96,13 @@ impl Translation<'_> {
         if let Some(found) = flags.maybe_number("--mask-prob")? {
             match self.program {
                 Program::Gpt => sheet.note(NoteKind::Unused, found.from, "GPT-2 masks nothing"),
-                Program::Bert => sheet.number(keys::MASKED_SHARE, found.value, found.from),
-                Program::T5 => sheet.number(keys::HIDDEN_SHARE, found.value, found.from),
+                Program::Bert => sheet.number(key!(data.masking.share), found.value, found.from),
+                Program::T5 => sheet.number(key!(data.spans.share), found.value, found.from),
             }
         }
         if let Some(found) = flags.maybe_number("--short-seq-prob")? {
             match self.program {
-                Program::Bert => sheet.number(keys::SHORT_SHARE, found.value, found.from),
+                Program::Bert => sheet.number(key!(data.masking.short), found.value, found.from),
                 Program::Gpt => sheet.note(NoteKind::Unused, found.from, "samples of GPT-2 have one length"),
                 Program::T5 if found.value == 0.0 => sheet.note(NoteKind::Unused, found.from, "no row is short"),
                 Program::T5 => sheet.note(NoteKind::Differs, found.from, "no row is short"),
@@ -139,16 +138,16 @@ impl Translation<'_> {
             return Ok(());
         };
         let values = flags.values(name).unwrap_or_default();
-        self.corpus_list(keys::CORPORA, name, values, sheet)?;
+        self.corpus_list(key!(data.corpora), name, values, sheet)?;
         self.note_others(name, &names, sheet);
         let mut further = [
-            (keys::VALID, ["--valid-data", "--valid-data-path", "--val-data-path"].as_slice()),
-            (keys::TEST, ["--test-data", "--test-data-path"].as_slice()),
+            (key!(data.valid), ["--valid-data", "--valid-data-path", "--val-data-path"].as_slice()),
+            (key!(data.test), ["--test-data", "--test-data-path"].as_slice()),
         ];
         if is_npy {
             further = [
-                (keys::VALID, ["--valid-data-path", "--val-data-path", "--valid-data"].as_slice()),
-                (keys::TEST, ["--test-data-path", "--test-data"].as_slice()),
+                (key!(data.valid), ["--valid-data-path", "--val-data-path", "--valid-data"].as_slice()),
+                (key!(data.test), ["--test-data-path", "--test-data"].as_slice()),
             ];
         }
         for (key, names) in further {
@@ -218,11 +217,11 @@ impl Translation<'_> {
             Some(name) => flags.whole(name, 512)?,
             None => flags.whole("--seq-length", if self.is_2019 { 512 } else { 1024 })?,
         };
-        if sheet.count(keys::POSITIONS).is_some_and(|positions| positions < found.value) {
+        if sheet.count(key!(model.positions)).is_some_and(|positions| positions < found.value) {
             let reason = format!("{} is more than --max-position-embeddings", found.from);
             return Err(Error::argument("--seq-length", reason, "give at most the number of positions"));
         }
-        sheet.whole(keys::SEQUENCE_LENGTH, found.value, found.from);
+        sheet.whole(key!(data.sequence_length), found.value, found.from);
         if let Some(name) = decoder {
             let found = flags.whole(name, 512)?;
             match self.program {
@@ -247,13 +246,13 @@ impl Translation<'_> {
             sheet.note(NoteKind::Unused, what, why);
             return Ok(());
         }
-        sheet.text(keys::EVAL_EVERY, &format!("{} steps", every.value.max(1)), every.from);
-        sheet.whole(keys::EVAL_ITERATIONS, iterations.value, iterations.from);
+        sheet.text(key!(eval.every), &format!("{} steps", every.value.max(1)), every.from);
+        sheet.whole(key!(eval.iterations), iterations.value, iterations.from);
         if let Some(batch) = batch {
-            sheet.whole(keys::EVAL_BATCH, batch.value, batch.from);
+            sheet.whole(key!(eval.batch_size), batch.value, batch.from);
         }
         if let Some(length) = flags.maybe_whole("--eval-seq-length")? {
-            let is_same = sheet.count(keys::SEQUENCE_LENGTH) == Some(length.value);
+            let is_same = sheet.count(key!(data.sequence_length)) == Some(length.value);
             let kind = if is_same { NoteKind::Unused } else { NoteKind::Differs };
             sheet.note(kind, length.from, "evaluation has sequences of the length of training");
         }

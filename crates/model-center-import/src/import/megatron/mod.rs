@@ -15,12 +15,12 @@ pub(super) use flags::MEGATRON;
 use super::ImportOptions;
 use super::batch::BatchParts;
 use super::flags::{Flags, WITHOUT_EFFECT, parse};
-use super::keys;
 use super::ranks::ranks_of;
 use super::sheet::{NoteKind, Sheet};
 use super::shell::Command;
 use crate::{Error, Result};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 
 /// What is pretrained, by the program's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,11 +184,11 @@ impl Translation<'_> {
         let tensor = self.first(&["--tensor-model-parallel-size", "--model-parallel-size"]);
         if let Some(name) = tensor {
             let found = flags.whole(name, 1)?;
-            sheet.whole(keys::TENSOR, found.value.max(1), found.from);
+            sheet.whole(key!(parallel.tensor), found.value.max(1), found.from);
         }
         if flags.is_given("--sequence-parallel") {
-            match sheet.has_several(keys::TENSOR) {
-                true => sheet.flag(keys::SEQUENCE, true, "--sequence-parallel"),
+            match sheet.has_several(key!(parallel.tensor)) {
+                true => sheet.flag(key!(parallel.sequence), true, "--sequence-parallel"),
                 false => sheet.note(NoteKind::Unused, "--sequence-parallel", "there is one tensor-parallel rank"),
             }
         }
@@ -196,7 +196,7 @@ impl Translation<'_> {
             let found = flags.whole(name, 0)?;
             // CPM-Pretrain writes 0 for none.
             let stages = found.value.max(1);
-            sheet.whole(keys::PIPELINE, stages, found.from);
+            sheet.whole(key!(parallel.pipeline), stages, found.from);
             let chunk = flags.maybe_whole("--num-layers-per-virtual-pipeline-stage")?;
             if let Some(found) = &chunk
                 && (stages == 1 || found.value == 0)
@@ -205,13 +205,13 @@ impl Translation<'_> {
             } else if let Some(found) = chunk {
                 let layers = flags.whole("--num-layers", 24)?.value;
                 let chunks = layers / stages / found.value;
-                sheet.whole(keys::VIRTUAL_STAGES, chunks.max(1), found.from.clone());
-                sheet.text(keys::PIPELINE_SCHEDULE, "interleaved", found.from);
+                sheet.whole(key!(parallel.virtual_stages), chunks.max(1), found.from.clone());
+                sheet.text(key!(parallel.schedule), "interleaved", found.from);
             }
         }
         let sharded = flags.is_given("--use-distributed-optimizer");
         let from = if sharded { "--use-distributed-optimizer" } else { "optimizer state of Megatron-LM is replicated" };
-        sheet.whole(keys::ZERO, u64::from(sharded), from);
+        sheet.whole(key!(parallel.zero), u64::from(sharded), from);
         if let Some(stage) = flags.maybe_number("--zero-stage")? {
             let why = "DeepSpeed's file decides it, and Megatron-LM passes it on unread: set parallel.zero";
             sheet.note(NoteKind::Unused, stage.from, why);
@@ -263,14 +263,16 @@ impl Translation<'_> {
         let [start, increment, samples] = numbers.as_slice() else {
             return Err(Error::argument(name, "it has three values", format!("write {name} START INCREMENT SAMPLES")));
         };
-        if sheet.has_several(keys::PIPELINE) {
+        if sheet.has_several(key!(parallel.pipeline)) {
             let why = "batches have their full size from the first step on, as a pipeline needs batches of one size";
             sheet.note(NoteKind::Differs, shown, why);
             return Ok(());
         }
-        for (key, value) in
-            [(keys::RAMP_START, start), (keys::RAMP_INCREMENT, increment), (keys::RAMP_SAMPLES, samples)]
-        {
+        for (key, value) in [
+            (key!(train.batch_ramp.start), start),
+            (key!(train.batch_ramp.increment), increment),
+            (key!(train.batch_ramp.samples), samples),
+        ] {
             sheet.whole(key, value.max(1.0) as u64, shown.clone());
         }
         Ok(())

@@ -2,10 +2,10 @@
 
 use super::{Program, Translation};
 use crate::import::flags::Sourced;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 
 /// Residuals after norms: BERT's own order, which Megatron-LM's BERT has had with this flag alone since version 1.
 const POST_NORM: &str = "--apply-residual-connection-post-layernorm";
@@ -19,13 +19,13 @@ impl Translation<'_> {
         let flags = self.flags;
         let family = self.family()?;
         if flags.is_given("--pretrained-bert") {
-            sheet.text(keys::MODEL_PATH, "bert-large-uncased", "--pretrained-bert");
+            sheet.text(key!(model.path), "bert-large-uncased", "--pretrained-bert");
             sheet.note(NoteKind::Unused, "sizes of the model", "--pretrained-bert has the sizes of bert-large-uncased");
             self.dropout(sheet)?;
             return self.dtype(sheet);
         }
-        sheet.text(keys::MODEL_INIT, "random", "Megatron-LM initializes the model randomly");
-        sheet.text(keys::FAMILY, family, self.family_from());
+        sheet.text(key!(model.init), "random", "Megatron-LM initializes the model randomly");
+        sheet.text(key!(model.family), family, self.family_from());
         self.tokenizer(sheet)?;
         let layers = flags.whole("--num-layers", 24)?;
         let hidden = flags.whole("--hidden-size", 1024)?;
@@ -37,28 +37,29 @@ impl Translation<'_> {
             let reason = format!("{} does not divide {} ({})", heads.from, hidden.value, hidden.from);
             return Err(Error::argument("--num-attention-heads", reason, "choose a divisor of --hidden-size"));
         }
-        for (key, found) in [(keys::LAYERS, layers), (keys::HIDDEN, hidden), (keys::HEADS, heads)] {
+        for (key, found) in [(key!(model.layers), layers), (key!(model.hidden), hidden), (key!(model.heads), heads)] {
             sheet.whole(key, found.value, found.from);
         }
         let is_relative = family == "t5";
         match is_relative {
             true => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
-            false => sheet.whole(keys::POSITIONS, positions.value, positions.from),
+            false => sheet.whole(key!(model.positions), positions.value, positions.from),
         }
-        let width = sheet.count(keys::HIDDEN);
+        let width = sheet.count(key!(model.hidden));
         match head_size {
             // A configuration of T5 states it.
-            Some(found) if is_relative => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
+            Some(found) if is_relative => sheet.whole(key!(model.head_size), found.value, found.from),
             None if is_relative => {
-                if let (Some(hidden), Some(heads)) = (width, sheet.count(keys::HEADS).filter(|heads| *heads > 0)) {
+                if let (Some(hidden), Some(heads)) = (width, sheet.count(key!(model.heads)).filter(|heads| *heads > 0))
+                {
                     let from = "no --kv-channels: --hidden-size / --num-attention-heads";
-                    sheet.whole(keys::HEAD_SIZE, hidden / heads, from);
+                    sheet.whole(key!(model.head_size), hidden / heads, from);
                 }
             }
-            Some(found) if sheet.count(keys::HEADS).and_then(|heads| heads.checked_mul(found.value)) == width => {
+            Some(found) if sheet.count(key!(model.heads)).and_then(|heads| heads.checked_mul(found.value)) == width => {
                 sheet.note(NoteKind::Unused, found.from, "it is the hidden size divided by the heads");
             }
-            Some(found) => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
+            Some(found) => sheet.whole(key!(model.head_size), found.value, found.from),
             None => {}
         }
         self.sharing(sheet)?;
@@ -67,7 +68,7 @@ impl Translation<'_> {
         let std = flags.number("--init-method-std", 0.02)?;
         match is_relative {
             true => sheet.note(NoteKind::Differs, std.from, "t5 initializes each layer by its sizes"),
-            false => sheet.number(keys::INIT_STD, std.value, std.from),
+            false => sheet.number(key!(model.init_std), std.value, std.from),
         }
         match family {
             "cpm_t5" => self.cpm_t5(sheet),
@@ -94,7 +95,7 @@ impl Translation<'_> {
             (Program::Bert, false) if !scales => "no --deep-init",
             _ => "Megatron-LM divides the initial output projections of a block by the root of 2 x layers",
         };
-        sheet.flag(keys::SCALE_INIT, scales, from);
+        sheet.flag(key!(model.scale_init_by_depth), scales, from);
     }
 
     /// The family that has these layers.
@@ -136,7 +137,7 @@ impl Translation<'_> {
     fn cpm_t5(&self, sheet: &mut Sheet) {
         let has_biases = self.flags.is_given("--hidden-bias");
         let from = if has_biases { "--hidden-bias, of feed-forward layers too" } else { "no --hidden-bias" };
-        sheet.flag(keys::HIDDEN_BIAS, has_biases, from);
+        sheet.flag(key!(model.hidden_bias), has_biases, from);
         let why = "CPM-Pretrain's T5 has no norm after its encoder, and one for two layers of a decoder block; \
                    cpm_pretrain_norms in a config.json that model.path names sets this";
         sheet.note(NoteKind::Differs, "norms of pretrain_t5.py", why);
@@ -160,14 +161,14 @@ impl Translation<'_> {
             return Ok(());
         }
         let found = self.flags.whole(name, 4096)?;
-        sheet.whole(keys::FEED_FORWARD, found.value, found.from);
+        sheet.whole(key!(model.feed_forward), found.value, found.from);
         Ok(())
     }
 
     /// Layers that share their parameters.
     fn sharing(&self, sheet: &mut Sheet) -> Result<()> {
         let (name, style) = ("--num-unique-layers", self.flags.text("--param-sharing-style")?);
-        let layers = sheet.count(keys::LAYERS).unwrap_or(0);
+        let layers = sheet.count(key!(model.layers)).unwrap_or(0);
         let unique = self.flags.maybe_whole(name)?;
         match unique {
             Some(found) if found.value == 0 || !layers.is_multiple_of(found.value) => {
@@ -175,7 +176,7 @@ impl Translation<'_> {
                 return Err(Error::argument(name, reason, "choose a divisor of --num-layers"));
             }
             Some(found) if found.value < layers => {
-                sheet.whole(keys::UNIQUE_LAYERS, found.value, found.from);
+                sheet.whole(key!(model.unique_layers), found.value, found.from);
                 let style = style.unwrap_or("grouped");
                 if !["grouped", "spaced"].contains(&style) {
                     let reason = format!("the order {} is not known", printable(style, 40));
@@ -185,7 +186,7 @@ impl Translation<'_> {
                     true => self.flags.shown("--param-sharing-style"),
                     false => "--param-sharing-style, default grouped".to_owned(),
                 };
-                sheet.text(keys::SHARING_STYLE, style, from);
+                sheet.text(key!(model.sharing_style), style, from);
             }
             found => {
                 if let Some(found) = found {
@@ -204,7 +205,7 @@ impl Translation<'_> {
         let is_grouped = self.flags.is_given("--group-query-attention");
         match self.flags.maybe_whole("--num-query-groups")? {
             Some(found) if is_grouped => {
-                sheet.whole(keys::KV_HEADS, found.value, format!("--group-query-attention, {}", found.from));
+                sheet.whole(key!(model.kv_heads), found.value, format!("--group-query-attention, {}", found.from));
             }
             Some(found) => sheet.note(NoteKind::Unused, found.from, "it is for --group-query-attention"),
             None if is_grouped => {
@@ -217,10 +218,10 @@ impl Translation<'_> {
 
     fn dropout(&self, sheet: &mut Sheet) -> Result<()> {
         for (key, name) in
-            [(keys::HIDDEN_DROPOUT, "--hidden-dropout"), (keys::ATTENTION_DROPOUT, "--attention-dropout")]
+            [(key!(model.hidden_dropout), "--hidden-dropout"), (key!(model.attention_dropout), "--attention-dropout")]
         {
             let found = self.flags.number(name, 0.1)?;
-            if sheet.get(keys::FAMILY) == Some("\"llama\"") {
+            if sheet.get(key!(model.family)) == Some("\"llama\"") {
                 let kind = if found.value == 0.0 { NoteKind::Unused } else { NoteKind::Differs };
                 sheet.note(kind, found.from, "llama has no dropout");
                 continue;
@@ -306,9 +307,9 @@ impl Translation<'_> {
             (true, true) => {
                 return Err(Error::argument("--bf16", "--fp16 is given too", "choose one"));
             }
-            (true, false) => sheet.text(keys::DTYPE, "f16", "--fp16"),
-            (false, true) => sheet.text(keys::DTYPE, "bf16", "--bf16"),
-            (false, false) => sheet.text(keys::DTYPE, "f32", "neither --fp16 nor --bf16"),
+            (true, false) => sheet.text(key!(model.dtype), "f16", "--fp16"),
+            (false, true) => sheet.text(key!(model.dtype), "bf16", "--bf16"),
+            (false, false) => sheet.text(key!(model.dtype), "f32", "neither --fp16 nor --bf16"),
         }
         self.f32_parameters(half, sheet);
         Ok(())
@@ -328,7 +329,7 @@ impl Translation<'_> {
             }
         }
         if !kinds.is_empty() {
-            sheet.list(keys::F32_PARAMETERS, &kinds, given.join(", "));
+            sheet.list(key!(model.f32_parameters), &kinds, given.join(", "));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `model.tokenizer` of a command of Megatron-LM.
 
 use super::{Program, Translation};
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 
 impl Translation<'_> {
     /// The directory or file of the tokenizer.
@@ -27,17 +27,17 @@ impl Translation<'_> {
                     None if is_file => ".",
                     _ => path.trim_end_matches('/'),
                 };
-                sheet.text(keys::TOKENIZER, directory, flags.shown(name));
+                sheet.text(key!(model.tokenizer), directory, flags.shown(name));
                 if has_merges {
                     sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is looked for beside the vocabulary");
                 }
             }
             (None, Some(name)) => {
                 let path = flags.text(name)?.unwrap_or_default();
-                sheet.text(keys::TOKENIZER, path, flags.shown(name));
+                sheet.text(key!(model.tokenizer), path, flags.shown(name));
             }
             (None, None) if kind.starts_with("GPT2BPE") => {
-                sheet.text(keys::TOKENIZER, "gpt2", format!("{kind}: the directory of GPT-2's tokenizer"));
+                sheet.text(key!(model.tokenizer), "gpt2", format!("{kind}: the directory of GPT-2's tokenizer"));
             }
             (None, None) => {
                 let name = flags.text("--tokenizer-model-type")?.unwrap_or("bert-large-uncased");
@@ -46,7 +46,7 @@ impl Translation<'_> {
                     false => printable(kind, 60),
                 };
                 let from = format!("{given}: the directory of its tokenizer");
-                sheet.text(keys::TOKENIZER, name, from);
+                sheet.text(key!(model.tokenizer), name, from);
             }
         }
         match flags.maybe_whole("--vocab-size")? {
@@ -54,12 +54,12 @@ impl Translation<'_> {
             Some(found) if self.is_2019 && !kind.starts_with("SentencePiece") => {
                 sheet.note(NoteKind::Unused, found.from, format!("{} has its own size", printable(kind, 60)));
             }
-            Some(found) => sheet.whole(keys::VOCABULARY, found.value, found.from),
+            Some(found) => sheet.whole(key!(model.vocabulary), found.value, found.from),
             None => {}
         }
-        if sheet.get(keys::VOCABULARY).is_none() && (vocabulary.is_some() || model.is_some()) {
+        if sheet.get(key!(model.vocabulary)).is_none() && (vocabulary.is_some() || model.is_some()) {
             let why = "the command does not tell the number of tokens: `bmtrain tokenizer info DIR` does";
-            sheet.note(NoteKind::Differs, keys::VOCABULARY, why);
+            sheet.note(NoteKind::Differs, key!(model.vocabulary), why);
         }
         if kind.starts_with("CharacterLevel") {
             let reason = "a vocabulary of 256 characters has no file";

@@ -3,15 +3,15 @@
 use super::{Program, Translation};
 use crate::import::checkpoint::begin_with;
 use crate::import::flags::Sourced;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
+use model_center_recipe::key;
 
 impl Translation<'_> {
     pub(super) fn train(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let steps = self.steps(sheet)?;
-        sheet.whole(keys::STEPS, steps.value, steps.from.clone());
+        sheet.whole(key!(train.steps), steps.value, steps.from.clone());
         self.schedule(&steps, sheet)?;
         if let Some("sgd") = flags.text("--optimizer")? {
             return Err(Error::argument(
@@ -24,19 +24,19 @@ impl Translation<'_> {
             sheet.note(NoteKind::Unused, flags.shown("--optimizer"), "recipes train with Adam by default");
         }
         let decay = flags.number("--weight-decay", 0.01)?;
-        sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
-        sheet.flag(keys::DECAY_ALL, false, "Megatron-LM does not decay norms and biases");
-        sheet.flag(keys::DECOUPLED, true, "its Adam decays apart from the gradient");
+        sheet.number(key!(train.weight_decay), decay.value, decay.from);
+        sheet.flag(key!(train.decay_norms_and_biases), false, "Megatron-LM does not decay norms and biases");
+        sheet.flag(key!(train.decoupled), true, "its Adam decays apart from the gradient");
         let (first, second) = (flags.number("--adam-beta1", 0.9)?, flags.number("--adam-beta2", 0.999)?);
         sheet.betas(first, second);
         let eps = flags.number("--adam-eps", 1e-8)?;
-        sheet.number(keys::EPS, eps.value, eps.from);
+        sheet.number(key!(train.eps), eps.value, eps.from);
         let clip = flags.number("--clip-grad", 1.0)?;
         sheet.clip(clip.value, clip.from);
         let seed = flags.whole("--seed", 1234)?;
-        sheet.whole(keys::SEED, seed.value, seed.from);
+        sheet.whole(key!(train.seed), seed.value, seed.from);
         if flags.is_given("--cpu-optimizer") {
-            sheet.flag(keys::OFFLOAD, true, "--cpu-optimizer");
+            sheet.flag(key!(train.offload), true, "--cpu-optimizer");
         }
         self.gradients(sheet)?;
         self.loss_scale(sheet)?;
@@ -48,26 +48,26 @@ impl Translation<'_> {
         const NARROW: &str = "--grad-reduce-in-bf16";
         let wide = self.first(&["--fp32-allreduce", "--accumulate-allreduce-grads-in-fp32"]);
         let is_narrow = self.flags.is_given(NARROW);
-        match (wide, sheet.get(keys::DTYPE)) {
+        match (wide, sheet.get(key!(model.dtype))) {
             // Newer versions take the second one as decisive.
             (Some(wide), Some("\"bf16\"")) if is_narrow => {
                 sheet.note(NoteKind::Unused, wide, format!("{NARROW} decides"));
-                sheet.text(keys::GRADIENT_DTYPE, "model", NARROW);
+                sheet.text(key!(train.gradient_dtype), "model", NARROW);
             }
             (Some(wide), _) if is_narrow => {
                 let reason = format!("gradients are in f32 by {wide}, and in bf16 by it");
                 return Err(Error::argument(NARROW, reason, "give one of the two"));
             }
-            (Some(name), _) => sheet.text(keys::GRADIENT_DTYPE, "f32", name),
+            (Some(name), _) => sheet.text(key!(train.gradient_dtype), "f32", name),
             (None, Some("\"f32\"")) if is_narrow => sheet.note(NoteKind::Unused, NARROW, "parameters are f32"),
             (None, Some("\"f32\"")) => {}
             (None, Some("\"bf16\"")) if !is_narrow => {
                 let from = format!("--bf16, without {NARROW}: Megatron-LM accumulates and reduces in f32");
-                sheet.text(keys::GRADIENT_DTYPE, "f32", from);
+                sheet.text(key!(train.gradient_dtype), "f32", from);
             }
             (None, _) => {
                 let from = if is_narrow { NARROW } else { "no --fp32-allreduce" };
-                sheet.text(keys::GRADIENT_DTYPE, "model", from);
+                sheet.text(key!(train.gradient_dtype), "model", from);
             }
         }
         Ok(())
@@ -85,19 +85,23 @@ impl Translation<'_> {
     fn to_steps(&self, samples: u64, from: &str, sheet: &Sheet) -> Result<u64> {
         let product = || {
             let ranks = sheet.ranks? / sheet.model_ranks();
-            sheet.count(keys::MICRO_BATCH)?.checked_mul(sheet.count(keys::ACCUMULATION)?)?.checked_mul(ranks)
+            sheet
+                .count(key!(train.micro_batch_size))?
+                .checked_mul(sheet.count(key!(train.accumulation))?)?
+                .checked_mul(ranks)
         };
-        let batch = sheet.count(keys::BATCH).or_else(product).filter(|batch| *batch > 0).ok_or_else(|| {
-            let reason = format!("{from} are a number of steps only with the samples of a step");
-            Error::argument("--train-samples", reason, "give --global-batch-size, or --ranks to `import`")
-        })?;
+        let batch =
+            sheet.count(key!(train.batch_size)).or_else(product).filter(|batch| *batch > 0).ok_or_else(|| {
+                let reason = format!("{from} are a number of steps only with the samples of a step");
+                Error::argument("--train-samples", reason, "give --global-batch-size, or --ranks to `import`")
+            })?;
         Ok(samples.div_ceil(batch))
     }
 
     fn schedule(&self, steps: &Sourced<u64>, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let lr = flags.number("--lr", 1e-4)?;
-        sheet.number(keys::LR, lr.value, lr.from.clone());
+        sheet.number(key!(train.lr), lr.value, lr.from.clone());
         let end = match (flags.maybe_whole("--lr-decay-iters")?, flags.maybe_whole("--lr-decay-samples")?) {
             (Some(found), _) => found,
             (None, Some(found)) => {
@@ -107,12 +111,12 @@ impl Translation<'_> {
             (None, None) => Sourced { value: steps.value, from: steps.from.clone(), is_given: false },
         };
         if end.value != steps.value {
-            sheet.whole(keys::DECAY_STEPS, end.value.max(1), end.from.clone());
+            sheet.whole(key!(train.decay_steps), end.value.max(1), end.from.clone());
         } else if end.is_given {
             sheet.note(NoteKind::Unused, end.from.clone(), "the schedule ends with the run");
         }
         let warmup = self.warmup(&end, sheet)?;
-        sheet.whole(keys::WARMUP, warmup.value, warmup.from);
+        sheet.whole(key!(train.warmup), warmup.value, warmup.from);
         let given = flags.text_or("--lr-decay-style", "linear")?;
         let (style, from) = (given.value, given.from);
         let least = flags.number("--min-lr", 0.0)?;
@@ -121,17 +125,17 @@ impl Translation<'_> {
         match style {
             // From there on the smallest rate is where the decay ends; before, it is a floor.
             "linear" | "cosine" if is_mended && least.value > 0.0 => {
-                sheet.text(keys::SCHEDULE, &format!("{style}-with-min-lr"), format!("{from}, {}", least.from));
+                sheet.text(key!(train.schedule), &format!("{style}-with-min-lr"), format!("{from}, {}", least.from));
             }
-            "linear" | "cosine" | "constant" => sheet.text(keys::SCHEDULE, style, from),
+            "linear" | "cosine" | "constant" => sheet.text(key!(train.schedule), style, from),
             // In 2019 its formula was not written yet.
             "exponential" if self.is_2019 => {
-                sheet.text(keys::SCHEDULE, "constant", format!("{from}, constant in 2019"))
+                sheet.text(key!(train.schedule), "constant", format!("{from}, constant in 2019"))
             }
             "exponential" => {
-                sheet.text(keys::SCHEDULE, "exponential", from);
+                sheet.text(key!(train.schedule), "exponential", from);
                 let gamma = (-0.693 / end.value.max(1) as f64).exp();
-                sheet.number(keys::GAMMA, gamma, "exp(-0.693 / decay steps), as Megatron-LM's formula");
+                sheet.number(key!(train.gamma), gamma, "exp(-0.693 / decay steps), as Megatron-LM's formula");
             }
             other => {
                 let reason = format!("the schedule {other} has no counterpart");
@@ -143,16 +147,16 @@ impl Translation<'_> {
             let reason = format!("{} is above {}", least.from, lr.from);
             return Err(Error::argument("--min-lr", reason, "give at most --lr"));
         }
-        if sheet.get(keys::SCHEDULE) == Some("\"constant\"") {
+        if sheet.get(key!(train.schedule)) == Some("\"constant\"") {
             if least.is_given {
                 sheet.note(NoteKind::Unused, least.from, "the learning rate does not fall");
             }
         } else if lr.value > 0.0 {
-            sheet.number(keys::FINAL_LR, least.value / lr.value, format!("{} / {}", least.from, lr.from));
+            sheet.number(key!(train.final_lr_ratio), least.value / lr.value, format!("{} / {}", least.from, lr.from));
         }
         if matches!(style, "linear" | "cosine") && !is_mended {
             let from = "Megatron-LM's formulas before version 2 end one warm-up later";
-            sheet.text(keys::DECAY_ENDPOINT, "megatron-2019", from);
+            sheet.text(key!(train.decay_endpoint), "megatron-2019", from);
         }
         Ok(())
     }
@@ -188,7 +192,7 @@ impl Translation<'_> {
             Some(name) => flags.maybe_number(name)?,
             None => None,
         };
-        let is_half = sheet.get(keys::DTYPE) == Some("\"f16\"");
+        let is_half = sheet.get(key!(model.dtype)) == Some("\"f16\"");
         let numbers =
             ["--loss-scale-window", "--hysteresis", "--min-scale", "--min-loss-scale", "--initial-loss-scale"];
         for name in ["--loss-scale"].into_iter().chain(numbers) {
@@ -204,18 +208,18 @@ impl Translation<'_> {
         if let Some(fixed) = fixed {
             return sheet.static_loss_scale(fixed.value, "--loss-scale", fixed.from);
         }
-        sheet.text(keys::LOSS_SCALE, "megatron", "no --loss-scale: dynamic");
+        sheet.text(key!(train.loss_scale), "megatron", "no --loss-scale: dynamic");
         if let Some(found) = start {
-            sheet.power(keys::LOSS_SCALE_START, found.value, "--initial-loss-scale", found.from)?;
+            sheet.power(key!(train.loss_scale_start), found.value, "--initial-loss-scale", found.from)?;
         }
         if let Some(found) = window {
-            sheet.whole(keys::LOSS_SCALE_WINDOW, found.value, found.from);
+            sheet.whole(key!(train.loss_scale_window), found.value, found.from);
         }
         if let Some(found) = hysteresis {
-            sheet.whole(keys::LOSS_SCALE_HYSTERESIS, found.value, found.from);
+            sheet.whole(key!(train.loss_scale_hysteresis), found.value, found.from);
         }
         if let Some(found) = floor {
-            sheet.power(keys::LOSS_SCALE_FLOOR, found.value, "--min-scale", found.from)?;
+            sheet.power(key!(train.loss_scale_floor), found.value, "--min-scale", found.from)?;
         }
         Ok(())
     }
@@ -231,7 +235,7 @@ impl Translation<'_> {
         let is_selective = flags.is_given("--recompute-activations") || granularity == Some("selective");
         if is_selective {
             let name = self.first(&["--recompute-activations", "--recompute-granularity"]).unwrap_or_default();
-            sheet.text(keys::RECOMPUTE, "attention", flags.shown(name));
+            sheet.text(key!(train.recompute), "attention", flags.shown(name));
         } else if let Some(from) = whole.or(granularity.map(|_| "--recompute-granularity full")) {
             let every = match method {
                 Some("block") => {
@@ -247,20 +251,20 @@ impl Translation<'_> {
             };
             match every {
                 Some(found) if found.value > 1 => {
-                    sheet.whole(keys::RECOMPUTE, found.value, format!("{from}, {}", found.from));
+                    sheet.whole(key!(train.recompute), found.value, format!("{from}, {}", found.from));
                 }
-                Some(found) => sheet.text(keys::RECOMPUTE, "blocks", format!("{from}, {}", found.from)),
-                None => sheet.text(keys::RECOMPUTE, "blocks", from),
+                Some(found) => sheet.text(key!(train.recompute), "blocks", format!("{from}, {}", found.from)),
+                None => sheet.text(key!(train.recompute), "blocks", from),
             }
         }
-        if sheet.get(keys::RECOMPUTE).is_none_or(|value| value == "\"attention\"") {
+        if sheet.get(key!(train.recompute)).is_none_or(|value| value == "\"attention\"") {
             for name in ["--checkpoint-num-layers", "--recompute-num-layers", "--recompute-method"] {
                 if flags.is_given(name) {
                     sheet.note(NoteKind::Unused, flags.shown(name), "no block is recomputed as a whole");
                 }
             }
         }
-        let recomputes_blocks = sheet.get(keys::RECOMPUTE).is_some_and(|value| value != "\"attention\"");
+        let recomputes_blocks = sheet.get(key!(train.recompute)).is_some_and(|value| value != "\"attention\"");
         let sharded = self.first(&[
             "--distribute-checkpointed-activations",
             "--distribute-saved-activations",
@@ -268,10 +272,12 @@ impl Translation<'_> {
         ]);
         let host = self.first(&["--checkpoint-in-cpu"]);
         // Sequences that are sharded already have sharded inputs.
-        let has_ranks = sheet.has_several(keys::TENSOR) && sheet.get(keys::SEQUENCE).is_none();
+        let has_ranks = sheet.has_several(key!(parallel.tensor)) && sheet.get(key!(parallel.sequence)).is_none();
         match (host, sharded) {
-            (Some(from), _) if recomputes_blocks => sheet.text(keys::RECOMPUTE_INPUTS, "host", from),
-            (None, Some(from)) if recomputes_blocks && has_ranks => sheet.text(keys::RECOMPUTE_INPUTS, "sharded", from),
+            (Some(from), _) if recomputes_blocks => sheet.text(key!(train.recompute_inputs), "host", from),
+            (None, Some(from)) if recomputes_blocks && has_ranks => {
+                sheet.text(key!(train.recompute_inputs), "sharded", from)
+            }
             (None, None) => {}
             (host, sharded) => {
                 let what = host.or(sharded).unwrap_or_default();
@@ -286,8 +292,8 @@ impl Translation<'_> {
     pub(super) fn files(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         match flags.text("--save")? {
-            Some(path) => sheet.text(keys::OUTPUT, path, flags.shown("--save")),
-            None => sheet.text(keys::OUTPUT, "runs/imported", "no --save"),
+            Some(path) => sheet.text(key!(output.dir), path, flags.shown("--save")),
+            None => sheet.text(key!(output.dir), "runs/imported", "no --save"),
         }
         let every = flags.maybe_whole("--save-interval")?;
         match (flags.is_given("--save"), every) {
@@ -295,10 +301,10 @@ impl Translation<'_> {
                 let (steps, from) = every.map_or((5000, "--save-interval, default 5000".to_owned()), |found| {
                     (found.value.max(1), found.from)
                 });
-                sheet.text(keys::CHECKPOINT_EVERY, &format!("{steps} steps"), from);
-                sheet.number(keys::CHECKPOINT_MINUTES, 0.0, "--save-interval counts steps alone");
+                sheet.text(key!(checkpoint.every), &format!("{steps} steps"), from);
+                sheet.number(key!(checkpoint.minutes), 0.0, "--save-interval counts steps alone");
                 if flags.is_given("--no-save-optim") {
-                    sheet.flag(keys::CHECKPOINT_OPTIMIZER_STATE, false, "--no-save-optim");
+                    sheet.flag(key!(checkpoint.optimizer_state), false, "--no-save-optim");
                 }
             }
             (false, Some(every)) => sheet.note(NoteKind::Unused, every.from, "it is for --save"),
@@ -308,7 +314,7 @@ impl Translation<'_> {
             sheet.note(NoteKind::Unused, "--no-save-optim", "it is for --save");
         }
         let log = flags.whole("--log-interval", 100)?;
-        sheet.whole(keys::LOG_EVERY, log.value.max(1), log.from);
+        sheet.whole(key!(log.every), log.value.max(1), log.from);
         let (load, save) = (flags.text("--load")?, flags.text("--save")?);
         let weights_only = flags.is_given("--finetune");
         match load {

@@ -11,9 +11,9 @@ use super::trainer::{self, FoundData, Trainer};
 use super::{lora, only, resumed};
 use crate::Result;
 use crate::import::ImportOptions;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 use serde_json::Value;
 
 const TRAINER: Trainer = Trainer {
@@ -63,11 +63,11 @@ pub fn axolotl(text: &str, place: &str, options: &ImportOptions) -> Result<Sheet
         Some(_) => Ok(true),
         None => Err(error),
     })? {
-        sheet.text(keys::RECOMPUTE, "blocks", s.shown("gradient_checkpointing"));
+        sheet.text(key!(train.recompute), "blocks", s.shown("gradient_checkpointing"));
     }
     watchdog(&s, &mut sheet)?;
     let output = s.text_or("output_dir", "./model-out")?;
-    sheet.text(keys::OUTPUT, output.value, output.from);
+    sheet.text(key!(output.dir), output.value, output.from);
     s.finish(options, sheet)
 }
 
@@ -75,7 +75,7 @@ fn model(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     let Some(model) = s.text("base_model")? else {
         return s.refuse("base_model", "there is no model", "write base_model: ORG/NAME");
     };
-    sheet.text(keys::MODEL_PATH, model, s.shown("base_model"));
+    sheet.text(key!(model.path), model, s.shown("base_model"));
     if let Some(revision) = s.text("revision_of_model")? {
         sheet.text("model.revision", revision, s.shown("revision_of_model"));
     }
@@ -114,7 +114,7 @@ fn adapter(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Resu
     }
     if s.flag("merge_lora")? {
         match in_4_bits {
-            false => sheet.flag(keys::SAVE_MERGED, true, s.shown("merge_lora")),
+            false => sheet.flag(key!(save.merged), true, s.shown("merge_lora")),
             true => {
                 let why = "updates beside a model in 4 bits are merged after the run: `bmtrain convert \
                            MODEL OUT --merge RUN`";
@@ -128,11 +128,11 @@ fn adapter(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Resu
     match (s.flag("lora_target_linear")?, s.texts("lora_target_modules")?) {
         (true, _) => {
             s.pass_over(&["lora_target_modules"], "lora_target_linear names all layers", sheet);
-            sheet.list(keys::TARGETS, &["all-linear".to_owned()], s.shown("lora_target_linear"));
+            sheet.list(key!(adapter.targets), &["all-linear".to_owned()], s.shown("lora_target_linear"));
         }
         (false, Some(targets)) => {
             lora::check_modules(s, "lora_target_modules", &targets)?;
-            sheet.list(keys::TARGETS, &targets, s.shown("lora_target_modules"));
+            sheet.list(key!(adapter.targets), &targets, s.shown("lora_target_modules"));
         }
         (false, None) => return s.refuse("adapter", "no layers are named", "write lora_target_linear: true"),
     }
@@ -178,7 +178,7 @@ fn samples(s: &Settings<'_>, sheet: &mut Sheet) -> Result<Samples> {
         Samples::Pairs(_) => s.shown("rl"),
         Samples::Rewards => s.shown("reward_model"),
     };
-    sheet.text(keys::TASK, samples.task(), from);
+    sheet.text(key!(data.task), samples.task(), from);
     if let Samples::Pairs(loss) = samples {
         let (beta, older) = if loss == "orpo" { ("orpo_alpha", "rl_beta") } else { ("rl_beta", "dpo_beta") };
         let beta = if s.has(older) && !s.has(beta) { older } else { beta };

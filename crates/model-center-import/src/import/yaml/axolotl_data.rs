@@ -5,10 +5,9 @@ use super::pairs::{Samples, pass_over_single};
 use super::sets::{self, Fields};
 use super::settings::Settings;
 use crate::Result;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_base::file::printable;
-use model_center_recipe::quote;
+use model_center_recipe::{key, quote};
 use serde_json::{Map, Value};
 
 /// Keys of a data set that are translated.
@@ -145,25 +144,25 @@ impl Columns {
             sheet.text(column.key, &column.name, format!("{key}, type"));
         }
         if self.as_chat == Some(true) {
-            sheet.flag(keys::AS_CHAT, true, "the type formats records by the chat template");
+            sheet.flag(key!(data.as_chat), true, "the type formats records by the chat template");
         }
     }
 }
 
 fn lengths(s: &Settings<'_>, samples: Samples, sheet: &mut Sheet) -> Result<()> {
     let length = s.whole_or("sequence_len", 512)?;
-    sheet.whole(keys::MAX_LENGTH, length.value, length.from);
+    sheet.whole(key!(data.max_length), length.value, length.from);
     if samples.are_pairs() {
         pass_over_single(s, &["sample_packing", "train_on_inputs"], sheet);
     }
     if !samples.are_pairs() && s.flag("sample_packing")? {
-        sheet.flag(keys::PACKING, true, s.shown("sample_packing"));
+        sheet.flag(key!(data.packing), true, s.shown("sample_packing"));
         let why = "a micro-batch has micro_batch_size samples, joined; there it is filled up to sequence_len, and has \
                    more of them: raise train.micro_batch_size";
         sheet.note(NoteKind::Differs, s.shown("sample_packing"), why);
     }
     if !samples.are_pairs() && s.flag("train_on_inputs")? {
-        sheet.text(keys::LOSS_ON, "all", s.shown("train_on_inputs"));
+        sheet.text(key!(data.loss_on), "all", s.shown("train_on_inputs"));
     }
     if let Some(Value::Bool(false)) = s.get("shuffle_merged_datasets") {
         let why = "several data sets are mixed in a random order, one is with data.shuffle";

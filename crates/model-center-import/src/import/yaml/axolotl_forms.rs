@@ -3,10 +3,10 @@
 use super::pairs::Samples;
 use super::settings::Settings;
 use crate::Result;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_base::file::printable;
 use model_center_data::TURN_MARKS;
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 
 /// A column of the records.
@@ -32,21 +32,24 @@ pub(super) struct Form {
 type Named = (&'static str, &'static [(&'static str, &'static str, bool)]);
 
 const PROMPTS: [Named; 5] = [
-    ("alpaca_chat.load_qa", &[(keys::COLUMN_PROMPT, "question", false), (keys::COLUMN_COMPLETION, "answer", false)]),
+    (
+        "alpaca_chat.load_qa",
+        &[(key!(data.columns.prompt), "question", false), (key!(data.columns.completion), "answer", false)],
+    ),
     (
         "alpaca_chat.load_camel_ai",
-        &[(keys::COLUMN_PROMPT, "message_1", false), (keys::COLUMN_COMPLETION, "message_2", false)],
+        &[(key!(data.columns.prompt), "message_1", false), (key!(data.columns.completion), "message_2", false)],
     ),
     (
         "alpaca_w_system.load_open_orca",
         &[
-            (keys::COLUMN_PROMPT, "question", false),
-            (keys::COLUMN_COMPLETION, "response", false),
-            (keys::COLUMN_SYSTEM, "system_prompt", false),
+            (key!(data.columns.prompt), "question", false),
+            (key!(data.columns.completion), "response", false),
+            (key!(data.columns.system), "system_prompt", false),
         ],
     ),
-    ("oasst", &[(keys::COLUMN_PROMPT, "INSTRUCTION", false), (keys::COLUMN_COMPLETION, "RESPONSE", false)]),
-    ("metharme", &[(keys::COLUMN_PROMPT, "prompt", true), (keys::COLUMN_COMPLETION, "generation", false)]),
+    ("oasst", &[(key!(data.columns.prompt), "INSTRUCTION", false), (key!(data.columns.completion), "RESPONSE", false)]),
+    ("metharme", &[(key!(data.columns.prompt), "prompt", true), (key!(data.columns.completion), "generation", false)]),
 ];
 
 /// Types of pairs after `chatml.`, `llama3.` and `chat_template.`.
@@ -54,9 +57,9 @@ const PAIRS: [Named; 7] = [
     (
         "argilla",
         &[
-            (keys::COLUMN_PROMPT, "instruction", false),
-            (keys::COLUMN_CHOSEN, "chosen_response", false),
-            (keys::COLUMN_REJECTED, "rejected_response", false),
+            (key!(data.columns.prompt), "instruction", false),
+            (key!(data.columns.chosen), "chosen_response", false),
+            (key!(data.columns.rejected), "rejected_response", false),
         ],
     ),
     ("argilla_chat", &CONVERSATIONS),
@@ -65,26 +68,26 @@ const PAIRS: [Named; 7] = [
     (
         "intel",
         &[
-            (keys::COLUMN_PROMPT, "question", false),
-            (keys::COLUMN_CHOSEN, "chosen", true),
-            (keys::COLUMN_REJECTED, "rejected", true),
+            (key!(data.columns.prompt), "question", false),
+            (key!(data.columns.chosen), "chosen", true),
+            (key!(data.columns.rejected), "rejected", true),
         ],
     ),
     ("prompt_pairs", &TEXTS),
     ("", &TEXTS),
 ];
 const INPUTS: [(&str, &str, bool); 3] = [
-    (keys::COLUMN_PROMPT, "input", false),
-    (keys::COLUMN_CHOSEN, "chosen", true),
-    (keys::COLUMN_REJECTED, "rejected", true),
+    (key!(data.columns.prompt), "input", false),
+    (key!(data.columns.chosen), "chosen", true),
+    (key!(data.columns.rejected), "rejected", true),
 ];
 const TEXTS: [(&str, &str, bool); 3] = [
-    (keys::COLUMN_PROMPT, "prompt", true),
-    (keys::COLUMN_CHOSEN, "chosen", true),
-    (keys::COLUMN_REJECTED, "rejected", true),
+    (key!(data.columns.prompt), "prompt", true),
+    (key!(data.columns.chosen), "chosen", true),
+    (key!(data.columns.rejected), "rejected", true),
 ];
 const CONVERSATIONS: [(&str, &str, bool); 2] =
-    [(keys::COLUMN_CHOSEN, "chosen", true), (keys::COLUMN_REJECTED, "rejected", true)];
+    [(key!(data.columns.chosen), "chosen", true), (key!(data.columns.rejected), "rejected", true)];
 
 /// Names of roles that turns have here, by the role.
 const ROLES: [(&str, &[&str]); 4] = [
@@ -148,9 +151,9 @@ fn single(s: &Settings<'_>, (key, set): (&str, &Map<String, Value>), name: &str,
     let (base, variant) = name.split_once([':', '.']).map_or((name, None), |(base, variant)| (base, Some(variant)));
     let alpaca = || {
         vec![
-            column(keys::COLUMN_PROMPT, "instruction", "instruction"),
-            column(keys::COLUMN_INPUT, "input", "input"),
-            column(keys::COLUMN_COMPLETION, "output", "output"),
+            column(key!(data.columns.prompt), "instruction", "instruction"),
+            column(key!(data.columns.input), "input", "input"),
+            column(key!(data.columns.completion), "output", "output"),
         ]
     };
     let of_alpaca = |as_chat: bool| Form { records: Some("alpaca"), columns: alpaca(), as_chat: Some(as_chat) };
@@ -170,23 +173,24 @@ fn single(s: &Settings<'_>, (key, set): (&str, &Map<String, Value>), name: &str,
         }
         ("gpteacher", None) => {
             let columns = vec![
-                column(keys::COLUMN_PROMPT, "instruction", "instruction"),
-                column(keys::COLUMN_INPUT, "input", "input"),
-                column(keys::COLUMN_COMPLETION, "response", "output"),
+                column(key!(data.columns.prompt), "instruction", "instruction"),
+                column(key!(data.columns.input), "input", "input"),
+                column(key!(data.columns.completion), "response", "output"),
             ];
             Ok(Form { records: Some("alpaca"), columns, as_chat: Some(false) })
         }
         ("chat_template", _) => {
             let (records, usual) = turns(s, key, set)?;
-            let columns = vec![field(set, keys::COLUMN_MESSAGES, "field_messages", "messages", usual)];
+            let columns = vec![field(set, key!(data.columns.messages), "field_messages", "messages", usual)];
             Ok(Form { records: Some(records), columns, as_chat: None })
         }
         ("sharegpt", _) => {
-            let columns = vec![field(set, keys::COLUMN_MESSAGES, "field_messages", "conversations", "conversations")];
+            let columns =
+                vec![field(set, key!(data.columns.messages), "field_messages", "conversations", "conversations")];
             Ok(Form { records: Some("sharegpt"), columns, as_chat: None })
         }
         ("completion" | "pretrain", None) => {
-            let columns = vec![field(set, keys::COLUMN_TEXT, "field", "text", "text")];
+            let columns = vec![field(set, key!(data.columns.text), "field", "text", "text")];
             Ok(Form { records: Some("text"), columns, as_chat: None })
         }
         ("", None) => Ok(Form { records: None, columns: Vec::new(), as_chat: None }),
@@ -205,9 +209,9 @@ fn pairs(s: &Settings<'_>, (key, set): (&str, &Map<String, Value>), name: &str) 
             return s.refuse(key, "messages of pairs have role and content", "rename the fields of the records");
         }
         let columns = vec![
-            field(set, keys::COLUMN_PROMPT, "field_messages", "messages", "prompt"),
-            field(set, keys::COLUMN_CHOSEN, "field_chosen", "chosen", "chosen"),
-            field(set, keys::COLUMN_REJECTED, "field_rejected", "rejected", "rejected"),
+            field(set, key!(data.columns.prompt), "field_messages", "messages", "prompt"),
+            field(set, key!(data.columns.chosen), "field_chosen", "chosen", "chosen"),
+            field(set, key!(data.columns.rejected), "field_rejected", "rejected", "rejected"),
         ];
         return Ok(Form { records: None, columns, as_chat: None });
     }
@@ -328,10 +332,10 @@ fn own_form(s: &Settings<'_>, key: &str, own: &Map<String, Value>) -> Result<For
     let has_input = text("field_input").is_some();
     let usual =
         if has_input { ("alpaca", "instruction", "output") } else { ("prompt-completion", "prompt", "completion") };
-    let mut columns = vec![column(keys::COLUMN_PROMPT, prompt, usual.1)];
-    columns.push(column(keys::COLUMN_COMPLETION, text("field_output").unwrap_or("output"), usual.2));
-    columns.extend(text("field_input").map(|input| column(keys::COLUMN_INPUT, input, "input")));
-    columns.extend(text("field_system").map(|system| column(keys::COLUMN_SYSTEM, system, "system")));
+    let mut columns = vec![column(key!(data.columns.prompt), prompt, usual.1)];
+    columns.push(column(key!(data.columns.completion), text("field_output").unwrap_or("output"), usual.2));
+    columns.extend(text("field_input").map(|input| column(key!(data.columns.input), input, "input")));
+    columns.extend(text("field_system").map(|system| column(key!(data.columns.system), system, "system")));
     Ok(Form { records: Some(usual.0), columns, as_chat: Some(false) })
 }
 
@@ -340,12 +344,12 @@ fn own_pairs(s: &Settings<'_>, key: &str, own: &Map<String, Value>) -> Result<Fo
     let fields = ["field_prompt", "field_system", "field_chosen", "field_rejected"];
     check_fields(s, key, own, &fields, &["{prompt}", "{chosen}", "{rejected}"])?;
     let mut columns = vec![
-        field(own, keys::COLUMN_PROMPT, "field_prompt", "prompt", "prompt"),
-        field(own, keys::COLUMN_CHOSEN, "field_chosen", "chosen", "chosen"),
-        field(own, keys::COLUMN_REJECTED, "field_rejected", "rejected", "rejected"),
+        field(own, key!(data.columns.prompt), "field_prompt", "prompt", "prompt"),
+        field(own, key!(data.columns.chosen), "field_chosen", "chosen", "chosen"),
+        field(own, key!(data.columns.rejected), "field_rejected", "rejected", "rejected"),
     ];
     let system = own.get("field_system").and_then(Value::as_str);
-    columns.extend(system.map(|system| column(keys::COLUMN_SYSTEM, system, "system")));
+    columns.extend(system.map(|system| column(key!(data.columns.system), system, "system")));
     Ok(Form { records: None, columns, as_chat: Some(false) })
 }
 

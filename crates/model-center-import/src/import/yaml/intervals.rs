@@ -3,8 +3,8 @@
 use super::settings::Settings;
 use super::trainer::Trainer;
 use crate::Result;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
+use model_center_recipe::key;
 
 /// Where the Trainer has no number of steps.
 const TRAINER_STEPS: f64 = 500.0;
@@ -18,16 +18,16 @@ pub(super) fn translate(s: &Settings<'_>, trainer: &Trainer, has_eval: bool, she
     let key = trainer.eval_batch;
     if let Some(batch) = s.whole(key)? {
         match has_eval {
-            true => sheet.whole(keys::EVAL_BATCH, batch.max(1), s.shown(key)),
+            true => sheet.whole(key!(eval.batch_size), batch.max(1), s.shown(key)),
             false => sheet.note(NoteKind::Unused, s.shown(key), "there are no evaluation data"),
         }
     }
     if let Some(keep) = s.whole("save_total_limit")? {
-        sheet.whole(keys::CHECKPOINT_KEEP, keep.clamp(2, 1000), s.shown("save_total_limit"));
+        sheet.whole(key!(checkpoint.keep), keep.clamp(2, 1000), s.shown("save_total_limit"));
     }
     if let Some(patience) = s.whole("early_stopping_patience")?.filter(|patience| *patience > 0) {
         match has_eval {
-            true => sheet.whole(keys::EARLY_STOP, patience, s.shown("early_stopping_patience")),
+            true => sheet.whole(key!(train.early_stop.patience), patience, s.shown("early_stopping_patience")),
             false => sheet.note(NoteKind::Differs, s.shown("early_stopping_patience"), "there are no evaluation data"),
         }
     }
@@ -80,8 +80,8 @@ fn evaluations(s: &Settings<'_>, has_eval: bool, sheet: &mut Sheet) -> Result<()
         return Ok(());
     };
     match (value, has_eval) {
-        (Some(value), true) => sheet.text(keys::EVAL_EVERY, &value, from),
-        (None, true) => sheet.text(keys::EVAL_EVERY, "end", from),
+        (Some(value), true) => sheet.text(key!(eval.every), &value, from),
+        (None, true) => sheet.text(key!(eval.every), "end", from),
         (Some(_), false) => sheet.note(NoteKind::Differs, from, NO_DATA),
         (None, false) => sheet.note(NoteKind::Unused, from, "there are no evaluation data"),
     }
@@ -91,14 +91,14 @@ fn evaluations(s: &Settings<'_>, has_eval: bool, sheet: &mut Sheet) -> Result<()
 fn checkpoints(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()> {
     let keys = ["save_strategy", "save_steps", "saves_per_epoch"];
     match found(s, &keys[..1], (keys[1], TRAINER_STEPS), keys[2], sheet)? {
-        Some(Found { value: Some(value), from }) => sheet.text(keys::CHECKPOINT_EVERY, &value, from),
+        Some(Found { value: Some(value), from }) => sheet.text(key!(checkpoint.every), &value, from),
         Some(Found { value: None, from }) => {
             sheet.note(NoteKind::Unused, from, "checkpoint.minutes alone decides, or the weights that are kept do");
         }
         None if keys.iter().any(|key| s.has(key)) => {}
         None => {
             let (from, every) = trainer.default_checkpoint;
-            sheet.text(keys::CHECKPOINT_EVERY, every, from);
+            sheet.text(key!(checkpoint.every), every, from);
         }
     }
     Ok(())
@@ -113,8 +113,8 @@ fn best(s: &Settings<'_>, trainer: &Trainer, has_eval: bool, sheet: &mut Sheet) 
     }
     let is_best = s.get(key).is_some().then(|| s.flag(key)).transpose()?;
     match is_best {
-        Some(is_best) => sheet.text(keys::SAVE_WHICH, if is_best { "best" } else { "last" }, s.shown(key)),
-        None if trainer.saves_last => sheet.text(keys::SAVE_WHICH, "last", format!("{key}, default false")),
+        Some(is_best) => sheet.text(key!(save.which), if is_best { "best" } else { "last" }, s.shown(key)),
+        None if trainer.saves_last => sheet.text(key!(save.which), "last", format!("{key}, default false")),
         None => {}
     }
     Ok(())

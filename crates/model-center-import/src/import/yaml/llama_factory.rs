@@ -10,10 +10,9 @@ use super::trainer::{self, FoundData, Trainer};
 use super::{lora, only, resumed};
 use crate::Result;
 use crate::import::ImportOptions;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_base::file::printable;
-use model_center_recipe::quote;
+use model_center_recipe::{key, quote};
 use serde_json::Value;
 
 const TRAINER: Trainer = Trainer {
@@ -55,7 +54,7 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
     let Some(model) = s.text("model_name_or_path")? else {
         return s.refuse("model_name_or_path", "there is no model", "write model_name_or_path: ORG/NAME");
     };
-    sheet.text(keys::MODEL_PATH, model, s.shown("model_name_or_path"));
+    sheet.text(key!(model.path), model, s.shown("model_name_or_path"));
     if let Some(revision) = s.text("model_revision")?.filter(|revision| *revision != "main") {
         sheet.text("model.revision", revision, s.shown("model_revision"));
     }
@@ -71,11 +70,11 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
         _ => true,
     };
     if is_on && !s.flag("disable_gradient_checkpointing")? {
-        sheet.text(keys::RECOMPUTE, "blocks", "gradient checkpointing, on by default");
+        sheet.text(key!(train.recompute), "blocks", "gradient checkpointing, on by default");
     }
     match s.text("output_dir")? {
-        Some(output) => sheet.text(keys::OUTPUT, output, s.shown("output_dir")),
-        None => sheet.text(keys::OUTPUT, "runs/imported", "no output_dir"),
+        Some(output) => sheet.text(key!(output.dir), output, s.shown("output_dir")),
+        None => sheet.text(key!(output.dir), "runs/imported", "no output_dir"),
     }
     s.finish(options, sheet)
 }
@@ -102,7 +101,7 @@ fn stage(s: &Settings<'_>, model: &str, sheet: &mut Sheet) -> Result<(Samples, b
             return s.refuse("stage", reason, "write stage: sft, pt, dpo or rm");
         }
     };
-    sheet.text(keys::TASK, samples.task(), stage.from);
+    sheet.text(key!(data.task), samples.task(), stage.from);
     if let Samples::Pairs(loss) = samples {
         pairs::translate(s, (loss, s.text_or("pref_loss", "sigmoid")?.from), "pref_beta", sheet)?;
         if s.number("pref_ftx")?.is_some_and(|share| share != 0.0) {
@@ -149,8 +148,8 @@ fn method(s: &Settings<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Resul
     lora::check_modules(s, "lora_target", &targets)?;
     let from = if s.has("lora_target") { s.shown("lora_target") } else { "lora_target, default all".to_owned() };
     match targets.iter().any(|target| target == "all") {
-        true => sheet.list(keys::TARGETS, &["all-linear".to_owned()], from),
-        false => sheet.list(keys::TARGETS, &targets, from),
+        true => sheet.list(key!(adapter.targets), &["all-linear".to_owned()], from),
+        false => sheet.list(key!(adapter.targets), &targets, from),
     }
     Ok(())
 }
@@ -235,7 +234,11 @@ fn data(s: &Settings<'_>, (samples, is_text): (Samples, bool), sheet: &mut Sheet
     let found: Vec<Fields> = names.iter().enumerate().map(set).collect();
     sets::write(&found, &s.shown_all(&["dataset", "interleave_probs", "eval_dataset"]), sheet);
     if samples.are_pairs() {
-        sheet.text(keys::COLUMN_PROMPT, "instruction", "the prompt of Alpaca's records, default of dataset_info.json");
+        sheet.text(
+            key!(data.columns.prompt),
+            "instruction",
+            "the prompt of Alpaca's records, default of dataset_info.json",
+        );
     }
     if evals.len() > names.len() {
         sheet.note(NoteKind::Differs, s.shown("eval_dataset"), "each data set has evaluation data of its own");
@@ -261,13 +264,13 @@ fn forms(s: &Settings<'_>, (samples, is_text): (Samples, bool), sheet: &mut Shee
             sheet.note(NoteKind::Differs, s.shown("template"), "prompts are as they are; data.as_chat = false");
         }
         Some(_) => {
-            sheet.flag(keys::AS_CHAT, true, s.shown("template"));
+            sheet.flag(key!(data.as_chat), true, s.shown("template"));
             let why = "the template in the model's directory is used, of whatever name";
             sheet.note(NoteKind::Differs, s.shown("template"), why);
         }
     }
     let length = s.whole_or("cutoff_len", 2048)?;
-    sheet.whole(keys::MAX_LENGTH, length.value, length.from);
+    sheet.whole(key!(data.max_length), length.value, length.from);
     match samples.are_pairs() {
         true => pass_over_single(s, &["packing", "neat_packing", "train_on_prompt", "mask_history"], sheet),
         false => single(s, is_text, sheet)?,
@@ -288,15 +291,15 @@ fn single(s: &Settings<'_>, is_text: bool, sheet: &mut Sheet) -> Result<()> {
             true => "packing, default true of stage pt".to_owned(),
             false => s.shown_all(&["packing", "neat_packing"]),
         };
-        sheet.flag(keys::PACKING, true, shown.clone());
+        sheet.flag(key!(data.packing), true, shown.clone());
         if !neat {
             sheet.note(NoteKind::Differs, shown, "samples that are packed together attend to themselves alone");
         }
     }
     match (s.flag("train_on_prompt")?, s.flag("mask_history")?) {
         (true, true) => return s.refuse("mask_history", "train_on_prompt learns what it masks", "set one"),
-        (true, false) => sheet.text(keys::LOSS_ON, "all", s.shown("train_on_prompt")),
-        (false, true) => sheet.text(keys::LOSS_ON, "last", s.shown("mask_history")),
+        (true, false) => sheet.text(key!(data.loss_on), "all", s.shown("train_on_prompt")),
+        (false, true) => sheet.text(key!(data.loss_on), "last", s.shown("mask_history")),
         (false, false) => {}
     }
     Ok(())

@@ -3,9 +3,9 @@
 use super::resumed;
 use super::settings::Settings;
 use crate::Result;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 
 const ON_CPU: &str = "matrices in 4 bits are multiplied on the CPU alone; scales have 32 bits, which bitsandbytes \
                       quantises too";
@@ -47,35 +47,35 @@ pub(super) fn translate(
     (alpha, alpha_name): (fn(u64) -> f64, &str),
     sheet: &mut Sheet,
 ) -> Result<bool> {
-    sheet.text(keys::ADAPTER, "lora", method);
+    sheet.text(key!(adapter.method), "lora", method);
     if resumed::adapter(s, sheet) {
         let others: Vec<&str> = names.all().into_iter().chain([names.path]).collect();
         s.pass_over(&others, "the checkpoint has the adapter and its settings", sheet);
         return Ok(false);
     }
     if let Some(path) = s.text(names.path)?.filter(|path| !path.is_empty()) {
-        sheet.text(keys::ADAPTER_PATH, path, s.shown(names.path));
+        sheet.text(key!(adapter.path), path, s.shown(names.path));
         s.pass_over(&names.all(), &format!("{} has the adapter and its settings", names.path), sheet);
         return Ok(false);
     }
     let rank = s.whole_or(names.rank, 8)?;
-    sheet.whole(keys::RANK, rank.value, rank.from);
+    sheet.whole(key!(adapter.rank), rank.value, rank.from);
     match s.number(LORA_ALPHA)? {
-        Some(alpha) => sheet.number(keys::ALPHA, alpha, s.shown(LORA_ALPHA)),
-        None => sheet.number(keys::ALPHA, alpha(rank.value), format!("{LORA_ALPHA}, default {alpha_name}")),
+        Some(alpha) => sheet.number(key!(adapter.alpha), alpha, s.shown(LORA_ALPHA)),
+        None => sheet.number(key!(adapter.alpha), alpha(rank.value), format!("{LORA_ALPHA}, default {alpha_name}")),
     }
     if let Some(dropout) = s.number(LORA_DROPOUT)?.filter(|dropout| *dropout > 0.0) {
-        sheet.number(keys::ADAPTER_DROPOUT, dropout, s.shown(LORA_DROPOUT));
+        sheet.number(key!(adapter.dropout), dropout, s.shown(LORA_DROPOUT));
     }
     if s.flag(names.rank_stabilized)? {
-        sheet.flag(keys::RANK_STABILIZED, true, s.shown(names.rank_stabilized));
+        sheet.flag(key!(adapter.rank_stabilized), true, s.shown(names.rank_stabilized));
     }
     if s.flag(names.dora)? {
-        sheet.flag(keys::DORA, true, s.shown(names.dora));
+        sheet.flag(key!(adapter.dora), true, s.shown(names.dora));
     }
     if let Some(modules) = s.texts(names.modules)? {
         check_modules(s, names.modules, &modules)?;
-        sheet.list(keys::ADAPTER_TRAINED, &modules, s.shown(names.modules));
+        sheet.list(key!(adapter.trained), &modules, s.shown(names.modules));
     }
     Ok(true)
 }
@@ -98,7 +98,7 @@ pub(super) fn check_modules(s: &Settings<'_>, key: &str, modules: &[String]) -> 
 /// Writes that the frozen model is held in 4 bits; `double` is whether scales are quantised, with its key.
 pub(super) fn in_4_bits(s: &Settings<'_>, key: &str, (double_key, double): (&str, bool), sheet: &mut Sheet) {
     let shown = s.shown(key);
-    sheet.text(keys::QUANTIZE, "nf4", shown.clone());
+    sheet.text(key!(adapter.quantize), "nf4", shown.clone());
     sheet.note(NoteKind::Differs, shown, ON_CPU);
     if !double {
         let why = "scales are rounded as with double quantisation";

@@ -6,12 +6,12 @@
 use super::settings::Settings;
 use crate::Result;
 use crate::import::ImportOptions;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
+use model_center_recipe::key;
 
 /// Whether `--set` names the parameters that are trained.
 fn is_set(options: &ImportOptions) -> bool {
-    options.sets.iter().any(|set| set.split('=').next().map(str::trim) == Some(keys::ONLY))
+    options.sets.iter().any(|set| set.split('=').next().map(str::trim) == Some(key!(train.only)))
 }
 
 /// Takes the parameters from `--set`, or refuses `key`, which names them as `names`.
@@ -39,5 +39,5 @@ pub(super) fn by_set(
 /// Writes that the first blocks are trained.
 pub(super) fn first_blocks(count: u64, from: String, sheet: &mut Sheet) {
     let patterns: Vec<String> = (0..count).map(|block| format!("*.layers.{block}.*")).collect();
-    sheet.list(keys::ONLY, &patterns, from);
+    sheet.list(key!(train.only), &patterns, from);
 }

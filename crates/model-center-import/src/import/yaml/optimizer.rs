@@ -3,8 +3,8 @@
 use super::settings::Settings;
 use super::trainer::Trainer;
 use crate::Result;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
+use model_center_recipe::key;
 
 /// Optimizers of the trainers, with ours.
 const OPTIMIZERS: [(&str, &str); 25] = [
@@ -56,14 +56,14 @@ pub(super) fn translate(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) 
     }
     if is_muon || s.has(trainer.optimizer) {
         let shown = s.shown_all(&[if is_muon { "use_muon" } else { trainer.optimizer }]);
-        sheet.text(keys::OPTIMIZER, ours, shown);
+        sheet.text(key!(train.optimizer), ours, shown);
         if !is_muon && name.contains("8bit") && ours != "adamw-8bit" {
             let why = "moments are f32 here: `train.offload = true` keeps them in host memory";
             sheet.note(NoteKind::Differs, s.shown(trainer.optimizer), why);
         }
     }
     let decay = s.number_or("weight_decay", 0.0)?;
-    sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
+    sheet.number(key!(train.weight_decay), decay.value, decay.from);
     let betas = ["adam_beta1", "adam_beta2"];
     let is_adams = LION_OF_TRAINER.contains(&name) && !is_muon;
     if !WITH_BETAS.contains(&ours) {
@@ -74,7 +74,7 @@ pub(super) fn translate(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) 
         sheet.betas(one, two);
     }
     match s.number("adam_epsilon")? {
-        Some(eps) if WITH_EPSILON.contains(&ours) => sheet.number(keys::EPS, eps, s.shown("adam_epsilon")),
+        Some(eps) if WITH_EPSILON.contains(&ours) => sheet.number(key!(train.eps), eps, s.shown("adam_epsilon")),
         Some(_) => s.pass_over(&["adam_epsilon"], "it is not given to this optimizer", sheet),
         None => {}
     }

@@ -2,8 +2,8 @@
 
 use super::settings::Settings;
 use crate::Result;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
+use model_center_recipe::key;
 
 /// What a sample is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,18 +33,18 @@ impl Samples {
 
 /// Writes the loss and its numbers; `beta` is the key of its factor.
 pub(super) fn translate(s: &Settings<'_>, (loss, from): (&str, String), beta: &str, sheet: &mut Sheet) -> Result<()> {
-    sheet.text(keys::PREFERENCE_LOSS, loss, from);
+    sheet.text(key!(preference.loss), loss, from);
     let beta = s.number_or(beta, 0.1)?;
-    sheet.number(keys::BETA, beta.value, beta.from);
+    sheet.number(key!(preference.beta), beta.value, beta.from);
     if loss == "simpo" {
         let gamma = s.number_or("simpo_gamma", 0.5)?;
-        sheet.number(keys::SIMPO_GAMMA, gamma.value, gamma.from);
+        sheet.number(key!(preference.gamma), gamma.value, gamma.from);
     }
     let smoothing = "dpo_label_smoothing";
     if let Some(share) = s.number(smoothing)?.filter(|share| *share > 0.0) {
         let shown = s.shown(smoothing);
         match loss {
-            "dpo" => sheet.number(keys::PAIR_SMOOTHING, share, shown),
+            "dpo" => sheet.number(key!(preference.label_smoothing), share, shown),
             _ => sheet.note(NoteKind::Unused, shown, "it is for the loss of DPO"),
         }
     }

@@ -5,8 +5,8 @@
 use super::settings::Settings;
 use crate::Result;
 use crate::import::checkpoint::begin_with;
-use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
+use model_center_recipe::key;
 use serde_json::Value;
 
 const KEY: &str = "resume_from_checkpoint";
@@ -37,7 +37,7 @@ pub(super) fn translate(s: &Settings<'_>, model: &str, has_adapter: bool, sheet:
 /// Begins with the adapter of that checkpoint, and returns whether there is one.
 pub(super) fn adapter(s: &Settings<'_>, sheet: &mut Sheet) -> bool {
     let Some(path) = named(s) else { return false };
-    sheet.text(keys::ADAPTER_PATH, path, s.shown(KEY));
+    sheet.text(key!(adapter.path), path, s.shown(KEY));
     let why = "training begins with the adapter in it; the optimizer's state and the step begin anew";
     sheet.note(NoteKind::Differs, s.shown(KEY), why);
     true

@@ -1,7 +1,7 @@
 //! Data sets of a configuration as keys of `[data]`.
 
-use crate::import::keys;
 use crate::import::sheet::{Sheet, inline_tables};
+use model_center_recipe::key;
 
 /// Fields of a data set of a recipe, with their values as TOML.
 pub(super) type Fields = Vec<(&'static str, String)>;
@@ -9,9 +9,9 @@ pub(super) type Fields = Vec<(&'static str, String)>;
 /// Writes one data set as `data.train`, `data.eval` and `data.records`, several or one with a share as `data.sets`.
 pub(super) fn write(sets: &[Fields], from: &str, sheet: &mut Sheet) {
     let key_of = |field: &str| match field {
-        "path" => Some(keys::TRAIN),
-        "eval" => Some(keys::EVAL),
-        "records" => Some(keys::RECORDS),
+        "path" => Some(key!(data.train)),
+        "eval" => Some(key!(data.eval)),
+        "records" => Some(key!(data.records)),
         _ => None,
     };
     if let [one] = sets
@@ -24,5 +24,5 @@ pub(super) fn write(sets: &[Fields], from: &str, sheet: &mut Sheet) {
         }
         return;
     }
-    sheet.raw(keys::SETS, inline_tables(sets), from);
+    sheet.raw(key!(data.sets), inline_tables(sets), from);
 }

@@ -7,9 +7,10 @@ use super::{intervals, optimizer};
 use crate::Result;
 use crate::import::ImportOptions;
 use crate::import::batch::BatchParts;
+use crate::import::numbers;
 use crate::import::sheet::{NoteKind, Sheet};
-use crate::import::{keys, numbers};
 use model_center_base::file::printable;
+use model_center_recipe::key;
 use serde_json::{Map, Value};
 
 /// The learning rate at which the polynomial schedule of transformers ends.
@@ -77,28 +78,28 @@ pub(super) fn translate(
     intervals::translate(s, trainer, data.has_eval, sheet)?;
     layout(s, sheet)?;
     let seed = s.whole_or("seed", 42)?;
-    sheet.whole(keys::SEED, seed.value, seed.from);
+    sheet.whole(key!(train.seed), seed.value, seed.from);
     if let Some(every) = s.whole("logging_steps")? {
-        sheet.whole(keys::LOG_EVERY, every.max(1), s.shown("logging_steps"));
+        sheet.whole(key!(log.every), every.max(1), s.shown("logging_steps"));
     }
     if data.samples.are_pairs() {
         pass_over_single(s, &["label_smoothing_factor"], sheet);
     } else if let Some(share) = s.number("label_smoothing_factor")?.filter(|share| *share > 0.0) {
-        sheet.number(keys::LABEL_SMOOTHING, share, s.shown("label_smoothing_factor"));
+        sheet.number(key!(train.label_smoothing), share, s.shown("label_smoothing_factor"));
     }
     if !s.flag("dataloader_drop_last")? {
         let from = if s.has("dataloader_drop_last") { s.shown("dataloader_drop_last") } else { DROPS_NONE.to_owned() };
-        sheet.text(keys::LAST_BATCH, "keep", from);
+        sheet.text(key!(data.last_batch), "keep", from);
     }
     if s.flag("group_by_length")? {
-        sheet.flag(keys::LENGTH_GROUPED, true, s.shown("group_by_length"));
+        sheet.flag(key!(data.length_grouped), true, s.shown("group_by_length"));
     }
     if let Some(share) = s.number(trainer.split)?.filter(|share| *share > 0.0) {
         let why = format!("{share} of the data are split off there: `init` writes such a split, or set data.eval");
         sheet.note(NoteKind::Differs, s.shown(trainer.split), why);
     }
     if let Some(name) = s.text("run_name")? {
-        sheet.text(keys::RUN_NAME, name, s.shown("run_name"));
+        sheet.text(key!(run.name), name, s.shown("run_name"));
     }
     Ok(())
 }
@@ -119,14 +120,14 @@ fn precision(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
         }
     }
     let Some((key, dtype)) = on.first().copied() else {
-        sheet.text(keys::DTYPE, "f32", "neither bf16 nor fp16");
+        sheet.text(key!(model.dtype), "f32", "neither bf16 nor fp16");
         return Ok(());
     };
     if let Some((other, _)) = on.iter().find(|(_, other)| *other != dtype) {
         return s.refuse(other, format!("{key} and {other} are both set"), "set one");
     }
     let shown: Vec<String> = on.iter().map(|(key, _)| s.shown(key)).collect();
-    sheet.text(keys::DTYPE, dtype, shown.join(", "));
+    sheet.text(key!(model.dtype), dtype, shown.join(", "));
     if dtype == "f16" {
         let why = "the loss scale of f16 follows another rule: train.loss_scale";
         sheet.note(NoteKind::Differs, s.shown(key), why);
@@ -139,12 +140,12 @@ fn length_and_batch(s: &Settings<'_>, trainer: &Trainer, options: &ImportOptions
     let steps = s.number("max_steps")?.filter(|steps| *steps > 0.0);
     match steps {
         Some(steps) => {
-            sheet.whole(keys::STEPS, steps as u64, s.shown("max_steps"));
+            sheet.whole(key!(train.steps), steps as u64, s.shown("max_steps"));
             s.pass_over(&[trainer.epochs], "max_steps decides", sheet);
         }
         None => {
             let epochs = s.number_or(trainer.epochs, trainer.default_epochs)?;
-            sheet.number(keys::EPOCHS, epochs.value, epochs.from);
+            sheet.number(key!(train.epochs), epochs.value, epochs.from);
         }
     }
     let micro = s.whole_or(trainer.micro_batch, trainer.default_micro_batch)?;
@@ -165,7 +166,7 @@ fn schedule(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()
         return s.refuse("learning_rate", "it is missing", "write learning_rate: 0.0002");
     }
     let lr = s.number_or("learning_rate", trainer.default_lr.unwrap_or_default())?;
-    sheet.number(keys::LR, lr.value, lr.from);
+    sheet.number(key!(train.lr), lr.value, lr.from);
     let lr = lr.value;
     let given = s.text_or(trainer.schedule, trainer.default_schedule)?;
     let name = given.value;
@@ -174,7 +175,7 @@ fn schedule(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()
         let reason = format!("the schedule {name} is not available; available are {}", known.join(", "));
         return s.refuse(trainer.schedule, reason, "choose another one");
     };
-    sheet.text(keys::SCHEDULE, ours, given.from);
+    sheet.text(key!(train.schedule), ours, given.from);
     if name == "constant" {
         s.pass_over(&["warmup_steps", "warmup_ratio"], "the schedule constant has no warm-up there", sheet);
     } else {
@@ -183,8 +184,8 @@ fn schedule(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()
     if let Some(share) = s.number(MIN_RATIO)?.filter(|share| *share > 0.0) {
         match *ours == "cosine" {
             true => {
-                sheet.text(keys::SCHEDULE, WITH_MIN, s.shown_all(&[trainer.schedule, MIN_RATIO]));
-                sheet.number(keys::FINAL_LR, share, s.shown(MIN_RATIO));
+                sheet.text(key!(train.schedule), WITH_MIN, s.shown_all(&[trainer.schedule, MIN_RATIO]));
+                sheet.number(key!(train.final_lr_ratio), share, s.shown(MIN_RATIO));
             }
             false => sheet.note(NoteKind::Unused, s.shown(MIN_RATIO), "it is for the schedule cosine"),
         }
@@ -192,7 +193,7 @@ fn schedule(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result<()
     minimum(s, (*ours == WITH_MIN, lr), sheet)?;
     if *ours == "polynomial" && lr > POLYNOMIAL_END {
         let ratio = (POLYNOMIAL_END / lr * 1e9).round() / 1e9;
-        sheet.number(keys::FINAL_LR, ratio, "lr_end of the schedule, default 1e-7");
+        sheet.number(key!(train.final_lr_ratio), ratio, "lr_end of the schedule, default 1e-7");
     }
     Ok(())
 }
@@ -226,7 +227,7 @@ fn minimum(s: &Settings<'_>, (has_minimum, lr): (bool, f64), sheet: &mut Sheet) 
             return s.refuse(KWARGS, reason, "write lr_scheduler_kwargs: { min_lr_rate: 0.1 }");
         }
     };
-    sheet.number(keys::FINAL_LR, ratio, s.shown(KWARGS));
+    sheet.number(key!(train.final_lr_ratio), ratio, s.shown(KWARGS));
     Ok(())
 }
 
@@ -237,7 +238,7 @@ fn warmup(s: &Settings<'_>, trainer: &Trainer, schedule: &str, sheet: &mut Sheet
         (Some(steps), _) if steps >= 1.0 => {
             // axolotl makes one step two.
             let whole = if trainer.floors_warmup && steps < 2.0 { 2 } else { steps as u64 };
-            sheet.whole(keys::WARMUP, whole, s.shown("warmup_steps"));
+            sheet.whole(key!(train.warmup), whole, s.shown("warmup_steps"));
             s.pass_over(&["warmup_ratio"], "warmup_steps decides", sheet);
         }
         // A newer Trainer takes a share as a number of steps below 1.
@@ -259,13 +260,13 @@ fn warmup(s: &Settings<'_>, trainer: &Trainer, schedule: &str, sheet: &mut Sheet
 /// A share of the steps, which is rounded up here as by the Trainer. Of a trainer that rounds down it is the number of
 /// steps, where that is known.
 fn warmup_share(trainer: &Trainer, (share, most): (f64, u64), from: String, sheet: &mut Sheet) {
-    let steps = sheet.count(keys::STEPS).filter(|_| trainer.floors_warmup);
+    let steps = sheet.count(key!(train.steps)).filter(|_| trainer.floors_warmup);
     let Some(steps) = steps else {
         if trainer.floors_warmup {
             let why = "rounded up, where axolotl rounds down, and makes one step two";
             sheet.note(NoteKind::Differs, from.clone(), why);
         }
-        return sheet.number(keys::WARMUP, share, from);
+        return sheet.number(key!(train.warmup), share, from);
     };
     let whole = match (share * steps as f64) as u64 {
         1 => 2,
@@ -274,7 +275,7 @@ fn warmup_share(trainer: &Trainer, (share, most): (f64, u64), from: String, shee
     if whole >= steps {
         sheet.note(NoteKind::Differs, from.clone(), "shortened: a warm-up ends before the run");
     }
-    sheet.whole(keys::WARMUP, whole.min(steps.saturating_sub(1)), format!("{from}, of {steps} steps"));
+    sheet.whole(key!(train.warmup), whole.min(steps.saturating_sub(1)), format!("{from}, of {steps} steps"));
 }
 
 /// How ranks share the model.
@@ -285,13 +286,13 @@ fn layout(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
         let stage =
             (1..=3_u64).find(|stage| text.contains(&format!("zero{stage}")) || text.contains(&format!("z{stage}")));
         if let Some(stage) = stage {
-            sheet.whole(keys::ZERO, stage, shown.clone());
+            sheet.whole(key!(parallel.zero), stage, shown.clone());
         }
         let why = "only the stage in its name is read: `bmtrain import deepspeed` reads such a file";
         sheet.note(NoteKind::Differs, shown, why);
     }
     if s.get("fsdp").is_some() || s.get("fsdp_config").is_some() {
-        sheet.whole(keys::ZERO, 3, s.shown_all(&["fsdp", "fsdp_config"]));
+        sheet.whole(key!(parallel.zero), 3, s.shown_all(&["fsdp", "fsdp_config"]));
     }
     Ok(())
 }

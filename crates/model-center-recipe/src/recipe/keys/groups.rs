@@ -1,13 +1,13 @@
 //! Which parameters are trained, and those with a learning rate and a weight decay of their own: by patterns of their
 //! names, and by depth.
 //!
-//! Defines [`ParamGroupSettings`] and [`param_groups`]; read by `keys.rs`.
+//! Defines [`ParamGroupSettings`] and [`param_groups`].
 
-use super::kinds::{Range, as_float, quote};
-use super::layers::Value;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
-use super::settings::TrainSettings;
+use super::train::TrainSettings;
+use crate::recipe::engine::kinds::{Range, as_float, quote};
+use crate::recipe::engine::layers::Value;
+use crate::recipe::engine::reader::{Otherwise, Reader, Spec};
+use crate::recipe::engine::schema::Shape;
 use crate::{Error, Result};
 use bmtrain_dist::optim::ParamGroup;
 use bmtrain_dist::param::NamePatterns;
@@ -25,35 +25,26 @@ pub struct ParamGroupSettings {
     pub weight_decay: Option<f32>,
 }
 
-/// Reads `train.groups`.
-pub(super) fn read(r: &mut Reader) -> Vec<ParamGroupSettings> {
-    let group_shape = Shape::Table(&["params", "lr_factor", "weight_decay"], None);
-    r.shape("train.groups", Shape::List(group_shape.into()));
-    let found = r.read(Spec {
-        key: "train.groups",
-        textual: false,
-        wanted: "a list of tables with params, a list of patterns, and lr_factor or weight_decay".into(),
-        example: "[{ params = [\"*.embeddings.*\"], lr_factor = 0.1, weight_decay = 0.0 }]".into(),
-        otherwise: Otherwise::Absent("not set: all parameters alike"),
-        read: &|value| match value {
-            Value::Array(items) if !items.is_empty() => items.iter().map(group).collect(),
-            _ => None,
-        },
-        render: &|groups: &Vec<ParamGroupSettings>| {
-            format!("[{}]", groups.iter().map(render).collect::<Vec<_>>().join(", "))
-        },
-    });
-    found.unwrap_or_default()
-}
-
-/// Reads `train.frozen`.
-pub(super) fn read_frozen(r: &mut Reader) -> Vec<String> {
-    r.optional_texts("train.frozen", "not set: none", "[\"input_embedding.*\", \"*.layers.0.*\"]").unwrap_or_default()
-}
-
-/// Reads `train.only`.
-pub(super) fn read_only(r: &mut Reader) -> Vec<String> {
-    r.optional_texts("train.only", "not set: all parameters", "[\"*.bias\", \"cls_projection.*\"]").unwrap_or_default()
+impl Reader {
+    pub(super) fn param_groups(&mut self, key: &'static str) -> Vec<ParamGroupSettings> {
+        let group_shape = Shape::Table(&["params", "lr_factor", "weight_decay"], None);
+        self.shape(key, Shape::List(group_shape.into()));
+        let found = self.read(Spec {
+            key,
+            textual: false,
+            wanted: "a list of tables with params, a list of patterns, and lr_factor or weight_decay".into(),
+            example: "[{ params = [\"*.embeddings.*\"], lr_factor = 0.1, weight_decay = 0.0 }]".into(),
+            otherwise: Otherwise::Absent("not set: all parameters alike"),
+            read: &|value| match value {
+                Value::Array(items) if !items.is_empty() => items.iter().map(group).collect(),
+                _ => None,
+            },
+            render: &|groups: &Vec<ParamGroupSettings>| {
+                format!("[{}]", groups.iter().map(render).collect::<Vec<_>>().join(", "))
+            },
+        });
+        found.unwrap_or_default()
+    }
 }
 
 impl TrainSettings {

@@ -1,17 +1,27 @@
 //! The keys of `[embedding]` and the columns of its records: texts that belong together.
 
-use super::data_source::DataSource;
-use super::kinds::{Expected, Range};
-use super::reader::Reader;
-use super::settings::Settings;
+use super::super::data_source::DataSource;
+use super::Settings;
+use crate::recipe::engine::kinds::{Expected, Range::Above};
+use crate::recipe::engine::reader::Reader;
+use crate::recipe::engine::table::settings;
 use model_center_data::EmbeddingTask;
 use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::contrastive::ContrastiveLoss;
 
 const COLUMNS: [&str; 3] = ["data.columns.anchor", "data.columns.positive", "data.columns.negative"];
 
+settings! {
+    #[derive(Debug)]
+    pub(super) struct EmbeddingKeys in "embedding" (r) {
+        /// What cosines are divided by in the loss of embeddings, which compares all samples of a step. See
+        /// [embeddings](embeddings.md).
+        temperature: f32 = single(0.05, Above(0.0)), "0.2";
+    }
+}
+
 /// Reads the columns.
-pub(super) fn read_columns(r: &mut Reader, column: Expected) -> EmbeddingTask {
+pub(crate) fn read_columns(r: &mut Reader, column: Expected) -> EmbeddingTask {
     EmbeddingTask {
         anchor: r.text("data.columns.anchor", "anchor", column),
         positive: r.text("data.columns.positive", "positive", column),
@@ -21,7 +31,7 @@ pub(super) fn read_columns(r: &mut Reader, column: Expected) -> EmbeddingTask {
 }
 
 /// Refuses the columns, for another task.
-pub(super) fn refuse_columns(r: &mut Reader) {
+pub(crate) fn refuse_columns(r: &mut Reader) {
     for key in COLUMNS {
         r.without_effect(key, "data.task", "it is for task embedding", "remove it");
     }
@@ -29,7 +39,7 @@ pub(super) fn refuse_columns(r: &mut Reader) {
 
 /// Reads the loss; `None` of another task.
 pub(super) fn read(r: &mut Reader, source: &DataSource) -> Option<ContrastiveLoss> {
-    let loss = ContrastiveLoss { temperature: r.single("embedding.temperature", 0.05, Range::Above(0.0)) };
+    let loss = ContrastiveLoss { temperature: EmbeddingKeys::read(r).temperature };
     if source.task_as::<EmbeddingTask>().is_some() {
         return Some(loss);
     }
@@ -38,7 +48,7 @@ pub(super) fn read(r: &mut Reader, source: &DataSource) -> Option<ContrastiveLos
 }
 
 /// Adds what contradicts itself or has no effect.
-pub(super) fn check(r: &mut Reader, s: &Settings) {
+pub(crate) fn check(r: &mut Reader, s: &Settings) {
     if s.contrastive.is_none() {
         return;
     }

@@ -2,9 +2,24 @@
 //!
 //! Defines [`BatchRamp`], a part of the [`TrainSettings`](super::TrainSettings).
 
-use super::keys::{MOST_SAMPLES, MOST_STEPS};
-use super::reader::Reader;
-use super::settings::Settings;
+use super::train::GIVEN;
+use super::{MAX_SAMPLES, MAX_STEPS, Settings};
+use crate::recipe::engine::reader::Reader;
+use crate::recipe::engine::table::settings;
+
+const ABSENT: &str = "not set: batches of one size";
+
+settings! {
+    #[derive(Debug)]
+    pub(super) struct BatchRampKeys in "train.batch_ramp" (r) {
+        /// Samples of the first steps of task `pretrain`, where batches grow to `train.batch_size`.
+        start: Option<u64> = optional_integer(ABSENT, 1..=MAX_SAMPLES, 32), "0.2", not_of_step(GIVEN);
+        /// What the batch grows by at a time.
+        increment: Option<u64> = optional_integer(ABSENT, 1..=MAX_SAMPLES, 32), "0.2", not_of_step(GIVEN);
+        /// Samples over which it grows.
+        samples: Option<u64> = optional_integer(ABSENT, 1..=MAX_STEPS, 488_280), "0.2", not_of_step(GIVEN);
+    }
+}
 
 /// Batches that grow from a first size to the size of the run, by the same number at a time.
 ///
@@ -47,20 +62,17 @@ impl BatchRamp {
 
 /// Reads the keys; the size of the run is [`BatchRamp::batch`].
 pub(super) fn read(r: &mut Reader, batch: u64) -> Option<BatchRamp> {
-    let absent = "not set: batches of one size";
-    let start = r.optional_integer("train.batch_ramp.start", absent, 1..=MOST_SAMPLES, 32);
-    let increment = r.optional_integer("train.batch_ramp.increment", absent, 1..=MOST_SAMPLES, 32);
-    let samples = r.optional_integer("train.batch_ramp.samples", absent, 1..=MOST_STEPS, 488_280);
-    let keys = ["train.batch_ramp.start", "train.batch_ramp.increment", "train.batch_ramp.samples"];
+    let BatchRampKeys { start, increment, samples } = BatchRampKeys::read(r);
     let given = [start, increment, samples].iter().flatten().count();
     if (1..3).contains(&given) {
+        let keys: Vec<&str> = BatchRampKeys::TABLE.rows().iter().map(|row| row.key).collect();
         r.absent(&keys, format!("{given} of the three keys of train.batch_ramp are set"), "set all of them, or none");
     }
     Some(BatchRamp { start: start?, increment: increment?, samples: samples?, batch })
 }
 
 /// Adds what contradicts itself.
-pub(super) fn check(r: &mut Reader, s: &Settings) {
+pub(crate) fn check(r: &mut Reader, s: &Settings) {
     let Some(BatchRamp { start, increment, batch, .. }) = s.train.batch_ramp else { return };
     let key = "train.batch_ramp.start";
     if s.data.source.pretraining().is_none() {

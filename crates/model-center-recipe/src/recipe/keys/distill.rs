@@ -1,17 +1,34 @@
 //! The keys of `[distill]`: a teacher whose outputs are learned beside the labels.
 
-use super::kinds::{Expected, Range};
-use super::reader::Reader;
-use super::settings::Settings;
+use super::Settings;
+use crate::recipe::engine::kinds::{Expected, Range};
+use crate::recipe::engine::reader::Reader;
+use crate::recipe::engine::table::settings;
 use bmtrain_core::ops::{Distillation, Divergence};
 use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::distillation::DistillationLoss;
 
 const TEACHER: Expected =
     Expected { what: "the path or the name of the teacher's model directory", example: "models/large" };
-const OF_LOSS: [&str; 3] = ["distill.temperature", "distill.weight", "distill.divergence"];
 const DIVERGENCES: [(&str, Divergence); 3] =
     [("forward", Divergence::Forward), ("reverse", Divergence::Reverse), ("js", Divergence::JensenShannon)];
+
+settings! {
+    #[derive(Debug)]
+    pub(super) struct DistillKeys in "distill" (r) {
+        /// Directory or hub name of a model whose logits are learned beside the labels, of tasks `language`, `sft` and
+        /// classifications. It has the same vocabulary, and of classes the same ones. See
+        /// [distillation](distillation.md).
+        teacher: Option<String> = optional_text("not set: no teacher", TEACHER), "0.2";
+        /// What the logits of teacher and student are divided by; the divergence is multiplied by its square.
+        temperature: f32 = single(1.0, Range::Above(0.0)), "0.2";
+        /// Share of the divergence in the loss, above 0; the rest is the loss of the labels.
+        weight: f32 = single(0.5, Range::Within(0.0, 1.0)), "0.2";
+        /// Divergence of the student from the teacher: `forward` from teacher to student, `reverse`, or `js`, the
+        /// divergence of Jensen and Shannon.
+        divergence: Divergence = choice(&DIVERGENCES, Divergence::Forward), "0.2";
+    }
+}
 
 /// `[distill]`: what is learned from a teacher.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,13 +41,11 @@ pub struct DistillSettings {
 
 /// Reads the table; `None` without a teacher.
 pub(super) fn read(r: &mut Reader) -> Option<DistillSettings> {
-    let teacher = r.optional_text("distill.teacher", "not set: no teacher", TEACHER);
-    let temperature = r.single("distill.temperature", 1.0, Range::Above(0.0));
-    let weight = r.single("distill.weight", 0.5, Range::Within(0.0, 1.0));
-    let divergence = r.choice("distill.divergence", &DIVERGENCES, Divergence::Forward);
+    let DistillKeys { teacher, temperature, weight, divergence } = DistillKeys::read(r);
     let Some(teacher) = teacher else {
-        for key in OF_LOSS {
-            r.without_effect(key, "distill.teacher", "distill.teacher is not set", "set distill.teacher, or remove it");
+        let (why, fix) = ("distill.teacher is not set", "set distill.teacher, or remove it");
+        for row in DistillKeys::TABLE.rows().iter().skip(1) {
+            r.without_effect(row.key, "distill.teacher", why, fix);
         }
         return None;
     };
@@ -39,7 +54,7 @@ pub(super) fn read(r: &mut Reader) -> Option<DistillSettings> {
 }
 
 /// Adds what contradicts itself.
-pub(super) fn check(r: &mut Reader, s: &Settings) {
+pub(crate) fn check(r: &mut Reader, s: &Settings) {
     let Some(distill) = &s.distill else { return };
     if distill.loss.weight == 0.0 {
         let reason = "a weight of 0 leaves the teacher without effect";

@@ -1,12 +1,15 @@
 //! The kinds of values a key can have, as methods of [`Reader`]: numbers in a range, choices, text, lists.
 //!
-//! Also [`quote`], TOML's way to write a string. Called by `keys.rs`.
+//! Also [`quote`], TOML's way to write a string. Called by the tables in `keys/`.
 
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::schema::Shape;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+/// The largest whole number TOML can hold.
+pub(crate) const MAX_INTEGER: u64 = i64::MAX as u64;
 
 /// The numbers a key accepts; never infinite, never NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,7 +35,7 @@ impl Range {
 
     /// Whether a number, and what is left of it in single precision, is accepted. 0.99999999 is below 1 and rounds to
     /// 1.
-    pub(super) fn holds_single(self, v: f64) -> bool {
+    pub(crate) fn holds_single(self, v: f64) -> bool {
         self.contains(v) && self.contains(f64::from(v as f32))
     }
 
@@ -56,6 +59,38 @@ fn flag_spec<'a>(key: &'static str, otherwise: Otherwise<'a, bool>) -> Spec<'a, 
         read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
         render: &ToString::to_string,
     }
+}
+
+/// The types of whole numbers; ranges of keys are within them.
+pub(crate) trait Whole: Copy {
+    fn of(number: u64) -> Self;
+    fn number(self) -> u64;
+}
+
+macro_rules! whole {
+    ($($type:ty),*) => {
+        $(impl Whole for $type {
+            fn of(number: u64) -> Self {
+                number as $type
+            }
+
+            fn number(self) -> u64 {
+                self as u64
+            }
+        })*
+    };
+}
+
+whole!(u32, u64, usize);
+
+/// The name of a choice.
+pub(crate) fn name_of<T: PartialEq>(choices: &[(&'static str, T)], choice: &T) -> &'static str {
+    choices.iter().find(|(_, other)| other == choice).map_or("", |(name, _)| name)
+}
+
+/// Names in quotes, with `by` between them.
+pub(crate) fn quoted(names: &[&str], by: &str) -> String {
+    names.iter().map(|name| quote(name)).collect::<Vec<_>>().join(by)
 }
 
 /// Text that stands for a value, or a path: what it must be and a right one.
@@ -148,19 +183,20 @@ impl Reader {
         })
     }
 
-    pub(crate) fn integer(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
-        self.any_integer(key, Otherwise::Default(default), range, default).unwrap_or(default)
+    pub(crate) fn integer<T: Whole>(&mut self, key: &'static str, default: T, range: RangeInclusive<u64>) -> T {
+        let number = default.number();
+        self.any_integer(key, Otherwise::Default(number), range, number).map_or(default, T::of)
     }
 
     /// A whole number that may be absent; `absent` describes what applies then.
-    pub(crate) fn optional_integer(
+    pub(crate) fn optional_integer<T: Whole>(
         &mut self,
         key: &'static str,
         absent: &str,
         range: RangeInclusive<u64>,
         example: u64,
-    ) -> Option<u64> {
-        self.any_integer(key, Otherwise::Absent(absent), range, example)
+    ) -> Option<T> {
+        self.any_integer(key, Otherwise::Absent(absent), range, example).map(T::of)
     }
 
     fn any_integer(
@@ -171,7 +207,7 @@ impl Reader {
         example: u64,
     ) -> Option<u64> {
         let wanted = match (*range.start(), *range.end()) {
-            (low, high) if high >= i64::MAX as u64 => format!("a whole number of at least {low}"),
+            (low, high) if high >= MAX_INTEGER => format!("a whole number of at least {low}"),
             (low, high) => format!("a whole number from {low} to {high}"),
         };
         let read = self.read(Spec {
@@ -183,7 +219,7 @@ impl Reader {
             read: &|value| as_integer(value).filter(|v| range.contains(v)),
             render: &|v| v.to_string(),
         });
-        let most = Some(*range.end()).filter(|most| *most < i64::MAX as u64);
+        let most = Some(*range.end()).filter(|most| *most < MAX_INTEGER);
         self.shape(key, Shape::Integer(*range.start(), most));
         read
     }
@@ -290,6 +326,11 @@ impl Reader {
         });
         self.shape(key, Shape::List(Box::new(Shape::Text)));
         read
+    }
+
+    /// The same, empty where it is absent.
+    pub(crate) fn texts(&mut self, key: &'static str, absent: &str, example: &str) -> Vec<String> {
+        self.optional_texts(key, absent, example).unwrap_or_default()
     }
 
     /// A list of some of a few names, each once, that may be absent.

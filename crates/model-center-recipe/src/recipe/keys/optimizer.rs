@@ -1,10 +1,13 @@
 //! The optimizer of a recipe: its keys, and the optimizer that they make.
 //!
-//! Defines [`OptimizerSettings`]; read by `keys.rs`. Keys of another optimizer than the chosen one have no effect.
+//! Defines [`OptimizerSettings`]. Keys of another optimizer than the chosen one have no effect.
 
-use super::kinds::Range;
-use super::reader::Reader;
+use super::train::TrainSettings;
 use crate::Result;
+use crate::recipe::engine::kinds::Range::{Above, AtLeast, Below};
+use crate::recipe::engine::kinds::{name_of, quoted};
+use crate::recipe::engine::reader::Reader;
+use crate::recipe::engine::table::settings;
 use bmtrain_core::kernel::UpdateRule;
 use bmtrain_core::{DType, Shape};
 use bmtrain_dist::Param;
@@ -141,79 +144,87 @@ const NAMES: [(&str, Name); 13] = [
 const DECOUPLED: &[Name] = &[Name::AdamW, Name::Lion, Name::Muon, Name::Adafactor, Name::Adam8bit];
 
 /// The optimizers with averages of Adam's kind.
-const MOMENTS: &[Name] =
-    &[Name::AdamW, Name::Adam, Name::Adamax, Name::NAdam, Name::RAdam, Name::Lion, Name::Muon, Name::Adam8bit];
+const MOMENTS: &[&str] = &["adamw", "adam", "adamax", "nadam", "radam", "lion", "muon", "adamw-8bit"];
 
 /// The optimizers that divide by a root.
-const ROOTS: &[Name] = &[
-    Name::AdamW,
-    Name::Adam,
-    Name::Adagrad,
-    Name::RmsProp,
-    Name::Adadelta,
-    Name::Adamax,
-    Name::NAdam,
-    Name::RAdam,
-    Name::Muon,
-    Name::Adafactor,
-    Name::Adam8bit,
-];
+const ROOTS: &[&str] =
+    &["adamw", "adam", "adagrad", "rmsprop", "adadelta", "adamax", "nadam", "radam", "muon", "adafactor", "adamw-8bit"];
 
-/// The optimizers that each key is for.
-const USES: [(&str, &[Name]); 14] = [
-    ("train.betas", MOMENTS),
-    ("train.eps", ROOTS),
-    ("train.momentum", &[Name::Sgd, Name::RmsProp, Name::Muon]),
-    ("train.dampening", &[Name::Sgd]),
-    ("train.nesterov", &[Name::Sgd, Name::Muon]),
-    ("train.rho", &[Name::RmsProp, Name::Adadelta]),
-    ("train.centered", &[Name::RmsProp]),
-    ("train.adagrad_decay", &[Name::Adagrad]),
-    ("train.adagrad_start", &[Name::Adagrad]),
-    ("train.momentum_decay", &[Name::NAdam]),
-    ("train.muon_scale", &[Name::Muon]),
-    ("train.scale_parameter", &[Name::Adafactor]),
-    ("train.clip_threshold", &[Name::Adafactor]),
-    ("train.decay_rate", &[Name::Adafactor]),
-];
+const SCALES: [(&str, MuonScale); 2] = [("match-adamw", MuonScale::MatchAdamW), ("original", MuonScale::Original)];
 
-/// Reads the keys.
-pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
-    let name = r.choice("train.optimizer", &NAMES, Name::AdamW);
-    let is_decoupled = r.flag("train.decoupled", DECOUPLED.contains(&name));
-    let beta2 = if name == Name::Lion { 0.99 } else { 0.999 };
-    let [beta1, beta2] = r.pair("train.betas", [0.9, beta2], Range::Below(0.0, 1.0));
-    let epsilon = match name {
+settings! {
+    #[derive(Debug, Clone, Copy)]
+    pub(super) struct OptimizerKeys in "train" (r) {
+        /// The optimizer, `docs/optimizers.md`. `adamw` and `adam` differ in the default of `train.decoupled` alone.
+        optimizer: Name = choice(&NAMES, Name::AdamW), "0.2", later("\"adamw\"");
+        /// Decoupled weight decay, as in AdamW; otherwise it is added to the gradient.
+        decoupled: bool = flag(DECOUPLED.contains(&optimizer)), "0.1",
+            default("`true` of `adamw`, `adamw-8bit`, `lion`, `muon` and `adafactor`, `false` of others");
+        /// Decay rates of the first and second moments, of Adam and of `adamax`, `nadam`, `radam` and `lion`.
+        betas: [f64; 2] = pair([0.9, if optimizer == Name::Lion { 0.99 } else { 0.999 }], Below(0.0, 1.0)), "0.1",
+            default("`[0.9, 0.999]`, of `lion` `[0.9, 0.99]`"), uses(MOMENTS);
+        /// Added to the root of Adam's second moment, and to what others divide by.
+        eps: f64 = number_in_single(default_epsilon(optimizer), Above(0.0)), "0.1", uses(ROOTS),
+            default("`1e-8`, of `adagrad` `1e-10`, of `adadelta` `1e-6`, of `adafactor` `1e-30`");
+        /// Momentum of `sgd`, `rmsprop` and `muon`.
+        momentum: f64 = float(if optimizer == Name::Muon { 0.95 } else { 0.0 }, Below(0.0, 1.0)), "0.2",
+            default("`0.0`, of `muon` `0.95`"), uses(&["sgd", "rmsprop", "muon"]);
+        /// What is taken from the weight of a gradient in the momentum of `sgd`.
+        dampening: f64 = float(0.0, AtLeast(0.0)), "0.2", uses(&["sgd"]);
+        /// Nesterov's momentum, of `sgd` and `muon`.
+        nesterov: bool = flag(optimizer == Name::Muon), "0.2",
+            default("`false`, of `muon` `true`"), uses(&["sgd", "muon"]);
+        /// Decay rate of the averages of squared gradients, of `rmsprop` (PyTorch's alpha) and `adadelta`.
+        rho: f64 = float(if optimizer == Name::Adadelta { 0.9 } else { 0.99 }, Below(0.0, 1.0)), "0.2",
+            default("`0.99`, of `adadelta` `0.9`"), uses(&["rmsprop", "adadelta"]);
+        /// Divide by the deviation of the gradients, of `rmsprop`.
+        centered: bool = flag(false), "0.2", uses(&["rmsprop"]);
+        /// Decay of Adagrad's learning rate: by 1 / (1 + steps × this).
+        adagrad_decay: f64 = float(0.0, AtLeast(0.0)), "0.2", uses(&["adagrad"]);
+        /// What Adagrad's sums of squares begin with.
+        adagrad_start: f32 = single(0.0, AtLeast(0.0)), "0.2", uses(&["adagrad"]);
+        /// How fast the momentum of `nadam` grows to its first beta.
+        momentum_decay: f64 = float(4e-3, AtLeast(0.0)), "0.2", uses(&["nadam"]);
+        /// What `muon` multiplies the change of a matrix by: such that it is as large as AdamW's, or as in the
+        /// original.
+        muon_scale: MuonScale = choice(&SCALES, MuonScale::MatchAdamW), "0.2", uses(&["muon"]);
+        /// Multiply the learning rate of `adafactor` by the root mean square of the parameter.
+        scale_parameter: bool = flag(AdafactorOptions::default().scale_parameter), "0.2", uses(&["adafactor"]);
+        /// Root mean square above which the change of a parameter by `adafactor` is scaled down to it.
+        clip_threshold: f64 = float(AdafactorOptions::default().clip_threshold, Above(0.0)), "0.2",
+            uses(&["adafactor"]);
+        /// At step t the averages of `adafactor` keep 1 - t^this of what they were.
+        decay_rate: f64 = float(AdafactorOptions::default().decay_rate, Below(-1.0, 0.0)), "0.2", uses(&["adafactor"]);
+    }
+}
+
+fn default_epsilon(optimizer: Name) -> f64 {
+    match optimizer {
         Name::Adagrad => 1e-10,
         Name::Adadelta => 1e-6,
         Name::Adafactor => 1e-30,
         _ => 1e-8,
-    };
-    let epsilon = r.number_in_single("train.eps", epsilon, Range::Above(0.0));
-    let is_muon = name == Name::Muon;
-    let momentum = r.float("train.momentum", if is_muon { 0.95 } else { 0.0 }, Range::Below(0.0, 1.0));
-    let dampening = r.float("train.dampening", 0.0, Range::AtLeast(0.0));
-    let nesterov = r.flag("train.nesterov", is_muon);
-    let rho = r.float("train.rho", if name == Name::Adadelta { 0.9 } else { 0.99 }, Range::Below(0.0, 1.0));
-    let centered = r.flag("train.centered", false);
-    let lr_decay = r.float("train.adagrad_decay", 0.0, Range::AtLeast(0.0));
-    let initial = r.single("train.adagrad_start", 0.0, Range::AtLeast(0.0));
-    let momentum_decay = r.float("train.momentum_decay", 4e-3, Range::AtLeast(0.0));
-    let scales = [("match-adamw", MuonScale::MatchAdamW), ("original", MuonScale::Original)];
-    let scale = r.choice("train.muon_scale", &scales, MuonScale::MatchAdamW);
-    let adafactor = AdafactorOptions::default();
-    let adafactor = AdafactorOptions {
-        epsilon,
-        scale_parameter: r.flag("train.scale_parameter", adafactor.scale_parameter),
-        clip_threshold: r.float("train.clip_threshold", adafactor.clip_threshold, Range::Above(0.0)),
-        decay_rate: r.float("train.decay_rate", adafactor.decay_rate, Range::Below(-1.0, 0.0)),
-        ..adafactor
-    };
-    for (key, users) in USES.iter().filter(|(_, users)| !users.contains(&name)) {
-        let users: Vec<&str> = NAMES.iter().filter(|(_, name)| users.contains(name)).map(|(name, _)| *name).collect();
-        let why = format!("it belongs to train.optimizer = \"{}\"", users.join("\", \""));
-        r.without_effect(key, "train.optimizer", &why, "remove it");
     }
+}
+
+/// Adds what has no effect without weight decay.
+pub(crate) fn check(r: &mut Reader, train: &TrainSettings) {
+    if train.weight_decay == 0.0 {
+        for key in ["train.decay_norms_and_biases", "train.decoupled"] {
+            let fix = "remove it, or set train.weight_decay";
+            r.without_effect(key, "train.weight_decay", "train.weight_decay is 0", fix);
+        }
+    }
+}
+
+/// Reads the keys.
+pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
+    let keys = OptimizerKeys::read(r);
+    let (name, is_decoupled, [beta1, beta2], epsilon) = (keys.optimizer, keys.decoupled, keys.betas, keys.eps);
+    let OptimizerKeys { momentum, dampening, nesterov, rho, centered, momentum_decay, .. } = keys;
+    r.refuse_others(&OptimizerKeys::TABLE, ("train.optimizer", name_of(&NAMES, &name)), |optimizers| {
+        (format!("it belongs to train.optimizer = {}", quoted(optimizers, ", ")), "remove it".to_owned())
+    });
     if name == Name::Sgd && momentum == 0.0 {
         for key in ["train.dampening", "train.nesterov"] {
             r.without_effect(key, "train.momentum", "train.momentum is 0", "set train.momentum, or remove it");
@@ -239,13 +250,18 @@ pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
     let rule = match name {
         Name::AdamW | Name::Adam => return OptimizerSettings::Adam(adam),
         Name::Adam8bit => return OptimizerSettings::Adam8bit(Adam8bitOptions { adam }),
-        Name::Adafactor => return OptimizerSettings::Adafactor(adafactor),
+        Name::Adafactor => {
+            let OptimizerKeys { scale_parameter, clip_threshold, decay_rate, .. } = keys;
+            let defaults = AdafactorOptions::default();
+            let options = AdafactorOptions { epsilon, scale_parameter, clip_threshold, decay_rate, ..defaults };
+            return OptimizerSettings::Adafactor(options);
+        }
         Name::Muon => {
-            let momentum = momentum as f32;
+            let (momentum, scale) = (momentum as f32, keys.muon_scale);
             return OptimizerSettings::Muon(MuonOptions { momentum, nesterov, scale, ..MuonOptions::default() }, adam);
         }
         Name::Sgd => UpdateRule::Sgd { momentum, dampening, nesterov: is_accelerated },
-        Name::Adagrad => UpdateRule::Adagrad { lr_decay, epsilon },
+        Name::Adagrad => UpdateRule::Adagrad { lr_decay: keys.adagrad_decay, epsilon },
         Name::RmsProp => UpdateRule::RmsProp { rho, epsilon, momentum, centered },
         Name::Adadelta => UpdateRule::Adadelta { rho, epsilon },
         Name::Adamax => UpdateRule::Adamax { beta1, beta2, epsilon },
@@ -253,6 +269,6 @@ pub(super) fn read(r: &mut Reader) -> OptimizerSettings {
         Name::RAdam => UpdateRule::RAdam { beta1, beta2, epsilon },
         Name::Lion => UpdateRule::Lion { beta1, beta2 },
     };
-    let initial = if name == Name::Adagrad { initial } else { 0.0 };
+    let initial = if name == Name::Adagrad { keys.adagrad_start } else { 0.0 };
     OptimizerSettings::Elementwise(ElementwiseOptions { decay_form, initial, ..ElementwiseOptions::new(rule) })
 }

@@ -2,10 +2,8 @@
 //!
 //! Defines [`Origin`], [`Value`], [`Tree`] and [`merge`], the deep merge of the recipe file and the `--set` arguments,
 //! the later one winning. Defaults are the lowest layer and live with the keys. Nothing here knows any key. Called by
-//! [`Recipe`](super::Recipe); the tree is consumed by the reader.
+//! [`Recipe`](crate::recipe::Recipe); the tree is consumed by the reader.
 
-use super::MAX_RECIPE_BYTES;
-use super::class_weights;
 use super::mistake::Mistake;
 use model_center_base::file::printable;
 use std::collections::BTreeMap;
@@ -15,6 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 
+/// The largest recipe file that is read, in bytes. Real recipes are about 2 KiB.
+pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
 /// Longest `--set` argument that is looked at, in bytes; the shell allows more than any setting needs.
 const MAX_SET_BYTES: usize = 1 << 16;
 /// Most parts of a path in `--set`; ours have three.
@@ -202,12 +202,12 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Mistake> {
 
 /// Merges the file's text and the arguments. The last argument for a key overrides earlier ones, as in most programs: a
 /// script can append its own. A key that appears twice in the file is a mistake instead. What could not be parsed is
-/// left out and listed.
-pub(crate) fn merge(name: &str, text: &str, sets: &[String]) -> (Tree, Vec<Mistake>) {
+/// left out and listed. `values` are the keys whose values are tables.
+pub(crate) fn merge(name: &str, text: &str, sets: &[String], values: &[&str]) -> (Tree, Vec<Mistake>) {
     let mut mistakes = Vec::new();
     let mut tree = file_layer(name, text, &mut mistakes);
     for (index, argument) in sets.iter().enumerate() {
-        match set_layer(index, argument) {
+        match set_layer(index, argument, values) {
             Ok(layer) => tree.overlay(layer),
             Err(mistake) => mistakes.push(mistake),
         }
@@ -281,7 +281,7 @@ fn value_of(value: &DeValue<'_>) -> Value {
 }
 
 /// One `path=value` as a tree of its own.
-fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
+fn set_layer(index: usize, argument: &str, values: &[&str]) -> Result<Tree, Mistake> {
     let shown: Arc<str> = printable(argument, SHOWN_SET).into();
     let origin = Origin::Set { index, text: shown };
     let wrong =
@@ -311,7 +311,7 @@ fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
         match parsed.get_ref() {
             DeValue::Table(table) => {
                 let tree = tree_of(table, origin.clone(), &|_| origin.clone());
-                Node::Table(Tree { is_value: path == class_weights::KEY, ..tree })
+                Node::Table(Tree { is_value: values.contains(&path), ..tree })
             }
             _ => return Err(wrong("not a TOML table")),
         }
@@ -388,7 +388,7 @@ mod tests {
     fn later_layers_win_and_neighbours_stay() {
         let text = "[train]\nlr = 1e-4\nseed = 7\n[train.early_stop]\npatience = 2\n";
         let sets = ["train.lr=3e-4".to_string(), "train.early_stop={metric=\"f1\"}".into()];
-        let (tree, mistakes) = merge("r.toml", text, &sets);
+        let (tree, mistakes) = merge("r.toml", text, &sets, &[]);
         assert_eq!(mistakes, []);
         assert_eq!(leaf(&tree, "train.lr").value, Value::Raw("3e-4".into()));
         assert_eq!(leaf(&tree, "train.lr").origin.to_string(), "--set train.lr=3e-4");

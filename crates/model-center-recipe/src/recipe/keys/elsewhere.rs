@@ -1,8 +1,13 @@
 //! Names of other trainers: settings with another name here, and settings that are not available here.
 //!
-//! Defines [`setting`], [`task`], [`missing_setting`] and [`missing_task`]. Called by the reader for values of
-//! `data.task`, and by `unknown.rs` for keys. A name that is here is answered by what is available, never by the
-//! nearest spelling.
+//! Defines [`NAMES`], which answers unknown keys, and [`other_task`], which answers values of `data.task`. A name that
+//! is here is answered by what is available, never by the nearest spelling.
+
+use crate::recipe::engine::unknown::ForeignNames;
+use model_center_base::file::printable;
+
+/// Names of settings.
+pub(crate) const NAMES: ForeignNames = ForeignNames { key: setting, missing: missing_setting };
 
 /// Names of settings in Hugging Face transformers, with the key here, and the value where the name alone means one.
 const TRANSFORMERS: &[(&str, &str)] = &[
@@ -261,11 +266,11 @@ const TASKS: &[(&str, &str)] = &[
 
 /// Something that other trainers do and this one does not.
 #[derive(Debug)]
-pub(super) struct Missing {
+struct Missing {
     /// What it is, in a sentence before "not available".
-    pub(super) what: &'static str,
+    what: &'static str,
     /// What is available.
-    pub(super) instead: &'static str,
+    instead: &'static str,
     tasks: &'static [&'static str],
     keys: &'static [&'static str],
 }
@@ -326,7 +331,7 @@ fn folded(name: &str) -> String {
 }
 
 /// What a setting of another trainer is called here, and whose name it is.
-pub(super) fn setting(name: &str) -> Option<(&'static str, &'static str)> {
+fn setting(name: &str) -> Option<(&'static str, &'static str)> {
     let name = folded(name);
     let find = |table: &'static [(&str, &str)]| table.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
     find(TRANSFORMERS)
@@ -335,21 +340,33 @@ pub(super) fn setting(name: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// What a task is called here.
-pub(super) fn task(name: &str) -> Option<&'static str> {
+fn task(name: &str) -> Option<&'static str> {
     let name = folded(name);
     TASKS.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
 }
 
+/// The mistake in another trainer's name of a task: that it is not available, or its name here.
+pub(super) fn other_task(name: &str) -> Option<(String, String)> {
+    if let Some(missing) = missing_task(name) {
+        let reason = format!("`data.task` = \"{}\": {} not available", printable(name, 40), missing.what);
+        return Some((reason, format!("what is: {}", missing.instead)));
+    }
+    let ours = task(name)?;
+    let reason = format!("`data.task` = \"{}\" has another name here", printable(name, 40));
+    Some((reason, format!("write data.task = \"{ours}\"")))
+}
+
 /// A task that is not available.
-pub(super) fn missing_task(name: &str) -> Option<&'static Missing> {
+fn missing_task(name: &str) -> Option<&'static Missing> {
     let name = folded(name);
     MISSING.iter().find(|missing| missing.tasks.contains(&name.as_str()))
 }
 
-/// A setting of something that is not available: any part of its path is the name of it.
-pub(super) fn missing_setting(path: &str) -> Option<&'static Missing> {
+/// A setting of something that is not available, and what is: any part of its path is the name of it.
+fn missing_setting(path: &str) -> Option<(&'static str, &'static str)> {
     let parts: Vec<String> = path.split('.').map(folded).collect();
-    MISSING.iter().find(|missing| parts.iter().any(|part| missing.keys.contains(&part.as_str())))
+    let found = MISSING.iter().find(|missing| parts.iter().any(|part| missing.keys.contains(&part.as_str())));
+    found.map(|missing| (missing.what, missing.instead))
 }
 
 #[cfg(test)]

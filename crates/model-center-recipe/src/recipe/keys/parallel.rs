@@ -1,43 +1,49 @@
 //! `[parallel]`: how the ranks of a run divide the work.
 //!
-//! Defines [`Parallel`] with the reading of its keys, called by `keys.rs`, and their rules, called by `rules.rs`.
+//! Defines [`Parallel`] and the rules of its keys.
 //! Whether ranks and model can be divided so is checked by `model_center_train::check_layout` once both are known.
 
-use super::kinds::{as_integer, quote};
-use super::layers::Value;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
 use crate::Result;
+use crate::recipe::engine::kinds::{as_integer, quote};
+use crate::recipe::engine::layers::Value;
+use crate::recipe::engine::reader::{Otherwise, Reader, Spec};
+use crate::recipe::engine::schema::Shape;
+use crate::recipe::engine::table::settings;
 use bmtrain_dist::Mesh;
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
 
 /// The key of [`Parallel::partition`].
-pub(super) const PARTITION: &str = "parallel.partition";
+pub(crate) const PARTITION: &str = "parallel.partition";
 /// More ranks than any machine room has.
-const MOST_RANKS: u64 = 1 << 16;
+const MAX_RANKS: u64 = 1 << 16;
 /// More blocks than any model has.
-pub(super) const MOST_BLOCKS: usize = 1 << 16;
+pub(super) const MAX_BLOCKS: usize = 1 << 16;
 
-/// `[parallel]`: how several ranks share the work. One rank alone takes no notice of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parallel {
-    /// What is sharded over the data-parallel ranks.
-    pub zero: ZeroLevel,
-    /// Gather the next block while one computes.
-    pub prefetch: bool,
-    /// Tensor-parallel ranks, which share one copy of every layer's weights and see the same samples.
-    pub tensor: usize,
-    /// Whether tensor-parallel ranks shard the sequences between their layers.
-    pub sequence: bool,
-    /// Pipeline stages.
-    pub pipeline: usize,
-    /// Model chunks of each pipeline stage.
-    pub virtual_stages: usize,
-    /// In which order a stage runs its micro-batches.
-    pub schedule: ScheduleKind,
-    /// Which blocks a stage has.
-    pub partition: StagePartition,
+settings! {
+    /// `[parallel]`: how several ranks share the work. One rank alone takes no notice of it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Parallel in "parallel", uncounted (r) then with_chunks() {
+        /// ZeRO level: what is sharded over the data-parallel ranks, `docs/sharding.md`.
+        pub zero: ZeroLevel = zero_level(), "0.1";
+        /// Gather the parameters of the next block while one computes.
+        pub prefetch: bool = flag(true), "0.1";
+        /// Tensor-parallel ranks: each has some of the heads, columns and tokens of every layer, and all of them see
+        /// the same samples. Divides the number of ranks; the others are data-parallel.
+        pub tensor: usize = integer(1, 1..=MAX_RANKS), "0.2";
+        /// Shard the sequences between the layers of tensor-parallel ranks.
+        pub sequence: bool = flag(false), "0.2";
+        /// Pipeline stages: each has some of the blocks, and every micro-batch passes through all. Divides the number
+        /// of ranks.
+        pub pipeline: usize = integer(1, 1..=MAX_RANKS), "0.2";
+        /// Model chunks of each pipeline stage, with `interleaved` and `zb-v`.
+        pub virtual_stages: usize = virtual_stages(), "0.2";
+        /// Order in which a pipeline stage runs its micro-batches, `docs/parallelism.md`.
+        pub schedule: ScheduleKind = choice(&SCHEDULES, ScheduleKind::OneForwardOneBackward), "0.2";
+        /// Blocks of the model chunks of a pipeline: with about the same number of parameters, the same number of
+        /// blocks, about the same time as the run measures it at its start, or these numbers.
+        pub partition: StagePartition = partition(), "0.2";
+    }
 }
 
 /// How the blocks of a model are divided among the model chunks of a pipeline.
@@ -80,10 +86,16 @@ const SCHEDULES: [(&str, ScheduleKind); 5] = [
 /// The model chunks of a stage that a schedule can run, from fewest to most.
 fn chunks_of(schedule: ScheduleKind) -> (usize, usize) {
     let fewest = schedule.default_chunks();
-    (fewest, if schedule == ScheduleKind::Interleaved { MOST_BLOCKS } else { fewest })
+    (fewest, if schedule == ScheduleKind::Interleaved { MAX_BLOCKS } else { fewest })
 }
 
 impl Parallel {
+    /// The fewest chunks that the schedule runs, where no number is set.
+    fn with_chunks(self, _: &mut Reader) -> Self {
+        let fewest = self.schedule.default_chunks();
+        Parallel { virtual_stages: if self.virtual_stages == 0 { fewest } else { self.virtual_stages }, ..self }
+    }
+
     /// Ranks that hold one copy of the model together.
     pub fn ranks_of_copy(&self) -> usize {
         self.tensor * self.pipeline
@@ -113,44 +125,43 @@ impl Parallel {
     }
 }
 
-/// Reads the keys.
-pub(super) fn read(r: &mut Reader) -> Parallel {
-    let zero = ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three);
-    let prefetch = r.flag("parallel.prefetch", true);
-    let tensor = r.integer("parallel.tensor", 1, 1..=MOST_RANKS) as usize;
-    let sequence = r.flag("parallel.sequence", false);
-    let pipeline = r.integer("parallel.pipeline", 1, 1..=MOST_RANKS) as usize;
-    let absent = "not set: the fewest that the schedule runs";
-    let chunks = r.optional_integer("parallel.virtual_stages", absent, 1..=MOST_BLOCKS as u64, 2);
-    let schedule = r.choice("parallel.schedule", &SCHEDULES, ScheduleKind::OneForwardOneBackward);
-    let virtual_stages = chunks.map_or(schedule.default_chunks(), |chunks| chunks as usize);
-    Parallel { zero, prefetch, tensor, sequence, pipeline, virtual_stages, schedule, partition: read_partition(r) }
-}
+impl Reader {
+    fn zero_level(&mut self, key: &'static str) -> ZeroLevel {
+        ZeroLevel::from_number(self.integer(key, 3, 0..=3)).unwrap_or(ZeroLevel::Three)
+    }
 
-fn read_partition(r: &mut Reader) -> StagePartition {
-    let default = StagePartition::Rule(PartitionRule::Parameters);
-    let rules = ["parameters", "blocks", "time"].map(str::to_owned).to_vec();
-    let counts_shape = Shape::List(Shape::Integer(1, None).into());
-    r.shape(PARTITION, Shape::Either(vec![Shape::Choice(rules), counts_shape]));
-    r.read(Spec {
-        key: PARTITION,
-        textual: false,
-        wanted: "\"parameters\", \"blocks\", \"time\", or a list of the number of blocks of each model chunk".into(),
-        example: quote("blocks"),
-        otherwise: Otherwise::Default(default.clone()),
-        read: &|value| match value {
-            Value::Text(text) if text == "parameters" => Some(StagePartition::Rule(PartitionRule::Parameters)),
-            Value::Text(text) if text == "blocks" => Some(StagePartition::Rule(PartitionRule::Count)),
-            Value::Text(text) if text == "time" => Some(StagePartition::Time),
-            value => counts(value),
-        },
-        render: &rendered,
-    })
-    .unwrap_or(default)
+    /// 0 where the schedule decides.
+    fn virtual_stages(&mut self, key: &'static str) -> usize {
+        let absent = "not set: the fewest that the schedule runs";
+        self.optional_integer(key, absent, 1..=MAX_BLOCKS as u64, 2).unwrap_or(0)
+    }
+
+    fn partition(&mut self, key: &'static str) -> StagePartition {
+        let default = StagePartition::Rule(PartitionRule::Parameters);
+        let rules = ["parameters", "blocks", "time"].map(str::to_owned).to_vec();
+        let counts_shape = Shape::List(Shape::Integer(1, None).into());
+        self.shape(key, Shape::Either(vec![Shape::Choice(rules), counts_shape]));
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: "\"parameters\", \"blocks\", \"time\", or a list of the number of blocks of each model chunk"
+                .into(),
+            example: quote("blocks"),
+            otherwise: Otherwise::Default(default.clone()),
+            read: &|value| match value {
+                Value::Text(text) if text == "parameters" => Some(StagePartition::Rule(PartitionRule::Parameters)),
+                Value::Text(text) if text == "blocks" => Some(StagePartition::Rule(PartitionRule::Count)),
+                Value::Text(text) if text == "time" => Some(StagePartition::Time),
+                value => counts(value),
+            },
+            render: &rendered,
+        })
+        .unwrap_or(default)
+    }
 }
 
 /// As TOML.
-pub(super) fn rendered(partition: &StagePartition) -> String {
+pub(crate) fn rendered(partition: &StagePartition) -> String {
     match partition {
         StagePartition::Rule(PartitionRule::Parameters) => quote("parameters"),
         StagePartition::Rule(PartitionRule::Count) => quote("blocks"),
@@ -168,7 +179,7 @@ fn counts(value: &Value) -> Option<StagePartition> {
 }
 
 fn are_counts(counts: &[usize]) -> bool {
-    !counts.is_empty() && counts.iter().all(|count| (1..=MOST_BLOCKS).contains(count))
+    !counts.is_empty() && counts.iter().all(|count| (1..=MAX_BLOCKS).contains(count))
 }
 
 /// The number of blocks of each of `chunks` model chunks, which a recipe lists that
@@ -182,7 +193,7 @@ pub fn recorded_partition(text: &str, chunks: usize) -> Option<Vec<usize>> {
 }
 
 /// Adds what contradicts itself or has no effect.
-pub(super) fn check(r: &mut Reader, p: &Parallel) {
+pub(crate) fn check(r: &mut Reader, p: &Parallel) {
     if p.tensor == 1 {
         let fix = "set parallel.tensor, or remove it";
         r.without_effect("parallel.sequence", "parallel.tensor", "parallel.tensor is 1", fix);

@@ -1,16 +1,29 @@
 //! The average of the weights: its keys.
 
-use super::keys::MOST_STEPS;
-use super::kinds::Range;
-use super::reader::Reader;
-use super::settings::Settings;
+use super::train::RECIPE;
+use super::{MAX_STEPS, Settings};
+use crate::recipe::engine::kinds::Range::Below;
+use crate::recipe::engine::reader::Reader;
+use crate::recipe::engine::table::settings;
 use bmtrain_dist::optim::AverageForm;
+
+const NONE: &str = "not set: no average";
+
+settings! {
+    #[derive(Debug)]
+    pub(super) struct AverageKeys in "train" (r) {
+        /// Decay of an exponential moving average of the weights (EMA). Evaluations and the models that are written
+        /// have the averages, checkpoints both.
+        ema: Option<f64> = optional_float(NONE, Below(0.0, 1.0), 0.999), "0.2", not_of_step(RECIPE);
+        /// The step from which on the weights after each step are averaged (SWA); evaluations, models and checkpoints
+        /// as with `train.ema`.
+        average_from: Option<u64> = optional_integer(NONE, 1..=MAX_STEPS, 800), "0.2", not_of_step(RECIPE);
+    }
+}
 
 /// Reads which average is kept, if any.
 pub(super) fn read(r: &mut Reader) -> Option<AverageForm> {
-    let absent = "not set: no average";
-    let decay = r.optional_float("train.ema", absent, Range::Below(0.0, 1.0), 0.999);
-    let from = r.optional_integer("train.average_from", absent, 1..=MOST_STEPS, 800);
+    let AverageKeys { ema: decay, average_from: from } = AverageKeys::read(r);
     if decay.is_some() && from.is_some() {
         let reason = "one average is kept: an exponential one, or one of the last steps";
         r.contradiction(&["train.ema", "train.average_from"], reason, "remove one of the two");
@@ -20,7 +33,7 @@ pub(super) fn read(r: &mut Reader) -> Option<AverageForm> {
 }
 
 /// Adds what contradicts itself.
-pub(super) fn check(r: &mut Reader, s: &Settings) {
+pub(crate) fn check(r: &mut Reader, s: &Settings) {
     let key = match s.train.average {
         Some(AverageForm::Exponential { .. }) => "train.ema",
         Some(AverageForm::Uniform { .. }) => "train.average_from",

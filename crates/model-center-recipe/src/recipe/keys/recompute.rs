@@ -1,54 +1,57 @@
-//! What blocks keep of their forward pass, and what is in host memory: the reading of `train.recompute`, called by
-//! `keys.rs`, and the rules of these keys, called by `rules.rs`.
+//! What blocks keep of their forward pass, and what is in host memory: the values of `train.recompute`, and the rules
+//! of these keys.
 
-use super::kinds::{as_integer, quote};
-use super::layers::Value;
-use super::parallel::MOST_BLOCKS;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
-use super::settings::Settings;
+use super::Settings;
+use super::parallel::MAX_BLOCKS;
+use crate::recipe::engine::kinds::{as_integer, quote};
+use crate::recipe::engine::layers::Value;
+use crate::recipe::engine::reader::{Otherwise, Reader, Spec};
+use crate::recipe::engine::schema::Shape;
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::shard::ZeroLevel;
 
-/// Reads `train.recompute`.
-pub(super) fn read_recompute(r: &mut Reader) -> Recompute {
-    const NAMED: [(&str, Recompute); 4] = [
-        ("none", Recompute::Keep),
-        ("blocks", Recompute::Checkpoint),
-        ("attention", Recompute::Attention),
-        ("auto", Recompute::Auto),
-    ];
-    let names = NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let blocks = Shape::Integer(1, Some(MOST_BLOCKS as u64));
-    r.shape("train.recompute", Shape::Either(vec![Shape::Choice(names), Shape::Flag, blocks]));
-    r.read(Spec {
-        key: "train.recompute",
-        textual: false,
-        wanted:
-            "\"none\" or false, \"blocks\" or true, \"attention\", \"auto\", or a whole number of blocks from 1 to \
-                 65536"
-                .into(),
-        example: quote("blocks"),
-        otherwise: Otherwise::Default(Recompute::Keep),
-        read: &|value| match value {
-            Value::Text(text) => NAMED.iter().find(|(name, _)| text == name).map(|(_, recompute)| *recompute),
-            Value::Bool(true) => Some(Recompute::Checkpoint),
-            Value::Bool(false) => Some(Recompute::Keep),
-            value => match as_integer(value)? {
-                1 => Some(Recompute::Checkpoint),
-                blocks => usize::try_from(blocks).ok().filter(|n| (2..=MOST_BLOCKS).contains(n)).map(Recompute::Every),
+impl Reader {
+    pub(super) fn recompute(&mut self, key: &'static str) -> Recompute {
+        const NAMED: [(&str, Recompute); 4] = [
+            ("none", Recompute::Keep),
+            ("blocks", Recompute::Checkpoint),
+            ("attention", Recompute::Attention),
+            ("auto", Recompute::Auto),
+        ];
+        let names = NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let blocks = Shape::Integer(1, Some(MAX_BLOCKS as u64));
+        self.shape(key, Shape::Either(vec![Shape::Choice(names), Shape::Flag, blocks]));
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted:
+                "\"none\" or false, \"blocks\" or true, \"attention\", \"auto\", or a whole number of blocks from 1 to \
+                     65536"
+                    .into(),
+            example: quote("blocks"),
+            otherwise: Otherwise::Default(Recompute::Keep),
+            read: &|value| match value {
+                Value::Text(text) => NAMED.iter().find(|(name, _)| text == name).map(|(_, recompute)| *recompute),
+                Value::Bool(true) => Some(Recompute::Checkpoint),
+                Value::Bool(false) => Some(Recompute::Keep),
+                value => match as_integer(value)? {
+                    1 => Some(Recompute::Checkpoint),
+                    blocks => {
+                        usize::try_from(blocks).ok().filter(|n| (2..=MAX_BLOCKS).contains(n)).map(Recompute::Every)
+                    }
+                },
             },
-        },
-        render: &|recompute| match recompute {
-            Recompute::Every(blocks) => blocks.to_string(),
-            named => quote(NAMED.iter().find(|(_, other)| other == named).map_or("none", |(name, _)| name)),
-        },
-    })
-    .unwrap_or(Recompute::Keep)
+            render: &|recompute| match recompute {
+                Recompute::Every(blocks) => blocks.to_string(),
+                named => quote(NAMED.iter().find(|(_, other)| other == named).map_or("none", |(name, _)| name)),
+            },
+        })
+        .unwrap_or(Recompute::Keep)
+    }
 }
 
 /// Adds what contradicts itself or has no effect.
-pub(super) fn check(r: &mut Reader, s: &Settings) {
+pub(crate) fn check(r: &mut Reader, s: &Settings) {
     let (inputs, key) = (s.train.recompute_inputs, "train.recompute_inputs");
     if matches!(s.train.recompute, Recompute::Keep | Recompute::Attention) {
         let reason = "blocks are not recomputed and keep more than their inputs";

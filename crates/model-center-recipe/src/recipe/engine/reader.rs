@@ -3,13 +3,13 @@
 //! Defines [`Reader`]. One call per key declares it, checks the value and records it for `--print-config`; after a
 //! mistake the default is returned and reading continues, so that all mistakes are found. Keys that no call declares
 //! are unknown.
-//! The kinds of values are in `kinds.rs`. Called by `settings.rs` and `rules.rs` only.
+//! The kinds of values are in `kinds.rs`. Called by the tables in `keys/` and by the rules of keys.
 
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
 use super::mistake::Mistake;
 use super::schema::Shape;
-use super::{elsewhere, unknown};
-use model_center_base::file::printable;
+use super::table::{Row, Table};
+use super::unknown::{self, ForeignNames};
 use model_center_data::OwnData;
 
 /// What the note of a setting begins with that has no effect.
@@ -39,9 +39,9 @@ impl SettingEntry {
 }
 
 /// What a key is declared as, for the page of settings.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Declared {
-    pub(crate) key: &'static str,
+    pub(crate) row: &'static Row,
     /// What its value must be.
     pub(crate) wanted: String,
     /// What holds where it is not set, in Markdown.
@@ -80,6 +80,8 @@ pub(crate) struct Spec<'a, T> {
 /// Reads and checks; see the module documentation.
 pub(crate) struct Reader {
     tree: Tree,
+    /// Every key; none where defaults alone are read.
+    rows: &'static [Row],
     /// The recipe file's name, empty without a file.
     name: String,
     /// The tasks and classes that a program adds.
@@ -103,9 +105,10 @@ pub(crate) struct Found {
 }
 
 impl Reader {
-    pub(crate) fn new(tree: Tree, name: &str, own: OwnData) -> Self {
+    pub(crate) fn new(tree: Tree, rows: &'static [Row], name: &str, own: OwnData) -> Self {
         Reader {
             tree,
+            rows,
             own,
             name: name.to_owned(),
             entries: Vec::new(),
@@ -117,23 +120,37 @@ impl Reader {
         }
     }
 
+    /// Of an empty recipe.
+    pub(crate) fn of_defaults() -> Self {
+        Reader::new(Tree::new(Origin::Default), &[], "", OwnData::default())
+    }
+
+    fn row(&self, key: &str) -> Option<&'static Row> {
+        self.rows.iter().find(|row| row.key == key)
+    }
+
     /// Reads one key. `None` only if it is absent, missing or wrong and has no default.
     pub(crate) fn read<T: Clone>(&mut self, spec: Spec<'_, T>) -> Option<T> {
         let fallback = if let Otherwise::Default(v) = &spec.otherwise { Some(v.clone()) } else { None };
-        self.declared.push(Declared {
-            key: spec.key,
-            wanted: spec.wanted.clone(),
-            default: match &spec.otherwise {
-                Otherwise::Default(v) => format!("`{}`", (spec.render)(v)),
-                Otherwise::Absent(why) => (*why).to_owned(),
-                Otherwise::Required => "required".to_owned(),
-            },
-            shape: Shape::Any,
-        });
+        let row = self.row(spec.key);
+        let followed = row.and_then(|row| row.follows);
+        if let Some(row) = row {
+            let default = match (row.default, followed, &spec.otherwise) {
+                (Some(text), ..) => text.to_owned(),
+                (None, Some(followed), _) => format!("follows `{followed}`"),
+                (None, None, Otherwise::Default(v)) => format!("`{}`", (spec.render)(v)),
+                (None, None, Otherwise::Absent(why)) => (*why).to_owned(),
+                (None, None, Otherwise::Required) => "required".to_owned(),
+            };
+            self.declared.push(Declared { row, wanted: spec.wanted.clone(), default, shape: Shape::Any });
+        }
         let leaf = match self.take(spec.key) {
             None => {
                 match &spec.otherwise {
-                    Otherwise::Default(v) => self.note(spec.key, Some((spec.render)(v)), Origin::Default, None),
+                    Otherwise::Default(v) => {
+                        let origin = followed.map_or(Origin::Default, Origin::Follows);
+                        self.note(spec.key, Some((spec.render)(v)), origin, None);
+                    }
                     Otherwise::Absent(why) => self.note(spec.key, None, Origin::Default, Some((*why).to_owned())),
                     Otherwise::Required => self.missing(&spec),
                 }
@@ -160,16 +177,6 @@ impl Reader {
                 self.wrong(&spec, &leaf.origin, format!("must be {}, got {value}", spec.wanted), Some(&value));
                 fallback
             }
-        }
-    }
-
-    /// Declares that the default of `key`, if it applies, is the value of another key.
-    pub(crate) fn follow(&mut self, key: &'static str, followed: &'static str) {
-        for entry in self.entries.iter_mut().filter(|e| e.key == key && e.origin == Origin::Default) {
-            entry.origin = Origin::Follows(followed);
-        }
-        for declared in self.declared.iter_mut().filter(|declared| declared.key == key) {
-            declared.default = format!("follows `{followed}`");
         }
     }
 
@@ -202,6 +209,20 @@ impl Reader {
         }
     }
 
+    /// Settings of a table that have no effect because another one, `by`, does not have one of the choices that they
+    /// are of; `why` is told these.
+    pub(crate) fn refuse_others(
+        &mut self,
+        table: &Table,
+        (by, chosen): (&'static str, &str),
+        why: impl Fn(&[&str]) -> (String, String),
+    ) {
+        for row in table.rows().iter().filter(|row| !row.uses.is_empty() && !row.uses.contains(&chosen)) {
+            let (why, fix) = why(row.uses);
+            self.without_effect(row.key, by, &why, &fix);
+        }
+    }
+
     /// Settings that cannot hold together; the place is the last one written. Silent if one of them is wrong by itself.
     pub(crate) fn contradiction(&mut self, keys: &[&'static str], reason: impl Into<String>, fix: impl Into<String>) {
         if !self.are_sound(keys) {
@@ -230,16 +251,16 @@ impl Reader {
     pub(crate) fn into_declared(self) -> Vec<Declared> {
         let Reader { mut declared, shapes, .. } = self;
         for (key, shape) in shapes {
-            declared.iter_mut().filter(|declared| declared.key == key).for_each(|one| one.shape = shape.clone());
+            declared.iter_mut().filter(|declared| declared.row.key == key).for_each(|one| one.shape = shape.clone());
         }
         declared
     }
 
     /// The settings and the mistakes in order of appearance, unknown keys among them.
-    pub(crate) fn finish(mut self) -> Found {
+    pub(crate) fn finish(mut self, names: ForeignNames) -> Found {
         let known: Vec<&'static str> = self.entries.iter().map(|e| e.key).collect();
         let tree = std::mem::replace(&mut self.tree, Tree::new(Origin::Default));
-        let (found, left_out) = unknown::find(tree, &known);
+        let (found, left_out) = unknown::find(tree, &known, names);
         self.mistakes.extend(found);
         self.mistakes.sort_by(|a, b| a.0.cmp(&b.0));
         if left_out > 0 {
@@ -273,6 +294,7 @@ impl Reader {
 
     fn note(&mut self, key: &'static str, value: Option<String>, origin: Origin, note: Option<String>) {
         debug_assert!(self.entries.iter().all(|e| e.key != key), "{key} is read twice");
+        debug_assert!(self.rows.is_empty() || self.row(key).is_some(), "{key} has no row");
         self.entries.push(SettingEntry { key, value, origin, note });
     }
 
@@ -288,9 +310,8 @@ impl Reader {
     fn wrong<T>(&mut self, spec: &Spec<'_, T>, origin: &Origin, what: String, got: Option<&Value>) {
         self.failed.push(spec.key);
         let name = spec.key.rsplit('.').next().unwrap_or(spec.key);
-        if spec.key == "data.task"
-            && let Some(Value::Text(text)) = got
-            && let Some((reason, fix)) = other_task(text)
+        if let Some(Value::Text(text)) = got
+            && let Some((reason, fix)) = self.row(spec.key).and_then(|row| (row.foreign)(text))
         {
             self.note(spec.key, None, origin.clone(), Some(format!("wrong at {}: {reason}", origin.place())));
             return self.mistake_at(Some(origin.clone()), reason, fix);
@@ -340,15 +361,4 @@ impl Reader {
             }
         }
     }
-}
-
-/// The error for another trainer's task: that it is not available, or its name here.
-fn other_task(name: &str) -> Option<(String, String)> {
-    if let Some(missing) = elsewhere::missing_task(name) {
-        let reason = format!("`data.task` = \"{}\": {} not available", printable(name, 40), missing.what);
-        return Some((reason, format!("what is: {}", missing.instead)));
-    }
-    let ours = elsewhere::task(name)?;
-    let reason = format!("`data.task` = \"{}\" has another name here", printable(name, 40));
-    Some((reason, format!("write data.task = \"{ours}\"")))
 }

@@ -1,6 +1,5 @@
 //! What is left of the merged tree once every key has been read: unknown keys and tables.
 
-use super::elsewhere;
 use super::layers::{Node, Origin, Tree, Value};
 use super::mistake::Mistake;
 use model_center_base::file::printable;
@@ -9,14 +8,23 @@ use model_center_base::suggest;
 /// Unknown keys named one by one; a file with more is not a recipe.
 const MAX_NAMED: usize = 50;
 
+/// Names that other trainers have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ForeignNames {
+    /// Of a setting's name or path: whose it is, and the key here.
+    pub(crate) key: fn(&str) -> Option<(&'static str, &'static str)>,
+    /// Of a setting's path: what is not available, and what is.
+    pub(crate) missing: fn(&str) -> Option<(&'static str, &'static str)>,
+}
+
 /// The mistakes, each with its place, and how many more there are than were described.
-pub(crate) fn find(tree: Tree, known: &[&'static str]) -> (Vec<(Origin, Mistake)>, usize) {
+pub(crate) fn find(tree: Tree, known: &[&'static str], names: ForeignNames) -> (Vec<(Origin, Mistake)>, usize) {
     let mut left = Vec::new();
     collect(String::new(), tree, known, &mut left);
     left.sort_by(|a, b| a.origin.cmp(&b.origin));
     let left_out = left.len().saturating_sub(MAX_NAMED);
     left.truncate(MAX_NAMED);
-    (left.into_iter().map(|l| (l.origin.clone(), l.describe(known))).collect(), left_out)
+    (left.into_iter().map(|l| (l.origin.clone(), l.describe(known, names))).collect(), left_out)
 }
 
 struct Left {
@@ -51,7 +59,7 @@ fn tables(known: &[&'static str]) -> Vec<&'static str> {
 }
 
 impl Left {
-    fn describe(&self, known: &[&'static str]) -> Mistake {
+    fn describe(&self, known: &[&'static str], names: ForeignNames) -> Mistake {
         let shown = printable(&self.path, 60);
         if let Some(value) = &self.value
             && is_table(&self.path, known)
@@ -59,14 +67,14 @@ impl Left {
             let reason = format!("`{shown}` must be a table of settings, got {value}");
             return Mistake::recipe(self.origin.place(), reason, format!("write [{shown}] and its settings below it"));
         }
-        if let Some(missing) = elsewhere::missing_setting(&self.path) {
-            let reason = format!("`{shown}`: {} not available", missing.what);
-            return Mistake::recipe(self.origin.place(), reason, format!("what is: {}", missing.instead));
+        if let Some((what, instead)) = (names.missing)(&self.path) {
+            let reason = format!("`{shown}`: {what} not available");
+            return Mistake::recipe(self.origin.place(), reason, format!("what is: {instead}"));
         }
         let tables = tables(known);
         let table = self.path.rsplit_once('.').map_or("", |(table, _)| table);
         if self.value.is_none() {
-            let near = match elsewhere::setting(&self.path) {
+            let near = match (names.key)(&self.path) {
                 Some((whose, ours)) => Some(format!("this is {whose}; here it is {ours}; ")),
                 None => {
                     suggest::closest(&self.path, tables.iter().copied()).map(|near| format!("did you mean [{near}]? "))
@@ -76,7 +84,7 @@ impl Left {
             return Mistake::recipe(self.origin.place(), format!("unknown table [{shown}]"), fix);
         }
         let name = self.path.rsplit('.').next().unwrap_or_default();
-        let near = match elsewhere::setting(name) {
+        let near = match (names.key)(name) {
             Some((whose, ours)) => Some(format!("this is {whose}; here it is {ours}; ")),
             None => suggest::path(&self.path, known).map(|near| format!("did you mean `{near}`? ")),
         };

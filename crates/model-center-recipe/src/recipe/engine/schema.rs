@@ -1,13 +1,10 @@
 //! The JSON schema of recipes, by which editors complete and check keys, from the declarations of the keys.
 //!
-//! Defines [`recipe_schema`], which the `finetune` program prints and `docs/recipe.schema.json` holds, and [`Shape`],
+//! Defines `recipe_schema`, which the `finetune` program prints and `docs/recipe.schema.json` holds, and [`Shape`],
 //! what a reader states of the values of a key.
 
 use super::kinds::Range;
-use super::meanings::meaning;
-use super::page::{declared, default_of};
 use super::reader::Declared;
-use model_center_data::OwnData;
 use serde_json::{Map, Value, json};
 
 /// The values that a key has, as far as a schema can state it.
@@ -72,12 +69,11 @@ impl Shape {
     }
 }
 
-/// The schema of recipes, JSON Schema of draft 2020-12; `own` is what a program adds. No key is required: the command
-/// line may set it.
-pub fn recipe_schema(own: impl Into<OwnData>) -> Value {
+/// The schema of recipes, JSON Schema of draft 2020-12. No key is required: the command line may set it.
+pub(crate) fn recipe_schema(all: &[Declared]) -> Value {
     let mut schema = table("A recipe of finetune and pretrain: docs/settings.md.");
-    for declared in declared(own.into()) {
-        let mut path = declared.key.split('.').collect::<Vec<_>>();
+    for declared in all {
+        let mut path = declared.row.key.split('.').collect::<Vec<_>>();
         let Some(name) = path.pop() else { continue };
         let mut at = &mut schema;
         for part in path {
@@ -87,7 +83,7 @@ pub fn recipe_schema(own: impl Into<OwnData>) -> Value {
             }
             at = &mut tables[part];
         }
-        at["properties"][name] = property(&declared);
+        at["properties"][name] = property(declared);
     }
     let head = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Recipe" });
     let (Value::Object(mut all), Value::Object(rest)) = (head, schema) else { return Value::Null };
@@ -105,10 +101,9 @@ fn table(description: &str) -> Value {
 
 fn property(declared: &Declared) -> Value {
     let mut property = declared.shape.schema();
-    let text = meaning(declared.key).map_or("", |meaning| meaning.text);
     // What a schema cannot state is in words; a default that depends on other keys is in no other form.
-    let default = default_of(declared);
-    property["description"] = json!(format!("{text} Value: {}. Default: {default}.", declared.wanted));
+    let Declared { row, wanted, default, .. } = declared;
+    property["description"] = json!(format!("{} Value: {wanted}. Default: {default}.", row.text()));
     if let Some(default) = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'))
         && let Ok(table) = toml::from_str::<toml::Table>(&format!("value = {default}"))
         && let Some(value) = table.get("value")
@@ -122,6 +117,8 @@ fn property(declared: &Declared) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::{keys, recipe_schema};
+    use model_center_data::OwnData;
 
     fn property(path: &str) -> Value {
         let schema = recipe_schema(OwnData::default());
@@ -161,11 +158,11 @@ mod tests {
 
     #[test]
     fn every_key_is_in_the_schema_and_nearly_every_one_has_a_type() {
-        let all = declared(OwnData::default());
-        let untyped: Vec<&str> = all.iter().filter(|one| one.shape == Shape::Any).map(|one| one.key).collect();
+        let all = keys::declared(OwnData::default());
+        let untyped: Vec<&str> = all.iter().filter(|one| one.shape == Shape::Any).map(|one| one.row.key).collect();
         assert!(20 * untyped.len() < all.len(), "state their shape with Reader::shape: {untyped:?}");
         for one in &all {
-            assert!(property(one.key)["description"].is_string(), "{}", one.key);
+            assert!(property(one.row.key)["description"].is_string(), "{}", one.row.key);
         }
         assert_eq!(recipe_schema(OwnData::default())["additionalProperties"], json!(false));
     }

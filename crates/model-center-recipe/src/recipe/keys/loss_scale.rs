@@ -2,17 +2,18 @@
 //!
 //! Defines [`LossScale`], a part of the [`TrainSettings`](super::TrainSettings).
 
-use super::keys::MOST_STEPS;
-use super::kinds::Range;
-use super::layers::Value;
-use super::reader::{Otherwise, Reader, Spec};
-use super::schema::Shape;
-use super::settings::Settings;
+use super::MAX_STEPS;
+use super::train::TrainSettings;
+use crate::recipe::engine::kinds::Range;
+use crate::recipe::engine::layers::Value;
+use crate::recipe::engine::reader::{Otherwise, Reader, Spec};
+use crate::recipe::engine::schema::Shape;
+use crate::recipe::engine::table::settings;
 use bmtrain_core::DType;
 use bmtrain_dist::optim::ScalePolicy;
 
 /// The largest power of two that a loss is multiplied by.
-const MOST_POWER: u8 = 64;
+const MAX_POWER: u8 = 64;
 
 /// The rule of the loss scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,20 +83,41 @@ impl LossScale {
     }
 }
 
+/// What a rule of the scale has of its own.
+const OWN: &str = "not set: as the rule has it";
+const RULES: [(&str, ScaleRule); 6] = [
+    ("auto", ScaleRule::Auto),
+    ("none", ScaleRule::None),
+    ("static", ScaleRule::Static),
+    ("bmtrain", ScaleRule::BmTrain),
+    ("megatron", ScaleRule::Megatron),
+    ("deepspeed", ScaleRule::DeepSpeed),
+];
+
+settings! {
+    #[derive(Debug)]
+    pub(super) struct LossScaleKeys in "train" (r) {
+        /// Rule of the loss scale; `auto` scales for `f16` alone.
+        loss_scale: ScaleRule = choice(&RULES, ScaleRule::Auto), "0.1";
+        /// The first loss scale, or the only one with `static`.
+        loss_scale_start: Option<u8> = power("65536"), "0.2";
+        /// Steps without overflow before the loss scale grows.
+        loss_scale_window: Option<u64> = optional_integer(OWN, 1..=MAX_STEPS, 1000), "0.2";
+        /// The overflow that first lowers the loss scale; earlier ones only skip a step.
+        loss_scale_hysteresis: Option<u32> = optional_integer(OWN, 1..=1000, 2), "0.2";
+        /// The loss scale is not lowered below this.
+        loss_scale_floor: Option<u8> = power("1"), "0.2";
+    }
+}
+
 pub(super) fn read(r: &mut Reader) -> LossScale {
-    let rules = [
-        ("auto", ScaleRule::Auto),
-        ("none", ScaleRule::None),
-        ("static", ScaleRule::Static),
-        ("bmtrain", ScaleRule::BmTrain),
-        ("megatron", ScaleRule::Megatron),
-        ("deepspeed", ScaleRule::DeepSpeed),
-    ];
-    let rule = r.choice("train.loss_scale", &rules, ScaleRule::Auto);
-    let start_power = power(r, "train.loss_scale_start", "65536");
-    let window = r.optional_integer("train.loss_scale_window", OWN, 1..=MOST_STEPS, 1000);
-    let hysteresis = r.optional_integer("train.loss_scale_hysteresis", OWN, 1..=1000, 2).map(|number| number as u32);
-    let floor_power = power(r, "train.loss_scale_floor", "1");
+    let LossScaleKeys {
+        loss_scale: rule,
+        loss_scale_start: start_power,
+        loss_scale_window: window,
+        loss_scale_hysteresis: hysteresis,
+        loss_scale_floor: floor_power,
+    } = LossScaleKeys::read(r);
     let own = (rule == ScaleRule::None).then_some("train.loss_scale = \"none\" does not scale");
     for key in ["train.loss_scale_start", "train.loss_scale_window", "train.loss_scale_floor"] {
         let is_constant = rule == ScaleRule::Static && key != "train.loss_scale_start";
@@ -117,8 +139,8 @@ pub(super) fn read(r: &mut Reader) -> LossScale {
 }
 
 /// Adds what has no effect beside the dtype of the model.
-pub(super) fn check(r: &mut Reader, s: &Settings) {
-    if s.train.loss_scale.rule == ScaleRule::Auto && s.model.dtype != DType::F16 {
+pub(crate) fn check(r: &mut Reader, train: &TrainSettings, dtype: DType) {
+    if train.loss_scale.rule == ScaleRule::Auto && dtype != DType::F16 {
         for key in ["train.loss_scale_start", "train.loss_scale_window", "train.loss_scale_floor"] {
             let why = "train.loss_scale = \"auto\" scales for model.dtype = \"f16\" alone";
             r.without_effect(key, "model.dtype", why, "remove it");
@@ -126,29 +148,28 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     }
 }
 
-/// What the rule of the scale has of its own.
-const OWN: &str = "not set: as the rule has it";
-
-/// A power of two, as its exponent.
-fn power(r: &mut Reader, key: &'static str, example: &str) -> Option<u8> {
-    r.shape(key, Shape::Number(Range::AtLeast(1.0)));
-    r.read(Spec {
-        key,
-        textual: false,
-        wanted: format!("a power of two from 1 to 2^{MOST_POWER}"),
-        example: example.to_owned(),
-        otherwise: Otherwise::Absent(OWN),
-        read: &|value| {
-            let number = match value {
-                Value::Integer(number) => *number as f64,
-                Value::Float(number) => *number,
-                _ => return None,
-            };
-            (0..=MOST_POWER).find(|power| 2_f64.powi(i32::from(*power)) == number)
-        },
-        render: &|power| match *power {
-            power if power < 63 => (1_u64 << power).to_string(),
-            power => format!("{:?}", 2_f64.powi(i32::from(power))),
-        },
-    })
+impl Reader {
+    /// A power of two, as its exponent.
+    fn power(&mut self, key: &'static str, example: &str) -> Option<u8> {
+        self.shape(key, Shape::Number(Range::AtLeast(1.0)));
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: format!("a power of two from 1 to 2^{MAX_POWER}"),
+            example: example.to_owned(),
+            otherwise: Otherwise::Absent(OWN),
+            read: &|value| {
+                let number = match value {
+                    Value::Integer(number) => *number as f64,
+                    Value::Float(number) => *number,
+                    _ => return None,
+                };
+                (0..=MAX_POWER).find(|power| 2_f64.powi(i32::from(*power)) == number)
+            },
+            render: &|power| match *power {
+                power if power < 63 => (1_u64 << power).to_string(),
+                power => format!("{:?}", 2_f64.powi(i32::from(power))),
+            },
+        })
+    }
 }
