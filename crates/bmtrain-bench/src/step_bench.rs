@@ -230,7 +230,7 @@ impl Options {
     }
 }
 
-/// What a rank failed with, in the form in which ranks tell each other.
+/// Error of a rank, in the form in which ranks tell each other.
 struct Failure(anyhow::Error);
 
 impl From<bmtrain_dist::Error> for Failure {
@@ -245,7 +245,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What one rank measured.
+/// Measurements of one rank.
 struct Run {
     /// Name of the device.
     device: String,
@@ -253,7 +253,7 @@ struct Run {
     step: f64,
     /// Mean number of a step's tokens over all ranks, with padding.
     tokens: f64,
-    /// Of the rank's rows in the last step.
+    /// Loss of the rank's rows in the last step.
     loss: f32,
     floor: Option<f64>,
     grown: Growth,
@@ -331,7 +331,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     })
 }
 
-/// What a steady state must not need.
+/// Growth that a steady state must not have.
 #[derive(Debug, Default)]
 struct Growth {
     pool_requests: u64,

@@ -237,8 +237,8 @@ fn a_part_beyond_its_limit_ends_the_program_and_the_parts_before_it_are_kept() {
 }
 
 #[test]
-fn a_run_goes_on_after_one_that_ended_in_a_part() {
-    let test = "a_run_goes_on_after_one_that_ended_in_a_part";
+fn a_run_continues_after_one_that_ended_in_a_part() {
+    let test = "a_run_continues_after_one_that_ended_in_a_part";
     with_driver(test, Driver::Emulated, &[], || {
         let directory = tempfile::tempdir().unwrap();
         let json = directory.path().join("found.json");

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What the id of a reshard begins with, before the number of its process.
+/// Prefix of the id of a reshard, before the number of its process.
 const RESHARD: &str = "reshard-";
 
 /// Look at the checkpoints of a run, and export them.

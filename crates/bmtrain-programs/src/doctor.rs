@@ -34,7 +34,7 @@ pub struct Options {
     pub directory: PathBuf,
 }
 
-/// What compiled kernels take on disk.
+/// Disk space of compiled kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Kept {
     files: usize,
@@ -154,7 +154,7 @@ fn kept(directory: &Path) -> Kept {
     sizes.fold(Kept::default(), |kept, file| Kept { files: kept.files + 1, bytes: kept.bytes + file.len() })
 }
 
-/// What the device `auto` comes to.
+/// Device that `auto` resolves to.
 fn conclusion(found: &Survey) -> String {
     let usable = |device: &&Installed| device.problem().is_none();
     let count = found.devices.as_ref().map_or(0, |devices| devices.iter().filter(usable).count());

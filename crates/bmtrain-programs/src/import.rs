@@ -13,7 +13,7 @@ use model_center_recipe::run::ExitStatus;
 use std::path::{Path, PathBuf};
 
 /// The longest script or configuration.
-const TEXT_LIMIT: u64 = 1 << 20;
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// Make a recipe of a command of Megatron-LM, CPM-Pretrain, ModelCenter or Distributed finetuning, or of a
 /// configuration of DeepSpeed, axolotl or LLaMA-Factory. Each line of it tells what it was made from, and what has no
@@ -167,7 +167,7 @@ fn text(command: &Command) -> Result<String> {
 fn script_or_text(given: &str) -> Result<String> {
     if given == "-" {
         // One byte more, so that a longer text is refused rather than cut.
-        let limited = std::io::Read::take(std::io::stdin().lock(), TEXT_LIMIT + 1);
+        let limited = std::io::Read::take(std::io::stdin().lock(), MAX_TEXT_BYTES + 1);
         let text = std::io::read_to_string(limited);
         return text.map_err(|e| Error::file("read", "-", e, "give the script's file instead"));
     }
@@ -181,5 +181,5 @@ fn script_or_text(given: &str) -> Result<String> {
 
 /// The contents of a file, or the error for a directory that holds something else.
 fn settings(path: &Path) -> Result<String> {
-    KnownDirectory::of(path).map_or_else(|| read_text(path, TEXT_LIMIT), |known| Err(known.no_settings()))
+    KnownDirectory::of(path).map_or_else(|| read_text(path, MAX_TEXT_BYTES), |known| Err(known.no_settings()))
 }

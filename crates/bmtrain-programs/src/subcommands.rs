@@ -198,7 +198,7 @@ pub fn misused(help: &str) -> ExitCode {
 
 /// The error for a name that no program has.
 pub fn unknown(name: &str) -> ExitCode {
-    let names = built().flat_map(|(subcommand, _)| subcommand.names.iter().copied());
+    let names = SUBCOMMANDS.iter().flat_map(|subcommand| subcommand.names.iter().copied());
     let fix = match closest(name, names) {
         Some(near) => format!("write bmtrain {near}, or see bmtrain help"),
         None => "see bmtrain help".to_owned(),

@@ -93,7 +93,7 @@ fn communication_between_mpi_ranks_is_measured() {
 }
 
 #[test]
-fn ranks_that_cannot_go_on_end_with_a_message_and_a_status() {
+fn ranks_that_cannot_continue_end_with_a_message_and_a_status() {
     let fixture = Fixture::new();
     // The weights turn out to be damaged when every rank reads them.
     let mut bytes = fixture.bytes("model/model.safetensors");

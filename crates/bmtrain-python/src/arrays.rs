@@ -13,7 +13,7 @@ pub(crate) struct Shaped<T> {
     pub(crate) shape: Vec<usize>,
 }
 
-/// What an array holds.
+/// Numbers of an array.
 pub(crate) enum Numbers {
     Whole(Shaped<i64>),
     Real(Shaped<f32>),

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The longest inputs by default.
 const USUAL_LENGTH: usize = 512;
 
-/// What is learned of a record.
+/// Task of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     Classification,

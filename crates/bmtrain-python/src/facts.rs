@@ -1,4 +1,4 @@
-//! What is known of a model once it is open, and needs no call of its thread.
+//! Facts about a model once it is open, which need no call of its thread.
 
 use crate::open::Opened;
 use model_center::Result;
@@ -16,7 +16,7 @@ pub(crate) struct Facts {
     pub(crate) values: usize,
     pub(crate) notes: Vec<String>,
     pub(crate) initialized: Vec<String>,
-    /// What the adapter is, if there is one.
+    /// Description of the adapter, if there is one.
     pub(crate) adapter: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is generated from, and whether the caller gave one or a list.
+/// Prompts, and whether the caller gave one or a list.
 pub(crate) struct Prompts {
     prompts: Vec<Prompt>,
     is_list: bool,

@@ -34,7 +34,7 @@ pub(crate) fn records(
 /// Where the columns of a mapping are, for messages.
 struct Columns {
     place: String,
-    /// What precedes their names in a dotted path.
+    /// Prefix of their names in a dotted path.
     path: String,
 }
 

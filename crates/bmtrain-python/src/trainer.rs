@@ -73,7 +73,7 @@ fn wrong(object: &Bound<'_, PyAny>) -> PyErr {
     argument("batches", format!("it is of type {}", type_name(object)), "give a bmtrain.Batch, or a list of them")
 }
 
-/// What a step did.
+/// Outcome of a step.
 #[pyclass(frozen, get_all, module = "bmtrain")]
 pub(crate) struct StepResult {
     /// Its number, from 1.
@@ -84,7 +84,7 @@ pub(crate) struct StepResult {
     grad_norm: f32,
     /// The learning rate.
     lr: f64,
-    /// What the loss was multiplied by for the backward pass.
+    /// Loss scale of the backward pass.
     loss_scale: f32,
     /// Whether gradients were not finite, so that nothing was updated.
     skipped: bool,

@@ -14,7 +14,7 @@ enum Unfit {
         reason: String,
         fix: &'static str,
     },
-    /// What its own code raised.
+    /// Exception of its own code.
     Raised(PyErr),
 }
 

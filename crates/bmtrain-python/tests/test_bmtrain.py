@@ -584,7 +584,7 @@ class Generation(unittest.TestCase):
         with self.assertRaisesRegex(LookupError, "enough"):
             self.model.generate("The capital of France is", max_new_tokens=8, on_text=refuse)
 
-    def test_ctrl_c_ends_a_text_and_the_model_goes_on(self):
+    def test_ctrl_c_ends_a_text_and_the_model_continues(self):
         started = time.perf_counter()
         with self.assertRaises(KeyboardInterrupt), interrupted(1.0):
             self.model.generate("Once upon a time", max_new_tokens=7000, greedy=True)

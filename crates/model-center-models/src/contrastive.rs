@@ -54,7 +54,8 @@ const EPSILON: f32 = 1e-12;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ContrastiveLoss {
-    /// What cosines are divided by; above 0. sentence-transformers has a factor, 20 by default, in its place.
+    /// Temperature, by which cosines are divided; above 0. sentence-transformers has a factor, 20 by default, in its
+    /// place.
     pub temperature: f32,
 }
 

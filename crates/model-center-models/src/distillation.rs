@@ -30,7 +30,7 @@ impl Default for DistillationLoss {
     }
 }
 
-/// What a student learns of a batch from its teacher. It has no gradient.
+/// A teacher's outputs for a batch. It has no gradient.
 #[derive(Debug, Clone)]
 pub enum Teaching {
     /// Hidden states and output matrix: the student's loss computes logits of them in chunks.
@@ -39,8 +39,8 @@ pub enum Teaching {
     Logits(Tensor),
 }
 
-/// What a student learns of a batch from this model: logits of classes, or what logits of tokens are computed from.
-/// Nothing is recorded. The labels of the batch are the student's.
+/// A teacher's outputs for a batch: logits of classes, or the operands of tokens' logits. Nothing is recorded. The
+/// labels of the batch are the student's.
 ///
 /// # Errors
 /// As [`TextModel::hidden`]; a model without a classifier and without a language-modelling head, several

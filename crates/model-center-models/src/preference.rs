@@ -42,7 +42,7 @@ pub enum PreferenceKind {
     /// Minus the mean log-probability of the preferred completion's tokens, plus `beta` times `-log sigmoid` of the
     /// difference of the log-odds of both means. It has no reference. Rewards are `beta log p / tokens`.
     Orpo,
-    /// Of completions that are judged one by one: 1 less the sigmoid of how far the reward, DPO's, is above `beta`
+    /// Loss of completions that are rated one by one: 1 less the sigmoid of how far the reward, DPO's, is above `beta`
     /// times the divergence from the reference, or below for a bad one. See [`PreferenceLoss::of_judged`].
     Kto,
 }
@@ -102,7 +102,7 @@ pub struct PreferenceLoss {
     pub judgement_weights: [f32; 2],
 }
 
-/// What is known of the sequences of pairs beside their log-probabilities: chosen and rejected ones in turn.
+/// Sequences of pairs, besides their log-probabilities: chosen and rejected ones in turn.
 #[derive(Debug, Clone, Copy)]
 pub struct PairedSequences<'a> {
     /// Tokens of each that are in its log-probability.
@@ -120,7 +120,7 @@ pub struct PreferenceOutcome {
     pub rewards: Var,
     /// The log-probability of each sequence, f32 `[2 B]`.
     pub log_probs: Var,
-    /// Of judged completions, whose rewards and log-probabilities are `[B]`.
+    /// Outcome of rated completions, whose rewards and log-probabilities are `[B]`.
     pub judged: Option<JudgedOutcome>,
 }
 
@@ -136,7 +136,7 @@ pub struct JudgedSequences<'a> {
     pub mismatch: [&'a Tensor; 2],
 }
 
-/// What is reported of judged completions beside their rewards.
+/// Reported numbers of rated completions besides their rewards.
 #[derive(Debug, Clone)]
 pub struct JudgedOutcome {
     /// The log-ratios of prompts with other completions, f32 `[B]`.
@@ -253,7 +253,7 @@ fn ratios(log_probs: &Var, reference: &Tensor, cx: &Ctx) -> Result<Var> {
     Ok(ops::add(cx, log_probs, &opposite)?)
 }
 
-/// Of a batch of judged completions, these, and their prompts with other completions: every second row.
+/// The completions of a rated batch, and their prompts with other completions: every second row.
 pub fn judged_and_mismatched(batch: &Batch) -> [Batch; 2] {
     [0, 1].map(|first| {
         let length = batch.length.max(1);

@@ -9,13 +9,14 @@ use model_center::bmtrain_core::{Segment, Tensor, Var, ops};
 use model_center::directory::DirectoryLayout;
 use model_center::model::HiddenOutputs;
 use model_center::prelude::*;
+use model_center::recipe::TrainSettings;
 use model_center::tokenizer::Tokenizer;
 use model_center::train::{Objective, ObjectiveLoss, Pass, StepTraining};
 use std::path::Path;
 
 /// How far a ratio of probabilities counts from 1.
 const CLIP: f32 = 0.2;
-const STEPS: usize = 8;
+const STEPS: u64 = 8;
 
 /// The clipped surrogate of Shao et al. (2024), a mean over tokens, without a reference model.
 #[derive(Debug)]
@@ -51,10 +52,9 @@ impl Objective for Grpo {
         let log_probs = hidden.token_log_probs(cx)?; // [R, L]
         let (mut old, mut advantages) = (Vec::new(), Vec::new());
         for sample in &pass.batch.samples {
-            let of_sample = (self.old.get(*sample as usize), self.advantages.get(*sample as usize));
-            let (Some(tokens), Some(advantage)) = of_sample else {
-                return Err(Error::data(format!("sample {sample}"), "it has no advantage", "give one for each sample"));
-            };
+            let own = self.old.get(*sample as usize).zip(self.advantages.get(*sample as usize));
+            let missing = || Error::data(format!("sample {sample}"), "it has no advantage", "give one for each sample");
+            let (tokens, advantage) = own.ok_or_else(missing)?;
             old.extend_from_slice(tokens);
             advantages.resize(old.len(), *advantage);
         }
@@ -109,7 +109,7 @@ fn main() -> Result<()> {
         Ok(hidden.token_log_probs(&cx)?.value().to_vec::<f32>()?)
     });
     let objective = Box::new(Grpo { advantages, old: old.collect::<Result<_>>()? });
-    let settings = [format!("train.steps={STEPS}"), "train.lr=1e-3".to_owned(), "train.warmup=0".to_owned()];
+    let settings = TrainSettings { steps: Some(STEPS), lr: 1e-3, ..TrainSettings::default() };
     let mut trainer = StepTraining::new(&*opened.model, &device, &settings)?.with_objective(objective).of(opened.model);
     for step in 0..STEPS {
         let done = trainer.step(batches.clone())?;

@@ -25,7 +25,7 @@ pub fn rows(wanted: &str, stem: Option<&str>) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// What became of rows of the table.
+/// Results of rows of the table.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Rows that were to be run, and rows that were.

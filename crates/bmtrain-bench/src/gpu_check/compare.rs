@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What is read of gpu-check's JSON.
+/// Fields of gpu-check's JSON.
 #[derive(Debug, Deserialize)]
 struct Ours {
     emulated: bool,
@@ -33,7 +33,7 @@ struct Models {
     models: Vec<Model>,
 }
 
-/// What is read of the JSON of `scripts/torch_gpu_step.py`.
+/// Fields of the JSON of `scripts/torch_gpu_step.py`.
 #[derive(Debug, Deserialize)]
 struct Theirs {
     device: Named,
@@ -63,7 +63,7 @@ struct Model {
 }
 
 impl Model {
-    /// What has to be the same on both sides.
+    /// Settings that have to be the same on both sides.
     fn shape(&self) -> String {
         let Model { dtype, dropout, length, rows, flops_per_token, .. } = self;
         format!("{rows} x {length} in {dtype}, dropout {dropout}, {flops_per_token:.0} operations a token")

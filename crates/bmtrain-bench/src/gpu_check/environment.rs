@@ -1,11 +1,11 @@
-//! What the check runs on: the device, the driver, the libraries; and what of it is missing.
+//! Environment of the check: the device, the driver, the libraries; and what of it is missing.
 
 use super::report::Report;
 use bmtrain_core::cpu::Processors;
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Present, Survey, survey};
 use serde_json::json;
 
-/// What was found of a machine that has all that is needed.
+/// A machine that has all that is needed.
 #[derive(Debug)]
 pub struct Environment {
     found: Survey,

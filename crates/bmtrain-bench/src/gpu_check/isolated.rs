@@ -46,7 +46,7 @@ pub fn conformance(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a process for one stem found, as its JSON has it; how it ended, if it left none.
+/// Results of a process for one stem, as its JSON has them; how it ended, if it left none.
 fn of_stem(options: &Options, stem: &str, path: &Path) -> std::result::Result<Value, String> {
     let _ = std::fs::remove_file(path);
     let mut command = options.process_for(Part::Conformance).map_err(|error| error.to_string())?;

@@ -20,7 +20,7 @@ pub struct Product {
     size: [usize; 3],
     /// Products of one launch.
     batches: usize,
-    /// Of the left factor and of the result.
+    /// Dtypes of the left factor and of the result.
     dtypes: [DType; 2],
     /// How the backend made it, as [`CudaBackend::products`] calls it.
     way: &'static str,
@@ -56,7 +56,7 @@ impl Products {
         *self.noted() = Some(Vec::new());
     }
 
-    /// What was noted since the start; from here on nothing is noted.
+    /// Products noted since the start; from here on nothing is noted.
     pub fn take(&self) -> Vec<Product> {
         self.noted().take().unwrap_or_default()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Share of the copy's bandwidth that a kernel which only moves memory is to reach.
 const MOVING: f64 = 0.85;
 
-/// What figures are shares of.
+/// Ceilings of the figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceilings {
     /// Bytes per second of a copy within the device, read and written.
@@ -83,7 +83,7 @@ pub fn kernels(place: &Place, ceilings: Ceilings, budget: Duration, report: &mut
     Ok(())
 }
 
-/// Of the ceiling that a figure is held against.
+/// Share of the ceiling that a figure is compared with.
 fn share(figure: &Figure, ceilings: Ceilings) -> f64 {
     if figure.flops > 0 { figure.rate() / ceilings.products } else { figure.bandwidth() / ceilings.bandwidth }
 }

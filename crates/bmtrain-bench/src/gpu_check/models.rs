@@ -28,7 +28,7 @@ pub struct Timed {
     target: Option<Target>,
     /// Whether the rows of the vocabulary's table are padded in storage.
     pads_vocabulary: bool,
-    /// What the factors of its products are rounded to.
+    /// Precision of its matrix multiplications.
     products: ProductPrecision,
     /// Whether launches that repeat are replayed as CUDA graphs.
     graphs: bool,
@@ -47,7 +47,7 @@ impl Timed {
         Extent { rows, length: self.length, target: 0, is_padded: false, document: None }
     }
 
-    /// What the command line asks for.
+    /// The model with the changes of the command line.
     fn changed(&self, options: &Options) -> Self {
         let mut timed = *self;
         timed.shape.dropout_p = options.dropout.unwrap_or(timed.shape.dropout_p);
@@ -66,7 +66,7 @@ impl Timed {
 
 /// The models of a real device.
 pub fn real() -> Vec<Timed> {
-    /// What llm.c reports for one H100: without dropout, in bf16, batches of 524,288 tokens.
+    /// Figure of llm.c for one H100: without dropout, in bf16, batches of 524,288 tokens.
     const LLM_C: f64 = 463.0;
     let timed = |name, size: Size, length, target| Timed {
         name,
@@ -157,7 +157,7 @@ pub fn models(place: &Place, ceilings: Ceilings, options: &Options, report: &mut
     Ok(())
 }
 
-/// What was measured of a model.
+/// Measurements of a model.
 #[derive(Debug)]
 struct Measured {
     plan: Plan,
@@ -165,12 +165,12 @@ struct Measured {
     step: f64,
     seconds: Vec<f64>,
     peak_bytes: usize,
-    /// Of a step, on average.
+    /// Waits of a step, on average.
     waits: f64,
     loss: f32,
-    /// Of the steps that were timed, and those before them.
+    /// Counts of graphs in the steps that were timed, and those before them.
     graphs: Option<GraphCounts>,
-    /// Of one step more.
+    /// Kernels of one step more.
     kernels: KernelTable,
 }
 

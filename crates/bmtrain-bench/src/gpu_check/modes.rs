@@ -139,7 +139,7 @@ fn processes(options: &Options, meeting: &Path) -> Result<Vec<Vec<Seen>>> {
     (0..RANKS).map(read).collect()
 }
 
-/// What a process for a rank does: train the models, and leave what it saw in `meeting`.
+/// Work of a process for a rank: train the models, and leave the results in `meeting`.
 pub fn rank(place: &Place, rank: usize, meeting: &Path) -> Result<()> {
     let of_job = |(number, job): (usize, &Job)| {
         let ranks =

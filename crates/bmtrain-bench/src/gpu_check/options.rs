@@ -214,7 +214,7 @@ pub(super) fn without_options(options: &CudaOptions) -> CudaOptions {
     options
 }
 
-/// What the environment declares, with these options on and the others off.
+/// Backend options that the environment declares, with these options on and the others off.
 pub(super) fn backend_options(with: &[With], threads: usize) -> Result<CudaOptions> {
     let mut options = CudaOptions { host: Some(cpu_options(threads)?), ..without_options(&cuda_options()) };
     with.iter().for_each(|option| *option.place(&mut options) = true);

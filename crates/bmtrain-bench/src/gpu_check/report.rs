@@ -1,4 +1,4 @@
-//! What the program found: lines as they come, a table at the end, and everything as JSON.
+//! Results of the program: lines as they come, a table at the end, and everything as JSON.
 
 use bmtrain_programs::cli::terminal;
 use model_center_base::file::write_atomic;
@@ -15,11 +15,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 struct Row {
     what: String,
     figure: String,
-    /// What it is held against, and whether it is reached.
+    /// Target of the figure, and whether it is reached.
     target: Option<(String, bool)>,
 }
 
-/// What a file of an earlier run has that is continued.
+/// Content of an earlier run's file that is continued.
 #[derive(Debug, Deserialize)]
 struct Earlier {
     emulated: bool,
@@ -58,9 +58,9 @@ impl Report {
         Report { emulated, with, rows, done, parts, failures, lost: None, path }
     }
 
-    /// What an earlier run wrote to the file of the report, if there is one: its parts are not run again. A part that
-    /// it did not survive is a failure and is not run again either, unless it is among `wanted`: it may kill this
-    /// process too.
+    /// Content of the report's file from an earlier run, if there is one: its parts are not run again. A part that it
+    /// did not survive is a failure and is not run again either, unless it is among `wanted`: it may kill this process
+    /// too.
     ///
     /// # Errors
     /// A file that is not a report, or of another version of the program, or of an emulated device where this one is
@@ -133,7 +133,7 @@ impl Report {
         }
     }
 
-    /// What a part found, for the JSON.
+    /// Results of a part, for the JSON.
     pub fn part(&mut self, name: &str, mut found: Value) {
         if let Value::Object(members) = &mut found {
             members.insert("emulated".into(), self.emulated.into());

@@ -32,7 +32,7 @@ const MICRO_BATCHES: usize = 2;
 const LENGTH: usize = 11;
 const VOCABULARY: usize = 50;
 
-/// What is in the host's memory.
+/// State in the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
     /// Nothing.
@@ -50,9 +50,9 @@ pub struct Job {
     pub gpt2: bool,
     /// Dtype of the parameters.
     pub dtype: DType,
-    /// What ranks hold shards of.
+    /// State that ranks hold shards of.
     pub level: ZeroLevel,
-    /// What is in the host's memory; everything takes ZeRO-3.
+    /// State in the host's memory; everything takes ZeRO-3.
     pub offload: Offload,
     /// Steps.
     pub steps: u32,
@@ -84,10 +84,10 @@ struct Groups {
     stages: StageGroup,
 }
 
-/// What a rank saw: the loss of every step, and a hash of weights and optimizer state at the end.
+/// Results of a rank: the loss of every step, and a hash of weights and optimizer state at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Of the rank's rows.
+    /// Losses of the rank's rows.
     pub losses: Vec<f32>,
     /// As text, for comparison.
     pub state: String,

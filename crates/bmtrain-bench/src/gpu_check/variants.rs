@@ -1,5 +1,5 @@
-//! What the options of the backend gain that are off by default, and how large the chunks of a head should be: each
-//! variant beside the ordinary one, in the shapes of a model.
+//! Gains of the options of the backend that are off by default, and the size of a head's chunks: each variant beside
+//! the ordinary one, in the shapes of a model.
 
 use super::Place;
 use super::options::without_options;

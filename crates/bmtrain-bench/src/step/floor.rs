@@ -1,4 +1,4 @@
-//! What a step is compared with: the time of its matrix products alone.
+//! Reference of a step: the time of its matrix products alone.
 
 use super::{Extent, Product, Shape};
 use anyhow::Result;

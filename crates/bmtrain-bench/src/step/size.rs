@@ -31,7 +31,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// What the name stands for.
+    /// Shape of the name.
     pub fn shape(self) -> Shape {
         let (num_layers, dim_model, num_heads) = match self {
             Size::BertBase | Size::Gpt2 | Size::T5Base => (12, 768, 12),

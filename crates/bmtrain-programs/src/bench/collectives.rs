@@ -21,7 +21,7 @@ use std::process::Child;
 use std::sync::Arc;
 
 /// Most repetitions: their times are kept, and a mistyped number does not run for a week.
-const MOST: u64 = 1_000_000;
+const MAX_BYTES: u64 = 1_000_000;
 
 /// Measure collectives between ranks: threads with --ranks, processes with --processes or as a launcher started them.
 ///
@@ -118,10 +118,10 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
 
 /// A number of repetitions, with its minimum.
 fn repetitions(least: u64) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(least..=MOST)
+    RangedU64ValueParser::new().range(least..=MAX_BYTES)
 }
 
-/// What the name of an operation is to have in it.
+/// Parses a part of the name of an operation.
 fn part_of_a_name(text: &str) -> std::result::Result<String, String> {
     match NAMES.iter().any(|name| name.contains(text)) {
         true => Ok(text.to_owned()),
@@ -256,7 +256,7 @@ fn processes(options: &Options, ranks: usize, host: HostOptions) -> Result<ExitS
     measured
 }
 
-/// What is measured, and the names of the columns; nothing above lines of JSON.
+/// Title of the measurement, and the names of the columns; nothing above lines of JSON.
 fn title(options: &Options, ranks: usize, kind: &str, chunk: Option<usize>) -> Result<()> {
     if options.json {
         return Ok(());

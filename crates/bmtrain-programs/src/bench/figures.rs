@@ -35,7 +35,7 @@ impl Figure {
         self.bytes as f64 / self.median
     }
 
-    /// What a link of each rank would have to carry in a second.
+    /// Bytes that a link of each rank would have to carry in a second.
     pub(super) fn bus(&self) -> f64 {
         let ranks = self.ranks as f64;
         let carried = match self.operation {

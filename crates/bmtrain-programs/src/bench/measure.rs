@@ -1,4 +1,4 @@
-//! What a rank of `bench collectives` does: each operation at each size, timed.
+//! Work of a rank of `bench collectives`: each operation at each size, timed.
 //!
 //! A time is the slowest rank's between a barrier and the end of its lane. Neighbours on the machine make times longer,
 //! never shorter: the median is printed with the best and the worst.

@@ -97,7 +97,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What is asked for beside the recipe.
+    /// Options of the run beside the recipe.
     fn run(&self) -> Result<FinetuneOptions> {
         Ok(FinetuneOptions {
             resume: self.resume.clone(),

@@ -158,7 +158,7 @@ fn open_options(
     OpenOptions { keep_dtype: open.keep_dtype && !options.grads, ..open }
 }
 
-/// What the family refuses was asked for by --head.
+/// Error of the family as one of --head, which asked for it.
 fn of_command_line(error: Error) -> Error {
     match error {
         Error::Argument { reason, fix, .. } | Error::Recipe { reason, fix, .. } => {
@@ -168,7 +168,7 @@ fn of_command_line(error: Error) -> Error {
     }
 }
 
-/// What the ranks share.
+/// State that the ranks share.
 struct Pass {
     options: Options,
     registry: Registry<'static>,

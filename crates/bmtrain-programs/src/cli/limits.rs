@@ -1,5 +1,5 @@
-//! What every program does about the limits of its process: where one is reached, the program ends with
-//! [`ExitStatus::Resources`] and the limit's name, not by a signal.
+//! Limits of a program's process: where one is reached, the program ends with [`ExitStatus::Resources`] and the limit's
+//! name, not by a signal.
 //!
 //! Defines [`HEAP`], which each binary installs as its allocator, and [`prepare`], with which its `main` begins.
 
@@ -45,7 +45,7 @@ pub fn prepare() {
     }
 }
 
-/// What is reported where an allocation is refused, or a thread to a library.
+/// Error of a refused allocation, or of a thread refused to a library.
 fn refused() -> CoreError {
     // How much of a limit is in use by then is not known now. A thread is refused for lack of memory too.
     let limits: Vec<Limit> =

@@ -1,4 +1,4 @@
-//! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
+//! Report of a model that a program opens: tensors that are not used, and what `config.json` does not state.
 
 use crate::cli::{places::model_places, terminal};
 use crate::{Error, Result};

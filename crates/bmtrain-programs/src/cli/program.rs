@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 static ENTERED: OnceLock<Entered> = OnceLock::new();
 
 struct Entered {
-    /// What its usage calls it.
+    /// Name in its usage.
     shown: OsString,
     /// The first argument of another process of it.
     name: OsString,

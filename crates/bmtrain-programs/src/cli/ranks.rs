@@ -17,7 +17,7 @@ use model_center_recipe::nearest;
 use std::sync::Arc;
 
 /// The most ranks that `--ranks` starts.
-const MOST_RANKS: usize = 1024;
+const MAX_RANKS: usize = 1024;
 
 /// How the ranks of a program share one copy of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,14 +44,14 @@ pub fn launch(ranks: Option<usize>, shared: ModelRanks) -> Result<Launch> {
     for (option, number, what) in
         [("--tensor", tensor, "tensor-parallel ranks"), ("--pipeline", pipeline, "pipeline stages")]
     {
-        if !(1..=MOST_RANKS).contains(&number) {
-            let fix = format!("use a number from 1 to {MOST_RANKS}");
+        if !(1..=MAX_RANKS).contains(&number) {
+            let fix = format!("use a number from 1 to {MAX_RANKS}");
             return Err(Error::argument(option, format!("{number} {what}"), fix));
         }
     }
-    if count > MOST_RANKS {
+    if count > MAX_RANKS {
         let reason = format!("{pipeline} pipeline stages of {tensor} tensor-parallel ranks are {count} ranks");
-        return Err(Error::argument("--pipeline", reason, format!("use {MOST_RANKS} ranks at most")));
+        return Err(Error::argument("--pipeline", reason, format!("use {MAX_RANKS} ranks at most")));
     }
     let asked = ranks.or((count > 1).then_some(count));
     let launch = Launch::detect(asked, &|name| std::env::var(name).ok())?;
@@ -119,7 +119,7 @@ pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> Result<OpenOptions> 
     Ok(OpenOptions { sharding, stages, ..open }.on_groups(groups))
 }
 
-/// What a rank of a program has: its groups, its device, its part of the model and, over stages, the pipeline.
+/// A program's rank: its groups, its device, its part of the model and, over stages, the pipeline.
 pub struct RankModel {
     /// The groups of the rank.
     pub groups: RankGroups,

@@ -1,4 +1,4 @@
-//! What every program does at its edges: logging, errors on standard error, exit codes.
+//! Edges of every program: logging, errors on standard error, exit codes.
 
 use super::trace::{self, TraceFile, TraceLayer};
 use crate::{Error, Result};

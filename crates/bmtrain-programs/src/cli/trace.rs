@@ -35,7 +35,7 @@ struct Out {
     events: usize,
 }
 
-/// What a span carries until it is closed.
+/// Fields of a span until it is closed.
 #[derive(Default)]
 struct Fields {
     values: Map<String, Value>,

@@ -1,4 +1,4 @@
-//! What a rank sends in a step, by dimension, and how often.
+//! Bytes that a rank sends in a step, by dimension, and the number of collectives.
 //!
 //! Collectives are counted as rings: of a reduce-scatter or an all-gather of n bytes over R ranks each sends (R - 1) /
 //! R n, of an all-reduce twice that.
@@ -22,7 +22,7 @@ pub struct Communication {
 pub const REDUCES_OF_BLOCK: f64 = 2.0;
 
 impl Communication {
-    /// Of a step.
+    /// Communication of a step.
     pub fn of(sizes: &TransformerSizes, layout: &ParallelLayout, schedule: &Schedule) -> Self {
         let stages = 0..schedule.stages();
         let most = |of: &dyn Fn(usize) -> f64| stages.clone().map(of).fold(0.0, f64::max);

@@ -12,16 +12,16 @@ use bmtrain_dist::shard::ZeroLevel;
 use model_center_train::formula::{ParallelLayout, RankMemory, TransformerSizes};
 use std::collections::HashSet;
 
-/// Of a rank's memory, what is left to the driver, to libraries and to gaps between tensors.
+/// Share of a rank's memory that is left to the driver, to libraries and to gaps between tensors.
 const RESERVE: f64 = 0.1;
 /// More micro-batches of a rank take long to simulate and no longer change the order.
-const MOST_MICRO_BATCHES: usize = 256;
+const MAX_MICRO_BATCHES: usize = 256;
 /// Layouts of the most promising that are simulated.
-const MOST_SIMULATED: usize = 500;
+const MAX_SIMULATED: usize = 500;
 /// More chunks of a rank send more messages than the smaller bubble saves.
-const MOST_CHUNKS: usize = 4;
+const MAX_CHUNKS: usize = 4;
 
-/// What is to fit.
+/// Request for a layout that fits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitRequest {
     /// The model.
@@ -53,7 +53,7 @@ pub struct Fitting {
     pub report: StepReport,
 }
 
-/// What was found.
+/// Layouts that were found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
     /// The layouts that fit, the fastest first: of each division of the ranks and ZeRO level the fastest.
@@ -95,7 +95,7 @@ pub fn fit(request: &FitRequest) -> Result<Fit> {
         return Ok(Fit { fitting: Vec::new(), tried, smallest });
     }
     sized.sort_by(|(one, _), (other, _)| lower_bound(request, one).total_cmp(&lower_bound(request, other)));
-    sized.truncate(MOST_SIMULATED);
+    sized.truncate(MAX_SIMULATED);
     let simulated = sized.into_iter().map(|(layout, memory)| -> Result<Fitting> {
         let report = simulate(&request.sizes, &layout, &request.machine, "--fit")?;
         Ok(Fitting { layout, memory, report })
@@ -129,7 +129,7 @@ fn layouts(request: &FitRequest) -> impl Iterator<Item = ParallelLayout> + '_ {
         let data = *ranks / tensor / pipeline;
         let share = if batch.is_multiple_of(data) { *batch / data } else { 0 };
         let micro_batches = (0..8).map(|power| 1_usize << power).filter(move |&micro_batch| {
-            share > 0 && share.is_multiple_of(micro_batch) && share / micro_batch <= MOST_MICRO_BATCHES
+            share > 0 && share.is_multiple_of(micro_batch) && share / micro_batch <= MAX_MICRO_BATCHES
         });
         micro_batches.flat_map(move |micro_batch| {
             kinds(sizes.layers, pipeline).into_iter().flat_map(move |(schedule, chunks)| {
@@ -171,7 +171,7 @@ fn kinds(layers: usize, pipeline: usize) -> Vec<(ScheduleKind, usize)> {
     }
     let blocks = layers / pipeline;
     let mut kinds = vec![(ScheduleKind::OneForwardOneBackward, 1), (ScheduleKind::ZeroBubble, 1)];
-    let chunks = (2..=MOST_CHUNKS).filter(|&chunks| blocks.is_multiple_of(chunks));
+    let chunks = (2..=MAX_CHUNKS).filter(|&chunks| blocks.is_multiple_of(chunks));
     kinds.extend(chunks.map(|chunks| (ScheduleKind::Interleaved, chunks)));
     if blocks.is_multiple_of(2) {
         kinds.push((ScheduleKind::ZeroBubbleV, 2));

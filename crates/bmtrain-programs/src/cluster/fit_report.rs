@@ -7,7 +7,7 @@ use model_center_train::formula::{ParallelLayout, RankMemory};
 use serde_json::{Value, json};
 
 /// Most layouts that a table lists.
-const MOST_LISTED: usize = 10;
+const MAX_LISTED: usize = 10;
 
 /// A layout by name: its three dimensions and what else decides.
 pub fn name(layout: &ParallelLayout) -> String {
@@ -44,7 +44,7 @@ pub fn fit_text(request: &FitRequest, fit: &Fit) -> String {
         "{:>6} {:>8} {:>4} {:>4} {:<14} {:>9} {:>5} {:>9} {:>8} {:>7} {:>5}",
         "tensor", "pipeline", "data", "ZeRO", "schedule", "recompute", "B", "memory", "step", "bubble", "MFU"
     ));
-    lines.extend(fitting.iter().take(MOST_LISTED).map(fit_row));
+    lines.extend(fitting.iter().take(MAX_LISTED).map(fit_row));
     lines.join("\n")
 }
 
@@ -80,7 +80,7 @@ pub fn fit_json(fit: &Fit) -> Value {
     };
     json!({
         "tried": fit.tried,
-        "fitting": fit.fitting.iter().take(MOST_LISTED).map(fitting).collect::<Vec<_>>(),
+        "fitting": fit.fitting.iter().take(MAX_LISTED).map(fitting).collect::<Vec<_>>(),
         "smallest": fit.smallest.map(|(layout, memory)| {
             json!({ "layout": layout_json(&layout), "memory": memory_json(&memory) })
         }),

@@ -6,7 +6,7 @@ use bmtrain_dist::pipeline::Link;
 /// Hosts of equal ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// What it is called.
+    /// Name of the machine.
     pub name: String,
     /// Floating-point operations per second that a rank reaches at most.
     pub flops: f64,

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// The longest file that is read, in bytes.
-const LIMIT: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// More runs than any table has.
-const MOST_RUNS: usize = 1000;
+const MAX_RUNS: usize = 1000;
 
 /// A machine and the runs on it.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,11 +46,11 @@ pub struct Run {
 pub struct Published {
     /// Its value.
     pub value: f64,
-    /// What it is of.
+    /// Quantity of the figure.
     pub of: Quantity,
 }
 
-/// What a published figure states.
+/// Quantity of a published figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
@@ -97,7 +97,7 @@ impl Scenario {
     /// A file that cannot be read or is not such a TOML file; keys that are unknown or missing; numbers that make no
     /// run.
     pub fn read(path: &Path) -> Result<Self> {
-        Self::parse(&read_text(path, LIMIT)?, &path.display().to_string())
+        Self::parse(&read_text(path, MAX_BYTES)?, &path.display().to_string())
     }
 
     /// Read from text; `place` names it in errors.
@@ -106,9 +106,9 @@ impl Scenario {
     /// As [`Scenario::read`].
     pub fn parse(text: &str, place: &str) -> Result<Self> {
         let raw: RawScenario = toml::from_str(text).map_err(|error| malformed(place, &error))?;
-        if raw.run.is_empty() || raw.run.len() > MOST_RUNS {
+        if raw.run.is_empty() || raw.run.len() > MAX_RUNS {
             let reason = format!("{} tables [[run]]", raw.run.len());
-            return Err(Error::argument(place, reason, format!("give 1 to {MOST_RUNS}")));
+            return Err(Error::argument(place, reason, format!("give 1 to {MAX_RUNS}")));
         }
         let machine = raw.machine.resolve(place)?;
         let runs = raw.run.into_iter().enumerate().map(|(number, run)| {

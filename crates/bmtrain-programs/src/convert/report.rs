@@ -1,4 +1,4 @@
-//! What became of every tensor of a converted model, one JSON object a line.
+//! Report on every tensor of a converted model, one JSON object a line.
 
 use model_center_base::{Error, Result};
 use model_center_formats::directory::GgufReport;
@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What became of one tensor.
+/// Report on one tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// The tensor in the source.
     pub entry: TensorEntry,
     /// How it is stored there, where safetensors has no name for it.
     pub stored: Option<String>,
-    /// What was done with it.
+    /// Operation on it.
     pub action: &'static str,
     /// The tensors written from it.
     pub to: Vec<TensorEntry>,
@@ -162,7 +162,7 @@ fn named(target: &TensorPart, names: &NameTable, written: &HashMap<&str, &Tensor
     first.into_iter().chain(twins.filter_map(|twin| written.get(twin))).map(|entry| (*entry).clone()).collect()
 }
 
-/// What is done with a piece of a parameter that has `pieces` of them in the source.
+/// Operation on a piece of a parameter that has `pieces` of them in the source.
 fn action(piece: &TensorPart, parts: usize, targets: &[&TensorPart]) -> &'static str {
     match targets {
         [] => "left out",

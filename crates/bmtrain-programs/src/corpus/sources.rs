@@ -22,7 +22,7 @@ pub struct SourceArguments {
     /// The key or column of the documents; a dot reaches into JSON objects.
     #[arg(long, default_value = "text")]
     pub key: String,
-    /// What is between the fields of CSV.
+    /// Delimiter of the fields of CSV.
     #[arg(long, default_value_t = ',')]
     pub delimiter: char,
     /// How texts are stored.
@@ -34,7 +34,7 @@ pub struct SourceArguments {
 }
 
 impl SourceArguments {
-    /// What the arguments ask for: files, or corpora one after the other.
+    /// Sources of the arguments: files, or corpora one after the other.
     pub(super) fn sources(&self) -> Result<Vec<TextSource>> {
         let Some(path) = &self.corpora else { return Ok(vec![self.of_files()]) };
         let table = read_table(path)?;
@@ -74,7 +74,7 @@ impl SourceArguments {
     }
 }
 
-/// What --skip-bad asks for.
+/// Treatment of bad records that --skip-bad asks for.
 pub(super) fn on_bad_record(skip_bad: Option<f64>) -> Result<OnBadRecord> {
     match skip_bad {
         None => Ok(OnBadRecord::Error),

@@ -1,4 +1,4 @@
-//! What was looked at, whether it is well, and what mends it.
+//! Result of a check, whether it is well, and its fix.
 
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -20,9 +20,9 @@ pub(super) struct Check {
     pub(super) state: State,
     /// A short name.
     pub(super) name: String,
-    /// What was found.
+    /// Value that was found.
     pub(super) value: String,
-    /// What mends it.
+    /// Fix.
     pub(super) fix: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What a run needs of the host beside processors: this build, shared memory, open files, a disk, a port, and what a
-//! launcher and the environment set.
+//! Requirements of a run on the host besides processors: this build, shared memory, open files, a disk, a port, and
+//! what a launcher and the environment set.
 
 use super::check::Check;
 use bmtrain_dist::Launch;
@@ -19,7 +19,7 @@ const SHARED: u64 = 256 * MIB;
 const FILES: u64 = 1024;
 /// Less room than a checkpoint of a small model.
 const ROOM: u64 = 2048 * MIB;
-/// What is written to time a disk.
+/// Bytes written to time a disk.
 const WRITTEN: usize = 32 << 20;
 /// Slower disks make checkpoints long.
 const SLOW: f64 = 50e6;
@@ -184,7 +184,7 @@ fn port() -> Check {
     }
 }
 
-/// What the launcher's variables amount to.
+/// Check of the launcher's variables.
 fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Check {
     match Launch::detect(None, variable) {
         Ok(launch) if launch.launcher == Launcher::Alone => {

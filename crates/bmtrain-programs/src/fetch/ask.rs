@@ -12,9 +12,9 @@ use model_center_base::{Error, Result};
 use std::thread::sleep;
 use ureq::http::{Method, Request};
 
-const MOST_REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 /// Attempts in a row that bring nothing.
-pub(super) const MOST_ATTEMPTS: u32 = 5;
+pub(super) const MAX_ATTEMPTS: u32 = 5;
 
 pub(super) struct Question<'a> {
     pub(super) method: Method,
@@ -32,7 +32,7 @@ impl Hub<'_> {
         is_wanted: &dyn Fn(&Answer<'_>, bool) -> bool,
     ) -> Result<Answer<'_>, Trouble> {
         let mut at = question.address.to_owned();
-        for _ in 0..MOST_REDIRECTS {
+        for _ in 0..MAX_REDIRECTS {
             let answer = self.send(&at, question)?;
             let next = match answer.status().is_redirection() {
                 true => Some(self.next(&at, &answer).map_err(Trouble::Lasting)?),
@@ -47,7 +47,7 @@ impl Hub<'_> {
                 None => return Err(self.refused(&at, &answer)),
             }
         }
-        let reason = format!("the server redirects more than {MOST_REDIRECTS} times");
+        let reason = format!("the server redirects more than {MAX_REDIRECTS} times");
         Err(Trouble::Lasting(Error::model(shown(question.address), reason, "check --endpoint, or try again later")))
     }
 
@@ -135,11 +135,11 @@ impl Hub<'_> {
             Trouble::Passing(reason) => reason,
         };
         *failed += 1;
-        if *failed >= MOST_ATTEMPTS {
+        if *failed >= MAX_ATTEMPTS {
             let fix = "check the network and --endpoint; the same command continues the download";
             return Err(Error::model(
                 shown(&self.request.endpoint),
-                format!("{reason}, after {MOST_ATTEMPTS} attempts"),
+                format!("{reason}, after {MAX_ATTEMPTS} attempts"),
                 fix,
             ));
         }

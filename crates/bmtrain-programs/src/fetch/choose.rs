@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 /// The longest of all files but weights: indexes, and tokenizers of 260,000 tokens, which have about 35 MB.
-const TEXT_LIMIT: u64 = 256 << 20;
-const PART_LIMIT: usize = 200;
+const MAX_TEXT_BYTES: u64 = 256 << 20;
+const MAX_PARTS: usize = 200;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chosen {
@@ -71,13 +71,13 @@ pub(super) fn shards(id: &RepoId, chosen: &Chosen, shards: Vec<String>, names: &
 /// bound.
 pub(super) fn longest(name: &str) -> u64 {
     let is_weights = WEIGHTS_NAMES.iter().any(|known| known.name == name && !known.is_index);
-    if is_weights { u64::MAX } else { TEXT_LIMIT }
+    if is_weights { u64::MAX } else { MAX_TEXT_BYTES }
 }
 
 /// Whether a part of a path is one to the cache: neither hidden, as its own preparations are, nor empty, nor longer
 /// than file systems allow with what is added to it.
 fn is_plain(part: &str) -> bool {
-    !part.is_empty() && part.len() <= PART_LIMIT && !part.starts_with('.') && !part.contains('\\')
+    !part.is_empty() && part.len() <= MAX_PARTS && !part.starts_with('.') && !part.contains('\\')
 }
 
 #[cfg(test)]

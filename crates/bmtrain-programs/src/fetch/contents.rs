@@ -19,7 +19,7 @@ const CHUNK: usize = 1 << 20;
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Contents up to this length are hashed again where they are in the cache already; longer ones are known by name and
 /// length.
-const REHASH_LIMIT: u64 = 16 << 20;
+const MAX_REHASH_BYTES: u64 = 16 << 20;
 
 pub(super) struct Growing<'a> {
     file: File,
@@ -112,7 +112,7 @@ impl<'a> Growing<'a> {
 /// The hash by which contents are named.
 enum Hash {
     Sha256(Sha256),
-    /// Of git's object and of the bytes alone.
+    /// Hashes of git's object and of the bytes alone.
     Sha1([Sha1; 2]),
     Crc64(Crc64),
     None,
@@ -177,7 +177,7 @@ pub(super) fn is_whole(blob: &Path, about: &About) -> Result<bool> {
         Some(found) if found.is_dir() => return Err(in_the_way(blob, "a directory where the cache has a file")),
         // A link may lead to any file; the hub's libraries make none here.
         Some(found) if !found.is_file() || found.len() != about.size => return Ok(false),
-        Some(_) if about.size > REHASH_LIMIT => return Ok(true),
+        Some(_) if about.size > MAX_REHASH_BYTES => return Ok(true),
         Some(_) => {}
     }
     let mut hash = Hash::of(about);

@@ -1,4 +1,4 @@
-//! What is asked of the server: which files a model has, what each is, and its bytes from a place on.
+//! Questions to the server: which files a model has, what each is, and its bytes from a place on.
 //!
 //! Addresses follow Hugging Face's hub. [`ask`](super::ask) has the requests themselves,
 //! [`transfer`](super::transfer) their time limits.
@@ -15,9 +15,9 @@ use std::path::Path;
 use ureq::http::{Method, StatusCode, Uri};
 
 /// The longest list of files. One of 10,000 files has about 1 MB.
-const LISTING_LIMIT: usize = 32 << 20;
+const MAX_LISTING_BYTES: usize = 32 << 20;
 /// The longest name of contents: git's and SHA-256's have 40 and 64 characters.
-const ETAG_LIMIT: usize = 128;
+const MAX_ETAG_BYTES: usize = 128;
 const NO_HUB: &str = "check that --endpoint is the address of a model hub";
 
 pub(super) struct Hub<'a> {
@@ -32,7 +32,7 @@ pub(super) struct Listing {
     pub(super) files: Vec<String>,
 }
 
-/// What is known of a file before it is fetched.
+/// Facts about a file before it is fetched.
 #[derive(Debug)]
 pub(super) struct About {
     /// The server's name for its contents, fit for a file name.
@@ -132,14 +132,14 @@ impl<'a> Hub<'a> {
         );
         let question = Question { method: Method::GET, address: &address, start: None };
         self.patiently(|| {
-            let text = self.ask(&question, &|answer, _| answer.status().is_success())?.text(LISTING_LIMIT)?;
+            let text = self.ask(&question, &|answer, _| answer.status().is_success())?.text(MAX_LISTING_BYTES)?;
             self.read_listing(&text, &address).map_err(Trouble::Lasting)
         })
     }
 
     fn read_listing(&self, text: &[u8], address: &str) -> Result<Listing> {
         let wrong = |reason: String| Error::model(shown(address), reason, NO_HUB);
-        if text.len() > LISTING_LIMIT {
+        if text.len() > MAX_LISTING_BYTES {
             return Err(wrong("the list of files is longer than any model's".into()));
         }
         let raw: RawListing = serde_json::from_slice(text)
@@ -161,7 +161,7 @@ impl<'a> Hub<'a> {
         format!("{}/{}/resolve/{commit}/{}", self.request.endpoint, self.request.id, path.join("/"))
     }
 
-    /// What a file is, without its bytes; refused if it has more than `limit`.
+    /// Facts about a file, without its bytes; refused if it has more than `limit`.
     pub(super) fn about(&self, commit: &str, name: &str, limit: u64) -> Result<About> {
         let about = self.about_if_there(commit, name, limit, false)?;
         about.ok_or_else(|| Error::model(shown(&self.file_address(commit, name)), "there is no such file", NO_HUB))
@@ -184,7 +184,7 @@ impl<'a> Hub<'a> {
             let wrong = |reason: String| Err(Trouble::Lasting(Error::model(shown(&address), reason, NO_HUB)));
             let etag = etag(&answer).unwrap_or_default();
             let is_name = etag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-            if etag.is_empty() || etag.len() > ETAG_LIMIT || !is_name {
+            if etag.is_empty() || etag.len() > MAX_ETAG_BYTES || !is_name {
                 return wrong(format!(
                     "the server names the contents \"{}\", which is not a name",
                     printable(etag, 80)

@@ -37,7 +37,7 @@ use ureq::tls::{PemItem, RootCerts, parse_pem};
 /// The hub, unless the user names another server of the same kind.
 const ENDPOINT: &str = "https://huggingface.co";
 /// The longest file of certificates; an operating system's has 250 kB.
-const CERTIFICATES_LIMIT: u64 = 16 << 20;
+const MAX_CERTIFICATE_BYTES: u64 = 16 << 20;
 
 /// Fetch a model from a hub into the cache of Hugging Face's libraries: configuration, tokenizer, and weights in
 /// safetensors, or as a pickle if there are no others. cpm1-large and cpm2-large come from ModelCenter's server into
@@ -61,7 +61,7 @@ pub struct Options {
     pub endpoint: Option<String>,
 }
 
-/// What is fetched, from where and to where.
+/// Files to fetch, their server and their destination.
 pub struct Request {
     /// The model.
     pub id: RepoId,
@@ -123,7 +123,7 @@ fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
     Ok(Request { endpoint, ..request })
 }
 
-/// What is asked for, of no server yet.
+/// Request of the options, of no server yet.
 fn request_for(options: &Options, places: &ModelCaches) -> Result<Request> {
     let name = printable(&options.model, 120);
     if places.offline {
@@ -166,7 +166,7 @@ fn request_for(options: &Options, places: &ModelCaches) -> Result<Request> {
 }
 
 fn roots(path: &Path) -> Result<RootCerts> {
-    let text = read_text(path, CERTIFICATES_LIMIT)?;
+    let text = read_text(path, MAX_CERTIFICATE_BYTES)?;
     let items = parse_pem(text.as_bytes()).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
         _ => None,

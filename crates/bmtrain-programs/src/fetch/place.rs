@@ -48,7 +48,7 @@ pub(super) fn create_directories(root: &Path, below: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What is at a path, itself rather than what a link leads to.
+/// Metadata of a path itself rather than of a link's target.
 pub(super) fn kind(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 /// ModelCenter's server.
 const ENDPOINT: &str = "https://openbmb.oss-cn-hongkong.aliyuncs.com";
-/// What it alone has.
+/// Models that it alone has.
 const MODELS: [&str; 2] = ["cpm1-large", "cpm2-large"];
 /// The longest of all files but weights.
-const TEXT_LIMIT: u64 = 64 << 20;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// Files of tokenizers; a model has some of them.
 const TOKENIZER: [&str; 4] = ["vocab.txt", "vocab.json", "vocab.model", "tokenizer_config.json"];
 
@@ -29,7 +29,7 @@ pub(super) fn has(name: &str) -> bool {
     MODELS.contains(&name)
 }
 
-/// What the options ask of ModelCenter's server. The token of the hub is not for it.
+/// Request of the options to ModelCenter's server. The token of the hub is not for it.
 pub(super) fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
     if options.revision != "main" {
         let reason = "ModelCenter's server has no revisions";
@@ -50,10 +50,10 @@ pub fn fetch(request: &Request) -> Result<PathBuf> {
     let hub = Hub::new(request)?;
     let directory = create_directories(&request.cache, Path::new(request.id.as_str()))?;
     let _lock = lock(&directory.join(".fetch.lock"), &directory.join("pytorch_model.pt.incomplete"), "the model")?;
-    take(&hub, &directory, "config.json", TEXT_LIMIT, false)?;
+    take(&hub, &directory, "config.json", MAX_TEXT_BYTES, false)?;
     let mut found = 0;
     for name in TOKENIZER {
-        found += usize::from(take(&hub, &directory, name, TEXT_LIMIT, true)?);
+        found += usize::from(take(&hub, &directory, name, MAX_TEXT_BYTES, true)?);
     }
     if found == 0 {
         let reason = format!("the server has no vocabulary of {}", request.id);

@@ -23,7 +23,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 /// A process that has written nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How often a server may begin a file again from its first byte.
-const MOST_RESTARTS: u32 = 5;
+const MAX_RESTARTS: u32 = 5;
 
 pub(super) struct Store<'a> {
     cache: &'a Path,
@@ -113,8 +113,8 @@ pub(super) fn download(hub: &Hub<'_>, commit: &str, name: &str, about: &About, p
                 }
             }
         };
-        if restarts >= MOST_RESTARTS {
-            let reason = format!("the server breaks off, and begins anew each time ({MOST_RESTARTS} times)");
+        if restarts >= MAX_RESTARTS {
+            let reason = format!("the server breaks off, and begins anew each time ({MAX_RESTARTS} times)");
             return Err(Error::model(shown.as_str(), reason, "check the network, or give another --endpoint"));
         }
         if growing.length >= best.saturating_add(LEAST) {

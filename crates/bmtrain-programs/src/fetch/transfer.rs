@@ -24,7 +24,7 @@ pub(super) const LEAST: u64 = 64 << 10;
 /// Bytes read at once, and how many such pieces are read ahead.
 const PIECE: usize = 128 << 10;
 const PIECES_AHEAD: usize = 4;
-const HEADERS_LIMIT: usize = 64 << 10;
+const MAX_HEADER_BYTES: usize = 64 << 10;
 
 pub(super) struct Line {
     agent: RefCell<Agent>,
@@ -38,7 +38,7 @@ impl Line {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
-            .max_response_header_size(HEADERS_LIMIT)
+            .max_response_header_size(MAX_HEADER_BYTES)
             .accept_encoding("identity")
             .user_agent(concat!("bmtrain/", env!("CARGO_PKG_VERSION")))
             .proxy(proxy)
@@ -153,7 +153,7 @@ impl Answer<'_> {
     }
 }
 
-/// What the thread of a request does: ends with the answer, or when the other side has seen enough.
+/// Loop of a request's thread: ends with the answer, or when the other side has seen enough.
 fn run(
     agent: &Agent,
     request: Request<()>,
@@ -184,7 +184,7 @@ fn run(
     }
 }
 
-/// What an error of the client means for the next attempt.
+/// Consequence of a client's error for the next attempt.
 fn trouble(address: &str, error: &ureq::Error) -> Trouble {
     let address = shown(address);
     let text = printable(&error.to_string(), 200);

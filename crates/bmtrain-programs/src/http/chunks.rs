@@ -14,7 +14,7 @@ type Refusal = (u16, &'static str);
 const CUT_OFF: Refusal = (400, "the body of the request is cut off");
 const MALFORMED: Refusal = (400, "the chunks of the body are malformed");
 
-/// What was received and not used yet, and where more comes from.
+/// Bytes that were received and not used yet, and the stream of further ones.
 struct Received<'s, S> {
     stream: &'s mut S,
     bytes: Vec<u8>,

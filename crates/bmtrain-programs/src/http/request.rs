@@ -15,7 +15,7 @@ pub(crate) struct RequestLimits {
 }
 
 impl Default for RequestLimits {
-    /// Of a page in a browser: 16 and 64 KiB.
+    /// Limits of a page in a browser: 16 and 64 KiB.
     fn default() -> Self {
         RequestLimits { head: 16 << 10, body: 64 << 10 }
     }
@@ -147,7 +147,7 @@ impl Request {
         self.headers.iter().filter(|(own, _)| own == name).count() > 1
     }
 
-    /// What follows `prefix` in the path, decoded.
+    /// Rest of the path after `prefix`, decoded.
     pub(crate) fn path_after(&self, prefix: &str) -> Option<String> {
         // A plus sign stands for itself in a path.
         self.path.strip_prefix(prefix).map(|rest| decoded(&rest.replace('+', "%2B")))

@@ -61,7 +61,7 @@ impl RunState {
     }
 }
 
-/// What a run's recipe has for those who look at it.
+/// A run's recipe for those who look at it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct RunRecipe {
     /// `run.name`, else the name of the directory.

@@ -23,7 +23,7 @@ const FORMAT: u32 = 1;
 /// An index has some hundred kilobytes; a larger file is not one.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What is known of a run's metrics.
+/// Index of a run's metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Index {
     head: Head,

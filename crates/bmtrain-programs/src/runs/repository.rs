@@ -19,7 +19,7 @@ use std::time::SystemTime;
 pub struct Run {
     /// Where it is.
     pub directory: RunDirectory,
-    /// What its recipe has.
+    /// Its recipe.
     pub recipe: Arc<RunRecipe>,
     /// Its records in short.
     pub summary: Arc<Summary>,
@@ -29,7 +29,7 @@ pub struct Run {
     pub reason: String,
     /// When its metrics were last written, seconds since 1970.
     pub updated: f64,
-    /// Of the files it was read from.
+    /// Stamp of the files it was read from.
     stamp: Stamp,
 }
 

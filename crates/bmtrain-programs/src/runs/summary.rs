@@ -1,4 +1,4 @@
-//! What a list of runs shows, and what happened in a run.
+//! Summary of a run in a list of runs, and the events in it.
 //!
 //! Defines [`Summary`], which is built record by record, and [`Event`].
 
@@ -30,7 +30,7 @@ pub struct Event {
     pub seconds: f64,
     /// Seconds since 1970, of starts and resumes.
     pub unix_seconds: Option<f64>,
-    /// What happened.
+    /// Description of the event.
     pub text: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Summary {
     pub tokens: u64,
     /// Seconds of all processes of the run together.
     pub seconds: f64,
-    /// Of these, of earlier processes.
+    /// Seconds of these in earlier processes.
     seconds_before: f64,
     /// The first training loss, and the last one.
     pub first_loss: Option<f64>,
@@ -95,7 +95,7 @@ pub struct Summary {
     pub skipped: u64,
     /// How often the run was resumed.
     pub resumes: u64,
-    /// What happened, in order.
+    /// Events, in order.
     pub events: Vec<Event>,
     /// Events that are not kept.
     pub more_events: u64,

@@ -12,7 +12,7 @@ const MAX_RECENT: usize = 8;
 /// Whether special tokens are kept, and the form, as a text that has the order of properties.
 type Key = (bool, String);
 
-/// What requests with a form share.
+/// Constraints that requests with a form share.
 #[derive(Debug, Default)]
 pub(super) struct Constraints {
     /// The texts of tokens without special tokens, and with the ones of tool calls.

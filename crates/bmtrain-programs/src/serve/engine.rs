@@ -22,7 +22,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 /// The most numbers of logits that a pass returns for prompts: 64 MiB of them.
-const MOST_LOGITS: usize = 1 << 24;
+const MAX_LOGITS: usize = 1 << 24;
 
 /// A job with its sequences.
 pub(super) struct ActiveJob {
@@ -234,7 +234,7 @@ impl<'e, 'd> Engine<'e, 'd> {
     /// the first of the others.
     fn plan(&mut self) {
         let vocabulary = self.shared.decoder().map_or(0, |decoder| decoder.setup.info.vocab_size);
-        let mut logits = (MOST_LOGITS / vocabulary.max(1)).max(1);
+        let mut logits = (MAX_LOGITS / vocabulary.max(1)).max(1);
         let budget = self.shared.options.step_tokens.saturating_sub(self.running.len()).max(1);
         let share = (budget / self.prefills.len().max(1)).max(1);
         let mut left = budget;

@@ -1,4 +1,4 @@
-//! What connections ask of the model's thread, and what they get.
+//! Jobs of connections for the model's thread, and their results.
 
 use super::api::ApiError;
 use super::queue::Ticket;
@@ -37,7 +37,7 @@ pub(super) struct GenerateJob {
     pub(super) ticket: Option<Ticket>,
 }
 
-/// What a job has so far.
+/// Progress of a job.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The tokens of a prompt with scores.
@@ -69,7 +69,7 @@ pub(super) struct Score {
 pub(super) struct RowsJob {
     /// None of them empty.
     pub(super) rows: Vec<Encoding>,
-    /// What the model computes of each row: see [`model_center_train::predict::Predictor::outputs`].
+    /// Outputs of the model for each row: see [`model_center_train::predict::Predictor::outputs`].
     pub(super) result: Sender<Result<Vec<Vec<f32>>, ApiError>>,
     pub(super) cancelled: Cancelled,
     /// Its place in the queue.

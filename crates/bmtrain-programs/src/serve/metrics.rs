@@ -9,12 +9,12 @@ use std::time::Duration;
 /// Upper bounds of the buckets of seconds.
 const BOUNDS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// What a server has done and is doing.
+/// Counters of a server.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     /// By endpoint and outcome: the status, or `cancelled`.
     requests: Mutex<BTreeMap<(&'static str, String), u64>>,
-    /// Of the requests for the model: those up to each bound, the last for all above, and their sum.
+    /// Seconds of the requests for the model: the number up to each bound, the last for all above, and their sum.
     seconds: Mutex<([u64; BOUNDS.len() + 1], f64)>,
     pub(super) connections: AtomicUsize,
     /// Connections whose request was read and whose response is not sent.

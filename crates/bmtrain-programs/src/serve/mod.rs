@@ -57,7 +57,7 @@ const IDLE: Duration = Duration::from_millis(50);
 /// The time for last responses after the last job.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);
 /// The most tokens of KV caches by default.
-const MOST_CACHED: usize = 1 << 20;
+const MAX_CACHED: usize = 1 << 20;
 
 /// A server with a bound address.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct ModelServer {
     options: ServerOptions,
 }
 
-/// What connections and the model's thread share.
+/// State that connections and the model's thread share.
 #[derive(Debug)]
 struct Shared {
     model: ServedModel,
@@ -83,7 +83,7 @@ struct Shared {
     stopping: AtomicBool,
     /// There are no further responses.
     ended: AtomicBool,
-    /// What ids and seeds begin with.
+    /// Prefix of ids and seeds.
     start: String,
     number: AtomicU64,
 }
@@ -298,5 +298,5 @@ fn cached_tokens(decoding: &mut dyn PackedDecoding, options: &ServerOptions, cx:
         false => smallest_memory().map(|all| all.saturating_sub(device.memory().total.now as u64)),
     };
     let available = available.map_or(4 << 30, |bytes| bytes as usize);
-    Ok((available / 4 / bytes).clamp(1, MOST_CACHED))
+    Ok((available / 4 / bytes).clamp(1, MAX_CACHED))
 }

@@ -1,4 +1,4 @@
-//! What a server is told.
+//! Options of a server.
 
 use super::tools::ToolForm;
 use crate::{Error, Result};
@@ -118,7 +118,7 @@ pub struct ServedModel {
     pub name: String,
     /// When it was made, in seconds since 1970: the time of its directory ([`ServedModel::time_of`]).
     pub created: u64,
-    /// What it does.
+    /// Kind of the model.
     pub kind: ServedKind,
 }
 
@@ -131,7 +131,7 @@ impl ServedModel {
     }
 }
 
-/// What a served model does.
+/// Kind of a served model.
 #[derive(Debug)]
 pub enum ServedKind {
     /// It continues texts.

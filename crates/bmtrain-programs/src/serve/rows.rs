@@ -9,7 +9,7 @@ use bmtrain_core::Device;
 use model_center_base::stop_flag::StopFlag;
 use model_center_formats::tokenizer::Encoding;
 use model_center_models::TextModel;
-use model_center_train::predict::MOST_TOKENS;
+use model_center_train::predict::MAX_TOKENS;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -107,7 +107,7 @@ impl<'e> RowEngine<'e> {
         let (mut pass, mut longest): (Vec<(Rc<ActiveJob>, usize)>, usize) = (Vec::new(), 0);
         while let Some((job, row)) = self.waiting.front() {
             longest = longest.max(job.job.rows.get(*row).map_or(0, |row| row.input_ids.len()));
-            if !pass.is_empty() && longest * (pass.len() + 1) > MOST_TOKENS {
+            if !pass.is_empty() && longest * (pass.len() + 1) > MAX_TOKENS {
                 break;
             }
             if row + 1 == job.job.rows.len() {

@@ -54,7 +54,7 @@ fn named(tokenizer: &dyn Tokenizer) -> Vec<(&'static str, u32, String)> {
     all.into_iter().filter_map(|(name, id)| Some((name, id?, tokenizer.token(id?).unwrap_or_default()))).collect()
 }
 
-/// What surrounds texts, such as `[CLS] A [SEP] B [SEP]`.
+/// Special tokens around texts, such as `[CLS] A [SEP] B [SEP]`.
 fn spelled(tokenizer: &dyn Tokenizer, template: &Template) -> String {
     let piece = |piece: &TemplateSlot| match piece {
         TemplateSlot::Special { id, .. } => shown(&tokenizer.token(*id).unwrap_or_default()),

@@ -54,7 +54,7 @@ fn tags_and_commits_are_fetched_and_only_names_become_references() {
 }
 
 #[test]
-fn a_download_that_was_broken_off_goes_on_where_it_was() {
+fn a_download_that_was_broken_off_continues_where_it_was() {
     let (client, server) = (Client::new(), server(Habits { cut: Some(100_000), ..Habits::default() }));
     client.fetch(&server).unwrap();
     let gets = server.requests(&format!("GET /org/name/resolve/{COMMIT}/{WEIGHTS}"));
@@ -64,7 +64,7 @@ fn a_download_that_was_broken_off_goes_on_where_it_was() {
 }
 
 #[test]
-fn another_process_goes_on_with_what_is_there() {
+fn another_process_continues_with_what_is_there() {
     let (client, server) = (Client::new(), server(Habits { always_cut: Some(0), ..Habits::default() }));
     assert!(client.refused(&server).contains("after 5 attempts"));
     assert!(client.found(None).is_err() && !client.path("refs").exists());

@@ -151,7 +151,7 @@ fn documents_are_cleaned_split_into_sentences_and_built() {
 }
 
 #[test]
-fn a_full_disk_ends_cleaning_in_one_line_and_it_goes_on() {
+fn a_full_disk_ends_cleaning_in_one_line_and_it_continues() {
     let fixture = with_texts();
     let clean = ["clean", "texts.jsonl", "--out", "clean"];
     // Files of at most half a kibibyte or one: the records do not fit.

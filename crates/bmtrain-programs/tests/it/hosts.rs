@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Hosts have addresses of their own network, so that tests do not meet; but each is eight processes on two cores.
 static ALONE: Mutex<()> = Mutex::new(());
 /// No start takes so long on a busy machine unless it hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const MAX_TIME: Duration = Duration::from_secs(120);
 /// Addresses of the two hosts.
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
@@ -133,7 +133,7 @@ fn ends(mut children: Vec<Child>) -> Vec<Outcome> {
     let begin = Instant::now();
     for child in &mut children {
         while child.try_wait().unwrap().is_none() {
-            if begin.elapsed() > LIMIT {
+            if begin.elapsed() > MAX_TIME {
                 child.kill().unwrap();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -201,7 +201,7 @@ fn a_rank_that_is_killed_on_another_host_is_named_with_its_host_on_every_rank() 
     let mut ranks: Vec<Child> = (0..4).map(|rank| start(&fixture, libraries, &hosts, rank, &arguments)).collect();
     let begin = Instant::now();
     while !fixture.path("run/metrics.jsonl").exists() {
-        assert!(begin.elapsed() < LIMIT && ranks.iter_mut().all(|rank| rank.try_wait().unwrap().is_none()));
+        assert!(begin.elapsed() < MAX_TIME && ranks.iter_mut().all(|rank| rank.try_wait().unwrap().is_none()));
         std::thread::sleep(Duration::from_millis(50));
     }
     let begin = Instant::now();

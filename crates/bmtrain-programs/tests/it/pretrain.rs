@@ -166,7 +166,7 @@ fn ranks_threads_and_prefetching_leave_the_bits_alone() {
 }
 
 #[test]
-fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
+fn a_killed_run_continues_with_the_same_samples_to_the_same_bits() {
     let fixture = fixture();
     // Batches that grow, so that steps have different numbers of samples.
     let ramp = ["train.batch_ramp.start=4", "train.batch_ramp.increment=4", "train.batch_ramp.samples=30"];

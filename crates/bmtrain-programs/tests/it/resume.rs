@@ -83,7 +83,7 @@ fn until_done(mut run: impl FnMut() -> Outcome) -> usize {
 }
 
 #[test]
-fn a_run_that_dies_at_any_place_of_a_save_goes_on_with_the_same_bits() {
+fn a_run_that_dies_at_any_place_of_a_save_continues_with_the_same_bits() {
     let fixture = Fixture::new();
     train(&fixture, "whole", &[], &[]).succeeded();
     let whole = result(&fixture, "whole");
@@ -117,7 +117,7 @@ fn a_run_that_dies_at_any_place_of_a_save_goes_on_with_the_same_bits() {
 }
 
 #[test]
-fn a_run_that_is_killed_at_random_goes_on_with_the_same_bits_in_every_number_type() {
+fn a_run_that_is_killed_at_random_continues_with_the_same_bits_in_every_number_type() {
     for (number, dtype) in ["f32", "bf16", "f16"].into_iter().enumerate() {
         let fixture = Fixture::new();
         let dtype = format!("model.dtype={dtype}");
@@ -142,7 +142,7 @@ fn a_run_that_is_killed_at_random_goes_on_with_the_same_bits_in_every_number_typ
 }
 
 #[test]
-fn signals_and_a_file_save_and_stop_and_the_same_command_goes_on() {
+fn signals_and_a_file_save_and_stop_and_the_same_command_continues() {
     let fixture = Fixture::new();
     // Saved on request alone.
     let sets = ["train.steps=400", "checkpoint.every=never", "eval.every=100 steps"];
@@ -176,7 +176,7 @@ fn signals_and_a_file_save_and_stop_and_the_same_command_goes_on() {
 }
 
 #[test]
-fn other_numbers_of_ranks_go_on_with_the_same_bits() {
+fn other_numbers_of_ranks_continue_with_the_same_bits() {
     let fixture = Fixture::new();
     let sets = ["train.micro_batch_size=1"];
     train(&fixture, "whole", &[], &sets).succeeded();
@@ -189,7 +189,7 @@ fn other_numbers_of_ranks_go_on_with_the_same_bits() {
 }
 
 #[test]
-fn a_rank_process_that_dies_ends_the_others_by_name_and_the_same_command_goes_on() {
+fn a_rank_process_that_dies_ends_the_others_by_name_and_the_same_command_continues() {
     let fixture = Fixture::new();
     let sets = ["train.micro_batch_size=1"];
     train(&fixture, "whole", &[], &sets).succeeded();

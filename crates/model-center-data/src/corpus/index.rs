@@ -19,7 +19,7 @@ use super::token_type::TokenType;
 use super::{IndexFormat, legacy};
 use crate::Result;
 
-/// What the file begins with.
+/// First bytes of the file.
 pub(super) const MAGIC: [u8; 9] = *b"MMIDIDX\0\0";
 /// Bytes before the tables.
 pub(super) const HEADER: u64 = 34;

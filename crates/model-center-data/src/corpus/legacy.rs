@@ -17,7 +17,7 @@ use super::positioned::PositionedFile;
 use super::token_type::TokenType;
 use crate::Result;
 
-/// What the file begins with.
+/// First bytes of the file.
 pub(super) const MAGIC: [u8; 8] = *b"TNTIDX\0\0";
 const HEADER: u64 = 56;
 

@@ -164,7 +164,7 @@ impl NpyFile {
     }
 }
 
-/// What an array is, by its header.
+/// Dtype and shape of an array, by its header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NpyHeader {
     /// The type, such as `<u2`, and `|O` for objects.

@@ -123,7 +123,7 @@ impl DocumentSet {
         self.order.map_or(self.range.clone(), |order| 0..order.len())
     }
 
-    /// What tells this set from others of the same file.
+    /// Description that tells this set from others of the same file.
     pub(crate) fn describe(&self) -> String {
         let Range { start, end } = self.range;
         match self.order {

@@ -28,7 +28,7 @@ pub enum IndexFormat {
 }
 
 impl IndexFormat {
-    /// What the index file begins with.
+    /// First bytes of the index file.
     pub const fn name(self) -> &'static str {
         match self {
             IndexFormat::Mmap => "MMIDIDX",

@@ -6,7 +6,7 @@ use super::split::DocumentSet;
 use super::token_file::TokenFile;
 use crate::{Error, Result};
 
-/// What counts as a document.
+/// Unit that counts as a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentUnit {
     /// Each sequence of the file, as in [`super::Samples`].

@@ -10,14 +10,14 @@ use crate::{Error, Result};
 use model_center_base::batch::{IGNORED, Label, LabelSpace, Member, Verbalizer, VerbalizerPosition};
 use std::sync::Arc;
 
-/// What reading a file found.
+/// Report of reading a file.
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
 pub struct ReadReport {
     /// Records in the file, bad ones included.
     pub records: u64,
     /// Bad records left out.
     pub skipped: u64,
-    /// What was wrong with the first few of them.
+    /// Reasons of the first few of them.
     pub first_skipped: Vec<String>,
     /// Rows (model inputs) kept.
     pub rows: u64,
@@ -62,9 +62,9 @@ pub struct Dataset {
     /// Ends of rows in `ids`.
     pub(super) ends: Vec<usize>,
     pub(super) targets: Vec<Label>,
-    /// Of answers: the place in each row, or in the decoder's, whose output is the answer.
+    /// Place of the answer in each row, or in the decoder's.
     pub(super) places: Vec<u32>,
-    /// What each sample is part of, where several are judged together.
+    /// Group of each sample, where several are scored together.
     pub(super) members: Vec<Member>,
     /// Texts that answer each sample, where a text is to be written.
     pub(super) references: Vec<Vec<String>>,
@@ -72,13 +72,13 @@ pub struct Dataset {
     pub(super) tags: Vec<i32>,
     /// The distinct sets of labels, whose numbers samples have; empty of other labels. The labels of a set ascend.
     pub(super) sets: Vec<Vec<u32>>,
-    /// Of each token, 1 if it is learned; empty unless samples mark them.
+    /// Whether each token is learned, 1 or 0; empty unless samples mark them.
     pub(super) learned: Vec<u8>,
     /// Where the tokens of passages are in their texts, if answers are spans.
     pub(super) spans: Option<Arc<SpanWindows>>,
     /// With oversampling: the stored sample of each sample.
     pub(super) repeats: Option<Vec<u32>>,
-    /// Of several data sets: in which order their samples make an epoch.
+    /// Order in which the samples of several datasets make an epoch.
     pub(super) mixture: Option<EpochMixture>,
     pub(super) report: ReadReport,
     pub(super) fingerprint: String,
@@ -125,12 +125,12 @@ impl Dataset {
         self.len() == 0
     }
 
-    /// What the labels are.
+    /// Label space.
     pub fn labels(&self) -> &LabelSpace {
         &self.labels
     }
 
-    /// What reading found.
+    /// Report of the reading.
     pub fn report(&self) -> &ReadReport {
         &self.report
     }
@@ -231,7 +231,7 @@ impl Dataset {
         self.places.get(self.stored(sample)?).map(|place| *place as usize)
     }
 
-    /// What a sample is judged together with; `None` where each stands for itself.
+    /// Group of a sample, where several are scored together; `None` where each is scored by itself.
     pub fn member(&self, sample: usize) -> Option<Member> {
         self.members.get(self.stored(sample)?).copied()
     }
@@ -255,7 +255,7 @@ impl Dataset {
         }
     }
 
-    /// Of each token of a sample's rows, 1 if it is learned; empty unless samples mark them.
+    /// Whether each token of a sample's rows is learned, 1 or 0; empty unless samples mark them.
     pub fn learned(&self, sample: usize) -> &[u8] {
         self.range(sample).and_then(|range| self.learned.get(range)).unwrap_or_default()
     }

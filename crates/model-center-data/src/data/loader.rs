@@ -109,7 +109,7 @@ pub struct Loader {
     window: Option<Window>,
     /// An epoch and its order, of data sets that are mixed.
     mixed: Option<(u64, Arc<Vec<u32>>)>,
-    /// What a sample of each class counts in a mean.
+    /// Weight of a sample of each class in a mean.
     class_weights: Option<Vec<f32>>,
 }
 

@@ -72,6 +72,6 @@ pub struct Example {
     pub first: String,
     /// The second of a pair; after a prompt, the text.
     pub second: Option<String>,
-    /// What the model shall answer.
+    /// Label that the model is to predict.
     pub label: Label,
 }

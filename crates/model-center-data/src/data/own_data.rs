@@ -2,7 +2,7 @@
 
 use super::{DataClass, Task};
 
-/// What a program adds to the data that recipes know.
+/// Tasks and classes that a program adds to those that recipes know.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnData {
     /// Further values of `data.task`.

@@ -29,7 +29,7 @@ use serde_json::{Map, Value};
 /// Texts are tokenised together until a chunk holds this many bytes of text.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What to do with inputs that have more tokens than the limit.
+/// Treatment of inputs with more tokens than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TooLong {
@@ -49,11 +49,11 @@ pub struct ReadOptions<'a> {
     pub max_length: usize,
     /// The same of a target.
     pub target_length: usize,
-    /// What happens to longer inputs.
+    /// Treatment of longer inputs.
     pub too_long: TooLong,
     /// Which part of a longer input stays.
     pub keep: KeepSide,
-    /// What happens to unusable records.
+    /// Treatment of unusable records.
     pub on_bad_record: OnBadRecord,
     /// Longest accepted line, in bytes; bounds memory against hostile files.
     pub max_line_bytes: usize,

@@ -14,21 +14,21 @@ const EARLIER: &str = "lower the learning rate, or evaluate an earlier checkpoin
 /// Collects the predictions of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Evaluator {
-    /// Of classes or choices.
+    /// Counts of classes or choices.
     Classes(ClassCounts),
-    /// Of classes whose samples belong to questions, with what each sample belongs to.
+    /// Counts of classes whose samples belong to questions, with each sample's question.
     Questions(Questions, Arc<[Member]>),
-    /// Of numbers.
+    /// Pairs of numbers.
     Values(ValuePairs),
-    /// Of tags of words, with their names.
+    /// Counts of tags of words, with their names.
     Tags(EntityCounts, Arc<[String]>),
-    /// Of answers as spans, with the question of each sample, and the number of samples.
+    /// Answers as spans, with the question of each sample, and the number of samples.
     Spans(SpanAnswers, Arc<[Member]>, u64),
     /// Tokens: mean losses of batches, each with its number of tokens, and the number of samples.
     Tokens(OrderedSum, u64),
-    /// Of pairs of completions.
+    /// Statistics of pairs of completions.
     Pairs(PairStatistics),
-    /// Of any number of labels for each sample.
+    /// Counts of any number of labels for each sample.
     LabelSets(LabelSetCounts),
 }
 

@@ -4,17 +4,17 @@ use super::{Evaluator, LabelSetCounts, PairStatistics};
 use crate::{Error, Result};
 use model_center_base::batch::{LabelSpace, Labels};
 
-/// What evaluation reports.
+/// Metrics of spans.
 pub const SPAN_METRICS: &[Metric] = &[Metric::TokenF1, Metric::ExactMatch];
 
-/// What an evaluation reports, the first being what picks the best weights.
+/// Metrics of retrieval; the first picks the best weights.
 pub const RETRIEVAL_METRICS: &[Metric] = &[Metric::MeanReciprocalRank, Metric::RecallAt1, Metric::RecallAt10];
 
-/// What evaluation reports.
+/// Metrics of tags.
 pub const TAG_METRICS: &[Metric] =
     &[Metric::EntityF1, Metric::EntityPrecision, Metric::EntityRecall, Metric::TagAccuracy];
 
-/// What evaluation reports, the first being what picks the best weights.
+/// Metrics of several labels; the first picks the best weights.
 pub const MULTI_LABEL_METRICS: &[Metric] =
     &[Metric::F1Micro, Metric::F1Macro, Metric::PrecisionMacro, Metric::RecallMacro, Metric::Accuracy];
 
@@ -81,13 +81,13 @@ pub enum Metric {
     LogProbChosen,
     /// Mean log-probability of rejected completions.
     LogProbRejected,
-    /// Of judged completions, how far the model is from its reference: see [`super::PairStatistics`].
+    /// Distance of the model from its reference on rated completions: see [`super::PairStatistics`].
     Kl,
-    /// Of embeddings, the mean reciprocal rank of the text that belongs to an anchor, among all texts.
+    /// Mean reciprocal rank of the text that belongs to an anchor, among all texts.
     MeanReciprocalRank,
-    /// Of embeddings, the share of anchors whose nearest text is the one that belongs to them.
+    /// Share of anchors whose nearest text is the one that belongs to them.
     RecallAt1,
-    /// Of embeddings, the share of anchors with the text that belongs to them among the nearest ten.
+    /// Share of anchors with the text that belongs to them among the nearest ten.
     RecallAt10,
     /// One that a program adds.
     Own(&'static OwnMetric),
@@ -159,7 +159,7 @@ const ROWS: [(Metric, &str, LabelKind); 34] = [
     (Metric::RecallAt10, "recall_at_10", LabelKind::Embeddings),
 ];
 
-/// What a metric judges.
+/// Kind of predictions that a metric compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelKind {
     /// Classes and choices.
@@ -195,7 +195,7 @@ impl LabelKind {
         }
     }
 
-    /// What these labels are compared with.
+    /// Kind of these labels.
     pub(super) fn by(labels: &Labels) -> LabelKind {
         match labels {
             Labels::Classes(_) => LabelKind::Classes,
@@ -300,7 +300,7 @@ impl Metric {
         }
     }
 
-    /// What it judges.
+    /// Kind of predictions that it compares.
     pub fn kind(self) -> LabelKind {
         match self {
             Metric::Own(own) => own.kind,
@@ -308,7 +308,7 @@ impl Metric {
         }
     }
 
-    /// What is reported for labels of a kind if a recipe names no metric; the first picks the best checkpoint.
+    /// Metrics reported for labels of a kind if a recipe names none; the first picks the best checkpoint.
     pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
         match labels {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],

@@ -18,7 +18,7 @@ impl PairStatistics {
     /// reference of its prompt with another completion, and whether it is good, 1 or 0.
     pub const NUMBERS: usize = 4;
 
-    /// What may be known of samples, in the order of reports.
+    /// Metrics of samples that may be known, in the order of reports.
     pub const METRICS: &[Metric] = &[
         Metric::RewardAccuracy,
         Metric::RewardMargin,
@@ -29,10 +29,10 @@ impl PairStatistics {
         Metric::Kl,
     ];
 
-    /// What is known of pairs.
+    /// Metrics of pairs.
     pub const OF_PAIRS: &[Metric] = Self::METRICS.split_at(6).0;
 
-    /// Of completions that are judged one by one.
+    /// Statistics of completions that are rated one by one.
     pub fn judged() -> Self {
         PairStatistics { are_judged: true, ..PairStatistics::default() }
     }
@@ -120,8 +120,7 @@ fn of_judged(samples: &[[f64; PairStatistics::NUMBERS]], metric: Metric) -> Opti
     }
 }
 
-/// Of all pairs of a good and a bad sample the share whose good one has the larger reward; equal rewards are not in
-/// order.
+/// Share of the pairs of a good and a bad sample whose good one has the larger reward; equal rewards are not in order.
 fn ordered_share(samples: &[[f64; PairStatistics::NUMBERS]]) -> Option<f64> {
     let mut by_reward: Vec<(f64, bool)> = samples.iter().map(|numbers| (numbers[0], numbers[3] == 1.0)).collect();
     // Of equal rewards the good ones first, so that they meet no bad one of their reward.

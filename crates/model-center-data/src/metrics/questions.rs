@@ -6,7 +6,7 @@ use model_center_base::batch::Member;
 
 use super::{ClassCounts, OrderedSum};
 
-/// What was decided of one sample.
+/// Decision on one sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Decision {
     sample: u32,

@@ -38,7 +38,7 @@ impl RetrievalScores {
 }
 
 impl Retrieval {
-    /// Of this number of samples of `texts` texts each.
+    /// Ranks of this number of samples of `texts` texts each.
     pub fn new(samples: usize, texts: usize) -> Self {
         Retrieval { texts, samples: vec![Vec::new(); samples] }
     }

@@ -59,7 +59,7 @@ fn best_of(logits: &[f32]) -> Vec<(usize, f32)> {
     all
 }
 
-/// Of each question the best answer in its windows.
+/// Best answer to each question in its windows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SpanAnswers {
     questions: BTreeMap<u32, Chosen>,

@@ -24,7 +24,7 @@ pub struct MaskedLmOptions {
     pub tokens: MaskTokens,
     /// Which tokens are predicted.
     pub masking: Masking,
-    /// What the second segment is.
+    /// Form of the second segment.
     pub second: SecondSentence,
     /// How sentences are chosen.
     pub sampler: PairSampler,

@@ -8,7 +8,7 @@ use super::{PretrainingSamples, SampleInfo, loss_tokens};
 use crate::Result;
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
 
-/// What is special about the EOD token.
+/// Treatment of the EOD token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CausalOptions {
     /// Positions whose input is EOD have no loss: what follows is the beginning of an unrelated document.

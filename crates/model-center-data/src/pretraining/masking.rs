@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use model_center_base::batch::IGNORED;
 use model_center_formats::tokenizer::Tokenizer;
 
-/// Of the predicted tokens, the share that is replaced by MASK, and the share that stays.
+/// Shares of the predicted tokens that are replaced by MASK, and that stay.
 const MASKED: f64 = 0.8;
 const KEPT: f64 = 0.1;
 
@@ -101,7 +101,7 @@ impl Masking {
         Ok(())
     }
 
-    /// What distinguishes this from other settings, without the table of continuations.
+    /// Settings that distinguish this from others, without the table of continuations.
     pub(super) fn settings(&self) -> String {
         let words = self.continuations.as_ref().map(|table| table.iter().filter(|is| **is).count());
         format!("{} {} {:?} {words:?}", self.share, self.most, self.lengths)

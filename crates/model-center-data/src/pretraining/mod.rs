@@ -39,7 +39,7 @@ use std::fmt::Debug;
 pub struct SampleInfo {
     /// Number of samples.
     pub len: u64,
-    /// What is predicted: the token itself, masked tokens or a target.
+    /// Label space: the token itself, masked tokens or a target.
     pub labels: LabelSpace,
     /// Whether batches have the decoder's input, and the model need not make it of targets.
     pub gives_decoder_inputs: bool,

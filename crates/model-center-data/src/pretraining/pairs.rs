@@ -17,9 +17,9 @@ use crate::{Error, Result};
 /// Random documents that are tried for a segment that is not empty.
 const ATTEMPTS: usize = 10_000;
 /// More tokens of one sentence are not read.
-const MOST_TOKENS: u64 = 1 << 16;
+const MAX_TOKENS: u64 = 1 << 16;
 
-/// What the second segment of an input is.
+/// Form of an input's second segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecondSentence {
     /// There is none, and nothing is predicted of it: RoBERTa.
@@ -211,7 +211,7 @@ impl Sentences {
         for sentence in sentences {
             let range = self.file.sequence(*sentence)?;
             let before = ids.len();
-            ids.resize(before + (range.end - range.start).min(MOST_TOKENS) as usize, 0);
+            ids.resize(before + (range.end - range.start).min(MAX_TOKENS) as usize, 0);
             self.file.read(*sentence, 0, &mut ids[before..])?;
         }
         check_ids(&self.file, &ids, self.vocabulary)?;

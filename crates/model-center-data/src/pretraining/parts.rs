@@ -20,7 +20,7 @@ pub struct CorpusPart {
     pub weight: MixtureWeight,
 }
 
-/// What samples are made of, for each corpus of a mixture.
+/// Sources of the samples, for each corpus of a mixture.
 #[derive(Debug)]
 pub(super) struct Mixed<T> {
     parts: Vec<T>,

@@ -52,7 +52,8 @@ impl RowOptions {
         })
     }
 
-    /// What the samples depend on. More samples change none of the earlier ones, except in Megatron-LM's orders.
+    /// Settings on which the samples depend. More samples change none of the earlier ones, except in Megatron-LM's
+    /// orders.
     pub(super) fn settings(&self) -> String {
         let SampleOptions { sequence_length, samples, seed, order, .. } = &self.samples;
         let samples = (*order != SampleOrder::Addressed).then_some(samples);

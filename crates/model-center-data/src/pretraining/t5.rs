@@ -31,7 +31,7 @@ pub enum SpanScheme {
     Placed(SpanLengths),
 }
 
-/// What ends a target.
+/// End of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetEnd {
     /// The EOS token, which ends the input, too: T5. The decoder begins with the model's start token.
@@ -40,7 +40,7 @@ pub enum TargetEnd {
     Sentinel,
 }
 
-/// What a sample is made of.
+/// Contents of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Packing {
     /// A row of documents one after the other: inputs without padding. Spans are chosen over the whole row.
@@ -62,11 +62,11 @@ pub struct SpanOptions {
     pub scheme: SpanScheme,
     /// The tokens that stand for spans.
     pub sentinels: Sentinels,
-    /// What ends a target.
+    /// End of a target.
     pub end: TargetEnd,
     /// Fills inputs up.
     pub pad: u32,
-    /// What a sample is made of.
+    /// Contents of a sample.
     pub packing: Packing,
 }
 

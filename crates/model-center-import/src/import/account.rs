@@ -29,7 +29,7 @@ struct Refusal {
     fix: String,
 }
 
-/// What is refused of a source; `leave` names what is passed over.
+/// Account of a source's refused settings; `leave` names what is passed over.
 pub(super) struct Account<'a> {
     leave: &'a [String],
     refused: Vec<Refusal>,

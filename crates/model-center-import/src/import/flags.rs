@@ -25,7 +25,7 @@ pub enum Takes {
     Many,
 }
 
-/// What a flag is here.
+/// Role of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Translated.
@@ -43,7 +43,7 @@ pub struct Flag {
     pub name: &'static str,
     /// Its values.
     pub takes: Takes,
-    /// What it is here.
+    /// Its role.
     pub role: Role,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Sourced<T> {
     pub(super) is_given: bool,
 }
 
-/// What a command gives.
+/// Flags of a command.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,

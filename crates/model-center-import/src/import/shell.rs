@@ -7,14 +7,14 @@ use model_center_base::file::printable;
 use std::collections::BTreeMap;
 
 /// The longest text that is read.
-pub(super) const LIMIT: usize = 1 << 20;
+pub(super) const MAX_BYTES: usize = 1 << 20;
 /// The longest value of a variable once others are inserted: values that double each other end here.
-const VALUE_LIMIT: usize = 1 << 16;
+const MAX_VALUES: usize = 1 << 16;
 
 /// The program and its arguments, with the variables that the text sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Command {
-    /// What starts the program, such as `torchrun` and its options.
+    /// Launcher of the program, such as `torchrun` and its options.
     pub(super) launcher: Vec<String>,
     /// The Python file without its directory, or the module.
     pub(super) program: Option<String>,
@@ -37,7 +37,7 @@ impl Command {
     /// # Errors
     /// [`Error::Argument`] for a text that is too long, a quote that does not end, or one without any command.
     pub(super) fn parse(text: &str) -> Result<Command> {
-        if text.len() > LIMIT {
+        if text.len() > MAX_BYTES {
             return Err(bad(format!("{} bytes, more than any command has", text.len())));
         }
         let mut found = Command::default();
@@ -56,7 +56,7 @@ impl Command {
                         held.clear();
                     }
                     held.push_str(&value);
-                    if held.len() > VALUE_LIMIT {
+                    if held.len() > MAX_VALUES {
                         return Err(bad(format!("the variable {} has no end", printable(name, 60))));
                     }
                 }
@@ -240,7 +240,7 @@ fn expand(text: &str, variables: &BTreeMap<String, String>) -> Result<String> {
                 out.push_str(name);
             }
         }
-        if out.len() > VALUE_LIMIT {
+        if out.len() > MAX_VALUES {
             return Err(bad("its variables have no end".to_owned()));
         }
         rest = left;

@@ -16,7 +16,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 /// Bytes of a value of a quantised matrix: codes of 4 bits, and a scale of 32 bits for 64 of them.
 const QUANTIZED: f64 = 4.5 / 8.0;
 
-/// What a step has.
+/// Size of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     /// Most tokens of a sequence.
@@ -27,14 +27,14 @@ pub(super) struct Load {
     pub(super) sequences: usize,
 }
 
-/// What fits.
+/// A setting that fits.
 pub(super) struct Fit {
     pub(super) micro_batch: usize,
     /// Whether blocks are computed again.
     pub(super) recomputes: bool,
     /// Why the micro-batch is what it is.
     pub(super) reason: String,
-    /// What does not fit.
+    /// The problem, if it does not fit.
     pub(super) problem: Option<String>,
 }
 

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 /// The share that is evaluated.
 const SHARE: usize = 10;
 /// More records tell no more about a model.
-const MOST: usize = 2000;
+const MAX_RECORDS: usize = 2000;
 
-/// What a record is divided by: the hash of its text, and its group. `None` for a record of no side.
+/// Key by which a record is divided: the hash of its text, and its group. `None` for a record of no side.
 pub(super) type Row = Option<([u8; 32], String)>;
 
 /// A record with this text, in a group.
@@ -44,7 +44,7 @@ fn by_groups(rows: &[Row], name: impl Fn(&str) -> &str) -> Sides {
     let mut eval = Vec::new();
     for texts in groups.values() {
         let count: usize = texts.values().map(Vec::len).sum();
-        let wanted = (count / SHARE).min(MOST * count / counted.max(1)).max(usize::from(count >= 5));
+        let wanted = (count / SHARE).min(MAX_RECORDS * count / counted.max(1)).max(usize::from(count >= 5));
         let mut taken = 0;
         for same in texts.values() {
             // One text that is most of a group stays in training.

@@ -14,11 +14,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Records that are read of all files together; a split needs all of them in memory.
-const MOST_RECORDS: usize = 200_000;
+const MAX_RECORDS: usize = 200_000;
 /// The same in bytes of text.
-const MOST_BYTES: usize = 512 << 20;
+const MAX_BYTES: usize = 512 << 20;
 /// More different values are not counted.
-const MOST_VALUES: usize = 10_001;
+const MAX_VALUES: usize = 10_001;
 /// The longest line.
 const LINE_BYTES: usize = 1 << 20;
 /// The longest header that is looked at for its delimiter.
@@ -36,7 +36,7 @@ pub(super) struct Table {
     pub(super) flawed: usize,
     /// The first file, for messages.
     pub(super) place: String,
-    /// What separates the columns of CSV where it is not a comma.
+    /// Delimiter of the columns of CSV where it is not a comma.
     pub(super) delimiter: Option<char>,
 }
 
@@ -64,7 +64,7 @@ impl Column {
     }
 }
 
-/// What separates the columns of CSV whose header has no comma.
+/// Delimiter of the columns of CSV whose header has no comma.
 fn delimiter_of(paths: &[PathBuf]) -> Result<Option<char>> {
     let is_csv = |path: &PathBuf| Format::of(path).is_ok_and(|format| format == Format::Csv);
     let Some(path) = paths.first().filter(|_| paths.iter().all(is_csv)) else { return Ok(None) };
@@ -109,7 +109,7 @@ impl Table {
                         first_flaw = first_flaw.take().or(Some(flaw));
                     }
                 }
-                table.is_whole = table.rows.len() < MOST_RECORDS && bytes < MOST_BYTES;
+                table.is_whole = table.rows.len() < MAX_RECORDS && bytes < MAX_BYTES;
                 Ok(table.is_whole)
             })?;
             let share = table.flawed as f64 / (table.rows.len() + table.flawed).max(1) as f64;
@@ -156,7 +156,7 @@ impl Table {
             let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
             column.is_number &= number.is_some();
             column.has_fraction |= number.is_some_and(|number| number.fract() != 0.0);
-            if column.values.len() < MOST_VALUES || column.values.contains_key(&text) {
+            if column.values.len() < MAX_VALUES || column.values.contains_key(&text) {
                 *column.values.entry(text).or_default() += 1;
             }
         }
@@ -199,7 +199,7 @@ impl Table {
         names.iter().find_map(|(one, other)| Some((self.usual(&[*one])?, self.usual(&[*other])?)))
     }
 
-    /// What there is, to choose from.
+    /// The list of columns to choose from.
     pub(super) fn list(&self) -> String {
         let names: Vec<String> = self.columns.iter().take(20).map(|column| printable(&column.name, 60)).collect();
         format!("columns are {}", names.join(", "))

@@ -11,7 +11,7 @@ use bmtrain_dist::nn::TensorSplit;
 use model_center_formats::TensorPart;
 use model_center_formats::names::ParamShape;
 
-/// What follows the path of a module in the names of its four tensors, in the order of [`BottleneckLayer::parameters`].
+/// Suffixes of a module's path in the names of its four tensors, in the order of [`BottleneckLayer::parameters`].
 pub(super) const TENSORS: [&str; 4] =
     [".bottleneck.down.weight", ".bottleneck.down.bias", ".bottleneck.up.weight", ".bottleneck.up.bias"];
 

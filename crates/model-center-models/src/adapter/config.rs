@@ -3,7 +3,7 @@
 use bmtrain_core::kernel::Activation;
 use serde::{Deserialize, Serialize};
 
-/// What is trained beside a frozen model.
+/// Trained parameters beside a frozen model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdapterConfig {

@@ -92,7 +92,7 @@ impl AdapterPlan {
         self.updates.iter().filter(move |update| update.weight == weight)
     }
 
-    /// What multiplies rows or columns of this parameter.
+    /// Factors of rows or columns of this parameter.
     fn factors_of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n LearnedFactors> {
         self.factors.iter().filter(move |factors| factors.multiplies(name))
     }

@@ -59,7 +59,7 @@ use peft::PeftDirectory;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What a model is opened with.
+/// Adapter that a model is opened with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Adapter {

@@ -45,13 +45,13 @@ pub struct AdapterPlan {
     pub(super) bottlenecks: Vec<BottleneckLayer>,
     pub(super) trained: Vec<TrainedParam>,
     pub(super) virtual_tokens: Option<TokenTables>,
-    /// What PEFT's `target_modules` has to be for the same layers.
+    /// PEFT's `target_modules` for the same layers.
     pub(super) target_modules: Vec<String>,
-    /// What `feedforward_modules` has to be.
+    /// PEFT's `feedforward_modules` for the same layers.
     pub(super) feed_forward_modules: Vec<String>,
-    /// What `modules_to_save` has to be.
+    /// PEFT's `modules_to_save`.
     pub(super) modules_to_save: Vec<String>,
-    /// What the directories change of the base model's weights when they are opened.
+    /// Changes of the base model's weights when the directories are opened.
     pub(super) changes: Vec<BaseChange>,
     /// Parameters that a directory has as a whole and that are not trained, with their number of values.
     pub(super) stored: Vec<(String, usize)>,
@@ -69,7 +69,7 @@ pub struct AdapterPlan {
     pub(super) generates_targets: bool,
     /// The directories that it is of; none for new updates.
     pub(super) saved: Vec<Arc<PeftDirectory>>,
-    /// What each of several directories has.
+    /// Description of each of several directories.
     pub(super) described: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl AdapterPlan {
         Ok(plan)
     }
 
-    /// What a new adapter updates.
+    /// Plan of the updates of a new adapter.
     fn begin(&mut self, parameters: &Parameters, names: &NameTable) -> Result<()> {
         let modules = linear_modules(parameters, names)?;
         match self.config.clone() {
@@ -221,7 +221,7 @@ impl AdapterPlan {
         }
     }
 
-    /// What the directories change of the base model that is not written with the updates: what it is, and its name.
+    /// The change of the base model that is not written with the updates, if there is one: its kind and its name.
     fn unwritten(&self) -> Option<(&'static str, &str)> {
         let mut changes = self.changes.iter().map(|change| &change.change);
         changes.find(|change| !change.is_kept_in_training()).map(Change::describe)

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// Why models with an encoder have none.
 pub const DECODERS_ALONE: &str = "prefix tuning is for decoders with a language-modelling head";
-/// What to do instead.
+/// Fix for a model without this method.
 pub const OTHER_METHOD: &str = "set adapter.method = \"prompt\" or \"lora\", or use a decoder";
 
 /// The tables of virtual tokens, `prompt.<name>.weight`: before the first stack, and before the decoder of two.
@@ -33,13 +33,13 @@ pub struct TokenTables {
     pub(super) tokens: usize,
     /// Length of a token's row: of its embedding, or of its keys and values.
     pub(super) size: usize,
-    /// Of prefix tuning, the number of key heads.
+    /// Number of key heads, for prefix tuning.
     pub(super) kv_heads: Option<usize>,
 }
 
 impl TokenTables {
-    /// Of prompt tuning. `head` is the head that the model is opened with, with whether it generates from an encoder's
-    /// input.
+    /// Virtual tokens of prompt tuning. `head` is the head that the model is opened with, with whether it generates
+    /// from an encoder's input.
     pub(super) fn of_prompt(
         config: &PromptConfig,
         parameters: &Parameters,
@@ -61,7 +61,7 @@ impl TokenTables {
         Ok(TokenTables { names, tokens: config.tokens, size: table.ok_or_else(missing)?, kv_heads: None })
     }
 
-    /// Of prefix tuning, likewise.
+    /// Virtual tokens of prefix tuning, likewise.
     pub(super) fn of_prefix(
         config: &PrefixConfig,
         parameters: &Parameters,

@@ -185,7 +185,7 @@ impl GenerateOptions {
     }
 }
 
-/// What ended a sequence.
+/// End of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// An end token, the last of its tokens.
@@ -219,7 +219,7 @@ pub struct Generated {
     pub text: String,
     /// Beam search: the sum of log probabilities, divided by the length to the power of the length penalty.
     pub score: Option<f32>,
-    /// What ended it.
+    /// Reason of its end.
     pub finish_reason: FinishReason,
 }
 

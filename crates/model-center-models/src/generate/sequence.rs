@@ -105,7 +105,7 @@ pub struct Sequence<'a> {
     pub tokens: Vec<u32>,
     /// Without a tokenizer, and at the end, `None`.
     stream: Option<TextStream<'a>>,
-    /// What ended it.
+    /// Reason of its end.
     pub finish_reason: Option<FinishReason>,
 }
 

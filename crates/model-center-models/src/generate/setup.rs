@@ -45,7 +45,7 @@ pub struct GenerationSetup {
     pub limit: PromptLimit,
 }
 
-/// What becomes of long prompts.
+/// Treatment of long prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptLimit {
     /// The most tokens, with special tokens; `None`: what the model takes.

@@ -17,7 +17,7 @@ use bmtrain_dist::param::{Init, SplitPart, TensorSplit};
 use bmtrain_dist::{Builder, Error, Result};
 use std::ops::Range;
 
-/// What an [`Attention`] is made of.
+/// Options of an [`Attention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionConfig {
     /// D, length of the input and of the output.
@@ -180,7 +180,7 @@ pub struct Attention {
     project_qkv: Linear,
     /// Keys and values of virtual tokens.
     prefix: Option<Prefix>,
-    /// Of queries and of keys.
+    /// Norms of queries and of keys.
     head_norms: Option<[Norm; 2]>,
     attention_out: Linear,
 }

@@ -23,7 +23,7 @@ pub enum Placement {
     Parallel,
 }
 
-/// What a [`TransformerBlock`] is made of.
+/// Options of a [`TransformerBlock`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlockConfig {
     /// Placement of the norms.
@@ -32,7 +32,7 @@ pub struct BlockConfig {
     pub attention: AttentionConfig,
     /// Attention to an encoder.
     pub cross: Option<AttentionConfig>,
-    /// What follows.
+    /// Options of the feed-forward layer.
     pub ffn: FeedForwardConfig,
     /// The norm of each.
     pub norm: NormOptions,
@@ -52,12 +52,12 @@ impl BlockConfig {
     }
 }
 
-/// What every block of a list sees.
+/// Inputs that every block of a list shares.
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
     /// Mask and positions of self-attention.
     pub context: AttentionContext,
-    /// What attention to an encoder sees.
+    /// Input of attention to an encoder.
     pub memory: Option<Memory>,
     /// Which hidden states are read after the last block.
     pub reads: TokensRead,

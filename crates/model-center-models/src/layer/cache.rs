@@ -10,9 +10,9 @@ use bmtrain_dist::Result;
 /// Keys and values of a stack's own tokens.
 #[derive(Debug)]
 pub enum OwnCache {
-    /// Of a padded batch, whose sequences take every step together.
+    /// Cache of a padded batch, whose sequences take every step together.
     Batch(KeyValues),
-    /// Of sequences of any lengths, packed into one row.
+    /// Cache of sequences of any lengths, packed into one row.
     Packed(PackedKeyValues),
 }
 
@@ -63,7 +63,7 @@ impl OwnCache {
     }
 }
 
-/// What one block keeps.
+/// Cache of one block.
 #[derive(Debug, Default)]
 pub struct BlockCache {
     /// Keys and values of the stack's own tokens.

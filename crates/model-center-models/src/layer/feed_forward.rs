@@ -8,7 +8,7 @@ use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::param::{Init, SplitPart, TensorSplit};
 use bmtrain_dist::{Builder, Result};
 
-/// What a [`FeedForward`] is made of.
+/// Options of a [`FeedForward`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FeedForwardConfig {
     /// D, length of the input and of the output.

@@ -49,7 +49,7 @@ pub struct Angles {
     pub positions: Option<Tensor>,
 }
 
-/// What attention takes besides its input: the same for every block of a stack.
+/// Inputs of attention besides hidden states: the same for every block of a stack.
 #[derive(Debug, Clone, Default)]
 pub struct AttentionContext {
     /// The attention mask.

@@ -168,7 +168,7 @@ pub struct ModelInfo {
     pub hidden_size: usize,
     /// The head.
     pub head: TextHead,
-    /// What the labels of a classifier are, if the configuration states it.
+    /// Meaning of a classifier's labels, if the configuration states it.
     pub problem: Option<ProblemType>,
     /// Names of the classes in the order of the classifier's outputs; empty where they have none.
     pub label_names: Vec<String>,
@@ -185,7 +185,7 @@ pub struct ModelInfo {
     /// Number of parameters in embedding tables that are only looked up. A table tied to the language-modelling head is
     /// not counted.
     pub embedding_parameters: usize,
-    /// What parameters count further where blocks share them: their number for each place after the first.
+    /// Additional parameters where blocks share them: their number for each place after the first.
     pub repeated_parameters: usize,
 }
 

@@ -114,7 +114,7 @@ impl DataSource {
         if self.pretraining().is_some() { "data.valid" } else { "data.eval" }
     }
 
-    /// What is pretrained on; `None` of any other task.
+    /// Pretraining settings; `None` of any other task.
     pub fn pretraining(&self) -> Option<&PretrainingSettings> {
         self.task_as()
     }

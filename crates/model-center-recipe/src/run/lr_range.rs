@@ -1,4 +1,4 @@
-//! What a learning-rate range test found: loss against learning rate, as a picture.
+//! Result of a learning-rate range test: loss against learning rate, as a picture.
 //!
 //! Defines [`LrRange`]. A run with `train.schedule = "range-test"` fills it.
 

@@ -59,7 +59,7 @@ pub struct Marker {
     pub(super) failed: Option<Failed>,
     /// Names in the directory that belong to the run, besides the marker.
     pub names: Vec<String>,
-    /// What the run wrote into each model directory; earlier versions did not record it.
+    /// Hashes of the files in each model directory; earlier versions did not record them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) models: BTreeMap<String, FileHashes>,
 }

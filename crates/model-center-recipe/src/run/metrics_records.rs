@@ -5,7 +5,7 @@ use super::metrics_log::{Object, Record};
 use super::phases::Phases;
 use bmtrain_dist::optim::Fingerprint;
 
-/// What depends on the clock and the machine.
+/// Numbers that depend on the clock and the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timing {
     /// Seconds since the run began.
@@ -50,9 +50,9 @@ impl Timing {
 /// The first record: what is run on what.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StartRecord {
-    /// Of the recipe.
+    /// Hash of the recipe.
     pub recipe_hash: String,
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
     /// Numbers in the model.
     pub parameters: u64,
@@ -60,11 +60,11 @@ pub struct StartRecord {
     pub trainable: u64,
     /// Samples learnt from.
     pub train_samples: u64,
-    /// Of the training data.
+    /// Fingerprint of the training data.
     pub train_fingerprint: String,
     /// Samples evaluated on; 0 for none.
     pub eval_samples: u64,
-    /// Of the evaluation data; empty for none.
+    /// Fingerprint of the evaluation data; empty for none.
     pub eval_fingerprint: String,
     /// Optimizer steps of one pass over the data.
     pub steps_per_epoch: u64,
@@ -273,7 +273,7 @@ pub struct SampleRecord {
     pub step: u64,
     /// The prompt, as the recipe has it.
     pub prompt: String,
-    /// What the model writes after it.
+    /// The model's continuation.
     pub text: String,
     /// Seconds since the run began.
     pub seconds: f64,
@@ -298,7 +298,7 @@ pub struct EndRecord {
     pub epoch: f64,
     /// Why it ended, [`StopReason::name`](super::StopReason::name).
     pub reason: String,
-    /// What picked the best weights, its value and step; `None` without evaluation.
+    /// Metric that picked the best weights, its value and step; `None` without evaluation.
     pub best: Option<(String, f64, u64)>,
     /// Hashes of the last weights and of the optimizer's state: equal where two runs came to the same bits. `None` if
     /// they could not be read.
@@ -311,18 +311,18 @@ pub struct EndRecord {
     pub tokens: u64,
     /// Seconds since the run began.
     pub seconds: f64,
-    /// Of these, spent in training steps.
+    /// Seconds spent in training steps.
     pub train_seconds: f64,
-    /// Of these, spent in evaluation.
+    /// Seconds spent in evaluation.
     pub eval_seconds: f64,
-    /// Of these, spent in saving.
+    /// Seconds spent in saving.
     pub save_seconds: f64,
     /// The most resident memory, bytes.
     pub peak_rss_bytes: u64,
     /// The most resident memory of the process without mapped files and shared memory, bytes; `None` where the system
     /// does not provide it.
     pub peak_anonymous_bytes: Option<u64>,
-    /// What the pool of the rank that needed most held, in bytes, each figure with its name.
+    /// Bytes held by the pool of the rank that needed most, each figure with its name.
     pub pool: Vec<(String, u64)>,
 }
 

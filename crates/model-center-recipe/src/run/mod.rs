@@ -1,4 +1,4 @@
-//! What surrounds a training run: its output directory, its metrics file, its status line, its end.
+//! Surroundings of a training run: its output directory, its metrics file, its status line, its end.
 //!
 //! Called by the training programs; nothing here trains or knows a model.
 

@@ -1,4 +1,4 @@
-//! What a model directory held when the run wrote it, and whether it still does.
+//! Contents of a model directory when the run wrote it, and whether they are unchanged.
 //!
 //! Defines [`FileHashes`], which `run.json` records for each model directory, [`Damage`], a file that differs from its
 //! record, and [`unrecorded_damage`] for directories of earlier versions, which recorded nothing. Called by
@@ -22,7 +22,7 @@ pub const CARD_FILE: &str = "README.md";
 /// Chat templates are one level down; this only bounds the walk.
 const MAX_DEPTH: usize = 8;
 /// More threads than this read no faster.
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 const READABLE: &str = "check the disk and its mount, and that the run may read there";
 
 /// Size and BLAKE3 hash of every file of a directory but its model card, by path relative to the directory.
@@ -45,7 +45,7 @@ pub struct FileHash {
 pub struct Damage {
     /// The file, or the directory if that is missing.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Reason.
     pub reason: String,
 }
 
@@ -122,8 +122,8 @@ impl FileHashes {
     }
 }
 
-/// What is wrong with a model directory whose hashes were not recorded, as far as that can be seen: files that are
-/// missing, and weights whose header does not fit their size.
+/// Damage of a model directory whose hashes were not recorded, as far as that can be seen: files that are missing, and
+/// weights whose header does not fit their size.
 pub fn unrecorded_damage(dir: &Path) -> Result<Option<Damage>> {
     if !dir.is_dir() {
         return Ok(Some(missing_directory(dir)));
@@ -139,7 +139,7 @@ pub fn unrecorded_damage(dir: &Path) -> Result<Option<Damage>> {
     }
 }
 
-/// What kind of file this is, with its article, for messages.
+/// Name of this kind of file, with its article, for messages.
 pub(super) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         _ if kind.is_file() => "a file",
@@ -158,7 +158,7 @@ fn missing_directory(dir: &Path) -> Damage {
 /// The hash of a file, computed on all processors.
 pub fn hash_of(path: &Path) -> Result<FileHash> {
     let (file, _) = open_regular(path)?;
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
     let (bytes, blake3) = ContentHash::of_file(&file, threads).map_err(|e| Error::file("read", path, e, READABLE))?;
     Ok(FileHash { bytes, blake3 })
 }

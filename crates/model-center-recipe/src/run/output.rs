@@ -35,7 +35,7 @@ pub const STOP_FILE: &str = "stop";
 /// The directory of the last weights beside the best ones.
 pub const LAST_MODEL_DIRECTORY: &str = "model-last";
 
-/// What to do where the directory holds a run already.
+/// Treatment of a run that is in the directory already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfThere {
     /// Refuse it.
@@ -73,7 +73,7 @@ pub struct OutputDirectory {
 }
 
 impl OutputDirectory {
-    /// What [`OutputDirectory::create`] would find; changes nothing.
+    /// Result of a future [`OutputDirectory::create`]; changes nothing.
     pub fn check(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Earlier> {
         existing_run(dir, recipe_hash, if_there).map(|marker| earlier(marker.as_ref()))
     }
@@ -148,7 +148,7 @@ impl OutputDirectory {
         (self.marker.finished, self.marker.ended) = (false, None);
     }
 
-    /// What the directory held before this run took it.
+    /// Contents of the directory before this run took it.
     pub fn earlier(&self) -> Earlier {
         self.earlier
     }

@@ -8,7 +8,7 @@ use std::ops::AddAssign;
 /// launched: there the host waits for it in the optimizer's phase, in which gradient norm and loss arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Phases {
-    /// Of whole steps.
+    /// Seconds of whole steps.
     pub step: f64,
     /// Waiting for samples.
     pub data: f64,

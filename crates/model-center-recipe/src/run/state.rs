@@ -1,4 +1,4 @@
-//! What a run keeps with a checkpoint, so that it goes on as if nothing had happened.
+//! State of a run kept with a checkpoint, so that it continues as if nothing had happened.
 //!
 //! Defines [`BestState`] and [`Exact`]. Made by the tracker of the best weights.
 
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Exact {
     }
 }
 
-/// What a the tracker of the best weights remembers.
+/// State of the tracker of the best weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestState {
@@ -39,7 +39,7 @@ pub struct BestState {
     pub results: Vec<(String, Exact)>,
 }
 
-/// What it remembers of the metric that stops the run early.
+/// State of the metric that stops the run early.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyState {

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The longest line, in columns.
 const MAX_COLUMNS: usize = 160;
 
-/// What is known after a step.
+/// Numbers of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Status {
     /// Steps done.
@@ -25,7 +25,7 @@ pub struct Status {
     pub total: Option<u64>,
     /// Mean loss since the last line.
     pub loss: f64,
-    /// Of pairs of completions, the share that the rewards order rightly, and their mean difference.
+    /// Share of the pairs of completions that the rewards order rightly, and their mean difference.
     pub pairs: Option<[f64; 2]>,
     /// Norm of the gradients before clipping.
     pub grad_norm: f64,

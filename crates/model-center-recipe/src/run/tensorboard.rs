@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// The directory of event files in the output directory.
 pub const TENSORBOARD_DIRECTORY: &str = "tensorboard";
 
-/// What the names of event files begin with; TensorBoard reads them in the order of their names.
+/// Prefix of the names of event files; TensorBoard reads them in the order of their names.
 const FILE_PREFIX: &str = "events.out.tfevents.";
-/// What an event file begins with.
+/// Version at the beginning of an event file.
 const FILE_VERSION: &str = "brain.Event:2";
 /// `SessionLog.START`.
 const START: u64 = 1;

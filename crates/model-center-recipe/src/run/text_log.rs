@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The text log in the output directory.
 pub const TEXT_LOG_FILE: &str = "log.txt";
 
-/// What the line with the command of a process begins with, after its time.
+/// Beginning of the line with the command of a process, after its time.
 pub const COMMAND_PREFIX: &str = "command: ";
 
 /// The text log of a run in progress.

@@ -21,7 +21,7 @@ const RESULTS: [&str; 5] = ["log_likelihood", "is_greedy", "tokens", "token_log_
 #[derive(Debug, Clone)]
 pub struct LikelihoodRequest {
     fields: Map<String, Value>,
-    /// What is scored.
+    /// Text that is scored.
     pub split: SplitText,
 }
 

@@ -13,7 +13,7 @@ use model_center_data::metrics::OrderedSum;
 pub struct Reference {
     /// The text and the tokenizer.
     pub name: &'static str,
-    /// What single spaces separate in the raw file.
+    /// Words of the raw file, separated by single spaces.
     pub words: u64,
     /// Tokens of the detokenised text.
     pub tokens: u64,

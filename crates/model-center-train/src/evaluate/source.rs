@@ -30,7 +30,7 @@ pub struct SourceOptions {
 pub struct TextCounts {
     /// Texts.
     pub documents: u64,
-    /// What single spaces separate, as Megatron-LM counts.
+    /// Words, separated by single spaces, as Megatron-LM counts.
     pub words: u64,
     /// Bytes in UTF-8.
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub struct TextCounts {
 #[derive(Debug)]
 pub struct TokenSource {
     tokens: Tokens,
-    /// Of texts; `None` for a token file.
+    /// Counts of texts; `None` for a token file.
     pub counts: Option<TextCounts>,
     /// The rules that were applied.
     pub detokenizer: Detokenizer,

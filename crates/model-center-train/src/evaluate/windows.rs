@@ -60,7 +60,8 @@ impl Windows {
         }
     }
 
-    /// Of a window its tokens, the last of them a target alone, and how many of its targets, the last ones, are scored.
+    /// Tokens of a window, the last of them a target alone, and the number of its targets, the last ones, that are
+    /// scored.
     pub fn at(&self, window: u64) -> (Range<u64>, u64) {
         let start = window.saturating_mul(self.stride).min(self.tokens);
         let end = start.saturating_add(self.length + 1).min(self.tokens);

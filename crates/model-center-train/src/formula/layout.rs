@@ -8,9 +8,9 @@ use bmtrain_dist::pipeline::{Schedule, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
 
 /// More ranks than any machine room has.
-const MOST_RANKS: usize = 1 << 16;
+const MAX_RANKS: usize = 1 << 16;
 /// More than any batch.
-const MOST_TOKENS: usize = 1 << 40;
+const MAX_TOKENS: usize = 1 << 40;
 
 /// Ranks in three dimensions, the schedule of their pipeline, what is sharded, and the micro-batches of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct ParallelLayout {
     pub pipeline: usize,
     /// Ranks that see different samples.
     pub data: usize,
-    /// What the data-parallel ranks shard.
+    /// Training state that the data-parallel ranks shard.
     pub zero: ZeroLevel,
     /// The schedule of the pipeline.
     pub schedule: ScheduleKind,
@@ -90,9 +90,9 @@ impl ParallelLayout {
         let product = [self.tensor, self.pipeline, self.data]
             .iter()
             .try_fold(1_usize, |ranks, &size| ranks.checked_mul(size).filter(|&ranks| ranks > 0));
-        if product.is_none_or(|ranks| ranks > MOST_RANKS) {
+        if product.is_none_or(|ranks| ranks > MAX_RANKS) {
             let reason = format!(
-                "{} tensor x {} pipeline x {} data ranks; expected 1 to {MOST_RANKS} in all",
+                "{} tensor x {} pipeline x {} data ranks; expected 1 to {MAX_RANKS} in all",
                 self.tensor, self.pipeline, self.data
             );
             return refuse("ranks", reason, "change one of the three");
@@ -100,9 +100,9 @@ impl ParallelLayout {
         let tokens = [self.data, self.micro_batch, self.micro_batches, self.length]
             .iter()
             .try_fold(1_usize, |tokens, &size| tokens.checked_mul(size).filter(|&tokens| tokens > 0));
-        if tokens.is_none_or(|tokens| tokens > MOST_TOKENS) {
+        if tokens.is_none_or(|tokens| tokens > MAX_TOKENS) {
             let reason = format!(
-                "{} micro-batches of {} sequences of {} tokens on {} data ranks; expected 1 to {MOST_TOKENS} tokens",
+                "{} micro-batches of {} sequences of {} tokens on {} data ranks; expected 1 to {MAX_TOKENS} tokens",
                 self.micro_batches, self.micro_batch, self.length, self.data
             );
             return refuse("batch", reason, "change one of them");

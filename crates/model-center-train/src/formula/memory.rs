@@ -1,4 +1,4 @@
-//! What a rank holds, by formula: the classes of `docs/sizing.md` in three dimensions.
+//! Memory of a rank by formula: the classes of `docs/sizing.md` in three dimensions.
 
 use super::layout::ParallelLayout;
 use super::sizes::TransformerSizes;

@@ -112,9 +112,9 @@ impl NamedTensor {
 pub enum Gradients<'p> {
     /// None.
     None,
-    /// Of every parameter, under its Hugging Face name.
+    /// Gradients of every parameter, under its Hugging Face name.
     Model,
-    /// Of what is trained with an adapter, under PEFT's names.
+    /// Gradients of what is trained with an adapter, under PEFT's names.
     Adapter(&'p AdapterPlan),
 }
 

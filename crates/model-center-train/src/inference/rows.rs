@@ -14,7 +14,7 @@ use std::sync::Arc;
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The most tokens of the padded rows: one long row among many short ones would exhaust the memory.
-const MOST_TOKENS: usize = 1 << 26;
+const MAX_TOKENS: usize = 1 << 26;
 
 /// The fields of a line. They are named as the tensors are; texts are encoded by the directory's tokenizer.
 #[derive(Debug, Deserialize)]
@@ -182,7 +182,7 @@ impl Lines {
     /// Rows that can be padded to the longest of them.
     fn check_size(&self, rows: &[&Vec<i64>]) -> Result<()> {
         let (count, length) = (rows.len(), longest(rows));
-        if count.saturating_mul(length) <= MOST_TOKENS {
+        if count.saturating_mul(length) <= MAX_TOKENS {
             return Ok(());
         }
         let at = rows.iter().position(|row| row.len() == length).unwrap_or(0);

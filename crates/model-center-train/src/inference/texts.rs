@@ -1,4 +1,4 @@
-//! What heads of tokens predict for rows of text, in words: entities, and answers to questions.
+//! Predictions of token heads for rows of text, in words: entities, and answers to questions.
 
 use std::ops::Range;
 

@@ -32,7 +32,7 @@ const MOST_ALIKE: u64 = 64;
 /// larger gaps.
 const MOST_VARIED: u64 = 48;
 
-/// What counting found.
+/// Result of counting.
 #[derive(Debug, Clone)]
 pub struct Counted {
     /// Memory and work of the fullest stage's first rank; the other ranks of a stage need the same.
@@ -40,7 +40,7 @@ pub struct Counted {
     /// The most of the pool's memory that is ever touched, gaps between tensors included, bytes. It is all that a pool
     /// on the CPU takes, since untouched pages cost nothing.
     pub touched: u64,
-    /// What the pool has taken from the driver in whole slabs, bytes. It is what a pool on a CUDA device takes.
+    /// Bytes that the pool has taken from the driver in whole slabs. It is what a pool on a CUDA device takes.
     pub taken: u64,
     /// The largest batches that the data can bring.
     pub batches: Batches,
@@ -51,11 +51,11 @@ pub struct Counted {
 /// Sizes of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batches {
-    /// Of a micro-batch.
+    /// Rows of a micro-batch.
     pub train: Rows,
     /// Micro-batches of one rank in one step.
     pub micro_batches: usize,
-    /// Of an evaluation batch.
+    /// Rows of an evaluation batch.
     pub eval: Option<Rows>,
 }
 
@@ -73,14 +73,14 @@ pub struct Rows {
 /// Tokens that are counted instead of the longest sequence of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lengths {
-    /// Of each sequence that is read.
+    /// Length of each sequence that is read.
     pub length: usize,
-    /// Of each target, where samples have one.
+    /// Length of each target, where samples have one.
     pub target: usize,
 }
 
 impl Rows {
-    /// Of a batch of this number of samples, all as long as the longest of the data, or of these lengths.
+    /// Rows of a batch of this number of samples, all as long as the longest of the data, or of these lengths.
     fn of(data: &RunData, samples: usize, lengths: Option<Lengths>) -> Self {
         let (longest, target) = longest(data);
         let rows = data.records().map_or(1, |records| records.inputs(0).count());
@@ -316,7 +316,7 @@ fn sizes(model: &dyn TextModel) -> Sizes {
 }
 
 impl Counted {
-    /// What the pool holds of a segment when it is fullest, bytes. What is kept in the host's memory is none of the
+    /// Bytes of a segment that the pool holds when it is fullest. What is kept in the host's memory is none of the
     /// pool's and has its own peak.
     pub fn at_peak(&self, segment: Segment) -> u64 {
         if segment == Segment::Offload {

@@ -15,7 +15,7 @@ const WORKSPACE_BYTES: u64 = 64 << 20;
 /// Estimate of NCCL's buffers in a group of several ranks.
 const COMMUNICATION_BYTES: u64 = 256 << 20;
 
-/// What the ranks take of one device, bytes.
+/// Memory that the ranks take of one device, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceNeed {
     /// Ranks that share the device.
@@ -31,13 +31,13 @@ pub struct DeviceNeed {
 }
 
 impl DeviceNeed {
-    /// Of all ranks that share the device.
+    /// Sum over all ranks that share the device.
     pub fn total(&self) -> u64 {
         self.ranks as u64 * (self.pool + self.context + self.workspace + self.communication)
     }
 }
 
-/// What a run takes of each device.
+/// Memory that a run takes of each device.
 pub fn estimate(resolved: &Resolved, layout: RankLayout, counted: &Counted) -> DeviceNeed {
     let is_shared = matches!(resolved.device.name, DeviceChoice::CudaDevice(_));
     // Ranks that share a device communicate through the host's memory.

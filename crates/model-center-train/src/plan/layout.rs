@@ -55,7 +55,7 @@ pub struct LayoutRun {
     pub trained: Option<NamePatterns>,
     /// Dtype of gradients.
     pub gradient_dtype: DType,
-    /// What blocks keep for the backward pass.
+    /// Activations that blocks keep for the backward pass.
     pub recompute: Recompute,
     /// Dropout of hidden states and of attention, where it is not the configuration's.
     pub dropout: [Option<f32>; 2],
@@ -202,7 +202,7 @@ impl LayoutRun {
     }
 }
 
-/// What a rank of a layout needs.
+/// Requirements of a rank of a layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankCount {
     /// Its number.
@@ -213,7 +213,7 @@ pub struct RankCount {
     pub blocks: Vec<Range<usize>>,
     /// Memory of its pool.
     pub memory: Report,
-    /// What it sends in a step.
+    /// Bytes that it sends in a step.
     pub sent: SentBytes,
     /// Floating-point operations of a step.
     pub flops: f64,

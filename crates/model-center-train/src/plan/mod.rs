@@ -26,7 +26,7 @@ use verdict::Verdict;
 
 /// The ZeRO levels of the table of all.
 const LEVELS: [u64; 4] = [0, 1, 2, 3];
-/// What a plan states of a partition that is not known before the run measures its blocks.
+/// Text for a partition that is not known before the run measures its blocks.
 pub const TIMED_PARTITION: &str =
     "blocks are divided by parameters here; the run divides them by the times that it measures at its start";
 /// More ranks than any machine room has.
@@ -41,7 +41,7 @@ pub struct Machine {
     pub device_memory: Option<f64>,
 }
 
-/// What a plan is asked for.
+/// Options of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlanOptions {
     /// Ranks that share the work.
@@ -131,7 +131,7 @@ pub struct RankLayout {
     pub on_cuda: bool,
 }
 
-/// What is planned: everything but the settings that decide about memory.
+/// Input of a plan: everything but the settings that decide about memory.
 pub struct Planner<'a> {
     /// Data and facts about the model.
     pub setup: &'a Setup,
@@ -161,13 +161,13 @@ pub struct Planned {
     pub resolved: Resolved,
     /// The ranks.
     pub layout: RankLayout,
-    /// What the pool of a rank holds.
+    /// Contents of a rank's pool.
     pub counted: count::Counted,
-    /// What the pool does not see.
+    /// Memory outside of the pool.
     pub outside: outside::Outside,
-    /// What each CUDA device holds; `None` on the CPU.
+    /// Memory of each CUDA device; `None` on the CPU.
     pub device: Option<device::DeviceNeed>,
-    /// What files take.
+    /// Disk space of files.
     pub disk: disk::Disk,
 }
 

@@ -12,12 +12,12 @@ use model_center_recipe::Resolved;
 
 /// The most that a thread keeps of operands of products, which it packs, and that a rank copies to the host at a time
 /// when it reads its state at the end of a run.
-const MOST_PACKED: u64 = 4 << 20;
+const MAX_PACKED: u64 = 4 << 20;
 /// Stack and small allocations of a thread.
 const THREAD_BYTES: u64 = 512 << 10;
 /// The same of a rank's other threads, which drive the lanes and save.
 const RANK_BYTES: u64 = 2 << 20;
-/// What CUDA's driver and libraries take of the host's memory for each device, page-locked staging buffers included.
+/// Host memory of CUDA's driver and libraries for each device, page-locked staging buffers included.
 const CUDA_HOST_BYTES: u64 = 256 << 20;
 /// Chunks of shared memory that a rank stages for collectives.
 const STAGED_CHUNKS: u64 = 16;
@@ -63,7 +63,7 @@ pub fn estimate(
 ) -> Outside {
     let (batches, sizes) = (counted.batches, counted.parameters);
     let threads = threads_per_rank(resolved.device.threads.count(), layout.local_ranks) as u64;
-    let packed = MOST_PACKED.min(4 * sizes.largest);
+    let packed = MAX_PACKED.min(4 * sizes.largest);
     let eval = batches.eval.map_or(0, |rows| rows.tokens() * resolved.parallel.data_ranks(layout.ranks));
     let data = planner.setup.parts().map(RunData::bytes).sum();
     Outside {

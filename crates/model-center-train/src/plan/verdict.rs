@@ -8,7 +8,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 
 /// Most halvings of the micro-batch that are tried.
-const MOST_HALVINGS: usize = 16;
+const MAX_HALVINGS: usize = 16;
 
 /// Memory of one kind: of a host or of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Verdict {
     pub host: MemoryNeed,
     /// Memory of one of its CUDA devices, where the run uses them.
     pub device: Option<MemoryNeed>,
-    /// What was tried for a run that does not fit, the most helpful first.
+    /// Changes that were tried for a run that does not fit, the most helpful first.
     pub changes: Vec<Change>,
 }
 
@@ -65,7 +65,7 @@ impl Verdict {
         device && is_enough(self.host, change.needed)
     }
 
-    /// What a change needs of the memory that is too small, bytes: the device's where that is.
+    /// Bytes that a change needs of the memory that is too small: the device's where that is.
     pub fn scarce(&self, change: &Change) -> u64 {
         let device = self.device.filter(|side| side.fits() == Some(false));
         device.and(change.device_needed).unwrap_or(change.needed)
@@ -137,7 +137,7 @@ fn together(
     Ok(best.filter(|_| parts > 1))
 }
 
-/// What a setting is of.
+/// Key of a setting.
 fn key(set: &str) -> &str {
     set.split('=').next().unwrap_or_default()
 }
@@ -157,7 +157,7 @@ struct Idea {
     layout: RankLayout,
 }
 
-/// What might make a run smaller, each allowed with the settings as they are.
+/// Changes that might make a run smaller, each allowed with the settings as they are.
 fn ideas(planned: &Planned) -> Vec<Idea> {
     let (resolved, layout) = (&planned.resolved, planned.layout);
     let mut ideas = Vec::new();
@@ -182,7 +182,7 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
         idea(&["model.dtype=bf16".into()]);
     }
     let mut micro = resolved.micro_batch_on(resolved.parallel.data_ranks(layout.ranks));
-    for _ in 0..MOST_HALVINGS {
+    for _ in 0..MAX_HALVINGS {
         // With an accumulation that is set, another micro-batch is another batch.
         if !micro.is_multiple_of(2) || resolved.train.accumulation.is_some() {
             break;

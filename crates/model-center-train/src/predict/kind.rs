@@ -1,4 +1,4 @@
-//! What a model predicts, by its head and its configuration.
+//! Kind of a model's predictions, by its head and its configuration.
 
 use crate::{Error, Result};
 use model_center_base::batch::LabelSpace;
@@ -6,7 +6,7 @@ use model_center_formats::config::{ProblemType, TextHead};
 use model_center_models::{ModelInfo, SentenceEncoder};
 use std::path::Path;
 
-/// What a model predicts of an input.
+/// Prediction of a model for an input.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PredictionKind {
     /// One of these classes.
@@ -24,7 +24,7 @@ pub enum PredictionKind {
 }
 
 impl PredictionKind {
-    /// What the model of a directory predicts with the head that it was opened with.
+    /// Kind of predictions of a directory's model with the head that it was opened with.
     ///
     /// # Errors
     /// [`Error::Model`] for a head that predicts tokens or sentences, and for settings of embeddings that are not

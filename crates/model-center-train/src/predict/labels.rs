@@ -24,7 +24,7 @@ pub(super) struct LabelFields<'p> {
     kind: &'p PredictionKind,
     /// The column, where it is named.
     column: Option<&'p str>,
-    /// Of classes and numbers.
+    /// Reader of classes and numbers.
     reader: Option<LabelReader<'static>>,
 }
 

@@ -47,9 +47,9 @@ use std::sync::Arc;
 /// transformers had until version 4.
 const WINDOW: usize = 384;
 /// The most tokens of a pass, padding included, unless one row has more.
-pub const MOST_TOKENS: usize = 8192;
+pub const MAX_TOKENS: usize = 8192;
 
-/// What a model is asked about.
+/// Input of a prediction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PredictInput {
     /// A text, or the first and the second text of a pair.
@@ -193,7 +193,7 @@ impl Predictor {
         Ok(Predictor { chat: ChatTemplate::from_directory(directory)?.map(Arc::new), ..self })
     }
 
-    /// What the model predicts.
+    /// Kind of the predictions.
     pub fn kind(&self) -> &PredictionKind {
         &self.kind
     }
@@ -253,7 +253,7 @@ impl Predictor {
             prepared.iter().map(|prepared| vec![Vec::new(); prepared.rows().len()]).collect();
         let mut rest = rows.as_slice();
         while let Some((_, _, longest)) = rest.first() {
-            let fit = (MOST_TOKENS / longest.input_ids.len().max(1)).clamp(1, self.options.batch).min(rest.len());
+            let fit = (MAX_TOKENS / longest.input_ids.len().max(1)).clamp(1, self.options.batch).min(rest.len());
             let (now, later) = rest.split_at(fit);
             let tokens: Vec<&Encoding> = now.iter().map(|(_, _, tokens)| *tokens).collect();
             for ((input, row, _), values) in now.iter().zip(self.outputs((model, device), &tokens)?) {

@@ -16,10 +16,10 @@ const START: &str = "start";
 const END: &str = "end";
 const TAGS: &str = "tags_predicted";
 
-/// What a model predicts of an input.
+/// Prediction of a model for an input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
-    /// What is predicted.
+    /// Predicted value.
     pub value: PredictedValue,
     /// The probability of a class or an answer.
     pub score: Option<f32>,

@@ -14,7 +14,7 @@ pub struct PreparedInput {
     removed: usize,
 }
 
-/// What rows are of.
+/// Form of rows.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
     /// The one row of a text, a pair or a conversation.

@@ -11,7 +11,7 @@ use model_center_data::metrics::{AnswerScores, Evaluator, LabelKind, Metric};
 pub enum KnownLabel {
     /// The number of a class.
     Class(usize),
-    /// Of each label, 1 if the input has it, else 0.
+    /// Whether the input has each label, 1 or 0.
     Set(Vec<f32>),
     /// A number.
     Number(f32),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// The longest accepted line, which bounds the memory.
-const MOST_LINE_BYTES: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// How inputs are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +63,9 @@ impl InputRecords {
     /// # Errors
     /// A file that cannot be opened or is not of this format.
     pub fn open(path: &Path, format: InputFormat) -> Result<Self> {
-        let lines = || LineReader::open(path, MOST_LINE_BYTES);
+        let lines = || LineReader::open(path, MAX_LINE_BYTES);
         let kind = match format {
-            InputFormat::Records(format) => Kind::Records(Box::new(RecordReader::open(path, format, MOST_LINE_BYTES)?)),
+            InputFormat::Records(format) => Kind::Records(Box::new(RecordReader::open(path, format, MAX_LINE_BYTES)?)),
             InputFormat::Lines => Kind::Lines(lines()?),
             InputFormat::Conll => Kind::Conll(lines()?),
             InputFormat::Squad => Kind::Given(questions(path)?.into_iter()),

@@ -1,4 +1,4 @@
-//! What the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
+//! Data that the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
 
 use super::objective::{Objective, PassNumbers};
 use super::run_ranks::RunRanks;
@@ -21,7 +21,7 @@ pub(super) struct StopVote {
     pub(super) checkpoint_due: bool,
 }
 
-/// What the ranks agreed on.
+/// Decision of all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// Why the run ends now: by the first rank's vote, since clocks differ, or because any rank is asked to stop.

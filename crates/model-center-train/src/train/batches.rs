@@ -14,11 +14,11 @@ use std::sync::Arc;
 /// Forms batches.
 #[derive(Debug)]
 pub(crate) enum Batches {
-    /// Of records.
+    /// Batches of records.
     Records(Loader),
-    /// Of token files.
+    /// Batches of token files.
     Pretraining(PretrainingBatches),
-    /// Of a program, for one step.
+    /// Batches of a program, for one step.
     Given(GivenBatches),
 }
 
@@ -76,7 +76,7 @@ impl Batches {
         if let Batches::Records(loader) = self { Some(loader.dataset()) } else { None }
     }
 
-    /// What is predicted.
+    /// Label space.
     pub(super) fn labels(&self) -> &LabelSpace {
         match self {
             Batches::Records(loader) => loader.dataset().labels(),
@@ -127,7 +127,7 @@ impl Batches {
         }
     }
 
-    /// What a batch weighs in the mean of an evaluation.
+    /// Weight of a batch in the mean of an evaluation.
     pub(super) fn weight_of(&self, batch: &Batch) -> u64 {
         match self {
             Batches::Records(loader) => loader.dataset().weight_of(&batch.samples),

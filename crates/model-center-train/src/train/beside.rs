@@ -30,7 +30,7 @@ const OBJECTIVE: &str = "objective of the program";
 /// Changes that an error names.
 const NAMED: usize = 4;
 
-/// What a run reads beside its checkpoints, each with its hash.
+/// Files that a run reads beside its checkpoints, each with its hash.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Beside(BTreeMap<String, Found>);
@@ -85,8 +85,7 @@ impl Beside {
         serde_json::to_value(hashes).unwrap_or(Value::Null)
     }
 
-    /// What has changed since a checkpoint with this layout; `None` if an earlier version saved it, which recorded
-    /// nothing.
+    /// Changes since a checkpoint with this layout; `None` if an earlier version saved it, which recorded nothing.
     pub(super) fn changes(&self, layout: &Map<String, Value>) -> Option<Vec<BesideChange>> {
         let then = recorded(layout)?;
         let gone = then.iter().filter(|(name, _)| !self.0.contains_key(*name)).map(|(name, _)| BesideChange {
@@ -139,8 +138,8 @@ impl BesideChange {
     }
 }
 
-/// What of `directory`, the model's, and of `adapter` an export would read and is not as the run recorded it: the files
-/// beside the weights.
+/// Files of `directory`, the model's, and of `adapter` that an export would read and that are not as the run recorded
+/// them: the files beside the weights.
 ///
 /// # Errors
 /// Files that cannot be read.

@@ -18,7 +18,7 @@ pub(super) struct DivergenceGuard {
     state: GuardState,
 }
 
-/// What a guard remembers, kept with a checkpoint.
+/// State of a guard, kept with a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GuardState {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_that_falls_with_single_spikes_goes_on() {
+    fn a_course_that_falls_with_single_spikes_continues() {
         let falling = |step: u32| 10.0 / (1.0 + step as f32 / 50.0) + if step % 10 == 9 { 9.0 } else { 0.0 };
         assert_eq!(ends((0..400).map(falling)), None);
         // Two in a row are not three.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_guard_goes_on_where_it_was() {
+    fn a_resumed_guard_continues_where_it_was() {
         let mut whole = guard();
         let mut resumed = guard();
         for step in 1..60 {

@@ -58,8 +58,8 @@ fn check_model(
     refuse(resolved, &mismatches)
 }
 
-/// What has to be divided in the model. A classifier is not; a language-modelling head is split as the token embedding
-/// is, with which it may share its weight.
+/// Parts of the model that have to be divided. A classifier is not; a language-modelling head is split as the token
+/// embedding is, with which it may share its weight.
 fn division(
     resolved: &Resolved,
     (registry, places): (Registry<'_>, &ModelCaches),

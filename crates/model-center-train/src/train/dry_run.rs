@@ -15,8 +15,8 @@ use model_center_models::Registry;
 use model_center_recipe::run::{CHECKPOINT_DIRECTORY, console};
 use model_center_recipe::{Resolved, list};
 
-/// What to do about the output directory of another recipe while that recipe has mistakes: a corrected setting may be
-/// the earlier run's again.
+/// Fix for the output directory of another recipe while that recipe has mistakes: a corrected setting may be the
+/// earlier run's again.
 const AFTER_THE_OTHERS: &str = "mend the other mistakes first: a run whose settings are the earlier run's again needs \
                                 nothing more; for other settings set output.dir to another directory";
 

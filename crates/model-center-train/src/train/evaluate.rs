@@ -75,7 +75,7 @@ pub struct Evaluation {
     threshold: f32,
 }
 
-/// What is evaluated, and by which ranks.
+/// Model and data of an evaluation, and its ranks.
 #[derive(Clone, Copy)]
 pub struct EvalContext<'a> {
     pub(crate) model: &'a dyn TextModel,
@@ -207,7 +207,7 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
     }
 }
 
-/// Of each batch the loss and, unless tokens of the vocabulary are predicted, the numbers of its rows.
+/// Loss of each batch and, unless tokens of the vocabulary are predicted, the numbers of its rows.
 fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
     let EvalContext { model, device, pipeline, objective, .. } = context;
     let own = batches.iter().map(|batch| objective.evaluated(&Pass::evaluation(model, batch), device));
@@ -277,7 +277,7 @@ fn not_numbers(sample: u32) -> Error {
     Error::diverged(format!("evaluation, sample {sample}"), reason, fix)
 }
 
-/// Of a window the score of no answer, and score, first and last token of the best span.
+/// A window's score of no answer, and score, first and last token of its best span.
 fn best_span(windows: &SpanWindows, (starts, ends): (&[f32], &[f32]), sample: u32) -> [f32; Evaluator::SPAN_NUMBERS] {
     let none = starts.first().zip(ends.first()).map_or(f32::NAN, |(start, end)| start + end);
     let positions = windows.windows.get(sample as usize).map(SpanWindow::positions).unwrap_or_default();

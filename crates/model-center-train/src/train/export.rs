@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The member of a manifest's layout that holds the model of the run.
 pub(super) const MODEL: &str = "model";
 
-/// What makes a model of a directory in a run: which directory, which head, which labels.
+/// Facts from which a directory of a run is made a model: which directory, which head, which labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SavedModel {
@@ -44,13 +44,13 @@ pub(super) struct SavedModel {
     problem: Option<String>,
     hidden_dropout: Option<f32>,
     attention_dropout: Option<f32>,
-    /// What was trained of it, where that is not all of it.
+    /// Trained part of it, where that is not all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     adapter: Option<Adapter>,
     /// The configuration of a run that began without weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     config: Option<ConfigSource>,
-    /// What inputs and outputs were part of; `None` for what the directory keeps.
+    /// Formats of inputs and outputs; `None` for those that the directory keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     formats: Option<Vec<TextFormats>>,
     /// How hidden states become embeddings, where these were trained.
@@ -89,7 +89,7 @@ pub struct ExportOptions<'a> {
     pub layout: DirectoryLayout,
 }
 
-/// What was written.
+/// Directory that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
     /// The directory.

@@ -75,7 +75,7 @@ impl GivenBatches {
     }
 }
 
-/// What is predicted; names of classes are the model's.
+/// Label space; names of classes are the model's.
 fn space_of(labels: &Labels, batch: &Batch) -> LabelSpace {
     match labels {
         Labels::Classes(_) if batch.choices > 1 => LabelSpace::Choices(batch.choices),

@@ -143,7 +143,7 @@ pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions
     SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
 }
 
-/// What a PEFT directory of this run states beside its updates.
+/// Details of a PEFT directory of this run besides its updates.
 pub(super) fn peft_details(resolved: &Resolved) -> PeftDetails<'_> {
     let (base_model, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     PeftDetails { base_model, revision, dtype: resolved.save.dtype }

@@ -13,8 +13,8 @@ pub(super) fn padded(vocabulary: usize, tensor: usize) -> usize {
     vocabulary.next_multiple_of(VOCABULARY_MULTIPLE.saturating_mul(tensor.max(1)))
 }
 
-/// What the formula of Megatron-LM gives for the sizes of the model, with its vocabulary and with a padded one. Nothing
-/// of a family that it is not for.
+/// Number of parameters by the formula of Megatron-LM for the sizes of the model, with its vocabulary and with a padded
+/// one. Nothing of a family that it is not for.
 pub(super) fn lines(setup: &Setup, tensor: usize) -> Vec<String> {
     let Some(sizes) = setup.start.config.as_ref().and_then(|config| sizes_of_config(config).ok()) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a run is asked for, and what is checked in its output directory before any weights are read.
+//! Options of a run, and the checks of its output directory before any weights are read.
 
 use super::objective::OwnObjective;
 use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
@@ -19,7 +19,7 @@ use std::time::SystemTime;
 /// More than a record of an end has.
 const MOST_RECORD_BYTES: u64 = 1 << 16;
 
-/// What a run is asked for beside its recipe.
+/// Options of a run besides its recipe.
 #[derive(Debug, Clone)]
 pub struct FinetuneOptions {
     /// Which checkpoint to resume from.
@@ -77,7 +77,7 @@ impl Default for FinetuneOptions {
 }
 
 impl FinetuneOptions {
-    /// What to do with an earlier run in the output directory.
+    /// Treatment of an earlier run in the output directory.
     pub(super) fn if_there(&self) -> IfThere {
         match self.resume {
             _ if self.overwrite => IfThere::Replace,
@@ -170,7 +170,7 @@ fn is_of_end(reason: &str) -> bool {
     StopReason::ALL.iter().any(|known| *known != StopReason::Request && known.name() == reason)
 }
 
-/// What is read of the last record of a metrics file.
+/// Fields of the last record of a metrics file that are read.
 #[derive(Debug, serde::Deserialize)]
 struct LastRecord {
     kind: String,

@@ -44,16 +44,16 @@ struct Course {
     workers: Vec<Receiver<Result<Step>>>,
 }
 
-/// What a step needs of its samples.
+/// Samples of a step.
 #[derive(Debug)]
 struct Step {
-    /// Of all its micro-batches.
+    /// Weights of all its micro-batches.
     weights: Vec<u64>,
     /// The batches of this rank.
     batches: BTreeMap<u64, Batch>,
 }
 
-/// What a thread forms: every `stride`-th step.
+/// Steps that a thread forms: every `stride`-th one.
 struct Work {
     samples: Arc<dyn PretrainingSamples>,
     size: u64,

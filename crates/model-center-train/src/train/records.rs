@@ -10,7 +10,7 @@ use model_center_formats::tokenizer::{ChatTemplate, Tokenizer};
 use model_center_recipe::Resolved;
 use std::sync::Arc;
 
-/// What records become depends on the model.
+/// Properties of the model that decide what records become.
 #[derive(Debug, Default)]
 pub(super) struct ModelSide {
     /// Where the model answers prompts, if the task has any.

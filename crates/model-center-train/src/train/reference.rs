@@ -18,19 +18,19 @@ use model_center_recipe::run::{REFERENCE_FILE, StopReason};
 use std::fmt;
 use std::time::Instant;
 
-/// Of the training and the evaluation data.
+/// Log-probabilities of the training and the evaluation data.
 type StoredPairs = (PairLogProbs, PairLogProbs);
 
 /// Two numbers of at most 16 characters for each of at most 2^32 samples.
 const MAX_BYTES: u64 = 1 << 37;
 
-/// What the file begins with, before its hash; earlier versions wrote none.
+/// Beginning of the file, before its hash; earlier versions wrote none.
 const HASH: &str = "blake3 ";
 
-/// What stands for a file that is not text.
+/// Replacement of a file that is not text.
 const NOT_TEXT: &str = "\0";
 
-/// What a file holds that can be used.
+/// Usable contents of a file.
 #[derive(Debug, PartialEq)]
 struct Stored {
     pairs: StoredPairs,
@@ -228,7 +228,7 @@ fn to_text<'a>(parts: impl Iterator<Item = (&'a str, &'a PairLogProbs)>) -> Stri
 /// The fingerprint of samples, and their number.
 type OfSamples = (String, u64);
 
-/// What [`to_text`] wrote of these samples.
+/// Parses the output of [`to_text`] for these samples.
 fn parse(text: &str, train: &OfSamples, eval: Option<&OfSamples>) -> Result<Stored, Unusable> {
     if text == NOT_TEXT {
         return Err(Unusable::Damaged("it is not text"));

@@ -327,7 +327,7 @@ impl Choice {
         format!("{}\n{}\n{}", self.is_own, self.name, self.directory.display())
     }
 
-    /// What the first rank chose; `None` if it chose nothing.
+    /// Choice of the first rank; `None` if it chose nothing.
     pub(super) fn from_text(text: &str) -> Result<Option<Self>> {
         let mut parts = text.splitn(3, '\n');
         let (Some(is_own), Some(name), Some(directory)) = (parts.next(), parts.next(), parts.next()) else {

@@ -1,4 +1,4 @@
-//! What a checkpoint and the run that resumes it have to agree on, and what is in force where they may differ.
+//! Rules on which a checkpoint and the run that resumes it have to agree, and what is in force where they may differ.
 //!
 //! Defines [`Rules`], which [`Choice::load`](super::resume::Choice::load) follows.
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// The member of the manifest's layout that tells whether two recipes differ in their schedules alone.
 const REST: &str = "recipe_without_schedule";
 
-/// What a run that resumes a checkpoint takes of it beside parameters and progress.
+/// State that a resumed run takes of a checkpoint besides parameters and progress.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rules {
     /// Moments, master weights and step counts; else the optimizer begins with fresh state.

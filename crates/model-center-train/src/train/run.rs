@@ -1,4 +1,4 @@
-//! What a run does around the training step: evaluating, logging, saving checkpoints. Its loop is in `finetune.rs`.
+//! Work of a run around the training step: evaluating, logging, saving checkpoints. Its loop is in `finetune.rs`.
 //!
 //! Defines [`Run`]; how it ends is in `finish.rs`, how it starts in `start.rs`, its model directories in `save.rs`.
 
@@ -35,7 +35,7 @@ pub(super) struct Run<'a> {
     /// The directory of checkpoints, on all ranks.
     pub(super) checkpoints: PathBuf,
     pub(super) checkpointer: Checkpointer,
-    /// What the run reads that is in no checkpoint.
+    /// Files that the run reads and that are in no checkpoint.
     pub(super) beside: Beside,
     pub(super) display: Progress,
     pub(super) evaluation: Option<Evaluation>,
@@ -47,21 +47,21 @@ pub(super) struct Run<'a> {
     pub(super) best_is_lost: bool,
     /// The step whose sample texts were written.
     sampled: Option<u64>,
-    /// Of a learning-rate range test: what its steps found.
+    /// Losses of a learning-rate range test.
     pub(super) lr_range: Option<LrRange>,
-    /// What the ranks agreed on last.
+    /// Last decision of all ranks.
     pub(super) decision: Decision,
     /// Whether the run began with the weights of another one.
     pub(super) other_weights: bool,
     /// The step that this process started or resumed from.
     pub(super) start_step: u64,
     pub(super) times: RunTimes,
-    /// What is known of model and data before the first step.
+    /// Facts about model and data before the first step.
     pub(super) first_notes: Vec<String>,
     peak: PeakThroughput,
 }
 
-/// What a run writes.
+/// Files that a run writes.
 pub(super) struct Files {
     pub(super) output: OutputDirectory,
     /// Open once it is known whether the run starts anew or is resumed.
@@ -78,7 +78,7 @@ pub(super) struct LastEval {
     pub(super) counted: bool,
 }
 
-/// What the share of the peak is computed from.
+/// Numbers from which the share of the peak is computed.
 pub(super) struct PeakThroughput {
     /// Floating-point operations per second of all ranks' processors; 0 where unknown.
     flops: f64,

@@ -31,7 +31,7 @@ pub(super) struct Samples {
     pub(super) test: Vec<EvalSet>,
 }
 
-/// What is evaluated on.
+/// Data of an evaluation.
 #[derive(Debug, Clone)]
 pub struct EvalSet {
     /// Its name in reports, where there are several; the path of its file.
@@ -54,7 +54,7 @@ impl RunData {
         self.len() == 0
     }
 
-    /// What is predicted.
+    /// Label space.
     pub fn labels(&self) -> &LabelSpace {
         match self {
             RunData::Records(records) => records.labels(),

@@ -47,8 +47,8 @@ impl RunRanks {
         self.mesh.data_size()
     }
 
-    /// Of what all ranks have gathered, what each data-parallel rank has, in their order. The ranks of a tensor group
-    /// have the same; its first one's is taken.
+    /// Each data-parallel rank's part of what all ranks have gathered, in their order. The ranks of a tensor group have
+    /// the same; its first one's is taken.
     pub(crate) fn of_data_ranks<'a, T>(&self, all: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         all.iter().step_by(self.mesh.tensor_size()).take(self.mesh.data_size())
     }

@@ -11,15 +11,15 @@ pub(super) struct RunTimes {
     begin: Instant,
     pub(super) eval_seconds: f64,
     pub(super) save_seconds: f64,
-    /// Of all steps of this process.
+    /// Phases of all steps of this process.
     phases: Phases,
-    /// Of those since the last record.
+    /// Phases of the steps since the last record.
     since_record: Phases,
     memory: MemoryAfter,
 }
 
 impl RunTimes {
-    /// Of a process that began then.
+    /// Times of a process that began then.
     pub(super) fn new(begin: Instant) -> Self {
         RunTimes {
             begin,

@@ -27,7 +27,7 @@ pub struct TextSamples {
 }
 
 impl TextSamples {
-    /// What the recipe asks for; `None` for nothing.
+    /// Prompts that the recipe asks for; `None` for nothing.
     ///
     /// # Errors
     /// A task whose model generates no text, a prompt that the model cannot read.

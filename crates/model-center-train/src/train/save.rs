@@ -25,7 +25,7 @@ const FIX: &str = "put the file back as it was, or add --accept-change to go on 
 const OTHER_FIX: &str = "put the directory and run.json back as they were, or add --accept-change to go on without the \
                          best weights";
 
-/// What is written beside the weights of a model.
+/// Files beside the weights of a model.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ModelContents<'a> {
     /// The step whose weights these are, if they are the best so far.

@@ -146,7 +146,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the run reads beside the checkpoint and is not as it was; a line for each, where that is accepted.
+    /// Changes of what the run reads beside the checkpoint; a line for each, where that is accepted.
     ///
     /// # Errors
     /// A change that is not accepted.

@@ -33,7 +33,7 @@ pub struct StepPasses<'a> {
     first: Position,
     /// The address of the random numbers of the first micro-batch.
     randomness: Randomness,
-    /// Of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
+    /// Weight of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
     pub(super) weights: Vec<f32>,
     /// What looks at the hidden states of each model chunk of this rank; empty if nothing does.
     pub(super) inspectors: &'a [Rc<TensorInspector>],
@@ -80,8 +80,8 @@ impl Trainer {
         Ok(StepResult { inspection, data_seconds, phases, ..result })
     }
 
-    /// What looks at the hidden states of each model chunk of this rank in the present step; empty if nothing is to
-    /// look at it.
+    /// Inspectors of the hidden states of each model chunk of this rank in the present step; empty if nothing is
+    /// inspected.
     fn inspectors(&self) -> Vec<Rc<TensorInspector>> {
         let is_due = self.inspect_every.is_some_and(|every| (self.progress.step + 1).is_multiple_of(every));
         let chunks = self.pipeline.as_ref().map_or(1, |pipeline| pipeline.schedule().chunks());
@@ -166,7 +166,7 @@ impl StepPasses<'_> {
         self.batches.prompt_shares(self.first, self.count())
     }
 
-    /// Of a micro-batch's mean loss in the loss of the step.
+    /// Weight of a micro-batch's mean loss in the loss of the step.
     pub(super) fn weight(&self, micro_batch: u64) -> f32 {
         self.weights.get(micro_batch as usize).copied().unwrap_or(0.0)
     }

@@ -23,7 +23,7 @@ pub fn note_reading(resolved: &Resolved) {
     }
 }
 
-/// Of a file, or of the files of a directory. What cannot be looked at is reported by the reading of it.
+/// Bytes of a file, or of the files of a directory. What cannot be looked at is reported by the reading of it.
 fn bytes_of(path: &Path) -> u64 {
     let bytes = |path: &Path| path.metadata().map_or(0, |file| if file.is_file() { file.len() } else { 0 });
     match path.read_dir() {

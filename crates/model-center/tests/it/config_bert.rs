@@ -42,7 +42,7 @@ fn defaults_are_those_of_model_center() {
 }
 
 #[test]
-fn a_hugging_face_file_is_read_and_written_back_with_what_nobody_knows() {
+fn a_hugging_face_file_is_read_and_written_back_with_what_no_one_knows() {
     let config = read(&hugging_face()).unwrap();
     assert_eq!(
         (config.text.dim_model, config.text.num_heads, config.text.dim_head, config.text.dim_ff),

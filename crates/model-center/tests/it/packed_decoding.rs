@@ -101,7 +101,7 @@ fn virtual_tokens_precede_each_sequence() {
 }
 
 #[test]
-fn a_copied_sequence_goes_on_by_itself_and_what_was_not_opened_is_refused() {
+fn a_copied_sequence_continues_by_itself_and_what_was_not_opened_is_refused() {
     let device = Device::cpu(1).unwrap();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama_a/lm");
     let model = open(&device, &directory, Sharding::solo());

@@ -30,7 +30,7 @@ const TEXTS: [Option<&str>; 7] = [
     Some("one"),
     Some("on"),
 ];
-const LIMIT: usize = 10_000;
+const MAX_BYTES: usize = 10_000;
 
 /// Writes rows with a number and a text in groups.
 pub fn write<T: AsRef<[u8]>>(
@@ -67,7 +67,7 @@ fn with_texts() -> (TempDir, PathBuf) {
 }
 
 fn source(path: &Path) -> TextSource {
-    TextSource { max_document_bytes: LIMIT, ..TextSource::new(vec![path.to_owned()]) }
+    TextSource { max_document_bytes: MAX_BYTES, ..TextSource::new(vec![path.to_owned()]) }
 }
 
 fn read_source(source: TextSource, on_bad: OnBadRecord) -> Result<(Vec<String>, DocumentCounts), String> {
@@ -189,7 +189,7 @@ fn a_column_that_is_no_text_is_named_with_those_that_are() {
 fn texts_that_cannot_be_used_are_named_by_row() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("a.parquet");
-    let long = vec![b'x'; LIMIT + 1];
+    let long = vec![b'x'; MAX_BYTES + 1];
     write(&path, &[&[Some(&b"a"[..]), Some(b"caf\xE9")], &[Some(&long), Some(b"b")]], |properties| properties);
     let error = read(&path).unwrap_err();
     assert!(error.contains("a.parquet, row 2") && error.contains("\"text\" has the byte 0xE9"), "{error}");
@@ -257,7 +257,7 @@ fn with_text(
 }
 
 #[test]
-fn a_footer_that_lies_is_found_out() {
+fn a_footer_with_wrong_offsets_is_found_out() {
     let (_directory, path) = with_texts();
     let whole = fs::read(&path).unwrap();
     let rows = |rows: i64| move |group: RowGroupMetaData| group.into_builder().set_num_rows(rows).build().unwrap();

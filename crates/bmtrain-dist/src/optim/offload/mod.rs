@@ -290,7 +290,7 @@ impl<R: HostRule> Optimizer for HostOptimizer<R> {
                     let (name, steps) = (param.name(), state.steps[*index]);
                     let range = flat.layout().spans()[*index].range();
                     if let Some(whole) = &whole {
-                        stretches_of(whole, range, param, steps, *tensor, visit)?;
+                        stretches_of(whole, range, param, steps, tensor, visit)?;
                         continue;
                     }
                     let (values, tensor) = (part.get(range).unwrap_or_default(), *tensor);

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_for_terminals_and_control_characters_for_nobody() {
+    fn colours_are_for_terminals_and_control_characters_for_none() {
         let [plain, colored] = [false, true].map(|has_color| Styles { has_color });
         assert_eq!((plain.learned("a", true), plain.learned("a", false)), ("[[a]]".into(), "a".into()));
         assert_eq!(colored.learned("a", true), "\u{1b}[32ma\u{1b}[0m");

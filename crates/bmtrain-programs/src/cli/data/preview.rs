@@ -58,7 +58,7 @@ struct Tokens {
     /// Which of a pair it is.
     side: Option<&'static str>,
     ids: Vec<i64>,
-    /// What each position of the row, or of the target, is trained to predict; [`IGNORED`] for nothing.
+    /// Target of each position of the row, or of the target; [`IGNORED`] for none.
     labels: Vec<i64>,
     /// Whether labels are of a target, which a decoder writes.
     has_target: bool,

@@ -18,7 +18,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The sequences of an evaluation by number.
 pub(super) type Sequences = Box<dyn Fn(u64) -> Result<ScoredSequence> + Send + Sync>;
 
-/// What is collected of the sequences.
+/// Results collected of the sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// The mean loss.
@@ -27,7 +27,7 @@ pub(super) enum Wanted {
     Tokens,
 }
 
-/// What the ranks have scored.
+/// Scores of the ranks.
 #[derive(Debug, Default)]
 pub(super) struct Scores {
     /// Losses of batches, weighted by their numbers of targets.

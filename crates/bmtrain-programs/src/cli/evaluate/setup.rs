@@ -24,7 +24,7 @@ pub(super) struct EvaluationSetup {
     pub(super) directory: PathBuf,
     adapter: Option<Adapter>,
     pub(super) launch: Launch,
-    /// Of all ranks.
+    /// Threads of all ranks.
     pub(super) threads: usize,
     pub(super) info: ModelInfo,
     /// Tokens of a sequence.

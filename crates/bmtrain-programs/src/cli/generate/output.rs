@@ -91,7 +91,7 @@ enum Target {
     Texts { is_streamed: bool },
 }
 
-/// What mends a file that cannot be written.
+/// Fix for a file that cannot be written.
 const ROOM: &str = "check that the disk has room left and that you may write there";
 /// Written out when so much has come together.
 const CHUNK_BYTES: usize = 1 << 20;

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// threads of this process.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// What the ranks share.
+/// State that the ranks share.
 struct SharedRun {
     group: ProcessGroup,
     run: GenerateRun,

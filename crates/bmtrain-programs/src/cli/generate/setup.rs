@@ -35,7 +35,7 @@ pub(super) struct GenerateRun {
     /// Rows that the output has already.
     pub(super) done: usize,
     pub(super) launch: Launch,
-    /// Of all ranks of this process.
+    /// Threads of all ranks of this process.
     pub(super) threads: usize,
     pub(super) batch: usize,
 }

@@ -166,7 +166,7 @@ enum End {
     Stopped,
 }
 
-/// What is known after the last record.
+/// Totals after the last record.
 #[derive(Default)]
 struct Totals {
     end: End,
@@ -243,7 +243,7 @@ impl Pass<'_> {
         Ok(totals)
     }
 
-    /// What a record asks, with its fields where results have them.
+    /// Question of a record, with its fields where results have them.
     fn read(&mut self, record: &Record<'_>) -> Result<Waiting> {
         let (input, label) = self.fields.read(record)?;
         let object = if self.options.results.only_predictions { Map::new() } else { record.object() };

@@ -4,7 +4,7 @@ use super::ReportedRun;
 use super::sections::decimal;
 use crate::runs::RunState;
 
-/// What is seen as too much.
+/// Norm from which on gradients are reported as too large.
 const LARGE_NORM: f64 = 100.0;
 const SLOWER: f64 = 0.8;
 const WAITING: f64 = 0.05;

@@ -1,4 +1,4 @@
-//! What a part of a report is made of, and its Markdown, HTML and JSON.
+//! Blocks of a report, and their Markdown, HTML and JSON.
 
 use super::html::escaped;
 use serde_json::{Value, json};

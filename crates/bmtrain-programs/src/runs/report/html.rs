@@ -4,7 +4,7 @@ use super::ReportedRun;
 use super::block::Section;
 use serde_json::{Value, json};
 
-/// What charts are made by, in reports and on the local page.
+/// Script of the charts, in reports and on the local page.
 pub(crate) const CHART_SCRIPT: &str = include_str!("../assets/chart.js");
 const REPORT_SCRIPT: &str = include_str!("../assets/report.js");
 const BASE_STYLE: &str = include_str!("../assets/base.css");

@@ -41,7 +41,7 @@ pub struct Report {
     sections: Vec<Section>,
 }
 
-/// What a report knows of a run.
+/// A run in a report.
 #[derive(Debug)]
 struct ReportedRun {
     name: String,

@@ -46,7 +46,7 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// What connections share.
+/// State that connections share.
 #[derive(Debug)]
 struct Shared {
     guard: Guard,
@@ -97,7 +97,7 @@ impl Server {
 }
 
 impl Shared {
-    /// What `with` makes of the runs as they are now.
+    /// Result of `with` for the runs as they are now.
     fn runs<T>(&self, with: impl FnOnce(&Repository) -> T) -> Result<T> {
         let mut looked = self.repository.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.last.is_none_or(|last| last.elapsed() >= LOOK) {

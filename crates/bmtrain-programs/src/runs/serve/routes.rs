@@ -1,4 +1,4 @@
-//! What each address gives.
+//! Responses by address.
 //!
 //! | address | response |
 //! |---|---|

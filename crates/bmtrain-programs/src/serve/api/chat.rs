@@ -2,7 +2,7 @@
 
 use super::ApiError;
 use super::fields::{Fields, is_empty};
-use super::generation::{Collected, Generation, MOST_TOP, Scores, decoder, object, reason_name};
+use super::generation::{Collected, Generation, MAX_TOP, Scores, decoder, object, reason_name};
 use super::messages::messages;
 use super::reply::{Ended, Reply};
 use super::tokens::chat_scores;
@@ -49,7 +49,7 @@ impl<'s> Chat<'s> {
             return Err(ApiError::field("max_tokens", "\"max_tokens\" is 0: the response would be empty"));
         }
         let has_scores = fields.flag("logprobs")?;
-        let top = fields.count("top_logprobs", MOST_TOP)?;
+        let top = fields.count("top_logprobs", MAX_TOP)?;
         if top.is_some() && !has_scores {
             return Err(ApiError::field("top_logprobs", "\"top_logprobs\" has no effect without \"logprobs\""));
         }
@@ -171,7 +171,7 @@ impl<'s> Chat<'s> {
         reply.event("[DONE]")
     }
 
-    /// What further text adds to a message with tools.
+    /// Deltas of a message with tools for further text.
     fn deltas(&self, parser: &mut ToolCallParser, text: &str, is_last: bool) -> Vec<Value> {
         let mut parts = parser.push(text);
         if is_last {

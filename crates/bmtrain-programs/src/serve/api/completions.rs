@@ -2,7 +2,7 @@
 
 use super::ApiError;
 use super::fields::{Fields, Inputs, is_empty};
-use super::generation::{Collected, Generation, MOST_INPUTS, MOST_TOP, Scores, decoder, object, reason_name};
+use super::generation::{Collected, Generation, MAX_INPUTS, MAX_TOP, Scores, decoder, object, reason_name};
 use super::reply::{Ended, Reply};
 use super::tokens::completion_scores;
 use crate::http::Response;
@@ -47,9 +47,9 @@ impl<'s> Completion<'s> {
         let decoder = decoder(&mut fields, shared)?;
         let names = ["max_tokens", "max_completion_tokens"];
         let mut generation = Generation::read(&mut fields, &names, (shared, decoder))?;
-        let inputs = Inputs::of("prompt", fields.required("prompt")?, MOST_INPUTS)?;
+        let inputs = Inputs::of("prompt", fields.required("prompt")?, MAX_INPUTS)?;
         let echoes = fields.flag("echo")?;
-        let top = fields.count("logprobs", MOST_TOP)?;
+        let top = fields.count("logprobs", MAX_TOP)?;
         fields.neutral("suffix", is_empty)?;
         fields.neutral("best_of", |best| best.as_u64() == Some(generation.choices as u64))?;
         fields.finish()?;

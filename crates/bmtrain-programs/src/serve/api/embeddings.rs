@@ -2,7 +2,7 @@
 
 use super::ApiError;
 use super::fields::{Fields, Inputs};
-use super::generation::{MOST_INPUTS, model};
+use super::generation::{MAX_INPUTS, model};
 use super::predictions::outputs;
 use super::reply::{Ended, Reply};
 use crate::http::Response;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     Float,
-    /// Of f32 in little-endian order.
+    /// Base64 of f32 in little-endian order.
     Base64,
 }
 
@@ -41,7 +41,7 @@ pub(in crate::serve) fn embeddings(shared: &Shared, body: &[u8], reply: &mut Rep
     let size = sentences.size;
     fields.neutral("dimensions", |dimensions| size.is_some() && dimensions.as_u64() == size.map(|size| size as u64))?;
     let prompt = fields.text("prompt_name")?;
-    let inputs = Inputs::of("input", fields.required("input")?, MOST_INPUTS)?;
+    let inputs = Inputs::of("input", fields.required("input")?, MAX_INPUTS)?;
     let rows = encoded((served, sentences), inputs, prompt.as_deref(), shared.longest)?;
     fields.finish()?;
     let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();

@@ -6,7 +6,7 @@ use model_center_models::generate::Grammar;
 use serde_json::{Map, Value};
 
 /// Texts of a choice.
-const MOST_CHOICES: usize = 1024;
+const MAX_CHOICES: usize = 1024;
 
 /// Reads the form, if there is one.
 pub(super) fn read(fields: &mut Fields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
@@ -91,14 +91,14 @@ fn of_kind(name: &str, kind: &str, value: Value) -> Result<Grammar, ApiError> {
         ("regex", Value::String(pattern)) => Ok(Grammar::Regex(pattern)),
         ("regex", _) => Err(wrong("is not a regular expression")),
         ("json_object", Value::Bool(true)) => Ok(Grammar::JsonObject),
-        ("choice", Value::Array(texts)) if (1..=MOST_CHOICES).contains(&texts.len()) => {
+        ("choice", Value::Array(texts)) if (1..=MAX_CHOICES).contains(&texts.len()) => {
             let text = |text: Value| match text {
                 Value::String(text) if !text.is_empty() => Ok(Grammar::Text(text)),
                 _ => Err(wrong("has a choice that is not a text, or empty")),
             };
             Ok(Grammar::Either(texts.into_iter().map(text).collect::<Result<_, _>>()?))
         }
-        ("choice", _) => Err(wrong(&format!("is not a list of 1 to {MOST_CHOICES} texts"))),
+        ("choice", _) => Err(wrong(&format!("is not a list of 1 to {MAX_CHOICES} texts"))),
         (kind, _) => Err(ApiError::unsupported(&format!("{name}.{kind}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What completions and chats have in common: the settings of a request, its limits, and its job.
+//! Common part of completions and chats: the settings of a request, its limits, and its job.
 
 use super::fields::Fields;
 use super::reply::{Ended, Reply};
@@ -17,11 +17,11 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 
 /// The most tokens beside each that have a log probability.
-pub(super) const MOST_TOP: usize = 20;
+pub(super) const MAX_TOP: usize = 20;
 /// The most log probabilities of a response: with each a token's text is held, some 100 bytes.
-const MOST_SCORES: usize = 1 << 20;
+const MAX_SCORES: usize = 1 << 20;
 /// The most prompts or inputs of a request.
-pub(super) const MOST_INPUTS: usize = 1024;
+pub(super) const MAX_INPUTS: usize = 1024;
 
 /// The settings of a request.
 #[derive(Debug)]
@@ -168,16 +168,16 @@ impl Generation {
         (scores, default): (Scores, usize),
         (name, shared, reply): (&str, &Shared, &Reply<'_>),
     ) -> Result<Receiver<Event>, ApiError> {
-        if prompts.len().saturating_mul(self.choices) > MOST_INPUTS {
-            return Err(ApiError::field("n", format!("prompts times \"n\" are more than {MOST_INPUTS}")));
+        if prompts.len().saturating_mul(self.choices) > MAX_INPUTS {
+            return Err(ApiError::field("n", format!("prompts times \"n\" are more than {MAX_INPUTS}")));
         }
         let limits = prompts.iter().map(|prompt| self.limit(prompt.len(), default, (name, shared)));
         let limits = limits.collect::<Result<Vec<_>, _>>()?;
         if let Some(top) = scores.top {
             let of_prompts = prompts.iter().filter(|_| scores.of_prompts).map(Vec::len).sum::<usize>();
             let scored = limits.iter().fold(of_prompts, |all, limit| all.saturating_add(*limit));
-            if scored.saturating_mul(self.choices).saturating_mul(top + 1) > MOST_SCORES {
-                let message = format!("the response could have more than {MOST_SCORES} log probabilities");
+            if scored.saturating_mul(self.choices).saturating_mul(top + 1) > MAX_SCORES {
+                let message = format!("the response could have more than {MAX_SCORES} log probabilities");
                 return Err(ApiError::field("logprobs", message));
             }
         }
@@ -238,7 +238,7 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    /// Of `choices` sequences of each of these prompts, by their numbers of tokens.
+    /// Usage of `choices` sequences of each of these prompts, by their numbers of tokens.
     pub(super) fn new(prompts: &[usize], choices: usize) -> Self {
         let all = vec![Choice::default(); prompts.len() * choices];
         Collected { choices: all, of_each: choices, prompt_tokens: prompts.iter().sum(), new_tokens: 0 }

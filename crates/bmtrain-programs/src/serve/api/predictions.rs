@@ -2,7 +2,7 @@
 
 use super::ApiError;
 use super::fields::{Fields, texts};
-use super::generation::{MOST_INPUTS, model};
+use super::generation::{MAX_INPUTS, model};
 use super::reply::{Ended, Reply};
 use crate::http::Response;
 use crate::serve::{
@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-/// What the model computes of rows, on its thread.
+/// Outputs of the model for rows, on its thread.
 pub(super) fn outputs(shared: &Shared, rows: Vec<Encoding>, reply: &mut Reply<'_>) -> Result<Vec<Vec<f32>>, Ended> {
     let (result, received) = channel();
     let ticket = Some(shared.enter()?);
@@ -43,8 +43,8 @@ pub(in crate::serve) fn predict(shared: &Shared, body: &[u8], reply: &mut Reply<
         one => vec![one],
     };
     fields.finish()?;
-    if inputs.is_empty() || inputs.len() > MOST_INPUTS {
-        return Err(ApiError::field("inputs", format!("{} inputs, not 1 to {MOST_INPUTS}", inputs.len())).into());
+    if inputs.is_empty() || inputs.len() > MAX_INPUTS {
+        return Err(ApiError::field("inputs", format!("{} inputs, not 1 to {MAX_INPUTS}", inputs.len())).into());
     }
     let columns = PredictColumns { without_labels: true, ..PredictColumns::default() };
     let mut reader =
@@ -86,7 +86,7 @@ pub(in crate::serve) fn classify(shared: &Shared, body: &[u8], reply: &mut Reply
     let mut fields = Fields::parse(body)?;
     model(&mut fields, shared)?;
     let predictor = predictor(shared)?;
-    let texts = texts("input", fields.required("input")?, MOST_INPUTS)?;
+    let texts = texts("input", fields.required("input")?, MAX_INPUTS)?;
     fields.finish()?;
     let classes = match predictor.kind() {
         PredictionKind::Class(names) | PredictionKind::Labels(names) => names.len(),

@@ -8,9 +8,9 @@ use model_center_models::generate::{GenerateOptions, GenerationOverrides, Genera
 use serde_json::Value;
 
 /// The most stop strings.
-const MOST_STOPS: usize = 16;
+const MAX_STOPS: usize = 16;
 /// The most tokens with a bias.
-const MOST_BIASES: usize = 4096;
+const MAX_BIASES: usize = 4096;
 /// The range of penalties in OpenAI's API.
 const PENALTIES: (f32, f32) = (-2.0, 2.0);
 
@@ -29,7 +29,7 @@ pub(super) fn settings(
         return Err(ApiError::field("min_tokens", format!("\"min_tokens\" is {min}, and at most {max} are generated")));
     }
     let stop_strings = match fields.take("stop") {
-        Some(value) if !is_empty(&value) => texts("stop", value, MOST_STOPS)?,
+        Some(value) if !is_empty(&value) => texts("stop", value, MAX_STOPS)?,
         _ => Vec::new(),
     };
     let has_stops = !stop_strings.is_empty();
@@ -92,14 +92,14 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// What is added to the logits of tokens, by their ids in texts.
+/// Bias of the logits of tokens, by their ids in texts.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
     let wrong = || {
-        let form = format!("an object of at most {MOST_BIASES} numbers from -100 to 100 by token ids");
+        let form = format!("an object of at most {MAX_BIASES} numbers from -100 to 100 by token ids");
         ApiError::field("logit_bias", format!("\"logit_bias\" is not {form}"))
     };
     let Some(value) = fields.take("logit_bias") else { return Ok(Vec::new()) };
-    let biases = value.as_object().filter(|biases| biases.len() <= MOST_BIASES).ok_or_else(wrong)?;
+    let biases = value.as_object().filter(|biases| biases.len() <= MAX_BIASES).ok_or_else(wrong)?;
     let bias = |(token, bias): (&String, &Value)| {
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
         Some((token.parse().ok()?, bias as f32))

@@ -9,10 +9,10 @@ use model_center_models::generate::Grammar;
 use serde_json::{Map, Value};
 
 /// Functions of a request.
-const MOST_TOOLS: usize = 128;
-const MOST_NAME: usize = 64;
+const MAX_TOOLS: usize = 128;
+const MAX_NAME: usize = 64;
 
-/// What the model may do.
+/// Choice of the model's calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Choice {
     /// Write text or calls.
@@ -76,7 +76,7 @@ impl Tools {
         Ok(Some(Tools { list, functions, choice, is_parallel, form, kept }))
     }
 
-    /// What reads the model's messages.
+    /// Parser of the model's messages.
     pub(super) fn parser(&self) -> ToolCallParser {
         ToolCallParser::new(self.form, self.functions.iter().map(|function| function.name.clone()).collect())
     }
@@ -112,7 +112,7 @@ impl Tools {
     }
 }
 
-/// What the model may do; `None` for not to call.
+/// Choice of the model's calls; `None` for not to call.
 fn choice(value: Option<Value>) -> Result<Option<Choice>, ApiError> {
     let unknown = || ApiError::field("tool_choice", "it is not \"auto\", \"none\", \"required\" or a named function");
     Ok(match value {
@@ -132,8 +132,8 @@ fn choice(value: Option<Value>) -> Result<Option<Choice>, ApiError> {
 }
 
 fn functions(list: &Value) -> Result<Vec<Function>, ApiError> {
-    let list = list.as_array().filter(|list| list.len() <= MOST_TOOLS);
-    let list = list.ok_or_else(|| wrong(format!("\"tools\" is not a list of at most {MOST_TOOLS} tools")))?;
+    let list = list.as_array().filter(|list| list.len() <= MAX_TOOLS);
+    let list = list.ok_or_else(|| wrong(format!("\"tools\" is not a list of at most {MAX_TOOLS} tools")))?;
     let mut functions: Vec<Function> = Vec::with_capacity(list.len());
     for tool in list {
         let function = function(tool)?;
@@ -158,10 +158,8 @@ fn function(tool: &Value) -> Result<Function, ApiError> {
     only(function, &["name", "description", "parameters", "strict"])?;
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    if name.is_empty() || name.len() > MOST_NAME || !name.bytes().all(is_plain) {
-        return Err(wrong(format!(
-            "the name of a tool is not 1 to {MOST_NAME} letters, digits, \"_\", \"-\" or \".\""
-        )));
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_plain) {
+        return Err(wrong(format!("the name of a tool is not 1 to {MAX_NAME} letters, digits, \"_\", \"-\" or \".\"")));
     }
     let is_strict = match function.get("strict") {
         None | Some(Value::Null) => false,

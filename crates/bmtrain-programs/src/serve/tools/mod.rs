@@ -48,7 +48,7 @@ impl ToolForm {
         }
     }
 
-    /// What a call begins with; in Llama's form it may be left out.
+    /// Beginning of a call; in Llama's form it may be left out.
     pub(super) fn marker(self) -> &'static str {
         match self {
             ToolForm::Hermes => "<tool_call>",
@@ -56,7 +56,7 @@ impl ToolForm {
         }
     }
 
-    /// What follows a call.
+    /// End of a call.
     pub(super) fn end(self) -> &'static str {
         match self {
             ToolForm::Hermes => "</tool_call>",

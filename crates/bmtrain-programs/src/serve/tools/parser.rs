@@ -19,7 +19,7 @@ pub(in crate::serve) enum MessagePart {
     },
 }
 
-/// What is being read.
+/// State of the parser.
 #[derive(Debug)]
 enum State {
     /// Before the first character that tells text from a call, in forms whose calls are the whole message.

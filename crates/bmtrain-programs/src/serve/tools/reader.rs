@@ -32,7 +32,7 @@ enum At {
     Done,
 }
 
-/// What a character leads to.
+/// Effect of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     /// The object goes on.

@@ -83,7 +83,7 @@ fn projections_of_another_layout_are_named_with_both_shapes() {
 }
 
 #[test]
-fn a_gguf_file_that_lies_about_its_lengths_is_refused() {
+fn a_gguf_file_with_wrong_lengths_is_refused() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model-center/tests/golden/gguf/llama.gguf");
     let good = std::fs::read(golden).unwrap();
     let fixture = Fixture::new();

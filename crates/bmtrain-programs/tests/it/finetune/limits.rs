@@ -58,7 +58,7 @@ fn a_model_that_is_converted_in_part_is_removed() {
 }
 
 #[test]
-fn what_is_written_in_part_has_no_name_and_the_same_command_goes_on() {
+fn what_is_written_in_part_has_no_name_and_the_same_command_continues() {
     let fixture = Fixture::decoder();
     let texts: String =
         (0..400).map(|at| format!("the film number {at} was very good and {} of it bad\n", at % 7)).collect();

@@ -6,7 +6,7 @@ use crate::fixture::into_outcome;
 use std::time::{Duration, Instant};
 
 /// Far below the time that ranks wait for silent ones without a sign of their end.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_killed_stage_ends_the_others_with_its_name() {
@@ -23,7 +23,7 @@ fn a_killed_stage_ends_the_others_with_its_name() {
         let begin = Instant::now();
         let has_stepped = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("\"step\":1,"));
         while !has_stepped() {
-            assert!(begin.elapsed() < LIMIT, "no step");
+            assert!(begin.elapsed() < MAX_TIME, "no step");
             std::thread::sleep(Duration::from_millis(2));
         }
         // Steps follow each other without a pause: the stage is in one.
@@ -39,6 +39,6 @@ fn a_killed_stage_ends_the_others_with_its_name() {
             assert_eq!(outcome.stderr.matches("error[").count(), 1, "rank {rank}: {}", outcome.stderr);
             assert!(outcome.stderr.contains(&format!("rank {victim}")), "rank {rank}: {}", outcome.stderr);
         }
-        assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < MAX_TIME, "{:?}", begin.elapsed());
     }
 }

@@ -86,7 +86,7 @@ fn full_runs_read_no_weights_again_and_refuse_another_configuration_and_test_dat
 }
 
 #[test]
-fn an_end_that_nothing_confirms_and_lost_metrics_are_said_and_the_run_goes_on() {
+fn an_end_that_nothing_confirms_and_lost_metrics_are_said_and_the_run_continues() {
     let fixture = Fixture::new();
     let sets = ["checkpoint.every=never"];
     train(&fixture, "whole", &[], &sets).succeeded();

@@ -17,7 +17,7 @@ fn long() -> Value {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_the_server_goes_on() {
+fn what_is_no_request_is_refused_and_the_server_continues() {
     let server = Server::of(&bloom(), &["--max-body", "1000", "--read-timeout", "1"]);
     let raw = |bytes: &[u8], closes: bool| {
         let mut stream = server.connect();

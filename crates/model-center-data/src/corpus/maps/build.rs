@@ -75,7 +75,7 @@ struct Walked {
     tokens: u64,
 }
 
-/// What the maps are computed from.
+/// Inputs of the maps.
 #[derive(Debug)]
 pub(super) struct MapBuilder<'a> {
     pub(super) set: &'a DocumentSet,

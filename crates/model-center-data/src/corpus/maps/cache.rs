@@ -43,7 +43,7 @@ pub(in super::super) struct MapFiles {
     pub(in super::super) shuffle: Option<NpyFile>,
 }
 
-/// What maps were computed from, and their hashes.
+/// Inputs of the maps, and their hashes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MapRecord {

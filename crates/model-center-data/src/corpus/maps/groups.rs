@@ -34,7 +34,7 @@ pub(in super::super) struct GroupRequest<'a> {
     pub(in super::super) options: &'a GroupOptions,
 }
 
-/// What the map was computed from, and its hash.
+/// Inputs of the map, and its hash.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupRecord {

@@ -45,7 +45,7 @@ impl JsonArray {
         JsonArray { path: path.to_owned(), input, most, line: 1, state: State::Start, element: Vec::new() }
     }
 
-    /// What `text_of` makes of the next element; an element that is a text is its own. `None` after the array.
+    /// Result of `text_of` for the next element; an element that is a text is its own. `None` after the array.
     pub(super) fn advance(
         &mut self,
         text_of: impl FnOnce(&Record<'_>) -> std::result::Result<TextRecord, Flaw>,

@@ -43,7 +43,7 @@ pub enum TextFormat {
     Lines,
     /// Lines up to an empty one are a document.
     Paragraphs,
-    /// What WikiExtractor writes: documents between `<doc …>` and `</doc>`.
+    /// WikiExtractor's output: documents between `<doc …>` and `</doc>`.
     Wiki,
     /// Rows of a column of text.
     Arrow,
@@ -96,7 +96,7 @@ pub struct TextSource {
     pub format: Option<TextFormat>,
     /// The key or column of the documents; a dot reaches into JSON objects.
     pub key: String,
-    /// What is between the fields of CSV.
+    /// Delimiter of the fields of CSV.
     pub delimiter: char,
     /// How the texts are stored.
     pub encoding: TextEncoding,

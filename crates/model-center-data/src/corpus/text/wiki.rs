@@ -1,4 +1,4 @@
-//! What WikiExtractor writes: documents between lines `<doc id=… url=… title=…>` and `</doc>`.
+//! WikiExtractor's output: documents between lines `<doc id=… url=… title=…>` and `</doc>`.
 //!
 //! Defines [`WikiReader`]. The text keeps its title line; the three characters that WikiExtractor writes as entities
 //! are read as themselves.

@@ -42,7 +42,7 @@ use model_center_formats::tokenizer::Tokenizer;
 pub struct DataClass {
     /// Its name in recipes.
     pub name: &'static str,
-    /// What it reads, in one sentence.
+    /// Description of its records, in one sentence.
     pub doc: &'static str,
     /// Whether a data set with this path has a split; not asked where a recipe names a file for it.
     pub has_split: fn(&Path, Split) -> bool,
@@ -57,7 +57,7 @@ impl PartialEq for DataClass {
     }
 }
 
-/// What a class reads.
+/// Input of a class.
 #[derive(Debug, Clone, Copy)]
 pub struct ClassSource<'a> {
     /// The file, or the directory of the data set.
@@ -111,7 +111,7 @@ impl ClassSource<'_> {
     }
 }
 
-/// What takes samples.
+/// Receiver of samples.
 pub struct SampleSink<'a> {
     take: &'a mut dyn FnMut(String, Result<Sample>) -> Result<bool>,
 }

@@ -30,7 +30,7 @@ pub(super) struct SampleEncoder<'a> {
 pub(super) struct EncodedSample {
     pub(super) rows: Vec<Encoding>,
     pub(super) label: Label,
-    /// Of each token, 1 if it is learned; empty where a decoder writes the second row, and where none is predicted.
+    /// Whether each token is learned, 1 or 0; empty where a decoder writes the second row, and where none is predicted.
     pub(super) learned: Vec<u8>,
 }
 
@@ -335,7 +335,7 @@ impl SampleEncoder<'_> {
         Ok(EncodedSample { rows: vec![row], label: Label::Learned, learned })
     }
 
-    /// What an encoder reads and a decoder writes. A rendered conversation has its special tokens already.
+    /// Rows of an encoder's input and a decoder's output. A rendered conversation has its special tokens already.
     fn two_rows(&self, input: &[u32], is_text: bool, output: &[u32]) -> Result<EncodedSample> {
         let special = around(self.options.tokenizer);
         let none = Default::default();

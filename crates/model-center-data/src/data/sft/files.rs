@@ -11,7 +11,7 @@ use model_center_formats::{
     saved_data::{SavedKind, saved_kind},
 };
 
-/// What a class reads of a split: the file, or the data set's directory; `None` where the set has no such split.
+/// Path of a split: the file, or the dataset's directory; `None` where the set has no such split.
 pub(super) fn path_of(set: &DataSet, split: Split) -> Option<PathBuf> {
     match split {
         Split::Train => Some(set.path.clone()),

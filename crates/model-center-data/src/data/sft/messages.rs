@@ -45,7 +45,7 @@ impl Turn {
     }
 }
 
-/// What is wrong with a message, and what to do.
+/// Reason and fix of a refused message.
 type Wrong = (String, String);
 
 /// Whether a column is a list of messages.

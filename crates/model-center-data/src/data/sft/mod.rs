@@ -54,7 +54,7 @@ const CHUNK: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossOn {
-    /// What the assistant writes, in all of its turns; of a prompt with a completion, the completion.
+    /// All turns of the assistant; of a prompt with a completion, the completion.
     #[default]
     Assistant,
     /// The same of the last turn alone.
@@ -63,7 +63,7 @@ pub enum LossOn {
     All,
 }
 
-/// What completions are compared by.
+/// Labels by which completions are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairLabels {
     /// The log-probabilities of their learned tokens, as in DPO.
@@ -83,15 +83,15 @@ pub struct DataSet {
     pub path: PathBuf,
     /// A file of evaluation samples; of a directory, `None` for `val`.
     pub eval: Option<PathBuf>,
-    /// What reads it; `None` for records of any form.
+    /// Class that reads it; `None` for records of any form.
     pub class: Option<&'static DataClass>,
-    /// What the class is told.
+    /// Settings of the class.
     pub config: Map<String, Value>,
     /// Its share of the samples of an epoch, compared with others.
     pub proportion: f64,
     /// The form of its records; `None` for the one that the first record has.
     pub form: Option<RecordForm>,
-    /// What inputs and outputs become part of.
+    /// Formats around inputs and outputs.
     pub formats: TextFormats,
     /// Most tokens of an input.
     pub max_input_tokens: Option<usize>,
@@ -102,7 +102,7 @@ pub struct DataSet {
 /// Supervised fine-tuning, or learning from pairs of completions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SftTask {
-    /// Of samples that are pairs: what is compared. `None` learns single samples.
+    /// Labels of samples that are pairs. `None` learns single samples.
     pub pairs: Option<PairLabels>,
     /// At least one.
     pub sets: Vec<DataSet>,
@@ -272,7 +272,7 @@ impl Task for SftTask {
 /// Samples on their way into a data set.
 struct Reading<'a> {
     encoder: SampleEncoder<'a>,
-    /// Of completions that are judged, those whose mismatch is not known yet.
+    /// Rated completions whose mismatch is not known yet.
     mismatch: Mismatch,
     waiting: Vec<(String, Sample)>,
     /// The loss mask of all rows.

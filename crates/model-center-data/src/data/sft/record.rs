@@ -24,7 +24,7 @@ use model_center_formats::io::{
 
 /// A file that is one list is read whole.
 const MAX_LIST_BYTES: u64 = 1 << 30;
-/// What precedes the name of a message's field among the columns without effect.
+/// Prefix of the name of a message's field among the columns without effect.
 pub(super) const OF_MESSAGES: &str = "messages: ";
 /// Variables of the chat template, in the column that TRL reads.
 const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";

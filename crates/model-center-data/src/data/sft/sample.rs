@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use model_center_formats::tokenizer::ChatMessage;
 
-/// What a record becomes.
+/// Form of a record as a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sample {
     /// A conversation, which goes through the model's chat template.
@@ -22,9 +22,9 @@ pub enum Sample {
     },
     /// An input, and the output that is learned.
     Pair {
-        /// What is read.
+        /// Text that is read.
         input: String,
-        /// What is written.
+        /// Text that is written.
         output: String,
         /// Messages before the two, where these are turns of a chat: a system text, earlier turns.
         before: Vec<ChatMessage>,

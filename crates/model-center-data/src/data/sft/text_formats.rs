@@ -16,18 +16,18 @@ pub use model_center_formats::directory::FORMATS_FILE;
 /// Formats have some hundred bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What stands for the input in a format.
+/// Placeholder of the input in a format.
 pub const INPUT: &str = "__input__";
-/// What stands for the output.
+/// Placeholder of the output.
 pub const OUTPUT: &str = "__output__";
 
 /// The formats of a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextFormats {
-    /// Of inputs.
+    /// Format of inputs.
     pub input_format: String,
-    /// Of outputs.
+    /// Format of outputs.
     pub output_format: String,
 }
 

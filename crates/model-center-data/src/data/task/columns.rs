@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 /// More distinct labels than this are taken for a column that holds no classes.
 const MAX_CLASSES: usize = 10_000;
 
-/// What a label column holds.
+/// Values of a label column.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelSpec {
@@ -75,7 +75,7 @@ pub struct ColumnTask {
     /// Column of the label.
     #[serde(default = "label_column")]
     pub label: String,
-    /// What the labels are.
+    /// Label space.
     #[serde(default)]
     pub labels: LabelSpec,
     /// The format of files; `None` derives it from the file name.

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 use model_center_base::batch::{Label, LabelSpace, Member, VerbalizerPosition};
 use model_center_formats::io::record::{Format, Record};
 
-/// What a record asks of a model.
+/// Question of a record to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
     /// The text before the answer.
@@ -33,7 +33,7 @@ pub struct Prompt {
     pub after: String,
     /// The correct class.
     pub class: usize,
-    /// What the answer is judged together with.
+    /// Group of answers that are scored together.
     pub member: Option<Member>,
 }
 
@@ -88,7 +88,7 @@ impl TaskFiles {
 pub struct PromptEntry {
     /// Name, also the directory of its files.
     pub name: &'static str,
-    /// What the task asks, in one sentence.
+    /// Description of the task, in one sentence.
     pub doc: &'static str,
     /// Its files.
     pub files: TaskFiles,
@@ -96,7 +96,7 @@ pub struct PromptEntry {
     pub labels: &'static [&'static str],
     /// The label word of each class, with the space that separates it from a preceding prompt.
     pub words: &'static [&'static str],
-    /// What evaluation reports; the first picks the best weights unless a recipe names another.
+    /// Metrics of an evaluation; the first picks the best weights unless a recipe names another.
     pub metrics: &'static [Metric],
     /// Adds the prompts of one record.
     pub parse: fn(&Record<'_>, &mut ParseContext, &mut Vec<Prompt>) -> Result<()>,

@@ -32,7 +32,7 @@ const MNLI_LABELS: &[&str] = &["contradiction", "entailment", "neutral"];
 /// The letters of the answers.
 const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
 
-/// What evaluation reports.
+/// Metrics of an evaluation.
 const METRICS: &[Metric] = &[Metric::Accuracy];
 const QQP_METRICS: &[Metric] = &[Metric::Accuracy, Metric::F1];
 

@@ -42,7 +42,7 @@ pub struct SpanWindow {
     first: usize,
     /// The text of the whole passage.
     passage: Arc<str>,
-    /// Of each token of the passage in the row, its bytes.
+    /// Bytes of each token of the passage in the row.
     bytes: Vec<Range<u32>>,
 }
 

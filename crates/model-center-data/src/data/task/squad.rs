@@ -29,10 +29,10 @@ use model_center_formats::tokenizer::Tokenizer;
 /// The training file has 30 MB.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// What is written for a question without an answer.
+/// Output for a question without an answer.
 const NO_ANSWER: &str = "no answer";
 
-/// What evaluation reports.
+/// Metrics of an evaluation.
 pub const SQUAD_METRICS: &[Metric] = &[Metric::TokenF1, Metric::ExactMatch, Metric::Perplexity];
 
 /// The task.
@@ -189,8 +189,8 @@ impl SquadForm {
         Ok(SquadForm { sentinels: sentinels(tokenizer, "task SQuAD")?, front, back })
     }
 
-    /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were
-    /// cut: the passage and the answer lose their ends, and a question only where nothing else is left.
+    /// Tokens of a question and its passage, or of an answer alone, with the number that was cut: the passage and the
+    /// answer lose their ends, and a question only where nothing else is left.
     pub(crate) fn row(
         &self,
         first: &[u32],

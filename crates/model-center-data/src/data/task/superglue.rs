@@ -41,12 +41,12 @@ pub enum TaskLabels {
 pub struct TaskEntry {
     /// Name, also the directory of its files.
     pub name: &'static str,
-    /// What the task asks, in one sentence.
+    /// Description of the task, in one sentence.
     pub doc: &'static str,
     /// Its labels.
     pub labels: TaskLabels,
-    /// What evaluation reports; the first picks the best weights unless a recipe names another. Empty for the
-    /// metrics that suit its labels.
+    /// Metrics of an evaluation; the first picks the best weights unless a recipe names another. Empty for the metrics
+    /// that suit its labels.
     pub metrics: &'static [Metric],
     /// Whether rare classes are repeated in the training split.
     pub oversample_train: bool,

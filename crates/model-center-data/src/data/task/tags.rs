@@ -138,7 +138,7 @@ pub struct WrittenSentence {
     /// The line where it begins.
     pub line: u64,
     pub words: Vec<String>,
-    /// Of each word its line and the tag there, if it has one.
+    /// Line and tag of each word, if it has one.
     pub tags: Vec<(u64, Option<String>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of generation and export: commands of the programs here.
+//! Generation and export as commands of the programs here.
 
 use super::{dtype, is_seq2seq, required};
 use crate::import::flags::{Flags, check_set};

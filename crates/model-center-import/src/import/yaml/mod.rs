@@ -34,7 +34,7 @@ use super::flags::Role;
 pub struct YamlKey {
     /// Its name, without what is in it.
     pub name: &'static str,
-    /// What it is here.
+    /// Its role.
     pub role: Role,
 }
 

@@ -11,9 +11,9 @@ use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
 /// The deepest nesting.
-const MOST_DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// The most values.
-const MOST_VALUES: usize = 100_000;
+const MAX_VALUES: usize = 100_000;
 
 /// A mapping of YAML.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +48,7 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Tree> {
             Error::model(place, format!("not valid YAML: {}", printable(error.info(), 200)), "correct the line")
         })?;
         values += 1;
-        if values > MOST_VALUES || open.len() > MOST_DEPTH {
+        if values > MAX_VALUES || open.len() > MAX_DEPTH {
             return Err(wrong(&span, "more values or deeper nesting than any configuration", "is this the file?"));
         }
         let is_refused = match &event {

@@ -1,4 +1,4 @@
-//! What a PEFT directory changes of the base model's own weights when it is opened.
+//! Changes of the base model's own weights by a PEFT directory, made when it is opened.
 //!
 //! LoRA of linear layers of blocks, learned factors and virtual tokens are computed beside the model. What else a
 //! directory has is a change of the weights themselves, made once when they are read: parts that are replaced, updates
@@ -32,7 +32,7 @@ pub(in crate::adapter) enum Change {
     Update { part: TensorPart, a: String, b: String, rank: usize, scale: f32, of_embedding: bool },
     /// The tensor times `scale` is added to a bias.
     Bias { part: TensorPart, tensor: String, scale: f32 },
-    /// What an update of this rank began with is subtracted.
+    /// Subtraction of the initial value of an update of this rank.
     Initial { part: TensorPart, kind: InitialUpdate, rank: usize, scale: f32 },
 }
 
@@ -42,7 +42,7 @@ impl Change {
         matches!(self, Change::Initial { .. })
     }
 
-    /// What it changes, for messages.
+    /// Kind and name of the change, for messages.
     pub(in crate::adapter) fn describe(&self) -> (&'static str, &str) {
         match self {
             Change::Part { tensor, .. } => ("a part of a parameter", tensor),

@@ -1,4 +1,4 @@
-//! What is done with each field of PEFT's configurations, and the refusal of fields that nothing here knows.
+//! Use of each field of PEFT's configurations, and the refusal of unknown fields.
 //!
 //! Defines [`FieldUse`] and [`of_method`]. Source: PEFT 0.21.2, the dataclasses of its methods; the claim
 //! `peft-directories` compares the lists with the fields of the installed package.
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::SAVE_AGAIN;
 
-/// What a field of a configuration does here.
+/// Use of a field of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldUse {
     /// It is read.

@@ -1,4 +1,4 @@
-//! What PEFT subtracts from a weight whose update did not begin with zero.
+//! Initial values that PEFT subtracts from a weight whose update did not begin with zero.
 //!
 //! Source: PEFT 0.21.2, `pissa_init` (Meng et al., 2024) and `olora_init` (Büyükakyüz, 2024): the update begins as the
 //! part of the largest singular values, or as the first columns of a QR decomposition and its rows, and the weight as
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 const LOOK: usize = 24;
 /// The largest error of an eigenvalue, as a part of the largest.
 const ACCURACY: f64 = 1e-12;
-/// What is left of a column that depends on those before it, as a part of its length.
+/// Rest of a column that depends on those before it, as a part of its length.
 const DEPENDENT: f64 = 1e-6;
 
 /// Subtract from a matrix with these columns its part of the `rank` largest singular values. Numerics: f64, singular
@@ -186,14 +186,14 @@ fn length(vector: &[f64]) -> f64 {
 /// shifts.
 fn eigen(diagonal: &[f64], beside: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
     /// Rotations until an eigenvalue is found: many more than are ever needed.
-    const MOST: usize = 200;
+    const MAX_ROUNDS: usize = 200;
     let count = diagonal.len();
     let mut d = diagonal.to_vec();
     let mut e: Vec<f64> = beside.iter().copied().take(count.saturating_sub(1)).chain([0.0]).collect();
     let mut z: Vec<Vec<f64>> =
         (0..count).map(|row| (0..count).map(|at| f64::from(u8::from(at == row))).collect()).collect();
     for l in 0..count {
-        for _ in 0..MOST {
+        for _ in 0..MAX_ROUNDS {
             let is_small = |m: &usize| e[*m].abs() <= f64::EPSILON * (d[*m].abs() + d[*m + 1].abs());
             let m = (l..count - 1).find(is_small).unwrap_or(count - 1);
             if m == l {

@@ -42,16 +42,16 @@ pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// Its weights as the first versions of PEFT wrote them.
 pub const PICKLED_WEIGHTS: &str = "adapter_model.bin";
 
-/// What follows the path of a module in the name of its lengths of rows.
+/// Suffix of a module's path in the name of its lengths of rows.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
-/// What precedes the path of a module.
+/// Prefix of a module's path.
 const PREFIX: &str = "base_model.model.";
-/// What precedes it beside virtual tokens.
+/// Prefix of a module's path beside virtual tokens.
 const VIRTUAL_PREFIX: &str = "base_model.";
 /// The method of bottleneck adapters, which PEFT does not have.
 const BOTTLENECK: &str = "BOTTLENECK";
 /// The largest configuration that is read. Real ones have about 1 KiB.
-const CONFIG_LIMIT: u64 = 1 << 20;
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 pub(super) const SAVE_AGAIN: &str = "use an adapter of this model that PEFT or this program saved";
 
 /// A PEFT directory whose configuration and header are read.
@@ -99,7 +99,7 @@ impl PeftDirectory {
 fn read_settings(directory: &Path) -> Result<PeftSettings> {
     let path = directory.join(ADAPTER_CONFIG);
     let place = path.display().to_string();
-    PeftSettings::read(&parse_object(&read_text(&path, CONFIG_LIMIT)?, &place)?, &place)
+    PeftSettings::read(&parse_object(&read_text(&path, MAX_CONFIG_BYTES)?, &place)?, &place)
 }
 
 /// The file with a directory's tensors: the pickle only where there is no other.

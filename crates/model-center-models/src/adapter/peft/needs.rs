@@ -1,5 +1,5 @@
-//! What PEFT directories ask of the base model's configuration: an output projection of its own, another vocabulary, a
-//! head.
+//! Requirements of PEFT directories on the base model's configuration: an output projection of its own, another
+//! vocabulary, a head.
 
 use super::pattern::is_saved_module;
 use super::tensors::{PeftTensors, of_module};
@@ -10,7 +10,7 @@ use model_center_formats::config::TextHead;
 use model_center_formats::{NameTable, Weights};
 use std::path::Path;
 
-/// What a model has to be opened with for its adapter.
+/// Requirements of an adapter on its model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BaseNeeds {
     /// An output projection of its own, whose values are the embedding's where the adapter does not have them: the
@@ -21,7 +21,7 @@ pub struct BaseNeeds {
 }
 
 impl BaseNeeds {
-    /// What an adapter needs of a model with these names; `tokens` is Hugging Face's name of the token embedding.
+    /// Requirements of an adapter on a model with these names; `tokens` is Hugging Face's name of the token embedding.
     ///
     /// # Errors
     /// A PEFT directory that cannot be opened.

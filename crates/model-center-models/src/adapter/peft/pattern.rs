@@ -47,7 +47,7 @@ impl<T: Copy> Patterns<T> {
     }
 }
 
-/// What `target_modules` states.
+/// Value of `target_modules`.
 #[derive(Debug, Default)]
 pub(super) enum Targets {
     /// Nothing: PEFT took the model family's default and then wrote it down.

@@ -1,4 +1,5 @@
-//! What each tensor of a PEFT directory is of the model that it is opened with. A tensor that is of nothing is refused.
+//! Place of each tensor of a PEFT directory in the model that it is opened with. A tensor that is of nothing is
+//! refused.
 
 use super::changes::{BaseChange, Change};
 use super::settings::InitialUpdate;

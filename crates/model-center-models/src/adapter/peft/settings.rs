@@ -13,7 +13,7 @@ use model_center_base::file::printable;
 use model_center_formats::config::activations;
 use serde_json::{Map, Value};
 
-/// What a directory states beside its tensors.
+/// Settings of a directory beside its tensors.
 #[derive(Debug)]
 pub(super) struct PeftSettings {
     pub(super) config: AdapterConfig,
@@ -34,7 +34,7 @@ pub(super) struct PeftSettings {
     pub(super) token_rows: Vec<(Option<String>, Vec<usize>)>,
 }
 
-/// What PEFT subtracts from the updated weights when it opens a directory.
+/// Values that PEFT subtracts from the updated weights when it opens a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::adapter) enum InitialUpdate {
     /// Nothing.
@@ -51,7 +51,7 @@ pub(in crate::adapter) enum InitialUpdate {
 pub(in crate::adapter) enum Bias {
     #[default]
     None,
-    /// Of the updated layers.
+    /// Matrices of the updated layers.
     Updated,
     All,
 }

@@ -8,7 +8,7 @@ use model_center_base::file::printable;
 use model_center_formats::safetensors::{TensorEntry, TensorSource};
 use std::collections::BTreeMap;
 
-/// What follows the path of an embedding in the name of its replaced rows.
+/// Suffix of an embedding's path in the name of its replaced rows.
 const ROWS: &str = ".token_adapter.trainable_tokens_delta";
 /// Parts of a path that PEFT's layers add to the path of the base model's module.
 const WRAPPERS: [&str; 2] = [".token_adapter.base_layer.", ".base_layer."];
@@ -18,7 +18,7 @@ const WRAPPERS: [&str; 2] = [".token_adapter.base_layer.", ".base_layer."];
 pub(super) struct UpdateTensors {
     pub(super) a: Option<TensorEntry>,
     pub(super) b: Option<TensorEntry>,
-    /// Of `lora_B`.
+    /// Bias of `lora_B`.
     pub(super) bias: Option<TensorEntry>,
     pub(super) magnitude: Option<TensorEntry>,
 }
@@ -42,7 +42,7 @@ pub(super) struct BaseTensor {
 #[derive(Debug, Default)]
 pub(super) struct PeftTensors {
     pub(super) updates: BTreeMap<String, UpdateTensors>,
-    /// Of embeddings: `[R, V]` and `[D, R]`.
+    /// Updates of embeddings: `[R, V]` and `[D, R]`.
     pub(super) embeddings: BTreeMap<String, UpdateTensors>,
     /// `ia3_l`.
     pub(super) factors: BTreeMap<String, TensorEntry>,
@@ -118,7 +118,7 @@ impl PeftTensors {
     }
 }
 
-/// What a directory has of a module, under its path with the base model's prefix or without.
+/// A directory's tensors of a module, under its path with the base model's prefix or without.
 pub(super) fn of_module<'t, T>(
     all: &'t BTreeMap<String, T>,
     path: &str,

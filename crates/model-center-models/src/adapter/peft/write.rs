@@ -21,7 +21,7 @@ use model_center_formats::{
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// What a PEFT directory states beside its updates.
+/// Details of a PEFT directory besides its updates.
 #[derive(Debug, Clone, Copy)]
 pub struct PeftDetails<'a> {
     /// The model that is updated: a path, or a name of the hub.

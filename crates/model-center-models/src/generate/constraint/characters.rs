@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 /// A kind of characters.
 #[derive(Debug)]
 pub(super) struct CharKind {
-    /// Of it for all programs.
+    /// Characters that all programs count to it.
     pub(super) certain: CharSet,
-    /// Of it for some.
+    /// Characters that some count to it.
     pub(super) possible: CharSet,
 }
 

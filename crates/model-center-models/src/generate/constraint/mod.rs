@@ -113,7 +113,7 @@ impl Grammar {
     }
 }
 
-/// What may follow some tokens.
+/// Continuations of some tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The text is not of the form yet.

@@ -40,7 +40,7 @@ pub(super) enum Node {
     Rule(u32),
     /// A state of an automaton from which a string is accepted.
     State(u32, u32),
-    /// What is in both; in automata that are made of it alone ([`Dfa`]).
+    /// Intersection; in automata that are made of it alone ([`Dfa`]).
     Both(Term, Term),
     /// All strings that are not in a term; as `Both`.
     Not(Term),
@@ -257,7 +257,7 @@ impl Terms {
         (number, self.intern(Node::Rule(number)))
     }
 
-    /// What is in both; for [`Terms::automaton`] alone.
+    /// Intersection; for [`Terms::automaton`] alone.
     pub(super) fn both(&mut self, first: Term, second: Term) -> Term {
         if first == EMPTY || second == EMPTY {
             return EMPTY;
@@ -291,7 +291,7 @@ impl Terms {
         self.intern(Node::State(self.automata.len() as u32 - 1, 0))
     }
 
-    /// What may follow a byte.
+    /// Continuation after a byte.
     pub(super) fn derive(&mut self, term: Term, byte: u8) -> Term {
         let (mut found, mut rest) = (Vec::new(), term);
         loop {

@@ -94,7 +94,7 @@ impl TokenTexts {
         self.bytes.len()
     }
 
-    /// What a token adds to a text; `is_first` if the text is empty.
+    /// Bytes that a token adds to a text; `is_first` if the text is empty.
     pub(super) fn bytes(&self, token: u32, is_first: bool) -> &[u8] {
         let bytes = self.bytes.get(token as usize).map_or(&[][..], |bytes| bytes);
         match bytes {

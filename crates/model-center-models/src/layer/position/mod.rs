@@ -49,7 +49,7 @@ impl PositionsConfig {
     }
 }
 
-/// What makes the [`AttentionContext`] of a stack.
+/// Positions of a stack, which make its [`AttentionContext`].
 #[derive(Debug)]
 pub enum Positions {
     /// Nothing.

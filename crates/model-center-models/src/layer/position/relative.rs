@@ -7,7 +7,7 @@ use bmtrain_dist::param::Init;
 use bmtrain_dist::{Builder, Result};
 use std::cell::RefCell;
 
-/// What a [`RelativeBias`] is made of.
+/// Options of a [`RelativeBias`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RelativeConfig {
     /// N, heads.

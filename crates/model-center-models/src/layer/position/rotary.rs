@@ -21,7 +21,7 @@ impl RotaryAngles {
         RotaryAngles { config, table: RefCell::default() }
     }
 
-    /// What they are made of.
+    /// Their configuration.
     pub fn config(&self) -> &RotaryConfig {
         &self.config
     }

@@ -67,7 +67,7 @@ impl Classes {
 
     /// The head of a class, a classifier without its number of outputs; `None` for an unknown class.
     pub fn head_of(&self, class: &str) -> Option<TextHead> {
-        // Early files of Llama have its name in uppercase, and early files of T5 name a class that was removed later.
+        // The first files of Llama have its name in uppercase; T5's first class was removed later.
         let is = |suffix: &str| class.eq_ignore_ascii_case(&format!("{}{suffix}", self.prefix));
         let is_old = |head: TextHead| head == TextHead::CausalLm && class.ends_with("WithLMHeadModel");
         self.suffixes.iter().find(|(head, suffix)| is(suffix) || is_old(*head)).map(|(head, _)| *head)

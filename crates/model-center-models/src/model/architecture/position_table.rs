@@ -5,11 +5,11 @@
 pub struct PositionTable {
     /// The row of the first token.
     pub first: usize,
-    /// What positions count.
+    /// Count of positions.
     pub count: Count,
 }
 
-/// What positions count, from the beginning of the sequence or of the document.
+/// Count of positions, from the beginning of the sequence or of the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Count {
     /// All positions before it, padding included.

@@ -22,9 +22,9 @@ use model_center_base::error::{Error, Result};
 pub enum LogitsRead {
     /// None: further tokens of a prompt follow.
     None,
-    /// Of the token that follows the last one.
+    /// Logits of the token that follows the last one.
     Last,
-    /// Of the token that follows each.
+    /// Logits of the token that follows each.
     All,
 }
 

@@ -20,7 +20,7 @@ use bmtrain_dist::{Builder, Result};
 pub(in crate::model) struct LmHead {
     transform: Option<Transform>,
     factor: f32,
-    /// Of an untied head.
+    /// Matrix of an untied head.
     matrix: Option<Linear>,
     /// `[V]`, or `[1, V]` as files have it.
     bias: Option<Param>,

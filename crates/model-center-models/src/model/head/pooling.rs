@@ -19,7 +19,7 @@ const POOLING_DIRECTORY: &str = "1_Pooling";
 /// The settings of the transformer before it.
 pub(in crate::model) const TRANSFORMER_FILE: &str = "sentence_bert_config.json";
 
-/// What an embedding is of the hidden states of a text.
+/// Pooling of the hidden states of a text to an embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolingMode {
@@ -60,7 +60,7 @@ impl PoolingMode {
         }
     }
 
-    /// What it makes of hidden states, rows of `width` elements.
+    /// Embedding of hidden states, rows of `width` elements.
     ///
     /// Numerics: sums in `f64`.
     pub(in crate::model) fn pool(self, hidden: &[f32], width: usize) -> Vec<f64> {
@@ -89,7 +89,7 @@ impl PoolingMode {
         }
     }
 
-    /// What each token weighs in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
+    /// Weight of each token in the embedding of its sequence, f32 `[R, 1, L]`; 0 for padding.
     ///
     /// # Errors
     /// A mode that is not trained; out of memory.
@@ -118,7 +118,7 @@ impl PoolingMode {
 /// From hidden states to an embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pooling {
-    /// What it is.
+    /// Mode of pooling.
     pub mode: PoolingMode,
     /// Whether it is scaled to length one.
     pub normalizes: bool,

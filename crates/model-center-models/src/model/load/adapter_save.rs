@@ -1,4 +1,4 @@
-//! What a run leaves of a tuned model: a PEFT directory, or a directory of the merged model.
+//! Files of a tuned model: a PEFT directory, or a directory of the merged model.
 
 use crate::Result;
 use crate::adapter::{AdapterPlan, PeftDetails};

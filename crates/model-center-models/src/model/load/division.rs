@@ -9,7 +9,7 @@ use bmtrain_dist::param::{Split, SplitPart};
 use bmtrain_dist::pipeline::ModelPart;
 use std::collections::BTreeSet;
 
-/// What ranks have to divide in a model.
+/// Parts of a model that ranks have to divide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Division {
     parts: Vec<DividedPart>,
@@ -36,7 +36,7 @@ impl DividedPart {
 }
 
 impl Division {
-    /// Of the parameters of a model, which may be a sketch of it.
+    /// Division of the parameters of a model, which may be a sketch of it.
     pub fn of(parameters: &Parameters) -> Self {
         let (mut parts, mut blocks): (Vec<DividedPart>, _) = (Vec::new(), BTreeSet::new());
         for param in parameters {
@@ -59,15 +59,15 @@ impl Division {
         Division { parts, blocks: blocks.len(), tied: tied.map(|param| param.name().to_owned()) }
     }
 
-    /// What this number of tensor-parallel ranks does not divide, such as `6 attention heads`; empty where it divides
-    /// everything. (A vocabulary is padded.)
+    /// Parts that this number of tensor-parallel ranks does not divide, such as `6 attention heads`; empty where it
+    /// divides everything. (A vocabulary is padded.)
     pub fn undivided(&self, ranks: usize) -> Vec<String> {
         let parts = self.parts.iter().filter(|part| !part.fits(ranks));
         parts.map(|part| format!("{} {}", part.units, part.what)).collect()
     }
 }
 
-/// What the units of a part of a weight are, and whether ranks may have the same one.
+/// Name of the units of a part of a weight, and whether ranks may have the same one.
 fn describe(name: &str, part: usize) -> (String, bool) {
     let layer = name.rsplit('.').nth(1).unwrap_or(name);
     match (layer, part) {

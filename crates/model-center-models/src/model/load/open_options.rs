@@ -90,7 +90,7 @@ pub struct OpenOptions {
     pub recompute: Recompute,
     /// Where the inputs of recomputed blocks are kept; the pieces of one tensor-parallel rank are the whole.
     pub recompute_inputs: InputStore,
-    /// What the factors of products with weights of blocks are rounded to, see
+    /// Precision of block matrix multiplications, see
     /// [`BuilderOptions::products`](bmtrain_dist::param::BuilderOptions::products).
     pub products: ProductPrecision,
     /// Values at rest are in the host's memory, see
@@ -114,7 +114,7 @@ pub struct OpenOptions {
     pub frozen: NamePatterns,
     /// Full names of the only parameters that are trained, but for those frozen; `None` for all.
     pub trained: Option<NamePatterns>,
-    /// What is trained beside the model, which is frozen.
+    /// Adapter trained beside the model, which is frozen.
     pub adapter: Option<Adapter>,
     /// Compare configuration and weights without loading: the returned model has no values.
     pub only_check: bool,

@@ -196,7 +196,7 @@ fn from_config(options: &OpenOptions, names: &NameTable, build: BuildModel<'_>) 
     Ok(opened(model, initialized))
 }
 
-/// What each pipeline stage holds of the model, by the parameters of its sketch.
+/// Part of the model on each pipeline stage, by the parameters of its sketch.
 fn stages(options: &OpenOptions, sketch: &Parameters) -> Result<StageGroup> {
     let Some(StageOptions { ranks, schedule, partition }) = &options.stages else { return Ok(StageGroup::default()) };
     let partition = Partition::of_model(partition, sketch, schedule.places())?;
@@ -282,7 +282,7 @@ impl OpenedModel {
     }
 }
 
-/// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank
+/// Values found by any rank. Ranks that share parameters read shards of them, and all must return the same: a rank
 /// without the error would deadlock waiting for the others.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
     // Over all groups these are all ranks that hold parts of the model.

@@ -27,11 +27,11 @@ pub struct OpenedModel {
     pub parameters: usize,
     /// Which of the directory's tensors make up each parameter.
     pub plan: LoadPlan,
-    /// What is trained of it, with [`OpenOptions::adapter`].
+    /// Plan of the adapter, with [`OpenOptions::adapter`].
     pub adapter: Option<AdapterPlan>,
     /// The matrices that are held in quantised blocks, by our names, with [`OpenOptions::weights`].
     pub blocks: HashMap<String, BlockFormat>,
-    /// What was inferred from the weights because `config.json` does not state it, one sentence each: family, head and
+    /// Facts inferred from the weights because `config.json` does not state them, one sentence each: family, head and
     /// number of classes.
     pub notes: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl<'a> Registry<'a> {
         Registry { classes, ..self }
     }
 
-    /// What recipes know besides this crate's tasks and classes.
+    /// Tasks and classes of recipes besides this crate's.
     pub fn own_data(&self) -> OwnData {
         OwnData { tasks: self.tasks, classes: self.classes }
     }

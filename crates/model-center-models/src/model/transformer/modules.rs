@@ -42,7 +42,7 @@ impl<B: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + 'stati
 pub(in crate::model) struct Modules<B> {
     pub(in crate::model) spec: Spec,
     pub(in crate::model) info: ModelInfo,
-    /// Of hidden states, and of the parameters but for those that are stored in f32.
+    /// Dtype of hidden states, and of the parameters but for those that are stored in f32.
     pub(in crate::model) dtype: DType,
     pub(in crate::model) tokens: Embedding,
     /// One per stack.
@@ -56,10 +56,10 @@ pub(in crate::model) struct Modules<B> {
     pub(in crate::model) token_ranks: Option<Arc<dyn Communicator>>,
 }
 
-/// What flows from the embedding through the blocks to the head, and over the edges of a pipeline.
+/// Hidden states on their way from the embedding through the blocks to the head, and over the edges of a pipeline.
 #[derive(Debug, Clone)]
 pub struct HiddenStates {
-    /// Of each stack, `[B, L, D]`; of a stack that has run, `[B, L, embedding_size]`.
+    /// Hidden states of each stack, `[B, L, D]`; of a stack that has run, `[B, L, embedding_size]`.
     pub(in crate::model) stacks: Vec<Var>,
     /// The learned position bias of the stack that is running, `[1, N, L, S]`, from its first block to its last.
     bias: Option<Var>,

@@ -1,5 +1,5 @@
-//! What a language model computes with its [`Modules`], see [`TextModel`](crate::model::TextModel): forward passes of
-//! a batch, over one stage or several, and decoding.
+//! Passes of a language model with its [`Modules`], see [`TextModel`](crate::model::TextModel): forward passes of a
+//! batch, over one stage or several, and decoding.
 
 use super::modules::{Modules, StackBlock};
 use super::prompt::Prompt;

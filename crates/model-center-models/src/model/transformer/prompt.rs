@@ -27,7 +27,7 @@ use model_center_base::error::{Error, Result};
 pub(in crate::model) struct Prompt {
     /// Before each sequence.
     tokens: usize,
-    /// Of each stack that has them, `[tokens, embedding_size]`.
+    /// Table of each stack that has virtual tokens, `[tokens, embedding_size]`.
     tables: Vec<Option<Embedding>>,
 }
 

@@ -82,7 +82,7 @@ pub(in crate::model) struct WrittenParams {
 }
 
 impl WrittenParams {
-    /// Of a model with these parameters.
+    /// Shared layers of a model with these parameters.
     pub(in crate::model) fn of(spec: &Spec, own: Vec<ParamShape>) -> Self {
         let (mut shapes, mut shared) = (Vec::with_capacity(own.len()), HashMap::new());
         for param in own {

@@ -68,7 +68,7 @@ impl<B: StackBlock> Modules<B> {
         runs
     }
 
-    /// What enters block `block` of a stack, from the stage that has it to the one that needs it.
+    /// Sends the input of block `block` of a stack from the stage that has it to the one that needs it.
     fn cross(
         &self,
         flow: Option<(Var, Option<Var>)>,

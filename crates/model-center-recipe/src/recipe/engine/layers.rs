@@ -38,7 +38,7 @@ pub enum Origin {
         /// The number of micro-batches that each of them has in a step: 1, or the fewest that fill its pipeline.
         micro_batches: usize,
     },
-    /// What the other numbers of the batch leave on this number of data-parallel ranks.
+    /// The number that the other numbers of the batch leave on this number of data-parallel ranks.
     Solved {
         /// The number of these ranks.
         data_ranks: usize,
@@ -137,13 +137,13 @@ impl fmt::Display for Value {
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     pub(crate) value: Value,
-    /// Of the key.
+    /// Origin of the key.
     pub(crate) key: Origin,
-    /// Of the value.
+    /// Origin of the value.
     pub(crate) origin: Origin,
 }
 
-/// What a key stands for.
+/// Value of a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     Leaf(Leaf),

@@ -30,13 +30,13 @@ impl Group {
 /// One mistake, ready to be printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// What is wrong.
+    /// Group of the mistake.
     pub group: Group,
     /// `file:line:column`, or the command line argument.
     pub place: String,
-    /// What is wrong, in one sentence.
+    /// Reason, in one sentence.
     pub reason: String,
-    /// What to do about it.
+    /// Fix.
     pub fix: String,
 }
 

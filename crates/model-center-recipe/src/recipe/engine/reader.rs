@@ -12,7 +12,7 @@ use super::table::{Row, Table};
 use super::unknown::{self, ForeignNames};
 use model_center_data::OwnData;
 
-/// What the note of a setting begins with that has no effect.
+/// Beginning of the note of a setting that has no effect.
 const NO_EFFECT: &str = "no effect: ";
 
 /// One setting as it will be printed.
@@ -38,13 +38,13 @@ impl SettingEntry {
     }
 }
 
-/// What a key is declared as, for the page of settings.
+/// Declaration of a key, for the page of settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Declared {
     pub(crate) row: &'static Row,
-    /// What its value must be.
+    /// Requirement on its value.
     pub(crate) wanted: String,
-    /// What holds where it is not set, in Markdown.
+    /// Value where it is not set, in Markdown.
     pub(crate) default: String,
     /// Its values for a schema.
     pub(crate) shape: Shape,
@@ -66,7 +66,7 @@ pub(crate) struct Spec<'a, T> {
     pub(crate) key: &'static str,
     /// Whether a `--set` value is text without quotes.
     pub(crate) textual: bool,
-    /// What the value must be, to follow "must be".
+    /// Requirement on the value, to follow "must be".
     pub(crate) wanted: String,
     /// A right value as TOML.
     pub(crate) example: String,
@@ -95,7 +95,7 @@ pub(crate) struct Reader {
     shapes: Vec<(&'static str, Shape)>,
 }
 
-/// What a reader found.
+/// Results of a reader.
 pub(crate) struct Found {
     pub(crate) entries: Vec<SettingEntry>,
     /// In order of appearance.

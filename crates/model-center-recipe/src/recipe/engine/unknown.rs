@@ -1,4 +1,4 @@
-//! What is left of the merged tree once every key has been read: unknown keys and tables.
+//! The rest of the merged tree once every key has been read: unknown keys and tables.
 
 use super::layers::{Node, Origin, Tree, Value};
 use super::mistake::Mistake;

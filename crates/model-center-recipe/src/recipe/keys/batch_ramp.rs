@@ -28,7 +28,7 @@ settings! {
 pub struct BatchRamp {
     /// Samples of the first steps.
     pub start: u64,
-    /// What the batch grows by.
+    /// Increment of the batch.
     pub increment: u64,
     /// Samples over which it grows.
     pub samples: u64,

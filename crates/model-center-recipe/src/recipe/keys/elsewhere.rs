@@ -267,9 +267,9 @@ const TASKS: &[(&str, &str)] = &[
 /// Something that other trainers do and this one does not.
 #[derive(Debug)]
 struct Missing {
-    /// What it is, in a sentence before "not available".
+    /// Its description, in a sentence before "not available".
     what: &'static str,
-    /// What is available.
+    /// The available alternative.
     instead: &'static str,
     tasks: &'static [&'static str],
     keys: &'static [&'static str],
@@ -330,7 +330,7 @@ fn folded(name: &str) -> String {
     name.to_lowercase().replace(['-', ' '], "_")
 }
 
-/// What a setting of another trainer is called here, and whose name it is.
+/// Key of another trainer's setting, and that trainer's name.
 fn setting(name: &str) -> Option<(&'static str, &'static str)> {
     let name = folded(name);
     let find = |table: &'static [(&str, &str)]| table.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
@@ -339,7 +339,7 @@ fn setting(name: &str) -> Option<(&'static str, &'static str)> {
         .or_else(|| find(OTHERS).map(|ours| ("another trainer's name", ours)))
 }
 
-/// What a task is called here.
+/// Name of another trainer's task.
 fn task(name: &str) -> Option<&'static str> {
     let name = folded(name);
     TASKS.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)

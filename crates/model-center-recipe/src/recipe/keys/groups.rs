@@ -14,12 +14,12 @@ use bmtrain_dist::param::NamePatterns;
 use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Param, Parameters};
 
-/// What differs for some parameters.
+/// Settings that differ for some parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamGroupSettings {
     /// Patterns of their names; `*` stands for anything.
     pub params: Vec<String>,
-    /// What the learning rate is multiplied by.
+    /// Factor of the learning rate.
     pub lr_factor: f64,
     /// Their weight decay; `None`: the weight decay of the run.
     pub weight_decay: Option<f32>,

@@ -47,7 +47,7 @@ pub struct LossScale {
     pub floor_power: Option<u8>,
 }
 
-/// What the predecessor's programs begin with, and a static scale without a start is.
+/// Initial power of the predecessor's programs, and of a static scale without a start.
 const START_POWER: u8 = 16;
 
 impl LossScale {

@@ -26,7 +26,6 @@ pub(super) mod save;
 pub(super) mod schedule;
 pub(super) mod train;
 
-use super::engine::kinds::MAX_INTEGER;
 use super::engine::layers::{Origin, Tree, merge};
 use super::engine::mistake::Mistake;
 use super::engine::reader::{Declared, Reader};

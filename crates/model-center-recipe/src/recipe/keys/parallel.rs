@@ -111,7 +111,7 @@ impl Parallel {
         self.pipeline > 1 && self.partition == StagePartition::Time
     }
 
-    /// Of `ranks` ranks the number that see different samples; 1 where they are too few for one copy of the model.
+    /// Number of `ranks` ranks that see different samples; 1 where they are too few for one copy of the model.
     pub fn data_ranks(&self, ranks: usize) -> usize {
         (ranks / self.ranks_of_copy()).max(1)
     }

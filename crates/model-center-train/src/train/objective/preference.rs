@@ -40,17 +40,17 @@ pub enum Reference {
     WithoutUpdates,
     /// From before the first step: not known yet.
     Pending,
-    /// Of all samples.
+    /// Log-probabilities of all samples.
     Stored {
         /// Of the training data.
         train: PairLogProbs,
-        /// Of the evaluation data, where there are some.
+        /// Log-probabilities of the evaluation data, where there are some.
         eval: PairLogProbs,
     },
 }
 
 impl Preference {
-    /// Of a model with this adapter.
+    /// Reference of a model with this adapter.
     ///
     /// # Errors
     /// Virtual tokens, without which the model is not what it was.
@@ -196,7 +196,8 @@ fn numbers_by_sample(
     })
 }
 
-/// What is gathered of a micro-batch: the number of its samples, then [`numbers_by_kind`], padded to `most` samples.
+/// Numbers of a micro-batch that are gathered: the number of its samples, then [`numbers_by_kind`], padded to `most`
+/// samples.
 fn numbers_of_step(outcome: &PreferenceOutcome, samples: usize, most: usize, device: &Device) -> Result<Vec<Tensor>> {
     let count = Tensor::full_in(device, [1], DType::F32, samples as f32, Segment::Activations)?; // [1]
     let by_kind = numbers_by_kind(outcome);

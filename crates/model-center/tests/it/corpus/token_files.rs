@@ -84,7 +84,7 @@ fn random_documents_come_back_in_any_part() {
 }
 
 #[test]
-fn a_writer_goes_on_where_an_earlier_one_was_killed() {
+fn a_writer_continues_where_an_earlier_one_was_killed() {
     let directory = tempdir().unwrap();
     let (whole, prefix) = (directory.path().join("whole"), directory.path().join("parts"));
     let documents = documents();

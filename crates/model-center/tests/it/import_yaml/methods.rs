@@ -50,7 +50,7 @@ fn updates_beside_a_model_in_4_bits_are_quantised_to_nf4() {
 }
 
 #[test]
-fn a_checkpoint_to_go_on_from_is_the_model_or_the_adapter_that_training_begins_with() {
+fn a_checkpoint_to_continue_from_is_the_model_or_the_adapter_that_training_begins_with() {
     let run = tempfile::tempdir().unwrap();
     let (plain, parts) = (run.path().join("plain"), run.path().join("parts"));
     std::fs::create_dir_all(parts.join("pytorch_model_fsdp_0")).unwrap();

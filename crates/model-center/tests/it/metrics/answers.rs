@@ -22,7 +22,7 @@ fn f1_counts_each_shared_word_as_often_as_both_have_it_and_takes_the_best_answer
 }
 
 #[test]
-fn scores_are_means_over_samples_whoever_collected_them() {
+fn scores_are_means_over_samples_of_any_collector() {
     let samples = [("red", "red"), ("red blue", "red"), ("green", "red")];
     let mut all = AnswerScores::default();
     let mut parts = [AnswerScores::default(), AnswerScores::default()];

@@ -38,7 +38,7 @@ fn one_character_special(model: Value) -> TempDir {
 }
 
 #[test]
-fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_text() {
+fn a_special_token_of_one_character_is_spelled_otherwise_where_it_is_in_a_text() {
     let pairs = |vocab: Value, unknown: Value, byte_fallback: bool| {
         json!({ "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": byte_fallback, "vocab": vocab,

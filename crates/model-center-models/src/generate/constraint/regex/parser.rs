@@ -133,7 +133,7 @@ impl Parser<'_> {
         Ok((least, most))
     }
 
-    /// What follows a backslash.
+    /// Escape after a backslash.
     fn escape(&mut self) -> Result<CharSet, Refused> {
         if let Some(kind) = self.kind() {
             return Ok(kind.certain);

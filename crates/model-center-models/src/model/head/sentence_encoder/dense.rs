@@ -7,9 +7,9 @@ use serde_json::Value;
 use std::path::Path;
 
 /// More elements than any embedding has.
-const MOST: usize = 1 << 16;
+const MAX_WIDTH: usize = 1 << 16;
 
-/// What follows the map.
+/// Activation after the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activation {
     Identity,
@@ -66,7 +66,7 @@ impl Dense {
         let (Some(from), Some(to)) = sizes else { return Err(fields.missing_sizes(&["in_features", "out_features"])) };
         let place = fields.place().to_owned();
         let wrong = |reason: String, fix: &str| Error::model(place.clone(), reason, fix);
-        if from > MOST || to > MOST || inputs.is_some_and(|inputs| inputs != from) {
+        if from > MAX_WIDTH || to > MAX_WIDTH || inputs.is_some_and(|inputs| inputs != from) {
             let inputs = inputs.map_or_else(|| "some".to_owned(), |inputs| inputs.to_string());
             let reason = format!("it maps {from} elements to {to}, and embeddings before it have {inputs}");
             return Err(wrong(reason, "use a directory whose files belong together"));

@@ -1,4 +1,4 @@
-//! What becomes of each field of a directory of sentence-transformers.
+//! Treatment of each field of a directory of sentence-transformers.
 //!
 //! Defines [`meaning`], which tells of every field that sentence-transformers 6.2 knows whether it is used, has no
 //! effect here or is refused; `settings` reads the files so.
@@ -102,7 +102,7 @@ const OTHER_STEPS: [&str; 15] = [
     "WordWeights",
 ];
 
-/// What becomes of a field of a file, or of the file of a module by the name of its class; `None` for one that
+/// Treatment of a field of a file, or of the file of a module by the name of its class; `None` for one that
 /// sentence-transformers does not know.
 pub fn meaning(owner: &str, field: &str) -> Option<ConfigField> {
     if OTHER_STEPS.contains(&owner) {

@@ -50,7 +50,7 @@ pub struct SentenceEncoder {
     is_lower_case: bool,
     prompts: Map<String, serde_json::Value>,
     default_prompt: Option<String>,
-    /// What is pooled, one after the other.
+    /// Pooling modes, one after the other.
     modes: Vec<PoolingMode>,
     steps: Vec<Step>,
 }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 const PROMPTS_FILE: &str = "config_sentence_transformers.json";
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// Names of the transformer's settings; the first file that is there counts.
 const TRANSFORMER_FILES: [&str; 7] = [
     TRANSFORMER_FILE,
@@ -66,7 +66,7 @@ pub(super) fn files(directory: &Path) -> Result<Vec<String>> {
     if !directory.is_dir() || !is_inside(directory, MODULES_FILE)? {
         return Ok(Vec::new());
     }
-    let text = read_text(&directory.join(MODULES_FILE), MOST_BYTES)?;
+    let text = read_text(&directory.join(MODULES_FILE), MAX_BYTES)?;
     let modules: Value = serde_json::from_str(&text).unwrap_or_default();
     let paths = modules.as_array().into_iter().flatten().filter_map(|module| module.get("path")?.as_str());
     let inside = |path: &&str| !path.is_empty() && is_inside(directory, path).unwrap_or(false);
@@ -82,7 +82,7 @@ fn modules(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
     let path = directory.join(MODULES_FILE);
     let wrong = |reason: String, fix: &str| Error::model(path.display().to_string(), reason, fix);
     let like = "use a model of a transformer, a pooling and perhaps Dense and Normalize";
-    let text = read_text(&path, MOST_BYTES)?;
+    let text = read_text(&path, MAX_BYTES)?;
     let modules: Value =
         serde_json::from_str(&text).map_err(|error| wrong(format!("it is not JSON: {error}"), like))?;
     let modules = modules.as_array().ok_or_else(|| wrong("it is not a list".to_owned(), like))?;
@@ -134,7 +134,7 @@ fn modules(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
     }
 }
 
-/// What is pooled: the newer list of modes, or a flag for each.
+/// Reads the pooling modes: the newer list of them, or a flag for each.
 fn pooling(directory: &Path, path: &str, encoder: &mut SentenceEncoder) -> Result<()> {
     let name = format!("{path}/config.json");
     if !is_inside(directory, &name)? {

@@ -26,7 +26,7 @@ fn padding_of_the_vocabulary_is_in_no_checkpoint_and_stays_zero() {
 
 /// A run on one rank goes on with padding where it was saved without, and the other way round, with the same bits.
 #[test]
-fn one_rank_goes_on_with_or_without_padding() {
+fn one_rank_continues_with_or_without_padding() {
     let courses = |pads: [bool; 2], offload: bool| {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
