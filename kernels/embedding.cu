@@ -307,8 +307,8 @@ __device__ __forceinline__ void embedding_sum_body(const EmbeddingSumArguments& 
     const auto finish = [&](bool last) {
         // Rows without a gradient are after everything else.
         if (key >= 0 && key < a.entries && count > 0) {
-            const bool began_earlier = first && key == before, continues = last && key == after;
-            if (began_earlier || continues) {
+            const bool began_earlier = first && key == before, goes_on = last && key == after;
+            if (began_earlier || goes_on) {
                 const long long place = (blockIdx.x * 2LL + (began_earlier ? 0 : 1)) * a.columns + column;
                 store_pack_of<float>(a.partials, 0, place, sum, count, whole);
             } else {

@@ -112,8 +112,8 @@ fn completions_with_an_advantage_become_likelier_by_an_objective_of_ones_own() {
     let printed = run(env!("CARGO_BIN_EXE_own_objective"), &[model, file, tuned]);
     let number = |line: &str| line.split(' ').nth(3).unwrap().parse::<f64>().unwrap();
     let losses: Vec<f64> = printed.lines().map(number).collect();
-    // At the beginning every ratio is 1, and the loss minus the mean advantage of the four tokens. It is the sum of terms
-    // that are 20 times as large, in f32, and is printed with six digits.
+    // At first every ratio is 1, and the loss minus the mean advantage of the four tokens. It is the sum of terms that
+    // are 20 times as large, in f32, and is printed with six digits.
     assert!((losses[0] + 0.25).abs() < 5e-6 && losses[7] < losses[0] - 0.01, "{losses:?}");
     assert!(printed.contains("clipped"), "{printed}");
     assert!(Path::new(tuned).join("model.safetensors").is_file());
