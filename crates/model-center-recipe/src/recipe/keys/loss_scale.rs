@@ -83,7 +83,7 @@ impl LossScale {
     }
 }
 
-/// What a rule of the scale has of its own.
+/// Default of the numbers that a rule of the scale has of its own.
 const OWN: &str = "not set: as the rule has it";
 const RULES: [(&str, ScaleRule); 6] = [
     ("auto", ScaleRule::Auto),

@@ -1,5 +1,5 @@
-//! What blocks keep of their forward pass, and what is in host memory: the values of `train.recompute`, and the rules
-//! of these keys.
+//! Activations kept by blocks, and contents of host memory: the values of `train.recompute`, and the rules of these
+//! keys.
 
 use super::Settings;
 use super::parallel::MAX_BLOCKS;
