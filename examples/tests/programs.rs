@@ -79,17 +79,23 @@ fn a_task_of_ones_own_is_trained_and_judged_by_its_own_metric() {
     for name in ["train.csv", "eval.csv"] {
         std::fs::write(path(name), lines.to_owned() + &lines[19..].repeat(3)).unwrap();
     }
-    let settings = |further: &[&str]| {
-        let fixed =
-            ["data.task=similarity", "train.batch_size=4", "train.steps=4", "train.lr=1e-3", "device.threads=1"];
-        let paths = [("data.train", path("train.csv")), ("data.eval", path("eval.csv")), ("output.dir", path("run"))];
+    let settings = |out: &str, further: &[&str]| {
+        let fixed = [
+            "data.task=similarity",
+            "data.max_length=12",
+            "train.batch_size=4",
+            "train.steps=4",
+            "train.lr=1e-3",
+            "device.threads=1",
+        ];
+        let paths = [("data.train", path("train.csv")), ("data.eval", path("eval.csv")), ("output.dir", path(out))];
         let mut all: Vec<String> = fixed.iter().chain(further).map(|setting| (*setting).to_owned()).collect();
         all.push(format!("model.path={}", model.display()));
         all.extend(paths.map(|(key, path)| format!("{key}={path}")));
         all
     };
     let run_with = |further: &[&str]| {
-        let settings = settings(further);
+        let settings = settings("run", further);
         run(env!("CARGO_BIN_EXE_own_task"), &settings.iter().map(String::as_str).collect::<Vec<_>>());
         std::fs::read_to_string(path("run/metrics.jsonl")).unwrap()
     };
@@ -98,7 +104,7 @@ fn a_task_of_ones_own_is_trained_and_judged_by_its_own_metric() {
     assert!(evals >= 2 && log.contains("\"adjacent_accuracy\":"), "{log}");
     assert!(log.contains("\"best\":{\"metric\":\"adjacent_accuracy\""), "{log}");
     std::fs::write(path("train.csv"), lines.replace(",5", ",6")).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_own_task")).args(settings(&[])).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_own_task")).args(settings("refused", &[])).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("grade 6 is above 5"), "{output:?}");
 }
 
