@@ -37,8 +37,8 @@ fn train(fixture: &Fixture, margin: Option<f32>, exit_after_steps: Option<u64>) 
     let path = |name: &str| fixture.path(name).display().to_string();
     let paths = [("model.path", "model"), ("data.train", "train.jsonl"), ("output.dir", "run")];
     let usual = ["data.task=classification", "data.max_length=12", "train.steps=12", "train.batch_size=4"];
-    let sets = paths.map(|(key, name)| format!("{key}={}", path(name))).into_iter();
-    let sets = sets.chain(usual.map(str::to_owned)).chain(["train.lr=1e-2", "log.every=1"].map(str::to_owned)).collect::<Vec<_>>();
+    let usual = usual.into_iter().chain(["train.lr=1e-2", "log.every=1"]).map(str::to_owned);
+    let sets: Vec<String> = paths.map(|(key, name)| format!("{key}={}", path(name))).into_iter().chain(usual).collect();
     let resolved = Recipe::read(None, &sets).expect("a recipe");
     let objective = margin.map(|margin| {
         OwnObjective::new(format!("margin {margin}"), move |setup, _| {
