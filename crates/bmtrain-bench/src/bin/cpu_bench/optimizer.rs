@@ -57,7 +57,7 @@ fn dtype(name: &str) -> Result<DType, String> {
 pub(super) fn run(options: &Options) -> Result<()> {
     ensure!(options.steps > 0 && options.millions > 0.0, "--steps and --millions: must be above 0");
     let device = Device::cpu(options.threads)?;
-    let parameters = model(&device, &options)?;
+    let parameters = model(&device, options)?;
     make_gradients(&device, &parameters)?;
     let groups = ParamGroup::all(&parameters, 0.01);
     let (name, mut optimizer): (_, Box<dyn Optimizer>) = match options.variant {
