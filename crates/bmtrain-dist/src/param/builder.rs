@@ -105,7 +105,7 @@ impl Builder {
         Some(&self.state.options.tensor.ranks).filter(|ranks| ranks.size() > 1)
     }
 
-    /// The tensor-parallel ranks, if there are several and they shard tokens ([`TensorGroup::sequence`]).
+    /// The tensor-parallel ranks, if there are several and they [shard tokens](super::TensorGroup::sequence).
     pub fn token_ranks(&self) -> Option<&Arc<dyn Communicator>> {
         self.tensor_ranks().filter(|_| self.state.options.tensor.sequence)
     }

@@ -1,6 +1,6 @@
 //! The KV cache of a block, for incremental decoding.
 //!
-//! Defines [`BlockCache`], one for each block of a stack; made by [`crate::model::decoding`], filled by
+//! Defines [`BlockCache`], one for each block of a stack; made by [`crate::model::Decode`], filled by
 //! [`super::TransformerBlock`].
 
 use bmtrain_core::ops::{self, AttentionOptions, KeyValues, PackedKeyValues};

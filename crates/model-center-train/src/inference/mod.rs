@@ -181,7 +181,7 @@ pub fn forward(
 /// the bits of [`forward`] on one stage, on every stage. Hidden states stay on their stages.
 ///
 /// # Errors
-/// As [`TextModel::forward_stages`].
+/// As [`Staged::forward_stages`](model_center_models::model::Staged::forward_stages).
 pub fn forward_stages(model: &dyn TextModel, batch: &Batch, pipeline: &Pipeline) -> Result<Vec<NamedTensor>> {
     let outputs = model.forward_stages(pipeline, std::slice::from_ref(batch), ForwardOutputs::All)?;
     let tensor =

@@ -1,6 +1,6 @@
 //! Incremental decoding with a KV cache: from further tokens to the logits of the next one.
 //!
-//! Defines [`Decoding`], created by [`TextModel::decoding`](crate::model::TextModel::decoding), and [`Past`], the state
+//! Defines [`Decoding`], created by [`Decode::decoding`](crate::model::Decode::decoding), and [`Past`], the state
 //! of the sequences without the cached values. Called by [`crate::generate`], which chooses the tokens.
 
 use crate::model::architecture::position_table::{Count, PositionTable};

@@ -28,7 +28,7 @@ impl AdapterPlan {
     /// [`AdapterPlan::pass_merged`].
     ///
     /// # Errors
-    /// As [`TextModel::save`].
+    /// As [`SaveModel::save`](crate::model::SaveModel::save).
     pub fn save_merged(&self, model: &dyn TextModel, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
         model.write(directory, options, &mut self.merged(&mut from_parameters(model.parameters())?))
     }

@@ -183,7 +183,7 @@ fn are_counts(counts: &[usize]) -> bool {
 }
 
 /// The number of blocks of each of `chunks` model chunks, which a recipe lists that
-/// [`to_toml`](super::Resolved::to_toml) wrote; `None` of any other text.
+/// [`to_toml`](crate::recipe::Resolved::to_toml) wrote; `None` of any other text.
 pub fn recorded_partition(text: &str, chunks: usize) -> Option<Vec<usize>> {
     let recipe: toml::Table = toml::from_str(text).ok()?;
     let items = recipe.get("parallel")?.get("partition")?.as_array()?;
