@@ -8,7 +8,9 @@ pub use crate::batch::{Batch, Labels};
 pub use crate::directory::ModelDirectory;
 pub use crate::error::{Error, Result};
 pub use crate::generate::{GenerateOptions, TextGenerator};
-pub use crate::model::{MODELS, ModelEntry, ModelOutput, OpenOptions, Registry, SaveOptions, TextModel};
+pub use crate::model::{
+    Decode, MODELS, ModelEntry, ModelOutput, OpenOptions, Registry, SaveModel, SaveOptions, Staged, TextModel,
+};
 pub use crate::recipe::Recipe;
 pub use crate::tokenizer::AutoTokenizer;
 pub use crate::train::{FinetuneOptions, finetune};

@@ -5,7 +5,7 @@ use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use model_center::config::TextConfig;
 use model_center::formats::DirectoryLayout;
-use model_center::model::{Head, SaveOptions, TextModel};
+use model_center::model::{Head, SaveModel, SaveOptions};
 use own_model::{Toy, ToyConfig};
 use std::path::Path;
 
