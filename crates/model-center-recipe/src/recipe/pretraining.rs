@@ -10,6 +10,7 @@ use super::engine::reader::{Otherwise, Reader, Spec};
 use super::engine::schema::Shape;
 use super::keys::MAX_SAMPLES;
 use super::pretraining_objective::{self, ObjectiveSettings, PretrainingObjective};
+use super::sources::COLUMN_KEYS;
 use crate::{Error, Result};
 use model_center_data::corpus::{SampleOrder, SplitShares};
 use model_center_data::metrics::LabelKind;
@@ -37,7 +38,7 @@ const KEYS: [&str; 9] = [
     "data.loading_threads",
 ];
 /// The keys of other tasks.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 19] = [
     "data.path",
     "data.train",
     "data.eval",
@@ -46,13 +47,6 @@ const OTHERS: [&str; 26] = [
     "data.labels",
     "data.template",
     "data.words",
-    "data.columns.text",
-    "data.columns.text_pair",
-    "data.columns.label",
-    "data.columns.prompt",
-    "data.columns.target",
-    "data.columns.tokens",
-    "data.columns.tags",
     "data.stride",
     "data.answer_length",
     "data.max_length",
@@ -174,7 +168,7 @@ pub(super) fn refuse_foreign(r: &mut Reader, objective: Option<PretrainingObject
     pretraining_objective::refuse_foreign(r, objective);
     match objective.is_some() {
         true => {
-            for key in OTHERS {
+            for key in OTHERS.iter().chain(&COLUMN_KEYS) {
                 r.without_effect(key, "data.task", "task pretrain reads token files", "remove it");
             }
             r.without_effect("model.head", "data.task", "the objective determines the head", "remove it");

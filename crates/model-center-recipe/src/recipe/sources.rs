@@ -24,6 +24,17 @@ use model_center_data::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Keys of the columns of records, which tasks that know their columns do not take.
+pub(super) const COLUMN_KEYS: [&str; 7] = [
+    "data.columns.text",
+    "data.columns.text_pair",
+    "data.columns.label",
+    "data.columns.prompt",
+    "data.columns.target",
+    "data.columns.tokens",
+    "data.columns.tags",
+];
+
 const DELIMITER: Expected = Expected { what: "a character", example: ";" };
 const TASK_DIRECTORY: Expected = Expected { what: "the path of a directory of tasks", example: "data/superglue" };
 const DATA_FILE: Expected = Expected { what: "the path of a data file", example: "data/train.jsonl" };
@@ -404,15 +415,7 @@ fn fixed_source(r: &mut Reader, task: Arc<dyn Task>, keys: Keys) -> DataSource {
     for key in ["data.template", "data.words"] {
         r.without_effect(key, "data.task", &format!("task {name} has its own prompt and label words"), fix);
     }
-    for key in [
-        "data.columns.text",
-        "data.columns.text_pair",
-        "data.columns.label",
-        "data.columns.prompt",
-        "data.columns.target",
-        "data.columns.tokens",
-        "data.columns.tags",
-    ] {
+    for key in COLUMN_KEYS {
         r.without_effect(key, "data.task", &format!("task {name} knows its columns"), "remove it");
     }
     refuse_spans(r);

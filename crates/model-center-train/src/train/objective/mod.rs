@@ -2,8 +2,7 @@
 //!
 //! Defines [`Objective`] with [`Pass`], a micro-batch that it is asked the loss of, and [`ObjectiveLoss`], its answer.
 //! A run has the one that its recipe asks for, [`Supervised`], `Preference`, `Contrastive` or `Distillation`, or its
-//! program's, [`OwnObjective`]. The
-//! micro-batches of a step are [`StepPasses`](super::step::StepPasses).
+//! program's, [`OwnObjective`]. The micro-batches of a step are [`StepPasses`](super::step::StepPasses).
 
 mod contrastive;
 mod distillation;
