@@ -16,6 +16,14 @@ verdict() {
     esac
 }
 
+# needs_tiles: a verdict of no figure, with exit status 75, on a processor that has no tiles for bf16 (Intel AMX).
+needs_tiles() {
+    if ! grep -qw amx_bf16 /proc/cpuinfo 2>/dev/null; then
+        note "this processor has no tiles for bf16 (AMX): there is nothing to measure"
+        verdict no_tiles noisy
+    fi
+}
+
 # build PROGRAM...: release builds of programs, bmtrain with the features in `features`. Its subcommands are links to it
 # with their names.
 features=""

@@ -2,7 +2,7 @@
 
     python products.py numpy|torch SECONDS < SHAPES
 
-Each line of standard input is a record of `cpu_bench gemm --json`; it is answered with the best speed of many runs, in
+Each line of standard input is a record of `cpu_bench gemm --json`, in bf16 for PyTorch alone; it is answered with the best speed of many runs, in
 GFLOP/s. The number of threads of NumPy is the environment's (OPENBLAS_NUM_THREADS).
 """
 
@@ -51,8 +51,9 @@ def torch_product(shape):
 
     def make(length, start, sizes, strides):
         data = (torch.arange(length) * 7919 % 2003).float() / 1001.5 - 1
-        return data.as_strided(sizes, strides, start)
+        return data.to(dtype).as_strided(sizes, strides, start)
 
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[shape["dtype"]]
     a, b, c = views(shape, make)
     return lambda: torch.matmul(a, b, out=c)
 

@@ -10,6 +10,7 @@
 
 mod access;
 mod adam_8bit;
+mod amx;
 mod attention;
 mod caches;
 mod cross_entropy;

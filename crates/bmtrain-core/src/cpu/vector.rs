@@ -56,6 +56,18 @@ pub(super) fn fetch<const LEVEL: u8>(address: *const f32) {
     let _ = address;
 }
 
+/// Asks the nearest cache to fetch the line of an address, which may be any, so that it can be written.
+#[inline(always)]
+pub(super) fn fetch_to_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: processors without the instruction take it for one that does nothing; a prefetch has no effect on validity.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Asks the caches to fetch the line of an element, which may be beyond the end.
 #[inline(always)]
 pub(super) fn prefetch(data: &[f32], index: usize) {

@@ -3,6 +3,8 @@
 //! A backend has one ([`CpuOptions`](crate::threads::CpuOptions)). Its kernels are compiled for all; `launch` and the
 //! threads of the backend's pool set [`InstructionSet::current`], which the inner loops ask.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use crate::error::{Error, Result};
 use std::cell::Cell;
 use std::fmt;
@@ -22,6 +24,14 @@ pub enum InstructionSet {
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
     Avx512,
+    /// [`InstructionSet::Avx512`], with products of bf16 by bf16 in the tile registers of Intel AMX. Everything else has
+    /// the bits of that set.
+    Amx,
+    /// [`InstructionSet::Amx`] for tests on any processor: a software model computes the products of tiles, the widest
+    /// other set everything else. In no list of sets; a thousand times slower.
+    #[cfg(any(test, feature = "testing"))]
+    #[doc(hidden)]
+    AmxModel,
 }
 
 thread_local! {
@@ -30,8 +40,13 @@ thread_local! {
 
 impl InstructionSet {
     /// Every set, the widest last.
-    pub const ALL: [Self; 4] =
-        [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512];
+    pub const ALL: [Self; 5] = [
+        InstructionSet::Portable,
+        InstructionSet::Neon,
+        InstructionSet::Avx2,
+        InstructionSet::Avx512,
+        InstructionSet::Amx,
+    ];
 
     /// The name that [`InstructionSet::from_str`] reads.
     pub fn name(self) -> &'static str {
@@ -40,10 +55,14 @@ impl InstructionSet {
             InstructionSet::Neon => "neon",
             InstructionSet::Avx2 => "avx2",
             InstructionSet::Avx512 => "avx512",
+            InstructionSet::Amx => "amx",
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::AmxModel => "amx-model",
         }
     }
 
-    /// Whether this processor has it.
+    /// Whether this process can use it. For [`InstructionSet::Amx`] the first call asks the kernel for permission to use
+    /// tile registers.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         let available = match self {
@@ -59,10 +78,18 @@ impl InstructionSet {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
             }
+            InstructionSet::Amx => InstructionSet::Avx512.is_available() && amx::is_usable(),
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::AmxModel => true,
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let available =
-            self == InstructionSet::Portable || cfg!(target_arch = "aarch64") && self == InstructionSet::Neon;
+        let available = match self {
+            InstructionSet::Portable => true,
+            InstructionSet::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::AmxModel => true,
+            _ => false,
+        };
         available
     }
 
@@ -75,6 +102,19 @@ impl InstructionSet {
     pub fn best() -> Self {
         static BEST: OnceLock<InstructionSet> = OnceLock::new();
         *BEST.get_or_init(|| Self::available().last().unwrap_or(InstructionSet::Portable))
+    }
+
+    /// The set of everything that is computed by vectors: a set with tiles has them for products alone.
+    pub(crate) fn vectors(self) -> Self {
+        match self {
+            InstructionSet::Amx => InstructionSet::Avx512,
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::AmxModel => match Self::best() {
+                InstructionSet::Amx => InstructionSet::Avx512,
+                widest => widest,
+            },
+            other => other,
+        }
     }
 
     /// The set that the calling thread's loops use: its backend's, otherwise the best.
@@ -126,10 +166,10 @@ impl FromStr for InstructionSet {
     }
 }
 
-/// Runs `work` once with each set of this machine.
+/// Runs `work` once with each set of this machine, and with the model of tiles.
 #[cfg(test)]
 pub(crate) fn for_each_set(work: impl Fn(InstructionSet)) {
-    for set in InstructionSet::available() {
+    for set in InstructionSet::available().chain([InstructionSet::AmxModel]) {
         set.within(|| work(set));
     }
 }
@@ -144,7 +184,17 @@ mod tests {
             assert_eq!(set.to_string().parse::<InstructionSet>().unwrap(), set);
         }
         let error = "avx".parse::<InstructionSet>().unwrap_err().to_string();
-        assert!(error.contains("portable, neon, avx2, avx512"), "{error}");
+        assert!(error.contains("portable, neon, avx2, avx512, amx"), "{error}");
+    }
+
+    #[test]
+    fn a_set_with_tiles_computes_everything_else_by_the_widest_vectors() {
+        assert_eq!(InstructionSet::Amx.vectors(), InstructionSet::Avx512);
+        assert!(InstructionSet::AmxModel.vectors().is_available());
+        assert!(InstructionSet::Amx.is_available() <= InstructionSet::Avx512.is_available());
+        for set in InstructionSet::available().filter(|set| *set != InstructionSet::Amx) {
+            assert_eq!(set.vectors(), set);
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Called by the kernels of the CPU, by reductions between ranks, and where quantised blocks become numbers. A loop
 //! whose rounding must not depend on the machine uses neither [`Isa::mul_add`] nor anything else of `Isa`.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod half_precision;
 mod instruction_set;
 
@@ -61,7 +63,7 @@ macro_rules! vectorised {
                     body::<$crate::simd::Fused>($($argument),*)
                 }
                 use $crate::simd::InstructionSet;
-                match InstructionSet::current() {
+                match InstructionSet::current().vectors() {
                     // SAFETY: the current set is available, with every feature that the function is compiled with.
                     InstructionSet::Avx512 => return unsafe { avx512($($argument),*) },
                     // SAFETY: as above.
@@ -70,7 +72,7 @@ macro_rules! vectorised {
                 }
             }
             #[cfg(target_arch = "aarch64")]
-            if $crate::simd::InstructionSet::current() == $crate::simd::InstructionSet::Neon {
+            if $crate::simd::InstructionSet::current().vectors() == $crate::simd::InstructionSet::Neon {
                 return body::<$crate::simd::Fused>($($argument),*);
             }
             body::<$crate::simd::Separate>($($argument),*)

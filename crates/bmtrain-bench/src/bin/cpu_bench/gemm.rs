@@ -1,17 +1,19 @@
-//! The speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, as GFLOP/s and as a share of the
-//! multiply-add peak measured in the same run.
+//! The speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, in f32 or bf16, as GFLOP/s and as a
+//! share of the peak measured in the same run: of multiply-adds, for bf16 of tiles where the set has them.
 //!
 //! Each figure is the best of many short runs: neighbours on the machine make runs longer, never shorter. `BMTRAIN_CPU`
-//! names the instruction set: portable, neon, avx2, avx512.
+//! names the instruction set: portable, neon, avx2, avx512, amx.
 
 use anyhow::Result;
 use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::gemm::{
-    BatchedProduct, Epilogue, Operand, Product, Source, Target, Threads, measure_peak, product_batch, scratch_bytes,
+    BatchedProduct, Epilogue, Operand, Product, Source, Target, Threads, measure_bf16_peak, measure_peak,
+    product_batch, scratch_bytes,
 };
 use bmtrain_core::cpu::threads;
 use bmtrain_dist::launch::cpu_options;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use half::bf16;
 use std::time::Duration;
 
 /// Name, tokens, outputs and inputs of a linear layer `y = x·Wᵀ`.
@@ -53,8 +55,8 @@ impl Place {
         Place { row: 1, column: columns, len: rows * columns, ..Place::default() }
     }
 
-    fn operand<'a>(&self, data: &'a [f32]) -> Operand<'a> {
-        Operand { data: Source::F32(&data[self.start..]), row_stride: self.row, col_stride: self.column }
+    fn operand<'a>(&self, data: &'a Numbers) -> Operand<'a> {
+        Operand { data: data.from(self.start), row_stride: self.row, col_stride: self.column }
     }
 
     fn json(&self) -> String {
@@ -82,6 +84,29 @@ impl Shape {
     }
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Dtype {
+    F32,
+    Bf16,
+}
+
+impl Dtype {
+    fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::Bf16 => "bf16",
+        }
+    }
+
+    /// The floating-point operations per second that a pool reaches in registers.
+    fn peak(self, pool: &threads::Threads) -> f64 {
+        match self {
+            Dtype::F32 => measure_peak(pool.count(), pool.instruction_set()),
+            Dtype::Bf16 => measure_bf16_peak(pool.count(), pool.instruction_set()),
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Print a record for each figure, with the strides of its operands, for programs that compute the same; the peak
@@ -92,6 +117,9 @@ pub(super) struct Options {
     /// programs can measure each shape in turn with this one.
     #[arg(long, requires = "json")]
     on_request: bool,
+    /// Dtype of operands and results.
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    dtype: Dtype,
     /// Numbers of threads.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
@@ -109,36 +137,31 @@ impl Options {
     }
 }
 
-/// The floating-point operations per second that a pool reaches in registers.
-fn peak(pool: &threads::Threads) -> f64 {
-    measure_peak(pool.count(), pool.instruction_set())
-}
-
 pub(super) fn run(options: &Options) -> Result<()> {
     let pool = |count: &usize| Ok(threads::Threads::with(cpu_options(*count)?)?);
     let pools = options.threads.iter().map(pool).collect::<Result<Vec<_>>>()?;
-    let (mut shapes, budget) = (shapes(), options.budget()?);
+    let (mut shapes, budget, dtype) = (shapes(), options.budget()?, options.dtype);
     shapes.retain(|shape| format!("{} {}", shape.name, shape.role).contains(&options.part));
     if !options.json {
-        return table(&pools, &shapes, budget);
+        return table(&pools, &shapes, dtype, budget);
     }
     let mut each = shapes.iter().flat_map(|shape| pools.iter().map(move |pool| (shape, pool)));
     if !options.on_request {
-        return each.try_for_each(|(shape, pool)| record(shape, pool, budget));
+        return each.try_for_each(|(shape, pool)| record(shape, pool, dtype, budget));
     }
     for (request, (shape, pool)) in std::io::stdin().lines().zip(each.cycle()) {
         request?;
-        record(shape, pool, budget)?;
+        record(shape, pool, dtype, budget)?;
     }
     Ok(())
 }
 
 /// Prints the shapes by lines, with a column for each number of threads.
-fn table(pools: &[threads::Threads], shapes: &[Shape], budget: Duration) -> Result<()> {
-    let peaks: Vec<f64> = pools.iter().map(peak).collect();
+fn table(pools: &[threads::Threads], shapes: &[Shape], dtype: Dtype, budget: Duration) -> Result<()> {
+    let peaks: Vec<f64> = pools.iter().map(|pool| dtype.peak(pool)).collect();
     for (pool, peak) in pools.iter().zip(&peaks) {
         let (set, count) = (pool.instruction_set(), pool.count());
-        println!("{set}, peak of {count} thread(s) {:.1} GFLOP/s", peak / 1e9);
+        println!("{set}, {}, peak of {count} thread(s) {:.1} GFLOP/s", dtype.name(), peak / 1e9);
     }
     print!("{:<12} {:>5} {:>5} {:>5} {:<15}", "", "m", "n", "k", "");
     pools.iter().for_each(|pool| print!(" {:>22}", format!("{} thread(s)", pool.count())));
@@ -147,7 +170,7 @@ fn table(pools: &[threads::Threads], shapes: &[Shape], budget: Duration) -> Resu
         let Shape { name, role, size: [m, n, k], .. } = shape;
         print!("{name:<12} {m:>5} {n:>5} {k:>5} {role:<15}");
         for (pool, peak) in pools.iter().zip(&peaks) {
-            let rate = best_rate(shape, Threads::Pool(pool), budget)?;
+            let rate = best_rate(shape, Threads::Pool(pool), dtype, budget)?;
             print!(" {:>22}", format!("{:.1} GFLOP/s {:>4.1} %", rate / 1e9, rate / peak * 100.0));
         }
         println!();
@@ -157,14 +180,15 @@ fn table(pools: &[threads::Threads], shapes: &[Shape], budget: Duration) -> Resu
 }
 
 /// Measures a shape and prints its record.
-fn record(shape: &Shape, pool: &threads::Threads, budget: Duration) -> Result<()> {
-    let rate = best_rate(shape, Threads::Pool(pool), budget)?;
+fn record(shape: &Shape, pool: &threads::Threads, dtype: Dtype, budget: Duration) -> Result<()> {
+    let rate = best_rate(shape, Threads::Pool(pool), dtype, budget)?;
     let Shape { name, role, size: [m, n, k], count, .. } = shape;
     let [a, b, c] = [shape.a, shape.b, shape.c].map(|place| place.json());
     let (threads, set) = (pool.count(), pool.instruction_set());
     print!(r#"{{"name": "{name}", "role": "{role}", "size": [{m}, {n}, {k}], "count": {count:?}, "#);
-    print!(r#""a": {a}, "b": {b}, "c": {c}, "threads": {threads}, "isa": "{set}", "#);
-    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / peak(pool));
+    print!(r#""a": {a}, "b": {b}, "c": {c}, "dtype": "{}", "#, dtype.name());
+    print!(r#""threads": {threads}, "isa": "{set}", "#);
+    println!(r#""gflops": {:.2}, "share": {:.4}}}"#, rate / 1e9, rate / dtype.peak(pool));
     Ok(())
 }
 
@@ -227,9 +251,10 @@ fn heads(size: usize) -> [Shape; 2] {
 }
 
 /// Best of at least 5 runs within the budget.
-fn best_rate(shape: &Shape, threads: Threads<'_>, budget: Duration) -> Result<f64> {
+fn best_rate(shape: &Shape, threads: Threads<'_>, dtype: Dtype, budget: Duration) -> Result<f64> {
     let Shape { size: [m, n, k], count: [outer, inner], a, b, c, .. } = *shape;
-    let (a_data, b_data, mut c_data) = (numbers(a.len), numbers(b.len), numbers(c.len));
+    let (a_data, b_data, mut c_data) =
+        (Numbers::new(dtype, a.len), Numbers::new(dtype, b.len), Numbers::new(dtype, c.len));
     let mut run = || {
         let first = Product {
             m,
@@ -239,7 +264,7 @@ fn best_rate(shape: &Shape, threads: Threads<'_>, budget: Duration) -> Result<f6
             a: a.operand(&a_data),
             b: b.operand(&b_data),
             beta: 0.0,
-            c: Target::F32(&mut c_data),
+            c: c_data.target(),
             ldc: c.row,
             epilogue: Epilogue::default(),
         };
@@ -252,29 +277,46 @@ fn best_rate(shape: &Shape, threads: Threads<'_>, budget: Duration) -> Result<f6
 }
 
 /// Numbers that start on a cache line, as tensors do.
-struct Aligned {
-    data: Vec<f32>,
+struct Aligned<T> {
+    data: Vec<T>,
     skip: usize,
 }
 
-const LINE: usize = 64 / size_of::<f32>();
-
-impl std::ops::Deref for Aligned {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        &self.data[self.skip..]
+impl<T: Copy> Aligned<T> {
+    fn new(count: usize, number: impl Fn(f32) -> T) -> Self {
+        let line = 64 / size_of::<T>();
+        let value = |i: usize| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0;
+        let data: Vec<T> = (0..count + line).map(|i| number(value(i))).collect();
+        let skip = data.as_ptr().align_offset(64).min(line);
+        Aligned { data, skip }
     }
 }
 
-impl std::ops::DerefMut for Aligned {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.data[self.skip..]
-    }
+enum Numbers {
+    F32(Aligned<f32>),
+    Bf16(Aligned<bf16>),
 }
 
-fn numbers(count: usize) -> Aligned {
-    let data: Vec<f32> = (0..count + LINE).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0).collect();
-    let skip = data.as_ptr().align_offset(64).min(LINE);
-    Aligned { data, skip }
+impl Numbers {
+    fn new(dtype: Dtype, count: usize) -> Self {
+        match dtype {
+            Dtype::F32 => Numbers::F32(Aligned::new(count, |value| value)),
+            Dtype::Bf16 => Numbers::Bf16(Aligned::new(count, bf16::from_f32)),
+        }
+    }
+
+    /// The elements from `start` on.
+    fn from(&self, start: usize) -> Source<'_> {
+        match self {
+            Numbers::F32(Aligned { data, skip }) => Source::F32(&data[skip + start..]),
+            Numbers::Bf16(Aligned { data, skip }) => Source::Bf16(&data[skip + start..]),
+        }
+    }
+
+    fn target(&mut self) -> Target<'_> {
+        match self {
+            Numbers::F32(Aligned { data, skip }) => Target::F32(&mut data[*skip..]),
+            Numbers::Bf16(Aligned { data, skip }) => Target::Bf16(&mut data[*skip..]),
+        }
+    }
 }

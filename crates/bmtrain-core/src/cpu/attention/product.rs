@@ -88,7 +88,7 @@ pub(super) fn multiply(size: Size, a: Left<'_>, b: Right<'_>, c: &mut [f32], c_r
     };
     // SAFETY: the assertions cover every index of the operands and the result; the machine has the current set.
     unsafe {
-        match InstructionSet::current() {
+        match InstructionSet::current().vectors() {
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512 => x86::avx512(&whole),
             #[cfg(target_arch = "x86_64")]

@@ -10,6 +10,7 @@ use super::left::Left;
 use super::operand::{Source, widen};
 use super::shared::Shared;
 use crate::cpu::vector::LINE;
+use crate::simd::vectorised;
 
 /// Sums so short that writing C takes longer. Rows of C tend to be on pages of their own, so few rows are then written
 /// at a time, by all panels, which the cache keeps.
@@ -269,10 +270,8 @@ pub(super) fn finish(
         None => {}
     }
     if let Some((target, leading)) = job.pre_activation {
-        for (i, line) in rows.clone().zip(buffer.chunks_exact(width)) {
-            // SAFETY: the task owns these rows and columns.
-            unsafe { target.write(i * leading + j, &line[..columns]) };
-        }
+        // SAFETY: the task owns these rows and columns.
+        unsafe { target.write_rows(rows.start * leading + j, leading, (buffer, width), columns) };
     }
     if let Some(activation) = job.activation {
         activation(buffer);
@@ -284,16 +283,16 @@ pub(super) fn finish(
         }
         combine(buffer, &values[..buffer.len()]);
     }
-    for (i, line) in rows.zip(buffer.chunks_exact(width)) {
-        // SAFETY: the task owns these rows and columns.
-        unsafe { job.c.write(job.c_start + i * job.ldc + j, &line[..columns]) };
-    }
+    // SAFETY: the task owns these rows and columns.
+    unsafe { job.c.write_rows(job.c_start + rows.start * job.ldc + j, job.ldc, (buffer, width), columns) };
 }
 
-fn add_bias(bias: &[f32], buffer: &mut [f32], width: usize) {
-    for line in buffer.chunks_exact_mut(width) {
-        for (x, value) in line.iter_mut().zip(bias) {
-            *x += value;
+vectorised! {
+    fn add_bias<I>(bias: &[f32], buffer: &mut [f32], width: usize) {
+        for line in buffer.chunks_exact_mut(width) {
+            for (x, value) in line.iter_mut().zip(bias) {
+                *x += value;
+            }
         }
     }
 }

@@ -38,12 +38,34 @@ pub(super) struct Limits {
     pub(super) rows_of_sums: usize,
 }
 
+/// What a product is cut along.
+pub(super) struct Grain {
+    /// Columns are padded to multiples of this.
+    pub(super) lanes: usize,
+    /// Columns of a panel.
+    pub(super) panel: usize,
+    /// Rows of the smallest task.
+    pub(super) step: usize,
+    pub(super) stretches: Stretches,
+    /// Whether a task packs its rows of A over all stretches of a phase at once, and sums outside of C are kept from phase
+    /// to phase whatever C's dtype is.
+    pub(super) is_deep: bool,
+}
+
 impl Limits {
     /// Those that fit the caches of this machine.
     pub(super) fn of_this_machine() -> Self {
         let Caches { l2, l3 } = Caches::of_this_machine();
         let panels = (l3 / 4 * 3).clamp(3 << 20, 12 << 20) / size_of::<f32>();
         Limits { panels, depth: 2048, left: l2 / 2 / size_of::<f32>(), tallest: 192, narrow: 96, rows_of_sums: 1024 }
+    }
+
+    /// The bounds where operands are packed as bf16, half as large: twice the elements. Phases have fewer terms, so that
+    /// rows of A stay in the second-level cache beside the sums, and tasks are taller, since what limits tiles is how
+    /// often B is read.
+    pub(super) fn of_tiles(&self) -> Self {
+        let Limits { panels, depth, left, tallest, .. } = *self;
+        Limits { panels: 2 * panels, depth: depth / 4 * 3, left: 2 * left, tallest: tallest / 3 * 4, ..*self }
     }
 }
 
@@ -106,12 +128,17 @@ pub(super) struct Grid {
 
 impl Cut {
     pub(super) fn new(kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>) -> Self {
-        let (m, n, k) = (job.m, job.n, job.k);
-        let (lanes, panel) = (kernel.lanes, kernel.columns());
-        let stretches = Stretches::new(kernel, k);
+        let stretches = Stretches::new(kernel, job.k);
+        let (lanes, panel, step) = (kernel.lanes, kernel.columns(), TILES * kernel.rows());
+        Cut::along(Grain { lanes, panel, step, stretches, is_deep: false }, limits, job)
+    }
+
+    pub(super) fn along(grain: Grain, limits: &Limits, job: &GemmJob<'_>) -> Self {
+        let Grain { lanes, panel, step, stretches, is_deep } = grain;
+        let (m, n, k) = (job.m, job.n, stretches.k);
         let stretch = stretches.length.max(1);
         let (mut columns, mut depth) = (n, stretches.count);
-        if n.next_multiple_of(panel) * k > limits.panels {
+        if n.next_multiple_of(panel) * k > limits.panels || is_deep && k > limits.depth {
             // Two phases are in memory at a time: one is packed while another is finished.
             let half = limits.panels / 2;
             depth = (limits.depth / stretch).clamp(1, stretches.count);
@@ -119,9 +146,10 @@ impl Cut {
             let widest = (half / (depth * stretch) / panel * panel).max(panel);
             columns = n.div_ceil(n.div_ceil(widest)).next_multiple_of(panel);
         }
-        let rows = if depth < stretches.count && !job.c.is_f32() { m.min(limits.rows_of_sums) } else { m };
-        let step = TILES * kernel.rows();
-        let tallest = (limits.tallest.min(limits.left / stretch) / step).max(1);
+        let keeps_sums = depth < stretches.count && (is_deep || !job.c.is_f32());
+        let rows = if keeps_sums { m.min(limits.rows_of_sums) } else { m };
+        let terms = if is_deep { depth * stretch } else { stretch };
+        let tallest = (limits.tallest.min(limits.left / terms) / step).max(1);
         Cut { m, n, lanes, panel, stretches, rows, columns, depth, step, tallest }
     }
 
@@ -141,7 +169,7 @@ impl Cut {
     }
 
     /// Whether there is one phase only.
-    pub(super) fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         self.rows >= self.m && self.columns >= self.n && self.depth >= self.stretches.count
     }
 
@@ -160,9 +188,19 @@ impl Cut {
         (self.depth * self.stretches.length).min(self.stretches.k) * self.columns.next_multiple_of(self.lanes)
     }
 
+    /// Elements of the panels of two phases, or of the only one.
+    pub(super) fn panels_len(&self) -> usize {
+        if self.is_whole() { self.panel_len() } else { 2 * self.panel_len() }
+    }
+
     /// Elements of the sums of a phase.
     pub(super) fn sums_len(&self) -> usize {
         self.rows * self.columns.next_multiple_of(self.lanes)
+    }
+
+    /// Elements of the sums of a phase, with padding for whole tasks.
+    pub(super) fn padded_sums_len(&self) -> usize {
+        self.rows.next_multiple_of(self.step) * self.columns.next_multiple_of(self.panel)
     }
 
     /// Start of the panel of column `j` among the panels of a phase, for a stretch of it.

@@ -211,9 +211,9 @@ impl Kernel {
         }
     }
 
-    /// The table of an instruction set.
+    /// The table of the vectors of an instruction set.
     pub(super) fn of(set: InstructionSet) -> &'static Kernel {
-        match set {
+        match set.vectors() {
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512 => &super::x86::AVX512,
             #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,8 @@
 //! epilogue.
 //!
 //! Defines [`Product`] and [`product`] (one product, split over threads), [`BatchedProduct`] and [`product_batch`]
-//! (many small ones of one shape, such as the heads of attention), [`measure_peak`] and [`scratch_bytes`]. The CPU
+//! (many small ones of one shape, such as the heads of attention), [`measure_peak`], [`measure_bf16_peak`] and
+//! [`scratch_bytes`]. The CPU
 //! backend's `gemm` and `linear` kernels call them; attention calls [`product`] with [`Threads::Calling`] inside its
 //! own loops.
 //!
@@ -13,7 +14,8 @@
 //! six ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
 //! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of at most four terms, which
-//! writes C as fast as memory is written.
+//! writes C as fast as memory is written. With a set that has tiles, products of bf16 by bf16 of some rows are a seventh
+//! way, `amx.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and
@@ -23,8 +25,11 @@
 //! strides and instruction set, never on the number of threads or on which thread did what. Nothing is skipped: NaN and
 //! infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
 //!
+//! In tiles the order is another: `cpu::amx` defines it, one chain over the whole sum.
+//!
 //! Rows that start at multiples of 64 bytes are read fastest.
 
+mod amx;
 mod block;
 mod cut;
 mod in_place;
@@ -45,6 +50,7 @@ mod short;
 mod skinny;
 mod table;
 mod tile;
+mod walk;
 mod wide;
 
 #[cfg(target_arch = "aarch64")]
@@ -56,7 +62,7 @@ mod x86;
 mod tests;
 
 pub use operand::{Operand, Source, Target};
-pub use peak::measure_peak;
+pub use peak::{measure_bf16_peak, measure_peak};
 pub(super) use schedule::Tickets;
 pub use scratch::bytes as scratch_bytes;
 

@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::amx::{self, Tiled};
 use super::cut::Limits;
 use super::job::{Batch, GemmJob};
 use super::kernel::Kernel;
@@ -12,6 +13,8 @@ use super::outer::Outer;
 use super::scratch::{self, Scratch};
 use super::wide::{Own, Wide};
 use super::{Threads, in_place, narrow, short, skinny};
+use crate::cpu::amx::Unit;
+use crate::simd::InstructionSet;
 
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
@@ -24,7 +27,7 @@ pub(super) fn run_one(threads: Threads<'_>, limits: &Limits, job: &GemmJob<'_>) 
     let set = threads.instruction_set();
     let threads = if is_worth_splitting(job) { threads } else { Threads::Calling };
     // The calling thread may work too, with loops that ask for its set.
-    set.within(|| scratch::with(|scratch| compute(threads, Kernel::of(set), limits, job, scratch)));
+    set.within(|| scratch::with(|scratch| compute(threads, Routines::of(set), limits, job, scratch)));
 }
 
 fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
@@ -34,7 +37,7 @@ fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
 
 pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>) {
     let set = threads.instruction_set();
-    let kernel = Kernel::of(set);
+    let routines = Routines::of(set);
     let count = batch.count();
     if count < threads.count() {
         for index in 0..count {
@@ -47,7 +50,7 @@ pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>
     let next = Tickets::default();
     let work = |scratch: &mut Scratch| {
         while let Some(index) = next.one(0..count) {
-            compute(Threads::Calling, kernel, limits, &batch.job(index), scratch);
+            compute(Threads::Calling, routines, limits, &batch.job(index), scratch);
         }
     };
     set.within(|| on_workers(threads, workers, || scratch::with(work), || scratch::with(work)));
@@ -61,9 +64,29 @@ fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mi
     }
 }
 
+/// The innermost routines of an instruction set.
+#[derive(Clone, Copy)]
+struct Routines {
+    kernel: &'static Kernel,
+    tiles: Option<Unit>,
+}
+
+impl Routines {
+    fn of(set: InstructionSet) -> Self {
+        Routines { kernel: Kernel::of(set), tiles: Unit::of(set) }
+    }
+}
+
 /// One product on all of `threads`.
-fn compute(threads: Threads<'_>, kernel: &Kernel, limits: &Limits, job: &GemmJob<'_>, scratch: &mut Scratch) {
+fn compute(threads: Threads<'_>, routines: Routines, limits: &Limits, job: &GemmJob<'_>, scratch: &mut Scratch) {
     if job.m == 0 || job.n == 0 {
+        return;
+    }
+    let Routines { kernel, tiles } = routines;
+    if let Some(unit) = tiles
+        && amx::takes(job)
+        && in_tiles(threads, unit, limits, job, scratch)
+    {
         return;
     }
     let (workers, next) = (threads.count(), Tickets::default());
@@ -98,6 +121,16 @@ fn compute(threads: Threads<'_>, kernel: &Kernel, limits: &Limits, job: &GemmJob
         let of_thread = |Scratch { left, lines, sums, .. }: &mut Scratch| product.work(Own { left, lines, sums });
         on_workers(threads, workers, || scratch::with(of_thread), || product.work(Own { left, lines, sums }));
     }
+}
+
+/// Computes a product in tiles if they can.
+fn in_tiles(threads: Threads<'_>, unit: Unit, limits: &Limits, job: &GemmJob<'_>, scratch: &mut Scratch) -> bool {
+    let Scratch { panels, phase_sums, left, sums, .. } = scratch;
+    let workers = threads.count();
+    let Some(product) = Tiled::new(unit, limits, job, workers, (panels, phase_sums)) else { return false };
+    let own = amx::Own { left, sums };
+    on_workers(threads, workers, || scratch::with(|scratch| product.work(scratch)), || product.work_in(own));
+    true
 }
 
 /// Numbers that threads take in ascending order.

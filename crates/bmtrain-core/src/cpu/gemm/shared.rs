@@ -9,8 +9,9 @@ use std::marker::PhantomData;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::kernel::MAX_TILE;
 use super::operand::{Source, Target, widen};
-use crate::cpu::vector::LINE;
+use crate::cpu::vector::{LINE, fetch_to_write};
 
 #[derive(Debug, Clone, Copy)]
 enum Address {
@@ -54,6 +55,16 @@ impl<'a> Shared<'a> {
         match self.address {
             // SAFETY: start is inside the slice or one past its end.
             Address::F32(data) => Some(unsafe { data.add(start) }),
+            _ => None,
+        }
+    }
+
+    /// As [`Shared::f32_at`], of bf16.
+    pub(super) fn bf16_at(&self, start: usize, extent: usize) -> Option<*mut bf16> {
+        self.check(start, extent);
+        match self.address {
+            // SAFETY: start is inside the slice or one past its end.
+            Address::Bf16(data) => Some(unsafe { data.add(start) }),
             _ => None,
         }
     }
@@ -115,6 +126,59 @@ impl<'a> Shared<'a> {
                     }
                 }
             }
+        }
+    }
+
+    /// Rounds `columns` elements of each row of `from`, `width` apart there and `leading` here, to elements from `start` on.
+    ///
+    /// # Safety
+    /// No other thread may use these elements meanwhile.
+    pub(super) unsafe fn write_rows(
+        &self,
+        start: usize,
+        leading: usize,
+        (from, width): (&[f32], usize),
+        columns: usize,
+    ) {
+        assert!(columns <= width);
+        let rows = from.len() / width;
+        if rows == 0 {
+            return;
+        }
+        self.check(start, (rows - 1) * leading + columns);
+        match self.address {
+            Address::Bf16(data) if from.len() <= MAX_TILE => {
+                // All rows at once: a row is too short for a loop of vectors.
+                let mut narrow = [bf16::ZERO; MAX_TILE];
+                Target::Bf16(&mut narrow).narrow(0, from);
+                for (i, line) in narrow.chunks_exact(width).take(rows).enumerate() {
+                    // SAFETY: every row is inside the slice by the check, not used by others as the caller promises.
+                    let to = unsafe { std::slice::from_raw_parts_mut(data.add(start + i * leading), columns) };
+                    match (<&mut [bf16; 2 * LINE]>::try_from(&mut *to), line.first_chunk()) {
+                        (Ok(to), Some(line)) => *to = *line,
+                        _ => to.copy_from_slice(&line[..columns]),
+                    }
+                }
+            }
+            _ => {
+                for (i, line) in from.chunks_exact(width).enumerate() {
+                    // SAFETY: as above.
+                    unsafe { self.write(start + i * leading, &line[..columns]) };
+                }
+            }
+        }
+    }
+
+    /// Fetches the cache lines of elements that are written soon, which may be beyond the end.
+    #[inline(always)]
+    pub(super) fn fetch_to_write(&self, start: usize, len: usize) {
+        let (data, bytes): (*const u8, usize) = match self.address {
+            Address::F32(data) => (data.cast(), 4),
+            Address::F16(data) => (data.cast(), 2),
+            Address::Bf16(data) => (data.cast(), 2),
+        };
+        for at in (0..len * bytes).step_by(LINE * size_of::<f32>()) {
+            fetch_to_write(data.wrapping_add(start * bytes + at));
         }
     }
 

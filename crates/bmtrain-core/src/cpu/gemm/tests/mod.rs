@@ -3,6 +3,7 @@
 mod agreement;
 mod batches;
 mod bits;
+mod tiles;
 
 use half::{bf16, f16};
 

@@ -1,0 +1,178 @@
+//! Products of bf16 by bf16 in tiles: the tile registers of Intel AMX, and a software model of them.
+//!
+//! Defines [`Unit`], what multiplies tiles; [`Unit::begin`], which makes the tile registers of a thread ready until the
+//! [`Session`] ends; and [`Multiply`], one block of a product. `pack.rs` lays out operands. `cpu::gemm` and
+//! `cpu::attention` call them.
+//!
+//! # Layout
+//! A block of the result has at most 32 x 32 elements, in 2 x 2 tiles, and is summed [`STEP`] terms at a time. A *step*
+//! of an operand is what one such sum reads of it, [`STEP_LEN`] numbers in two tiles of 16 rows of 64 bytes, and a panel
+//! is the steps of a sum, one after the other:
+//!
+//! - of the left operand, 32 rows of 32 terms: element (i, p) at `32 * i + p`;
+//! - of the right operand, two tiles of 16 columns, each with the terms in pairs: element (p, j) at
+//!   `512 * (j / 16) + 32 * (p / 2) + 2 * (j % 16) + p % 2`.
+//!
+//! Rows, columns and terms that a product does not have are zeros in both operands.
+//!
+//! # Numerics
+//! The processor's definition of TDPBF16PS: for each element and step, the terms with even numbers and those with odd
+//! ones are two chains of fused multiply-adds from zero in f32; the sum of the two is added to what the element has.
+//! Every operation rounds to nearest even; subnormal operands count as zeros, subnormal results become zeros, with their
+//! signs. Since sums are f32 in the registers as in memory, how a sum is cut into calls at multiples of [`STEP`] does
+//! not change its bits. NaN and infinities propagate; the payload of a NaN is unspecified.
+
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod hardware;
+#[cfg(any(test, feature = "testing"))]
+mod model;
+pub(super) mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pack_x86;
+
+#[cfg(test)]
+mod tests;
+
+use crate::simd::InstructionSet;
+use half::bf16;
+
+/// Rows and columns of a block at most.
+pub(super) const BLOCK: usize = 32;
+/// Rows or columns of a tile.
+const TILE: usize = 16;
+/// Terms that are summed at a time.
+pub(super) const STEP: usize = 32;
+/// Numbers of one step of an operand.
+pub(super) const STEP_LEN: usize = BLOCK * STEP;
+
+/// What multiplies tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// The tile registers of this processor.
+    #[cfg(target_arch = "x86_64")]
+    Hardware,
+    /// Plain Rust with the same results.
+    #[cfg(any(test, feature = "testing"))]
+    Model,
+}
+
+/// A block of a product: `to = from + a·b`.
+pub(super) struct Multiply<'s> {
+    /// A panel of the left operand.
+    pub(super) a: &'s [bf16],
+    /// A panel of the right operand with as many steps.
+    pub(super) b: &'s [bf16],
+    /// Rows and columns of the result, from 1 to [`BLOCK`]. Whole tiles are read and written.
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// The sums to start from, instead of zero. They may be those of `to`.
+    pub(super) from: Option<Sums>,
+    pub(super) to: Sums,
+    /// What is read soon: its first [`FETCHED`] cache lines for each step are fetched into the second-level cache.
+    pub(super) next: &'s [bf16],
+}
+
+/// Sums of a block in memory: element (i, j) is `row * i + j` elements after the first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sums {
+    pub(super) first: *mut f32,
+    pub(super) row: usize,
+}
+
+/// Cache lines of [`Multiply::next`] that are fetched in each step.
+pub(super) const FETCHED: usize = 4;
+
+impl Unit {
+    /// The tiles of an instruction set, which is available, if it has any.
+    pub(super) fn of(set: InstructionSet) -> Option<Self> {
+        match set {
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Amx => Some(Unit::Hardware),
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::AmxModel => Some(Unit::Model),
+            _ => None,
+        }
+    }
+
+    /// Rounds sums, as [`Session::multiply`] leaves them, to nearest even; false if the unit has no faster way than others.
+    /// Rows of `from` have `width` sums, a multiple of [`BLOCK`]; those of `to` begin `row` elements apart.
+    ///
+    /// # Safety
+    /// `to` must be valid for writes of these rows, which no other thread uses meanwhile.
+    pub(super) unsafe fn round(self, from: &[f32], width: usize, to: *mut bf16, row: usize) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self == Unit::Hardware {
+            assert!(width.is_multiple_of(BLOCK), "tiles: rows of {width} sums");
+            // SAFETY: the machine has what the set means; the caller vouches for the rows.
+            unsafe { hardware::round(from, width, to, row) };
+            return true;
+        }
+        let _ = (from, width, to, row);
+        false
+    }
+
+    /// Floating-point operations of a round of [`Unit::spin`]: four products of whole tiles.
+    pub(super) const SPIN_OPERATIONS: usize = 4 * TILE * TILE * STEP * 2;
+
+    /// Multiplies tiles that stay in registers.
+    pub(super) fn spin(self, rounds: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = &self.begin().1 {
+            return tiles.spin(rounds);
+        }
+        let (a, b) = ([bf16::ONE; STEP_LEN], [bf16::ONE; STEP_LEN]);
+        let mut sums = [0.0; BLOCK * BLOCK];
+        let to = Sums { first: sums.as_mut_ptr(), row: BLOCK };
+        for _ in 0..rounds {
+            let block = Multiply { a: &a, b: &b, rows: BLOCK, columns: BLOCK, from: Some(to), to, next: &[] };
+            // SAFETY: these are the sums of a whole block.
+            unsafe { self.begin().multiply(block) };
+        }
+    }
+
+    /// Makes the tile registers of this thread ready until the session is dropped.
+    pub(super) fn begin(self) -> Session {
+        #[cfg(target_arch = "x86_64")]
+        if self == Unit::Hardware {
+            return Session(self, Some(hardware::Configured::new()));
+        }
+        Session(
+            self,
+            #[cfg(target_arch = "x86_64")]
+            None,
+        )
+    }
+}
+
+/// A thread that multiplies tiles. When it ends, after a panic too, the tile registers are released, so that a context
+/// switch saves none.
+pub(super) struct Session(Unit, #[cfg(target_arch = "x86_64")] Option<hardware::Configured>);
+
+impl Session {
+    /// Computes a block.
+    ///
+    /// # Safety
+    /// `from` must be valid for reads and `to` for writes of whole tiles, which no other thread uses meanwhile.
+    ///
+    /// # Panics
+    /// If an operand is not whole steps.
+    pub(super) unsafe fn multiply(&self, block: Multiply<'_>) {
+        let Multiply { a, b, rows, columns, .. } = block;
+        assert!(a.len() == b.len() && a.len().is_multiple_of(STEP_LEN), "tiles: {} by {} numbers", a.len(), b.len());
+        assert!((1..=BLOCK).contains(&rows) && (1..=BLOCK).contains(&columns), "tiles: block of {rows} x {columns}");
+        // SAFETY: by the caller, and the assertions above are the conditions on lengths.
+        unsafe {
+            match self.0 {
+                #[cfg(target_arch = "x86_64")]
+                Unit::Hardware => match &self.1 {
+                    Some(tiles) => tiles.multiply(block),
+                    None => unreachable!("a session of the hardware has configured tiles"),
+                },
+                #[cfg(any(test, feature = "testing"))]
+                Unit::Model => model::multiply(block),
+            }
+        }
+    }
+}

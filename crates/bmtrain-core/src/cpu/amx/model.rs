@@ -1,0 +1,65 @@
+//! The software model of a product of tiles, from the definition of TDPBF16PS in Intel's manual: its bits are those of
+//! the instruction, but for the payload of a NaN.
+#![allow(unsafe_code)]
+
+use super::{Multiply, STEP, STEP_LEN, TILE};
+use half::bf16;
+
+/// Computes a block whose lengths were checked by [`super::Session::multiply`].
+///
+/// # Safety
+/// As for that function.
+pub(super) unsafe fn multiply(block: Multiply<'_>) {
+    let Multiply { a, b, rows, columns, from, to, .. } = block;
+    let (height, width) = (rows.next_multiple_of(TILE), columns.next_multiple_of(TILE));
+    for (i, j) in (0..height).flat_map(|i| (0..width).map(move |j| (i, j))) {
+        // SAFETY: the element is of a whole tile, for which the caller vouches.
+        let mut sum = from.map_or(0.0, |from| unsafe { *from.first.add(i * from.row + j) });
+        for (a, b) in a.chunks_exact(STEP_LEN).zip(b.chunks_exact(STEP_LEN)) {
+            let left = &a[i * STEP..][..STEP];
+            let right = &b[j / TILE * (STEP_LEN / 2) + j % TILE * 2..];
+            sum = add_step(sum, left, |p| right[p / 2 * STEP + p % 2]);
+        }
+        // SAFETY: as above.
+        unsafe { *to.first.add(i * to.row + j) = sum };
+    }
+}
+
+/// The sum of an element after one step: `left` has the terms of its row, `right(p)` those of its column.
+pub(super) fn add_step(sum: f32, left: &[bf16], right: impl Fn(usize) -> bf16) -> f32 {
+    let mut chains = [0.0_f32; 2];
+    for (p, x) in left.iter().enumerate() {
+        let chain = &mut chains[p % 2];
+        *chain = multiply_add(widen(*x), widen(right(p)), *chain);
+    }
+    flush(flush(sum) + flush(chains[0] + chains[1]))
+}
+
+/// A bf16 as f32; subnormal numbers are zeros.
+fn widen(narrow: bf16) -> f32 {
+    flush(f32::from_bits(u32::from(narrow.to_bits()) << 16))
+}
+
+/// Zero with the sign of a subnormal number, every other value as it is.
+fn flush(value: f32) -> f32 {
+    if value.is_subnormal() { 0.0_f32.copysign(value) } else { value }
+}
+
+/// `x * y + z`, rounded once; zero if the rounded result would be subnormal. `x` and `y` are bf16.
+fn multiply_add(x: f32, y: f32, z: f32) -> f32 {
+    let product = x * y;
+    // A product of two bf16 has 16 significant bits: if it is a normal number it is exact.
+    let sum =
+        if product.is_normal() || product == 0.0 && (x == 0.0 || y == 0.0) { product + z } else { x.mul_add(y, z) };
+    if sum.abs() == f32::MIN_POSITIVE {
+        // The instruction rounds to 24 bits before it looks whether the result is subnormal, an f32 near the least normal
+        // number has 23. What differs is the quarter of a unit below it. The sum is exact in f64: the addend is a
+        // multiple of 2^-149, and a product near that has its last bit above 2^-180.
+        const LEAST_THAT_ROUNDS_UP: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1_u64 << 25) as f64);
+        let exact = f64::from(x) * f64::from(y) + f64::from(z);
+        if exact.abs() < LEAST_THAT_ROUNDS_UP {
+            return 0.0_f32.copysign(sum);
+        }
+    }
+    flush(sum)
+}

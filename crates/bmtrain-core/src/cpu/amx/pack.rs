@@ -1,0 +1,222 @@
+//! Operands of products of tiles, packed by steps as `mod.rs` lays them out.
+//!
+//! Whole steps, 32 rows or columns by 32 terms, are copied where they are; what is at an edge goes through a square that
+//! is filled up with zeros.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+use super::pack_x86;
+use super::{BLOCK, STEP, STEP_LEN};
+use crate::simd::InstructionSet;
+use half::bf16;
+use std::ops::Range;
+
+/// An operand in memory: `lines` of the result's rows or columns, by `terms`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) struct Source<'s> {
+    /// The elements, from that of line 0 and term 0 on.
+    pub(in crate::cpu) data: &'s [bf16],
+    /// Distance between lines; between terms if `across`.
+    pub(in crate::cpu) stride: usize,
+    /// Whether lines are adjacent in memory and terms `stride` apart, and not the other way round.
+    pub(in crate::cpu) across: bool,
+}
+
+impl<'s> Source<'s> {
+    fn at(&self, line: usize, term: usize) -> usize {
+        if self.across { term * self.stride + line } else { line * self.stride + term }
+    }
+}
+
+/// A whole step as it is packed.
+pub(super) type Step = [bf16; STEP_LEN];
+
+/// How whole steps are packed; `from` has 32 runs of 32 elements, `stride` apart.
+///
+/// # Safety
+/// The instructions of the type must be there, and `from` valid for `31 * stride + 32` reads.
+pub(super) trait Steps {
+    /// Lines become rows.
+    unsafe fn rows(from: *const bf16, stride: usize, to: &mut Step);
+    /// Lines become columns of pairs: a transpose of pairs.
+    unsafe fn columns(from: *const bf16, stride: usize, to: &mut Step);
+    /// Runs are terms, and their elements become columns: two runs are interleaved.
+    unsafe fn columns_across(from: *const bf16, stride: usize, to: &mut Step);
+    /// Runs are terms, and their elements become rows: a transpose.
+    unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step);
+}
+
+/// Packs lines of the left operand over some terms: for every 32 lines a panel of `terms.len().div_ceil(32)` steps.
+pub(in crate::cpu) fn left(from: Source<'_>, lines: Range<usize>, terms: Range<usize>, to: &mut [bf16]) {
+    pack::<true>(from, lines, terms, to);
+}
+
+/// As [`left`], of the right operand: columns of the result.
+pub(in crate::cpu) fn right(from: Source<'_>, lines: Range<usize>, terms: Range<usize>, to: &mut [bf16]) {
+    pack::<false>(from, lines, terms, to);
+}
+
+fn pack<const LEFT: bool>(from: Source<'_>, lines: Range<usize>, terms: Range<usize>, to: &mut [bf16]) {
+    let steps = terms.len().div_ceil(STEP);
+    assert!(to.len() >= lines.len().div_ceil(BLOCK) * steps * STEP_LEN, "tiles: no room for {lines:?} by {terms:?}");
+    if lines.is_empty() || terms.is_empty() {
+        return;
+    }
+    // Every element that is read is between the first and the last one.
+    assert!(from.at(lines.end - 1, terms.end - 1) < from.data.len(), "tiles: {lines:?} by {terms:?} out of range");
+    #[cfg(target_arch = "x86_64")]
+    if InstructionSet::current().vectors() == InstructionSet::Avx512 {
+        // SAFETY: the current set is available.
+        return unsafe { pack_x86::pack::<LEFT>(from, lines, terms, to) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = InstructionSet::current();
+    // SAFETY: plain Rust, on any processor.
+    unsafe { pack_with::<Plain, LEFT>(from, lines, terms, to) }
+}
+
+/// # Safety
+/// The instructions of `S` must be there, and the last element of lines and terms inside the source.
+#[inline(always)]
+pub(super) unsafe fn pack_with<S: Steps, const LEFT: bool>(
+    from: Source<'_>,
+    lines: Range<usize>,
+    terms: Range<usize>,
+    to: &mut [bf16],
+) {
+    let steps = terms.len().div_ceil(STEP);
+    let (whole_panels, whole_steps) = (lines.len() / BLOCK, terms.len() / STEP);
+    let (to, _) = to.as_chunks_mut::<STEP_LEN>();
+    // Runs of memory that continue are packed one after the other.
+    let (outer, inner) = if from.across { (steps, whole_panels) } else { (whole_panels, steps) };
+    for first in 0..outer {
+        for second in 0..inner {
+            let (panel, step) = if from.across { (second, first) } else { (first, second) };
+            let to = &mut to[panel * steps + step];
+            let (line, term) = (lines.start + panel * BLOCK, terms.start + step * STEP);
+            if step < whole_steps {
+                let start = from.at(line, term);
+                let data = from.data.as_ptr().wrapping_add(start);
+                // SAFETY: the step is whole, and its last element inside the source.
+                unsafe {
+                    from.prefetch(start, lines.end - line > BLOCK, terms.end - term > STEP);
+                    whole::<S, LEFT>(data, from, to);
+                }
+            } else {
+                // SAFETY: as above, of the terms that are left.
+                unsafe { edge::<S, LEFT>(from, line..line + BLOCK, term..terms.end, to) };
+            }
+        }
+    }
+    if whole_panels * BLOCK < lines.len() {
+        let lines = lines.start + whole_panels * BLOCK..lines.end;
+        for (step, to) in to[whole_panels * steps..][..steps].iter_mut().enumerate() {
+            let term = terms.start + step * STEP;
+            // SAFETY: as above, of the lines that are left.
+            unsafe { edge::<S, LEFT>(from, lines.clone(), term..terms.end.min(term + STEP), to) };
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Steps`].
+#[inline(always)]
+unsafe fn whole<S: Steps, const LEFT: bool>(data: *const bf16, from: Source<'_>, to: &mut Step) {
+    // SAFETY: by the caller.
+    unsafe {
+        match (LEFT, from.across) {
+            (true, false) => S::rows(data, from.stride, to),
+            (true, true) => S::rows_across(data, from.stride, to),
+            (false, false) => S::columns(data, from.stride, to),
+            (false, true) => S::columns_across(data, from.stride, to),
+        }
+    }
+}
+
+/// Packs a step of fewer than 32 lines or terms.
+///
+/// # Safety
+/// The instructions of `S` must be there.
+#[inline(always)]
+unsafe fn edge<S: Steps, const LEFT: bool>(from: Source<'_>, lines: Range<usize>, terms: Range<usize>, to: &mut Step) {
+    let mut square = [bf16::ZERO; STEP_LEN];
+    let (runs, length) = if from.across { (terms.len(), lines.len()) } else { (lines.len(), terms.len()) };
+    let start = from.at(lines.start, terms.start);
+    for (run, to) in square.chunks_exact_mut(STEP).take(runs).enumerate() {
+        to[..length].copy_from_slice(&from.data[start + run * from.stride..][..length]);
+    }
+    // SAFETY: the square has 32 runs of 32 elements.
+    unsafe { whole::<S, LEFT>(square.as_ptr(), Source { data: &[], stride: STEP, ..from }, to) }
+}
+
+impl Source<'_> {
+    /// Fetches the runs of a step that is packed soon: runs are short, each on another page, and the hardware does not
+    /// see that they go on.
+    #[inline(always)]
+    fn prefetch(&self, start: usize, more_lines: bool, more_terms: bool) {
+        use crate::cpu::vector::{NEAREST, fetch};
+        /// Steps ahead, along runs of memory.
+        const AHEAD: usize = 8;
+        let ahead = match (self.across, more_lines, more_terms) {
+            (true, _, true) => STEP * self.stride,
+            (false, _, true) => AHEAD * STEP,
+            _ => return,
+        };
+        for run in 0..STEP {
+            fetch::<NEAREST>(self.data.as_ptr().wrapping_add(start + ahead + run * self.stride).cast());
+        }
+    }
+}
+
+/// Steps in plain Rust.
+pub(super) struct Plain;
+
+/// The elements of a step.
+///
+/// # Safety
+/// As for [`Steps`].
+#[inline(always)]
+unsafe fn read(from: *const bf16, stride: usize) -> impl Fn(usize, usize) -> bf16 {
+    // SAFETY: by the caller.
+    move |run, element| unsafe { *from.add(run * stride + element) }
+}
+
+/// The place of element (p, j) in a step of the right operand.
+#[inline(always)]
+fn in_pairs(p: usize, j: usize) -> usize {
+    j / 16 * (STEP_LEN / 2) + p / 2 * 32 + j % 16 * 2 + p % 2
+}
+
+impl Steps for Plain {
+    unsafe fn rows(from: *const bf16, stride: usize, to: &mut Step) {
+        // SAFETY: by the caller, as below.
+        let read = unsafe { read(from, stride) };
+        for (at, to) in to.iter_mut().enumerate() {
+            *to = read(at / STEP, at % STEP);
+        }
+    }
+
+    unsafe fn columns(from: *const bf16, stride: usize, to: &mut Step) {
+        // SAFETY: as above.
+        let read = unsafe { read(from, stride) };
+        for (j, p) in (0..BLOCK).flat_map(|j| (0..STEP).map(move |p| (j, p))) {
+            to[in_pairs(p, j)] = read(j, p);
+        }
+    }
+
+    unsafe fn columns_across(from: *const bf16, stride: usize, to: &mut Step) {
+        // SAFETY: as above.
+        let read = unsafe { read(from, stride) };
+        for (p, j) in (0..STEP).flat_map(|p| (0..BLOCK).map(move |j| (p, j))) {
+            to[in_pairs(p, j)] = read(p, j);
+        }
+    }
+
+    unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step) {
+        // SAFETY: as above.
+        let read = unsafe { read(from, stride) };
+        for (p, i) in (0..STEP).flat_map(|p| (0..BLOCK).map(move |i| (p, i))) {
+            to[i * STEP + p] = read(p, i);
+        }
+    }
+}

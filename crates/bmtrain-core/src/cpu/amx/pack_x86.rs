@@ -1,0 +1,145 @@
+//! Packing of whole steps by AVX-512.
+#![allow(unsafe_code)]
+
+use super::STEP;
+use super::pack::{Source, Step, Steps, pack_with};
+use half::bf16;
+use std::arch::x86_64::{
+    __m512i, _mm512_loadu_si512, _mm512_permutexvar_epi64, _mm512_setr_epi64, _mm512_setzero_si512,
+    _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+use std::ops::Range;
+
+/// # Safety
+/// As for [`pack_with`], of AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn pack<const LEFT: bool>(
+    from: Source<'_>,
+    lines: Range<usize>,
+    terms: Range<usize>,
+    to: &mut [bf16],
+) {
+    // SAFETY: by the caller.
+    unsafe { pack_with::<Avx512, LEFT>(from, lines, terms, to) }
+}
+
+pub(super) struct Avx512;
+
+/// Vector `index` of a step.
+#[inline(always)]
+unsafe fn store(to: &mut Step, index: usize, vector: __m512i) {
+    // SAFETY: the caller has the instructions; 32 elements from a multiple of 32 are inside the step.
+    unsafe { _mm512_storeu_si512(to[index * 32..][..32].as_mut_ptr().cast(), vector) }
+}
+
+#[inline(always)]
+unsafe fn load(from: *const bf16, stride: usize, run: usize) -> __m512i {
+    // SAFETY: the caller vouches for 32 elements of each run.
+    unsafe { _mm512_loadu_si512(from.add(run * stride).cast()) }
+}
+
+/// The 16 vectors of a tile.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn store_rows(to: &mut Step, half: usize, rows: &[__m512i; 16]) {
+    for (row, vector) in rows.iter().enumerate() {
+        // SAFETY: by the caller.
+        unsafe { store(to, 16 * half + row, *vector) };
+    }
+}
+
+/// The transpose of 16 x 16 numbers of 32 bits.
+#[inline(always)]
+unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let mut t = [_mm512_setzero_si512(); 16];
+        for q in 0..4 {
+            let (a, b, c, d) = (r[4 * q], r[4 * q + 1], r[4 * q + 2], r[4 * q + 3]);
+            let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            t[4 * q] = _mm512_unpacklo_epi64(ab_low, cd_low);
+            t[4 * q + 1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+            t[4 * q + 2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+            t[4 * q + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
+        }
+        // then a 4 x 4 transpose of whole 128-bit lanes.
+        let mut out = [_mm512_setzero_si512(); 16];
+        for c in 0..4 {
+            let (a, b, x, y) = (t[c], t[4 + c], t[8 + c], t[12 + c]);
+            let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xDD>(a, b));
+            let (xy_even, xy_odd) = (_mm512_shuffle_i32x4::<0x88>(x, y), _mm512_shuffle_i32x4::<0xDD>(x, y));
+            out[c] = _mm512_shuffle_i32x4::<0x88>(ab_even, xy_even);
+            out[8 + c] = _mm512_shuffle_i32x4::<0xDD>(ab_even, xy_even);
+            out[4 + c] = _mm512_shuffle_i32x4::<0x88>(ab_odd, xy_odd);
+            out[12 + c] = _mm512_shuffle_i32x4::<0xDD>(ab_odd, xy_odd);
+        }
+        out
+    }
+}
+
+/// Runs `2 * pair` and `2 * pair + 1` element by element in turn: those of the first 16 elements, and the others.
+#[inline(always)]
+unsafe fn interleaved(from: *const bf16, stride: usize, pair: usize) -> [__m512i; 2] {
+    // SAFETY: by the caller.
+    unsafe {
+        // Quarters of the halves in turn: unpacking works on each 128-bit lane.
+        let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+        let x = _mm512_permutexvar_epi64(order, load(from, stride, 2 * pair));
+        let y = _mm512_permutexvar_epi64(order, load(from, stride, 2 * pair + 1));
+        [_mm512_unpacklo_epi16(x, y), _mm512_unpackhi_epi16(x, y)]
+    }
+}
+
+impl Steps for Avx512 {
+    #[inline(always)]
+    unsafe fn rows(from: *const bf16, stride: usize, to: &mut Step) {
+        for run in 0..STEP {
+            // SAFETY: by the caller, as below.
+            unsafe { store(to, run, load(from, stride, run)) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(from: *const bf16, stride: usize, to: &mut Step) {
+        for half in 0..2 {
+            // SAFETY: as above.
+            unsafe {
+                let mut lines = [_mm512_setzero_si512(); 16];
+                for (run, line) in lines.iter_mut().enumerate() {
+                    *line = load(from, stride, 16 * half + run);
+                }
+                store_rows(to, half, &transpose(lines));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn columns_across(from: *const bf16, stride: usize, to: &mut Step) {
+        for pair in 0..STEP / 2 {
+            // SAFETY: as above.
+            unsafe {
+                let [first, second] = interleaved(from, stride, pair);
+                store(to, pair, first);
+                store(to, 16 + pair, second);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step) {
+        // SAFETY: as above.
+        unsafe {
+            let mut halves = [[_mm512_setzero_si512(); 16]; 2];
+            for pair in 0..STEP / 2 {
+                [halves[0][pair], halves[1][pair]] = interleaved(from, stride, pair);
+            }
+            for (half, pairs) in halves.into_iter().enumerate() {
+                store_rows(to, half, &transpose(pairs));
+            }
+        }
+    }
+}
