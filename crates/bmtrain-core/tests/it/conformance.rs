@@ -66,12 +66,12 @@ fn every_gradient_agrees_with_finite_differences() {
 #[test]
 fn kernels_agree_with_plain_host_arithmetic() {
     let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.host.is_some()).collect();
-    for instruction_set in InstructionSet::available() {
+    for instruction_set in InstructionSet::available().chain([InstructionSet::AmxModel]) {
         let device = device(2, instruction_set);
         all_pass(
             &format!("host, {instruction_set}"),
             &cases,
-            |case| case.dtypes.clone(),
+            |case| dtypes(case, instruction_set),
             |case, dtype| Ok(against_host(&device, case, dtype)?.unwrap()),
         );
     }
@@ -80,11 +80,29 @@ fn kernels_agree_with_plain_host_arithmetic() {
 #[test]
 fn two_threads_give_the_bits_of_one() {
     let cases = conformance::cases();
-    for set in InstructionSet::available() {
+    for set in InstructionSet::available().chain([InstructionSet::AmxModel]) {
         let (one, two) = (device(1, set), device(2, set));
         let what = format!("bits, {set}");
-        all_pass(&what, &cases, |case| case.dtypes.clone(), |case, dtype| compare_bits(&one, &two, case, dtype));
+        all_pass(&what, &cases, |case| dtypes(case, set), |case, dtype| compare_bits(&one, &two, case, dtype));
     }
+}
+
+#[test]
+fn processor_and_model_of_tiles_give_the_same_bits() {
+    if !InstructionSet::Amx.is_available() {
+        return;
+    }
+    let cases = conformance::cases();
+    let (tiles, model) = (device(2, InstructionSet::Amx), device(2, InstructionSet::AmxModel));
+    let dtypes = |case: &Case| dtypes(case, InstructionSet::AmxModel);
+    all_pass("tiles", &cases, dtypes, |case, dtype| compare_bits(&tiles, &model, case, dtype));
+}
+
+/// The dtypes of a case that differ with an instruction set: the model of tiles computes bf16 its own way, everything else
+/// as another set.
+fn dtypes(case: &Case, set: InstructionSet) -> Vec<DType> {
+    let all = case.dtypes.iter().copied();
+    all.filter(|dtype| set != InstructionSet::AmxModel || *dtype == DType::BF16).collect()
 }
 
 #[test]

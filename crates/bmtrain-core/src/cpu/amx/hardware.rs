@@ -108,14 +108,14 @@ impl Configured {
 /// never subnormal.
 ///
 /// # Safety
-/// The machine must have AVX512_BF16; `width` is a multiple of [`BLOCK`], and `to` valid for as many rows.
+/// The machine must have AVX512_BF16; `columns` is a multiple of [`BLOCK`], and `to` valid for as many rows.
 #[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) unsafe fn round(from: &[f32], width: usize, to: *mut bf16, row: usize) {
+pub(super) unsafe fn round((from, width): (&[f32], usize), columns: usize, (to, row): (*mut bf16, usize)) {
     /// Rows ahead: each is on another page, which the hardware does not foresee.
     const AHEAD: usize = 4;
     for (i, sums) in from.chunks_exact(width).enumerate() {
         let to = to.wrapping_add(i * row);
-        for j in (0..width).step_by(BLOCK) {
+        for j in (0..columns).step_by(BLOCK) {
             fetch_to_write(to.wrapping_add(AHEAD * row + j).cast());
             let sums = &sums[j..j + BLOCK];
             // SAFETY: there are 32 numbers from here on, in the sums and in the row.

@@ -96,20 +96,20 @@ impl Unit {
         }
     }
 
-    /// Rounds sums, as [`Session::multiply`] leaves them, to nearest even; false if the unit has no faster way than others.
-    /// Rows of `from` have `width` sums, a multiple of [`BLOCK`]; those of `to` begin `row` elements apart.
+    /// Rounds rows of `columns` sums, a multiple of [`BLOCK`], as [`Session::multiply`] leaves them, to nearest even; false
+    /// if the unit has no faster way than others. Rows are as far apart as the second numbers of `from` and `to` state.
     ///
     /// # Safety
     /// `to` must be valid for writes of these rows, which no other thread uses meanwhile.
-    pub(super) unsafe fn round(self, from: &[f32], width: usize, to: *mut bf16, row: usize) -> bool {
+    pub(super) unsafe fn round(self, from: (&[f32], usize), columns: usize, to: (*mut bf16, usize)) -> bool {
         #[cfg(target_arch = "x86_64")]
         if self == Unit::Hardware {
-            assert!(width.is_multiple_of(BLOCK), "tiles: rows of {width} sums");
+            assert!(columns.is_multiple_of(BLOCK) && columns <= from.1, "tiles: rows of {columns} sums");
             // SAFETY: the machine has what the set means; the caller vouches for the rows.
-            unsafe { hardware::round(from, width, to, row) };
+            unsafe { hardware::round(from, columns, to) };
             return true;
         }
-        let _ = (from, width, to, row);
+        let _ = (from, columns, to);
         false
     }
 

@@ -24,12 +24,15 @@ use crate::cpu::amx::{BLOCK, FETCHED, Multiply, STEP, Sums, Unit, pack};
 use crate::cpu::scratch::Region;
 use crate::simd::vectorised;
 
-/// Terms of a stretch: 32 columns of B over them are two thirds of a first-level cache.
-const STRETCH: usize = 512;
+/// Terms of a stretch: 32 columns of B over them are three quarters of a first-level cache.
+const STRETCH: usize = 576;
 
 /// Columns that a task finishes together. Rows of C tend to be on pages of their own: written in runs, they are fetched
 /// sooner.
-const GROUP: usize = 256;
+const GROUP: usize = 128;
+
+/// Sums between two rows of a group, so that rows are not all on the same few sets of the first-level cache.
+const GAP: usize = 16;
 
 /// Rows of the smallest task.
 const ROWS_OF_STEP: usize = 2 * BLOCK;
@@ -90,7 +93,8 @@ impl<'p, 'a> Tiled<'p, 'a> {
         let grain = Grain { lanes: BLOCK, panel: GROUP, step: ROWS_OF_STEP, stretches, is_deep: true };
         let cut = Cut::along(grain, &limits.of_tiles(), job);
         let panels = Shared::new(Target::F32(panels.take(cut.panels_len() / 2)));
-        let sums = cut.is_deep().then(|| Shared::new(Target::F32(sums.take(cut.padded_sums_len()))));
+        let sums =
+            cut.is_deep().then(|| Shared::new(Target::F32(sums.take(cut.padded_sums_len() / GROUP * (GROUP + GAP)))));
         Some(Tiled { unit, job, a, b, walk: Walk::new(cut, workers, 1), panels, sums })
     }
 
@@ -157,7 +161,7 @@ impl<'p, 'a> Tiled<'p, 'a> {
         (left, terms): (&[bf16], &Range<usize>),
         sums: &mut [f32],
     ) {
-        let row = group.len().next_multiple_of(BLOCK);
+        let row = row_len(group);
         let tiles = self.unit.begin();
         for (j, stretch) in group.clone().step_by(BLOCK).flat_map(|j| phase.stretches.clone().map(move |s| (j, s))) {
             let (k, b) = (self.walk.cut.stretches.range(stretch), self.panel(phase, half, stretch, j));
@@ -189,14 +193,19 @@ impl<'p, 'a> Tiled<'p, 'a> {
     fn sums_at(&self, phase: &Phase, rows: &Range<usize>, group: &Range<usize>) -> usize {
         // Groups one after the other, each with all rows of the phase.
         let height = phase.rows.len().next_multiple_of(ROWS_OF_STEP);
-        let before = (group.start - phase.columns.start) * height;
-        before + (rows.start - phase.rows.start) * group.len().next_multiple_of(BLOCK)
+        let before = (group.start - phase.columns.start) / GROUP * (GROUP + GAP) * height;
+        before + (rows.start - phase.rows.start) * row_len(group)
     }
+}
+
+/// Sums of a row of a group.
+fn row_len(group: &Range<usize>) -> usize {
+    group.len().next_multiple_of(BLOCK) + GAP
 }
 
 /// Sums of whole blocks of rows by a group of columns.
 fn sums_len(rows: &Range<usize>, group: &Range<usize>) -> usize {
-    rows.len().next_multiple_of(BLOCK) * group.len().next_multiple_of(BLOCK)
+    rows.len().next_multiple_of(BLOCK) * row_len(group)
 }
 
 /// An operand whose lines are `line` apart and whose terms `term`.
@@ -208,33 +217,33 @@ fn source<'a>(matrix: &Matrix<'a>, line: usize, term: usize) -> Option<pack::Sou
 
 /// The factors and the epilogue of complete sums, and their way into C.
 fn finish(unit: Unit, job: &GemmJob<'_>, sums: &mut [f32], rows: Range<usize>, group: Range<usize>) {
-    let (j, columns, width) = (group.start, group.len(), group.len().next_multiple_of(BLOCK));
+    let (j, columns, row) = (group.start, group.len(), row_len(&group));
     let at = |i: usize| job.c_start + i * job.ldc + j;
-    let sums = &mut sums[..rows.len() * width];
-    if job.alpha == 1.0 && job.beta == 0.0 && !job.has_epilogue() && columns == width {
+    let sums = &mut sums[..rows.len() * row];
+    if job.alpha == 1.0 && job.beta == 0.0 && !job.has_epilogue() && columns.is_multiple_of(BLOCK) {
         // SAFETY: the rows are inside C, and the task owns them.
-        let rounds = |to| unsafe { unit.round(sums, width, to, job.ldc) };
-        if job.c.bf16_at(at(rows.start), (rows.len() - 1) * job.ldc + width).is_some_and(rounds) {
+        let rounds = |to| unsafe { unit.round((sums, row), columns, (to, job.ldc)) };
+        if job.c.bf16_at(at(rows.start), (rows.len() - 1) * job.ldc + columns).is_some_and(rounds) {
             return;
         }
     }
-    let most = MAX_TILE / width;
-    for (i, sums) in rows.step_by(most).zip(sums.chunks_mut(most * width)) {
-        let rows = i..i + sums.len() / width;
+    let most = MAX_TILE / row;
+    for (i, sums) in rows.step_by(most).zip(sums.chunks_mut(most * row)) {
+        let rows = i..i + sums.len() / row;
         for ahead in rows.clone() {
             job.c.fetch_to_write(at(ahead + 2 * most), columns);
         }
         if job.beta != 0.0 {
             let mut old = [0.0; GROUP];
-            for (i, sums) in rows.clone().zip(sums.chunks_exact_mut(width)) {
+            for (i, sums) in rows.clone().zip(sums.chunks_exact_mut(row)) {
                 // SAFETY: the task owns these rows and columns.
                 unsafe { job.c.read(at(i), &mut old[..columns]) };
-                add_scaled(&old, job.alpha, job.beta, sums);
+                add_scaled(&old[..columns], job.alpha, job.beta, sums);
             }
         } else if job.alpha != 1.0 {
             scale(job.alpha, sums);
         }
-        block::finish(job, sums, rows, j, columns, width);
+        block::finish(job, sums, rows, j, columns, row);
     }
 }
 
