@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The software model of products of tiles has the bits of a processor with AMX on 10,000,000 values: of ordinary size, of
-# any exponent, near the least normal number and the largest, with infinities and NaN (whose payloads do not count), and
-# of random bits. The figure is the number of values that are equal, and of those compared. On a processor without AMX
-# there is nothing to compare with: exit status 75.
+# The software model of products of tiles has the bits of a processor with AMX on 10,000,000 values: of ordinary size,
+# of any exponent, near the least normal number and the largest, with infinities and NaN (whose payloads do not count),
+# and of random bits. The figure is the number of values that are equal, and of those compared. On a processor without
+# AMX there is nothing to compare with: exit status 75.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Our matrix products in bf16 by tiles of AMX, over our own in f32 by AVX-512 and over PyTorch's in bf16, for every shape
-# of `cpu_bench gemm` with 128 rows or more, on one thread and two: at least 5 times f32 in the geometric mean, 1.0 times
-# PyTorch in the mean and 0.9 times for each shape. On a processor without AMX: exit status 75.
+# Our matrix products in bf16 by tiles of AMX, over our own in f32 by AVX-512 and over PyTorch's in bf16, for every
+# shape of `cpu_bench gemm` with 128 rows or more, on one thread and two: at least 5 times f32 in the geometric mean,
+# 1.0 times PyTorch in the mean and 0.9 times for each shape. On a processor without AMX: exit status 75.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -2,7 +2,7 @@
 
     python gemm_bf16.py GEMM_BENCH [--rounds 5] [--seconds 0.15] [--part NAME]
 
-The shapes are those of `cpu_bench gemm` with 128 rows or more, on one thread and on two; results are bf16 too. Every
+Measures the shapes of `cpu_bench gemm` with 128 rows or more, on one thread and on two; results are bf16 too. Every
 round measures each shape with the three programs one directly after the other, since the clock of a shared machine
 changes within seconds; each gives the best of many runs. A ratio is the median over the rounds. Where the ratio to
 PyTorch is below its bound, as many rounds again are added for that shape. Shares are of the peak of tiles, which is

@@ -2,8 +2,8 @@
 
     python products.py numpy|torch SECONDS < SHAPES
 
-Each line of standard input is a record of `cpu_bench gemm --json`, in bf16 for PyTorch alone; it is answered with the best speed of many runs, in
-GFLOP/s. The number of threads of NumPy is the environment's (OPENBLAS_NUM_THREADS).
+Each line of standard input is a record of `cpu_bench gemm --json`, of bf16 for PyTorch alone; it is answered with the
+best speed of many runs, in GFLOP/s. The number of threads of NumPy is the environment's (OPENBLAS_NUM_THREADS).
 """
 
 import json

@@ -60,7 +60,8 @@ pub(super) fn fetch<const LEVEL: u8>(address: *const f32) {
 #[inline(always)]
 pub(super) fn fetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: processors without the instruction take it for one that does nothing; a prefetch has no effect on validity.
+    // SAFETY: processors without the instruction take it for one that does nothing; a prefetch has no effect on
+    // validity.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
     }

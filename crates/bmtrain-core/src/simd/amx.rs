@@ -5,7 +5,8 @@
 //! systems have no documented way to ask, so the set is for Linux alone.
 #![allow(unsafe_code)]
 
-/// Whether tiles of bf16 may be multiplied, and vectors rounded to bf16. The first call asks the kernel for permission; it is asked once a process.
+/// Whether tiles of bf16 may be multiplied, and vectors rounded to bf16. The first call asks the kernel for permission;
+/// it is asked once a process.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(super) fn is_usable() -> bool {
     use std::sync::OnceLock;
@@ -26,8 +27,8 @@ mod linux {
     use std::arch::asm;
     use std::arch::x86_64::{__cpuid, __cpuid_count};
 
-    /// Whether the processor has AMX-TILE and AMX-BF16 with the tiles that the routines are written for: eight registers
-    /// of 16 rows of 64 bytes.
+    /// Whether the processor has AMX-TILE and AMX-BF16 with the tiles that the routines are written for: eight
+    /// registers of 16 rows of 64 bytes.
     pub(super) fn has_tiles() -> bool {
         const BF16: u32 = 1 << 22;
         const TILE: u32 = 1 << 24;
@@ -62,7 +63,8 @@ mod linux {
     }
 
     /// Asks the kernel to let this process, with all threads of now and later, use the contents of tiles. False for
-    /// kernels before 5.16, for a filter of system calls that refuses, and for a thread whose signal stack is too small.
+    /// kernels before 5.16, for a filter of system calls that refuses, and for a thread whose signal stack is too
+    /// small.
     pub(super) fn is_permitted() -> bool {
         const ARCH_PRCTL: i64 = 158;
         const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;

@@ -24,13 +24,12 @@ pub enum InstructionSet {
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
     Avx512,
-    /// [`InstructionSet::Avx512`], with products of bf16 by bf16 in the tile registers of Intel AMX. Everything else has
-    /// the bits of that set.
+    /// [`InstructionSet::Avx512`], with products of bf16 by bf16 in the tile registers of Intel AMX. Everything else
+    /// has the bits of that set.
     Amx,
     /// [`InstructionSet::Amx`] for tests on any processor: a software model computes the products of tiles, the widest
     /// other set everything else. In no list of sets; a thousand times slower.
     #[cfg(any(test, feature = "testing"))]
-    #[doc(hidden)]
     AmxModel,
 }
 
@@ -61,8 +60,8 @@ impl InstructionSet {
         }
     }
 
-    /// Whether this process can use it. For [`InstructionSet::Amx`] the first call asks the kernel for permission to use
-    /// tile registers.
+    /// Whether this process can use it. For [`InstructionSet::Amx`] the first call asks the kernel for permission to
+    /// use tile registers.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         let available = match self {

@@ -98,8 +98,8 @@ fn processor_and_model_of_tiles_give_the_same_bits() {
     all_pass("tiles", &cases, dtypes, |case, dtype| compare_bits(&tiles, &model, case, dtype));
 }
 
-/// The dtypes of a case that differ with an instruction set: the model of tiles computes bf16 its own way, everything else
-/// as another set.
+/// The dtypes of a case that differ with an instruction set: the model of tiles computes bf16 its own way, everything
+/// else as another set.
 fn dtypes(case: &Case, set: InstructionSet) -> Vec<DType> {
     let all = case.dtypes.iter().copied();
     all.filter(|dtype| set != InstructionSet::AmxModel || *dtype == DType::BF16).collect()

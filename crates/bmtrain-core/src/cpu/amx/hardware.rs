@@ -48,7 +48,7 @@ impl Configured {
     pub(super) fn new() -> Self {
         let outer = SESSIONS.replace(SESSIONS.get() + 1);
         if outer == 0 {
-            // SAFETY: the machine has the instruction and the process the permission, both of which the set's
+            // SAFETY: the machine has the instruction and the process the permission, as the set's
             // availability means; it reads a configuration that its palette allows.
             unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly)) }
         }
@@ -104,8 +104,8 @@ impl Configured {
     }
 }
 
-/// Rounds rows of sums, see [`super::Unit::round`]. The instruction takes subnormal numbers for zeros: sums of tiles are
-/// never subnormal.
+/// Rounds rows of sums, see [`super::Unit::round`]. The instruction takes subnormal numbers for zeros: sums of tiles
+/// are never subnormal.
 ///
 /// # Safety
 /// The machine must have AVX512_BF16; `columns` is a multiple of [`BLOCK`], and `to` valid for as many rows.
@@ -142,7 +142,7 @@ impl Drop for Configured {
 /// A routine for a number of tiles: tmm0 to tmm3 have the sums, tmm4 and tmm5 rows of A, tmm6 and tmm7 columns of B.
 ///
 /// B stays in the first-level cache while panel after panel of A streams through it, and is loaded with the hint that
-/// says so (TILELOADDT1); without, A displaces B.
+/// states so (TILELOADDT1); without, A displaces B.
 macro_rules! routine {
     ($name:ident, load [$($load:literal),*], zero [$($zero:literal),*], step [$($step:literal),*],
         store [$($store:literal),*]) => {
@@ -233,7 +233,10 @@ routine!(
 );
 routine!(
     one_by_two,
-    load ["tileloadd tmm0, [{from} + {from_row}]", "tileloadd tmm1, [{from} + {from_row} + 64]", "/* {from_below} {to_below} */"],
+    load [
+        "tileloadd tmm0, [{from} + {from_row}]", "tileloadd tmm1, [{from} + {from_row} + 64]",
+        "/* {from_below} {to_below} */"
+    ],
     zero ["tilezero tmm0", "tilezero tmm1"],
     step [
         "tileloadd tmm6, [{b} + {line}]",

@@ -6,8 +6,8 @@
 //!
 //! # Layout
 //! A block of the result has at most 32 x 32 elements, in 2 x 2 tiles, and is summed [`STEP`] terms at a time. A *step*
-//! of an operand is what one such sum reads of it, [`STEP_LEN`] numbers in two tiles of 16 rows of 64 bytes, and a panel
-//! is the steps of a sum, one after the other:
+//! of an operand is what one such sum reads of it, [`STEP_LEN`] numbers in two tiles of 16 rows of 64 bytes, and a
+//! panel is the steps of a sum, one after the other:
 //!
 //! - of the left operand, 32 rows of 32 terms: element (i, p) at `32 * i + p`;
 //! - of the right operand, two tiles of 16 columns, each with the terms in pairs: element (p, j) at
@@ -18,9 +18,9 @@
 //! # Numerics
 //! The processor's definition of TDPBF16PS: for each element and step, the terms with even numbers and those with odd
 //! ones are two chains of fused multiply-adds from zero in f32; the sum of the two is added to what the element has.
-//! Every operation rounds to nearest even; subnormal operands count as zeros, subnormal results become zeros, with their
-//! signs. Since sums are f32 in the registers as in memory, how a sum is cut into calls at multiples of [`STEP`] does
-//! not change its bits. NaN and infinities propagate; the payload of a NaN is unspecified.
+//! Every operation rounds to nearest even; subnormal operands count as zeros, subnormal results become zeros, with
+//! their signs. Since sums are f32 in the registers as in memory, how a sum is cut into calls at multiples of [`STEP`]
+//! does not change its bits. NaN and infinities propagate; the payload of a NaN is unspecified.
 
 #![allow(unsafe_code)]
 
@@ -47,7 +47,7 @@ pub(super) const STEP: usize = 32;
 /// Numbers of one step of an operand.
 pub(super) const STEP_LEN: usize = BLOCK * STEP;
 
-/// What multiplies tiles.
+/// Hardware or software that multiplies tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// The tile registers of this processor.
@@ -67,10 +67,11 @@ pub(super) struct Multiply<'s> {
     /// Rows and columns of the result, from 1 to [`BLOCK`]. Whole tiles are read and written.
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// The sums to start from, instead of zero. They may be those of `to`.
+    /// The sums to start from, instead of zero. `to` may have them.
     pub(super) from: Option<Sums>,
     pub(super) to: Sums,
-    /// What is read soon: its first [`FETCHED`] cache lines for each step are fetched into the second-level cache.
+    /// Memory that is read soon: its first [`FETCHED`] cache lines for each step are fetched into the second-level
+    /// cache.
     pub(super) next: &'s [bf16],
 }
 
@@ -96,8 +97,9 @@ impl Unit {
         }
     }
 
-    /// Rounds rows of `columns` sums, a multiple of [`BLOCK`], as [`Session::multiply`] leaves them, to nearest even; false
-    /// if the unit has no faster way than others. Rows are as far apart as the second numbers of `from` and `to` state.
+    /// Rounds rows of `columns` sums, a multiple of [`BLOCK`], as [`Session::multiply`] leaves them, to nearest even;
+    /// false if the unit has no faster way than others. Rows are as far apart as the second numbers of `from` and `to`
+    /// state.
     ///
     /// # Safety
     /// `to` must be valid for writes of these rows, which no other thread uses meanwhile.

@@ -1,4 +1,4 @@
-//! The software model of a product of tiles, from the definition of TDPBF16PS in Intel's manual: its bits are those of
+//! The software model of a product of tiles, from the definition of TDPBF16PS in Intel's manual: it has the bits of
 //! the instruction, but for the payload of a NaN.
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ pub(super) unsafe fn multiply(block: Multiply<'_>) {
     }
 }
 
-/// The sum of an element after one step: `left` has the terms of its row, `right(p)` those of its column.
+/// The sum of an element after one step: `left` has the terms of its row, `right(p)` the terms of its column.
 pub(super) fn add_step(sum: f32, left: &[bf16], right: impl Fn(usize) -> bf16) -> f32 {
     let mut chains = [0.0_f32; 2];
     for (p, x) in left.iter().enumerate() {
@@ -52,9 +52,9 @@ fn multiply_add(x: f32, y: f32, z: f32) -> f32 {
     let sum =
         if product.is_normal() || product == 0.0 && (x == 0.0 || y == 0.0) { product + z } else { x.mul_add(y, z) };
     if sum.abs() == f32::MIN_POSITIVE {
-        // The instruction rounds to 24 bits before it looks whether the result is subnormal, an f32 near the least normal
-        // number has 23. What differs is the quarter of a unit below it. The sum is exact in f64: the addend is a
-        // multiple of 2^-149, and a product near that has its last bit above 2^-180.
+        // The instruction rounds to 24 bits before it looks whether the result is subnormal, an f32 near the least
+        // normal number has 23. What differs is the quarter of a unit below it. The sum is exact in f64: the addend is
+        // a multiple of 2^-149, and a product near that has its last bit above 2^-180.
         const LEAST_THAT_ROUNDS_UP: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1_u64 << 25) as f64);
         let exact = f64::from(x) * f64::from(y) + f64::from(z);
         if exact.abs() < LEAST_THAT_ROUNDS_UP {

@@ -1,7 +1,7 @@
 //! Operands of products of tiles, packed by steps as `mod.rs` lays them out.
 //!
-//! Whole steps, 32 rows or columns by 32 terms, are copied where they are; what is at an edge goes through a square that
-//! is filled up with zeros.
+//! Whole steps, 32 rows or columns by 32 terms, are copied where they are; what is at an edge goes through a square
+//! that is filled up with zeros.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -14,7 +14,7 @@ use std::ops::Range;
 /// An operand in memory: `lines` of the result's rows or columns, by `terms`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cpu) struct Source<'s> {
-    /// The elements, from that of line 0 and term 0 on.
+    /// The elements, from line 0 and term 0 on.
     pub(in crate::cpu) data: &'s [bf16],
     /// Distance between lines; between terms if `across`.
     pub(in crate::cpu) stride: usize,
@@ -31,7 +31,7 @@ impl<'s> Source<'s> {
 /// A whole step as it is packed.
 pub(super) type Step = [bf16; STEP_LEN];
 
-/// How whole steps are packed; `from` has 32 runs of 32 elements, `stride` apart.
+/// Packing of whole steps; `from` has 32 runs of 32 elements, `stride` apart.
 ///
 /// # Safety
 /// The instructions of the type must be there, and `from` valid for `31 * stride + 32` reads.

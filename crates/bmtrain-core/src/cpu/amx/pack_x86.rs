@@ -81,7 +81,7 @@ unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
     }
 }
 
-/// Runs `2 * pair` and `2 * pair + 1` element by element in turn: those of the first 16 elements, and the others.
+/// Runs `2 * pair` and `2 * pair + 1` element by element in turn: the first 16 elements of both, and the others.
 #[inline(always)]
 unsafe fn interleaved(from: *const bf16, stride: usize, pair: usize) -> [__m512i; 2] {
     // SAFETY: by the caller.
@@ -133,13 +133,12 @@ impl Steps for Avx512 {
     unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         unsafe {
-            let mut halves = [[_mm512_setzero_si512(); 16]; 2];
-            for pair in 0..STEP / 2 {
-                [halves[0][pair], halves[1][pair]] = interleaved(from, stride, pair);
+            let (mut first, mut second) = ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);
+            for (pair, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {
+                [*first, *second] = interleaved(from, stride, pair);
             }
-            for (half, pairs) in halves.into_iter().enumerate() {
-                store_rows(to, half, &transpose(pairs));
-            }
+            store_rows(to, 0, &transpose(first));
+            store_rows(to, 1, &transpose(second));
         }
     }
 }

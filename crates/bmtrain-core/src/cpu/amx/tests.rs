@@ -86,7 +86,7 @@ fn operands(random: &mut Random, kind: usize) -> (Vec<bf16>, Vec<bf16>, Vec<f32>
     (a, b, sums)
 }
 
-/// Compares model and processor on so many values: those compared, and those that are equal.
+/// Compares model and processor on at least `values` values: the number compared, and the number that are equal.
 #[cfg(target_arch = "x86_64")]
 fn compare(values: usize) -> (usize, usize) {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);

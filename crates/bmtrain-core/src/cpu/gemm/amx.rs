@@ -71,8 +71,8 @@ pub(super) struct Tiled<'p, 'a> {
 }
 
 impl<'p, 'a> Tiled<'p, 'a> {
-    /// A product for `workers` threads, whose panels and sums are in `panels` and `sums`; none of an empty sum, and none
-    /// with an operand that is not bf16.
+    /// A product for `workers` threads, whose panels and sums are in `panels` and `sums`; none of an empty sum, and
+    /// none with an operand that is not bf16.
     pub(super) fn new(
         unit: Unit,
         limits: &Limits,

@@ -38,7 +38,7 @@ pub(super) struct Limits {
     pub(super) rows_of_sums: usize,
 }
 
-/// What a product is cut along.
+/// Units of the cut of a product.
 pub(super) struct Grain {
     /// Columns are padded to multiples of this.
     pub(super) lanes: usize,
@@ -47,8 +47,8 @@ pub(super) struct Grain {
     /// Rows of the smallest task.
     pub(super) step: usize,
     pub(super) stretches: Stretches,
-    /// Whether a task packs its rows of A over all stretches of a phase at once, and sums outside of C are kept from phase
-    /// to phase whatever C's dtype is.
+    /// Whether a task packs its rows of A over all stretches of a phase at once, and sums outside of C are kept from
+    /// phase to phase whatever C's dtype is.
     pub(super) is_deep: bool,
 }
 
@@ -60,9 +60,9 @@ impl Limits {
         Limits { panels, depth: 2048, left: l2 / 2 / size_of::<f32>(), tallest: 192, narrow: 96, rows_of_sums: 1024 }
     }
 
-    /// The bounds where operands are packed as bf16, half as large: twice the elements. Phases have fewer terms, so that
-    /// rows of A stay in the second-level cache beside the sums, and tasks are taller, since what limits tiles is how
-    /// often B is read.
+    /// The bounds where operands are packed as bf16, half as large: twice the elements. Phases have fewer terms, so
+    /// that rows of A stay in the second-level cache beside the sums, and tasks are taller, since what limits tiles is
+    /// how often B is read.
     pub(super) fn of_tiles(&self) -> Self {
         let Limits { panels, depth, left, tallest, .. } = *self;
         Limits { panels: 2 * panels, depth: depth / 4 * 3, left: 2 * left, tallest: tallest / 3 * 4, ..*self }

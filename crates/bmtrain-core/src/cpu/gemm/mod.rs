@@ -14,8 +14,8 @@
 //! six ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
 //! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of at most four terms, which
-//! writes C as fast as memory is written. With a set that has tiles, products of bf16 by bf16 of some rows are a seventh
-//! way, `amx.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
+//! writes C as fast as memory is written. With a set that has tiles, products of bf16 by bf16 of some rows are a
+//! seventh way, `amx.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and

@@ -129,7 +129,8 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Rounds `columns` elements of each row of `from`, `width` apart there and `leading` here, to elements from `start` on.
+    /// Rounds `columns` elements of each row of `from`, `width` apart there and `leading` here, to elements from
+    /// `start` on.
     ///
     /// # Safety
     /// No other thread may use these elements meanwhile.

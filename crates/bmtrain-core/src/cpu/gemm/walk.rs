@@ -1,5 +1,5 @@
-//! How threads compute a product of many rows together: phase by phase they pack panels of B, then take tasks as they get
-//! free.
+//! Threads that compute a product of many rows together: phase by phase they pack panels of B, then take tasks as they
+//! get free.
 //!
 //! Large tasks come first and small ones last, so a slow neighbour costs little.
 
@@ -11,8 +11,8 @@ use super::schedule::Tickets;
 
 /// The phases of a product and what threads have done of them.
 ///
-/// Each thread walks through the same phases. Counters run through all of them, so that a thread that is late finds nothing
-/// left of a phase and none has to be reset.
+/// Each thread walks through the same phases. Counters run through all of them, so that a thread that is late finds
+/// nothing left of a phase and none has to be reset.
 pub(super) struct Walk {
     pub(super) cut: Cut,
     workers: usize,
@@ -32,8 +32,8 @@ impl Walk {
         Walk { cut, workers, side_by_side, to_pack, packed, to_compute, computed }
     }
 
-    /// Work of one thread, with what it has of its own: `pack(phase, half, run, own)` packs a run of panels into a half of
-    /// the room for them, `task(phase, half, (rows, columns), own)` computes with the panels of that half.
+    /// Work of one thread, with what it has of its own: `pack(phase, half, run, own)` packs a run of panels into a half
+    /// of the room for them, `task(phase, half, (rows, columns), own)` computes with the panels of that half.
     pub(super) fn run<O>(
         &self,
         own: &mut O,

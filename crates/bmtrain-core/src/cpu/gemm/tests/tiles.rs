@@ -34,7 +34,7 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
-/// The sets whose products are in tiles; that of the model is one of them.
+/// The sets whose products are in tiles, the model among them.
 fn sets() -> impl Iterator<Item = InstructionSet> {
     let all = InstructionSet::available().chain([InstructionSet::AmxModel]);
     all.filter(|set| Unit::of(*set).is_some())
