@@ -11,43 +11,43 @@ fn variables(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn detect_with(ranks: Option<usize>, text: &str) -> bmtrain_dist::Result<Launch> {
+pub fn detect_with(ranks: Option<usize>, text: &str) -> bmtrain_dist::Result<Launch> {
     let variables = variables(text);
     Launch::detect(ranks, &|name| variables.get(name).cloned())
 }
 
-fn detect(text: &str) -> Launch {
+pub fn detect(text: &str) -> Launch {
     detect_with(None, text).unwrap()
 }
 
 /// The message of a refusal: one line.
-fn refusal(ranks: Option<usize>, text: &str) -> String {
+pub fn refusal(ranks: Option<usize>, text: &str) -> String {
     let message = detect_with(ranks, text).unwrap_err().to_string();
     assert!(message.starts_with("launch: ") && !message.contains('\n'), "{message}");
     message
 }
 
 /// Rank, world, local rank, local size, hosts.
-fn numbers(launch: &Launch) -> [usize; 5] {
+pub fn numbers(launch: &Launch) -> [usize; 5] {
     [launch.rank, launch.world, launch.local_rank, launch.local_size, launch.nodes]
 }
 
 /// Rank 1 of `torchrun --no-python --nproc_per_node 2`.
-const TORCHRUN: &str = "GROUP_RANK=0 GROUP_WORLD_SIZE=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost
+pub const TORCHRUN: &str = "GROUP_RANK=0 GROUP_WORLD_SIZE=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost
     MASTER_PORT=46053 OMP_NUM_THREADS=1 RANK=1 ROLE_NAME=default ROLE_RANK=1 ROLE_WORLD_SIZE=2 WORLD_SIZE=2
     TORCHELASTIC_MAX_RESTARTS=0 TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_USE_AGENT_STORE=True
     TORCHELASTIC_RUN_ID=4d314429-a3d8-420f-8c14-6eb9d6221367";
 
 /// Rank 1 of OpenMPI 4's `mpirun -n 2`.
-const OPEN_MPI: &str = "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1
+pub const OPEN_MPI: &str = "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1
     OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_MCA_ess_base_jobid=1828192257 OMPI_UNIVERSE_SIZE=2
     PMIX_NAMESPACE=1828192257 PMIX_RANK=1";
 
 /// Rank 1 of MPICH 4's `mpiexec -n 2`.
-const MPICH: &str = "HYDI_CONTROL_FD=7 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_FD=8 PMI_RANK=1 PMI_SIZE=2";
+pub const MPICH: &str = "HYDI_CONTROL_FD=7 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_FD=8 PMI_RANK=1 PMI_SIZE=2";
 
 /// Task 3 of `srun -n 4` on one node.
-const SRUN: &str = "SLURM_JOBID=1 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=slurmbox SLURM_LAUNCH_NODE_IPADDR=127.0.0.1
+pub const SRUN: &str = "SLURM_JOBID=1 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=slurmbox SLURM_LAUNCH_NODE_IPADDR=127.0.0.1
     SLURM_LOCALID=3 SLURM_NNODES=1 SLURM_NODEID=0 SLURM_NPROCS=4 SLURM_NTASKS=4 SLURM_PROCID=3 SLURM_STEP_ID=0
     SLURM_STEP_NODELIST=slurmbox SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=4
     SLURM_TASKS_PER_NODE=4";
@@ -210,207 +210,6 @@ fn ranks_set_by_hand_are_on_this_host_unless_they_say_otherwise() {
 }
 
 #[test]
-fn half_set_variables_are_refused_by_name() {
-    for (text, missing) in [
-        ("RANK=0", "WORLD_SIZE"),
-        ("WORLD_SIZE=2", "RANK"),
-        ("LOCAL_RANK=0", "RANK"),
-        ("RANK=2 WORLD_SIZE=4 LOCAL_RANK=0", "LOCAL_WORLD_SIZE"),
-        ("RANK=2 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2", "LOCAL_RANK"),
-        ("TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", "LOCAL_WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK"),
-        ("PMI_RANK=0 PMI_SIZE=2", "MPI_LOCALRANKID"),
-        ("SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", "SLURM_LOCALID"),
-        ("SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0", "SLURM_NTASKS"),
-    ] {
-        let message = refusal(None, text);
-        assert!(message.contains(&format!("launch: {missing} is missing")), "{text}: {message}");
-    }
-    assert!(refusal(None, "RANK= WORLD_SIZE=2").contains("RANK is missing"));
-}
-
-#[test]
-fn numbers_that_contradict_each_other_are_refused_by_name() {
-    for (text, place) in [
-        ("RANK=4 WORLD_SIZE=4", "RANK=4"),
-        ("RANK=0 WORLD_SIZE=0", "WORLD_SIZE=0"),
-        ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4"),
-        ("RANK=0 WORLD_SIZE=4 LOCAL_RANK=3 LOCAL_WORLD_SIZE=2", "LOCAL_RANK=3"),
-        ("RANK=-1 WORLD_SIZE=4", "RANK=-1"),
-        ("RANK=0x1 WORLD_SIZE=4", "RANK=0x1"),
-        ("RANK=1.0 WORLD_SIZE=4", "RANK=1.0"),
-        ("RANK=0 WORLD_SIZE=99999999999999999999999", "WORLD_SIZE=9"),
-        ("RANK=0 WORLD_SIZE=1000000", "WORLD_SIZE=1000000"),
-        ("RANK=0 WORLD_SIZE=2 MASTER_PORT=0", "MASTER_PORT=0"),
-        ("RANK=0 WORLD_SIZE=2 MASTER_PORT=70000", "MASTER_PORT=70000"),
-        ("BMTRAIN_STORE_PORT=http", "BMTRAIN_STORE_PORT=http"),
-        ("BMTRAIN_STORE_BIND=here", "BMTRAIN_STORE_BIND=here"),
-    ] {
-        let message = refusal(None, text);
-        assert!(message.contains(place), "{text}: {message}");
-    }
-    for (from, to, place) in [
-        ("SLURM_PROCID=3", "SLURM_PROCID=4", "SLURM_PROCID=4"),
-        ("SLURM_LOCALID=3", "SLURM_LOCALID=7", "SLURM_LOCALID=7"),
-        ("STEP_TASKS_PER_NODE=4", "STEP_TASKS_PER_NODE=3", "SLURM_STEP_TASKS_PER_NODE=3"),
-        ("STEP_TASKS_PER_NODE=4", "STEP_TASKS_PER_NODE=4(x", "SLURM_STEP_TASKS_PER_NODE=4(x"),
-        ("SLURM_NODEID=0", "SLURM_NODEID=1", "SLURM_NODEID=1"),
-        ("STEP_NODELIST=slurmbox", "STEP_NODELIST=n[2-1]", "SLURM_STEP_NODELIST=n[2-1]"),
-    ] {
-        let message = refusal(None, &SRUN.replace(from, to));
-        assert!(message.contains(place), "{message}");
-    }
-}
-
-#[test]
-fn refusals_read_as_the_documents_show_them() {
-    assert_eq!(
-        refusal(None, "RANK=4 WORLD_SIZE=4"),
-        "launch: RANK=4: with WORLD_SIZE=4 the numbers go from 0 to 3; correct RANK or unset it, \
-         and look at who sets it"
-    );
-    let two_hosts = detect(&format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4"));
-    let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
-    assert_eq!(
-        two_hosts.require_one_host().unwrap_err().to_string(),
-        format!(
-            "launch: several hosts: torchrun started 4 ranks on 2 hosts; with CUDA devices leave the choice of how \
-             they communicate to the program; on processors they need mpirun{build}; or start all ranks on one host"
-        )
-    );
-}
-
-#[test]
-fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_or_tcp_on_several() {
-    use bmtrain_dist::launch::Connection::{Host, Mpi, Tcp};
-    let said = |text: &str, asked| detect(text).connection(asked).map_err(|error| error.to_string());
-    let two_hosts = OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
-    assert_eq!(detect(&two_hosts).nodes, 2);
-    for one_host in ["", OPEN_MPI, TORCHRUN, "RANK=0 WORLD_SIZE=2"] {
-        assert_eq!([None, Some(Host)].map(|asked| said(one_host, asked)), [Ok(Host), Ok(Host)]);
-    }
-    let refused = |text: &str, asked, word: &str| {
-        let message = said(text, asked).unwrap_err();
-        assert!(message.contains(word) && !message.contains('\n'), "{message}");
-    };
-    refused(&two_hosts, Some(Host), "mpirun started 2 ranks on 2 hosts");
-    let torchrun = format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4");
-    // The address of rank 0 is known, so ranks with a device each can meet there.
-    assert_eq!(said(&torchrun, None), Ok(Tcp));
-    refused(&torchrun, Some(Host), "torchrun started 4 ranks on 2 hosts");
-    refused(&torchrun.replace("MASTER_ADDR=localhost", "MASTER_ADDR="), None, "set MASTER_ADDR and MASTER_PORT");
-    assert_eq!(said(TORCHRUN, Some(Tcp)), Ok(Tcp));
-    if cfg!(feature = "mpi") {
-        assert_eq!(said(&two_hosts, None), Ok(Mpi));
-        assert_eq!([OPEN_MPI, &two_hosts, SRUN].map(|text| said(text, Some(Mpi))), [Ok(Mpi), Ok(Mpi), Ok(Mpi)]);
-        refused("", Some(Mpi), "no launcher does not start processes of MPI");
-        refused(&torchrun, Some(Mpi), "torchrun does not start processes of MPI; start the program with mpirun");
-    } else {
-        refused(&two_hosts, None, "build with `--features mpi`");
-        refused(OPEN_MPI, Some(Mpi), "built without the feature `mpi`; build it with `--features mpi`");
-    }
-}
-
-#[test]
-fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_the_host() {
-    use bmtrain_dist::launch::{Connection, RankDevice, Transport};
-    let four = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_PORT=1";
-    let said = |text: &str, asked, device| detect(text).transport(asked, device).map_err(|error| error.to_string());
-    let by = |by_nccl| Ok(Transport { hosts: Connection::Host, by_nccl });
-    let shared = RankDevice::SharedCuda([0, 2]);
-    for asked in [None, Some(Connection::Nccl)] {
-        assert_eq!(said(four, asked, RankDevice::Cuda), by(true));
-        // There is no other rank.
-        assert_eq!(said("", asked, RankDevice::Cuda), by(false));
-    }
-    for device in [RankDevice::Processors, shared] {
-        assert_eq!(said(four, None, device), by(false));
-    }
-    assert_eq!(said(four, Some(Connection::Host), RankDevice::Cuda), by(false));
-    assert_eq!(
-        said(four, Some(Connection::Nccl), shared).unwrap_err(),
-        "launch: NCCL: it needs a device for each rank, and ranks 0 and 2 share one; choose the device cuda, \
-         which gives each rank its own, or leave NCCL out to communicate through the host"
-    );
-    let refused = said(four, Some(Connection::Nccl), RankDevice::Processors).unwrap_err();
-    assert!(refused.contains("this rank computes on processors; choose the device cuda"), "{refused}");
-    assert!(detect(four).connection(Some(Connection::Nccl)).is_err());
-    // Devices too meet over what connects their hosts.
-    let two_hosts = OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
-    let over_mpi = said(&two_hosts, None, RankDevice::Cuda);
-    match cfg!(feature = "mpi") {
-        true => assert_eq!(over_mpi, Ok(Transport { hosts: Connection::Mpi, by_nccl: true })),
-        false => assert!(over_mpi.unwrap_err().contains("on processors they need mpirun")),
-    }
-    let two_hosts = format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4");
-    for asked in [None, Some(Connection::Nccl)] {
-        let over_tcp = said(&two_hosts, asked, RankDevice::Cuda);
-        assert_eq!(over_tcp, Ok(Transport { hosts: Connection::Tcp, by_nccl: true }));
-    }
-    let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
-    let processors = format!(
-        "launch: several hosts: the ranks compute on processors; torchrun started 4 ranks on 2 hosts; between hosts \
-         give each rank a CUDA device of its own (NCCL), or use mpirun{build} for processors"
-    );
-    assert_eq!(said(&two_hosts, None, RankDevice::Processors), Err(processors.clone()));
-    assert_eq!(detect(&two_hosts).require_processors(None).unwrap_err().to_string(), processors);
-    detect(TORCHRUN).require_processors(None).unwrap();
-    assert!(said(&two_hosts, None, shared).unwrap_err().contains("ranks 0 and 2 share a CUDA device"));
-
-    let threads = detect_with(Some(4), "").unwrap().transport(None, shared).unwrap_err().to_string();
-    assert!(threads.contains("ranks 0 and 2 of one process would share a CUDA device"), "{threads}");
-}
-
-#[test]
-fn ranks_share_a_device_that_is_in_the_same_place_whatever_number_they_call_it_by() {
-    use bmtrain_dist::launch::RankDevice;
-    let of = |places: &[Option<&str>]| {
-        let cards: Vec<String> = places.iter().map(|place| RankDevice::card(*place)).collect();
-        RankDevice::of(&cards).map_err(|error| error.to_string())
-    };
-    let [first, second] = [Some("0000:17:00.0"), Some("0000:65:00.0")];
-    assert_eq!(of(&[None, None]), Ok(RankDevice::Processors));
-    assert_eq!(of(&[first]), Ok(RankDevice::Cuda), "the only rank");
-    assert_eq!(of(&[first, second]), Ok(RankDevice::Cuda));
-    assert_eq!(of(&[second, first, second, first]), Ok(RankDevice::SharedCuda([0, 2])));
-    // The same place of another host is another device.
-    let elsewhere = format!("{} of another host", first.unwrap());
-    assert_eq!(RankDevice::of(&[RankDevice::card(first), elsewhere]).unwrap(), RankDevice::Cuda);
-    let mixed = of(&[None, first]).unwrap_err();
-    assert!(mixed.contains("rank 0 computes on processors, rank 1 on a CUDA device"), "{mixed}");
-}
-
-#[test]
-fn numbers_beside_a_launchers_own_have_to_agree() {
-    detect(&format!("{OPEN_MPI} RANK=1 WORLD_SIZE=2 LOCAL_RANK=1"));
-    let message = refusal(None, &format!("{OPEN_MPI} RANK=0 WORLD_SIZE=2"));
-    assert!(message.contains("RANK=0") && message.contains("mpirun specifies 1"), "{message}");
-    assert!(refusal(None, &format!("{SRUN} WORLD_SIZE=8")).contains("WORLD_SIZE=8"));
-}
-
-#[test]
-fn threads_inside_several_processes_are_refused() {
-    for launcher in [TORCHRUN, OPEN_MPI, MPICH, SRUN, "RANK=0 WORLD_SIZE=2"] {
-        let message = refusal(Some(4), launcher);
-        assert!(message.contains("--ranks 4") && message.contains("drop --ranks"), "{message}");
-    }
-    // A launcher that started one process is only in the way of nothing.
-    let one = SRUN.replace("=4", "=1").replace("ID=3", "ID=0");
-    assert_eq!(numbers(&detect_with(Some(4), &one).unwrap()), [0, 4, 0, 4, 1]);
-    assert!(refusal(Some(0), "").contains("--ranks 0"));
-    assert!(refusal(Some(2), "RANK=1").contains("WORLD_SIZE is missing"));
-}
-
-#[test]
-fn values_in_messages_cannot_break_the_line() {
-    let variables = BTreeMap::from([("RANK", "1\n\u{1b}[31mred"), ("WORLD_SIZE", "2")]);
-    let error = Launch::detect(None, &|name| variables.get(name).map(|text| (*text).to_owned())).unwrap_err();
-    let message = error.to_string();
-    assert!(!message.contains('\n') && !message.contains('\u{1b}'), "{message:?}");
-}
-
-#[test]
 fn names_of_jobs_are_harmless_and_differ_where_their_parts_do() {
     let named = |name: &str| {
         let lookup = |wanted: &str| (wanted == "BMTRAIN_JOB").then(|| name.to_owned());
@@ -433,27 +232,6 @@ fn spaces_around_values_do_not_count() {
     assert_eq!((numbers(&launch), launch.port), ([1, 2, 1, 2, 1], Some(29500)));
     let plain = Launch::detect(None, &|name| (name == "BMTRAIN_JOB").then(|| "first run".to_owned())).unwrap();
     assert_eq!(launch.job().unwrap(), plain.job().unwrap());
-}
-
-#[test]
-fn ranks_of_one_host_meet_at_its_loopback() {
-    for text in [TORCHRUN, SRUN, OPEN_MPI, "RANK=0 WORLD_SIZE=2 MASTER_PORT=29500"] {
-        let options = detect(text).store([7; 32]).unwrap();
-        assert_eq!(options.host, "127.0.0.1");
-        assert!(options.bind.unwrap().is_loopback());
-        assert!(options.port >= 20_000 && options.recipe == [7; 32]);
-    }
-    let wide = detect("RANK=0 WORLD_SIZE=2 MASTER_PORT=29500 BMTRAIN_STORE_BIND=0.0.0.0").store([7; 32]).unwrap();
-    assert!(wide.bind.unwrap().is_unspecified() && wide.host == "127.0.0.1");
-    let named = detect("RANK=0 WORLD_SIZE=2 MASTER_PORT=29500 BMTRAIN_STORE_BIND=127.0.0.9").store([7; 32]).unwrap();
-    assert_eq!((named.host.as_str(), named.bind.unwrap().to_string()), ("127.0.0.9", "127.0.0.9".to_owned()));
-}
-
-#[test]
-fn ranks_of_several_hosts_meet_at_the_masters_address() {
-    let launch = detect("RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=node7 MASTER_PORT=29500");
-    let options = launch.store([0; 32]).unwrap();
-    assert_eq!((options.host.as_str(), options.port, options.bind), ("node7", 29500, None));
 }
 
 /// Task 4 of `blaunch` in a job of LSF with two slots on each of two hosts.

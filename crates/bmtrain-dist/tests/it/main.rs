@@ -20,6 +20,8 @@ mod inspect_model;
 mod inspect_tensor;
 mod late_lanes;
 mod launch;
+mod launch_connections;
+mod launch_refusals;
 mod loss_scale;
 mod memory_saving;
 mod optim;

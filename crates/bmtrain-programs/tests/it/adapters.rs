@@ -1,7 +1,10 @@
 //! Tuning with adapters by the programs: what is written and saved, resuming, layouts, exporting, merging, generating.
 
-use crate::fixture::program;
-use crate::fixture::{Fixture, Outcome};
+mod layouts;
+mod mistakes;
+mod quantized;
+
+use crate::fixture::{Fixture, Outcome, program};
 use model_center::formats::{SafetensorsFile, TensorSource};
 use model_center::run::{deterministic_part, without_overtaken};
 
@@ -92,40 +95,6 @@ fn a_run_trains_and_saves_the_updates_alone_and_resumes_with_the_same_bits() {
         without_overtaken(&log).into_iter().map(deterministic_part).collect::<Vec<_>>()
     };
     assert_eq!(log("died"), log("whole"));
-}
-
-#[test]
-fn layouts_train_the_updates_of_one_rank() {
-    let fixture = Fixture::decoder();
-    let sets = ["adapter.dropout=0.1", "checkpoint.every=never", "checkpoint.minutes=0", "train.micro_batch_size=2"];
-    let tune = |dir: &str, further: &[&str], more: &[&str]| {
-        tune(&fixture, dir, further, &[&sets[..], more].concat()).succeeded();
-        (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, dir))
-    };
-    let (alone, expected) = tune("alone", &[], &[]);
-    assert!(expected[5] < expected[0], "{expected:?}");
-    // Data-parallel ranks with elastic sums, and pipeline stages, have the bits of one rank.
-    let fast = "train.gradient_sum=fast";
-    let of_stages = tune("fast", &[], &[fast]);
-    let of_one = (alone, expected);
-    for (dir, further, more, expected) in [
-        ("zero", &["--ranks", "2"][..], &["parallel.zero=3"][..], &of_one),
-        ("stages", &["--ranks", "2"], &["parallel.pipeline=2", fast], &of_stages),
-        ("offload", &[], &["train.offload=true", "train.recompute=blocks"], &of_one),
-    ] {
-        assert_eq!(&tune(dir, further, more), expected, "{dir}");
-    }
-    let (alone, expected) = of_one;
-    for (dir, more) in
-        [("tensor", &["parallel.tensor=2"][..]), ("tokens", &["parallel.tensor=2", "parallel.sequence=true"])]
-    {
-        let (ours, losses) = tune(dir, &["--ranks", "2"], more);
-        for (ours, expected) in losses.iter().zip(&expected) {
-            assert!((ours - expected).abs() <= 1e-5 * expected, "{dir}: {losses:?} for {expected:?}");
-        }
-        let apart = difference(&ours, &alone);
-        assert!(apart <= 1e-3, "{dir}: {apart}");
-    }
 }
 
 #[test]
@@ -231,91 +200,6 @@ fn virtual_tokens_are_trained_saved_and_generated_with() {
     }
 }
 
-/// Keys and values of virtual tokens in each layer, and bottlenecks after layers: what cannot be merged.
-#[test]
-fn prefixes_and_bottlenecks_are_trained_in_every_layout_and_generated_with() {
-    let prefix = ["adapter.method=prefix", "adapter.virtual_tokens=4", "train.lr=1e-1"];
-    trained_in_every_layout(&prefix, "keys and values of 4 virtual tokens before a sequence, in 2 layers");
-    let bottleneck = ["adapter.method=bottleneck", "adapter.bottleneck_size=3", "train.lr=1e-2"];
-    trained_in_every_layout(&bottleneck, "bottlenecks of 3 values on 4 c_proj");
-}
-
-fn trained_in_every_layout(fixed: &[&str], described: &str) {
-    let fixture = Fixture::decoder();
-    let task = ["data.task=language", "data.max_length=12", "checkpoint.every=2 steps", "train.micro_batch_size=2"];
-    let task = [&task[..], &["train.steps=6"]].concat();
-    let elastic = "train.gradient_sum=elastic";
-    let tune = |dir: &str, further: &[&str], more: &[&str]| {
-        let dir = format!("output.dir={dir}");
-        let all = fixed.iter().chain(&task).chain(more).copied().chain([dir.as_str()]);
-        let arguments: Vec<&str> = further.iter().copied().chain(all.flat_map(|set| ["--set", set])).collect();
-        fixture.finetune(&arguments)
-    };
-    let result = |dir: &str| (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, dir));
-    let run = tune("whole", &[], &[elastic]).succeeded();
-    assert!(run.stderr.contains(described), "{}", run.stderr);
-    let whole = result("whole");
-    let is_of_adapter = |name: &str| name == "prompt_embeddings" || name.contains(".c_proj.bottleneck.");
-    assert!(whole.0.iter().all(|(name, _)| is_of_adapter(name)), "{:?}", whole.0);
-    assert!(whole.1[5] < whole.1[0], "{:?}", whole.1);
-    let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[elastic]);
-    assert_eq!(died.code, -1, "{}", died.stderr);
-    let again = tune("died", &[], &[elastic]).succeeded();
-    assert!(again.stderr.contains("going on after step 4"), "{}", again.stderr);
-    assert_eq!(result("died").0, whole.0);
-    tune("fast", &[], &[]).succeeded();
-    let of_stages = result("fast");
-    for (dir, further, more, expected) in [
-        ("zero", &["--ranks", "2"][..], &["parallel.zero=3", elastic][..], &whole),
-        ("stages", &["--ranks", "2"], &["parallel.pipeline=2"], &of_stages),
-        ("offload", &[], &["train.offload=true", "train.recompute=blocks", elastic], &whole),
-        ("attention", &[], &["train.recompute=attention", elastic], &whole),
-    ] {
-        tune(dir, further, more).succeeded();
-        assert_eq!(&result(dir), expected, "{dir}");
-    }
-    for (dir, more) in [("tensor", &[][..]), ("tokens", &["parallel.sequence=true"])] {
-        tune(dir, &["--ranks", "2"], &[&["parallel.tensor=2", elastic], more].concat()).succeeded();
-        let (ours, course) = result(dir);
-        for (ours, expected) in course.iter().zip(&whole.1) {
-            assert!((ours - expected).abs() <= 1e-5 * expected, "{dir}: {course:?} for {:?}", whole.1);
-        }
-        assert!(difference(&ours, &whole.0) <= 1e-3, "{dir}");
-    }
-    fixture.run(program("ckpt"), &["export", "whole/checkpoints", "exported"]).succeeded();
-    assert_eq!(tensors(&fixture, "exported/adapter_model.safetensors"), whole.0);
-
-    let text = ["--prompt", "it is a bad plot", "--max-new-tokens", "5", "--threads", "1"];
-    let generate =
-        |arguments: &[&str]| fixture.run(program("generate"), &[arguments, &text[..]].concat()).succeeded().stdout;
-    let generated = generate(&["whole/model"]);
-    assert_eq!(generate(&["model", "--adapter", "exported"]), generated);
-    assert_ne!(generate(&["model"]), generated);
-    let refused = fixture.convert(&["model", "merged", "--merge", "whole/model"]);
-    assert!(refused.code != 0 && refused.stderr.contains("cannot be merged"), "{}", refused.stderr);
-    let error = tune("out", &["--dry-run"], &["save.merged=true", "adapter.rank=4"]).refused();
-    assert!(error.contains("`save.merged` writes a model alone") || error.contains("are not linear"), "{error}");
-    assert!(error.contains("`adapter.rank` has no effect: it is for adapter.method = \"lora\""), "{error}");
-}
-
-#[test]
-fn settings_of_prefixes_and_bottlenecks_that_contradict_others_are_named() {
-    let fixture = Fixture::decoder();
-    let refused = |sets: &[&str]| {
-        let sets = sets.iter().chain(&["data.task=language"]).flat_map(|set| ["--set", set]);
-        fixture.finetune(&["--dry-run"].into_iter().chain(sets).collect::<Vec<_>>()).refused()
-    };
-    let error = refused(&["adapter.method=prefix", "data.packing=true"]);
-    assert!(error.contains("virtual tokens precede a sequence"), "{error}");
-    let both = ["adapter.method=bottleneck", "adapter.placement=attention", "adapter.targets=[\"c_proj\"]"];
-    let error = refused(&both);
-    assert!(error.contains("`adapter.placement` has no effect: adapter.targets names the layers"), "{error}");
-    let error = refused(&["adapter.method=bottleneck", "adapter.targets=[\"c_attn\"]"]);
-    assert!(error.contains("c_attn does not end an attention or a feed-forward"), "{error}");
-    let error = refused(&["adapter.method=prefix", "adapter.activation=relu"]);
-    assert!(error.contains("`adapter.activation` has no effect: it is for adapter.method = \"bottleneck\""), "{error}");
-}
-
 /// Lengths of rows, and learned factors.
 #[test]
 fn magnitudes_and_learned_factors_are_trained_resumed_and_merged() {
@@ -394,116 +278,4 @@ pub fn wide_decoder() -> Fixture {
     ];
     fixture.finetune(&sets.into_iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>()).succeeded();
     fixture
-}
-
-#[test]
-fn updates_beside_a_quantised_model_are_trained_resumed_and_generated_with() {
-    let fixture = wide_decoder();
-    let quantised = ["model.path=wide/model", "adapter.quantize=nf4", "train.micro_batch_size=2"];
-    let tune =
-        |dir: &str, further: &[&str], more: &[&str]| tune(&fixture, dir, further, &[&quantised[..], more].concat());
-    let planned = tune("planned", &["--dry-run"], &[]).succeeded();
-    let printed = [planned.stdout, planned.stderr].concat();
-    assert!(printed.contains("matrices are quantised (8 NF4)"), "{printed}");
-    let run = tune("whole", &[], &[]).succeeded();
-    assert!(run.stderr.contains("matrices are quantised (8 NF4)"), "{}", run.stderr);
-    let whole = (tensors(&fixture, &format!("whole/{ADAPTER}")), losses(&fixture, "whole"));
-    // Killed in its third save, and by the same command again: the model is quantised again.
-    let died = tune("died", &["--fail-points", "save.mid_shard=kill@3"], &[]);
-    assert_eq!(died.code, -1, "{}", died.stderr);
-    let again = tune("died", &[], &[]).succeeded();
-    assert!(again.stderr.contains("going on after step 4"), "{}", again.stderr);
-    assert_eq!(tensors(&fixture, &format!("died/{ADAPTER}")), whole.0);
-    // It is not the model in f32 that was trained beside.
-    tune("unquantised", &[], &["adapter.quantize=none"]).succeeded();
-    let unquantised = losses(&fixture, "unquantised");
-    for (ours, f32) in whole.1.iter().zip(&unquantised) {
-        assert!(ours != f32 && (ours - f32).abs() < 0.05 * f32, "{:?} for {unquantised:?}", whole.1);
-    }
-    let fast = "train.gradient_sum=fast";
-    tune("fast", &[], &[fast]).succeeded();
-    let of_stages = (tensors(&fixture, &format!("fast/{ADAPTER}")), losses(&fixture, "fast"));
-    for (dir, further, more, expected) in [
-        ("zero", &["--ranks", "2"][..], &["parallel.zero=3"][..], &whole),
-        ("recomputed", &[], &["train.recompute=blocks"], &whole),
-        ("stages", &["--ranks", "2"], &["parallel.pipeline=2", fast], &of_stages),
-    ] {
-        tune(dir, further, more).succeeded();
-        let ours = (tensors(&fixture, &format!("{dir}/{ADAPTER}")), losses(&fixture, dir));
-        assert_eq!(&ours, expected, "{dir}");
-    }
-    for further in [&["--ranks", "2"][..], &["--ranks", "2", "--dry-run"]] {
-        let split = tune("split", further, &["parallel.tensor=2"]);
-        assert_eq!(split.code, 2, "{}", split.stderr);
-        assert!(split.stderr.contains("at column 32, inside a NF4 block of 64 values"), "{}", split.stderr);
-    }
-    let generate = |model: &[&str]| {
-        let arguments = ["--prompt", "a bad film", "--max-new-tokens", "4", "--greedy"];
-        fixture.run(program("generate"), &[model, &arguments].concat()).succeeded().stdout
-    };
-    assert_eq!(generate(&["whole/model"]), generate(&["wide/model", "--adapter", "whole/model"]));
-    // Logits beside the quantised model are others than those beside the model itself.
-    fixture.write("in.jsonl", "{\"text\": \"a bad film\"}\n");
-    let logits = |out: &str, further: &[&str]| {
-        let arguments = ["--model", "wide/model", "--adapter", "whole/model", "--inputs", "in.jsonl", "--out", out];
-        fixture.forward(&[&arguments[..], further].concat()).succeeded();
-        let file = SafetensorsFile::open(&fixture.path(out)).unwrap();
-        let mut values = vec![0.0; file.entry("logits").unwrap().elements().unwrap()];
-        file.read_f32("logits", &mut values).unwrap();
-        values
-    };
-    assert_ne!(logits("own.safetensors", &[]), logits("nf4.safetensors", &["--quantize"]));
-    let without = ["--model", "wide/model", "--inputs", "in.jsonl", "--out", "out.safetensors", "--quantize"];
-    let refused = fixture.forward(&without);
-    assert!(refused.code != 0 && refused.stderr.contains("for a model with an adapter"), "{}", refused.stderr);
-}
-
-#[test]
-fn mistakes_are_named_before_weights_are_read() {
-    let fixture = Fixture::decoder();
-    let refused = |sets: &[&str]| tune(&fixture, "out", &["--dry-run"], sets).refused();
-    let error = refused(&["adapter.targets=[\"q_proj\"]"]);
-    assert!(error.contains("no linear layer of the model is named \"q_proj\""), "{error}");
-    assert!(error.contains("its layers are c_attn, c_fc, c_proj"), "{error}");
-    let of_directory = |directory: &str| {
-        let path = format!("adapter.path={directory}");
-        let sets = ["adapter.method=lora", "data.task=language", path.as_str()].into_iter();
-        let sets: Vec<&str> = ["--dry-run"].into_iter().chain(sets.flat_map(|set| ["--set", set])).collect();
-        fixture.finetune(&sets).refused()
-    };
-    let error = of_directory("nowhere");
-    assert!(error.contains("nowhere"), "{error}");
-    let error = refused(&["adapter.path=nowhere"]);
-    assert!(error.contains("`adapter.rank` has no effect: adapter.path has the adapter"), "{error}");
-    fixture.write("broken/adapter_config.json", "{\"peft_type\": \"LOHA\"}");
-    let error = of_directory("broken");
-    assert!(error.contains("\"LOHA\" is not read"), "{error}");
-    let qalora = "{\"peft_type\": \"LORA\", \"use_qalora\": true, \"r\": 2, \"lora_alpha\": 4}";
-    fixture.write("broken/adapter_config.json", qalora);
-    let error = of_directory("broken");
-    assert!(error.contains("use_qalora"), "{error}");
-    let ia3 = ["--dry-run", "--set", "adapter.method=ia3", "--set", "adapter.rank=4", "--set", "adapter.dora=true"];
-    let error = fixture.finetune(&ia3).refused();
-    for key in ["adapter.rank", "adapter.dora"] {
-        let reason = format!("`{key}` has no effect: it is for adapter.method = \"lora\"");
-        assert!(error.contains(&reason), "{error}");
-    }
-    let error = fixture.finetune(&["--set", "adapter.rank=4"]).refused();
-    assert!(error.contains("adapter.method = \"none\" trains the model itself"), "{error}");
-}
-
-#[test]
-fn an_adapter_without_its_base_model_names_its_configuration_and_how_to_give_the_model() {
-    let fixture = Fixture::decoder();
-    tune(&fixture, "run", &[], &["train.steps=1"]).succeeded();
-    std::fs::rename(fixture.path("model"), fixture.path("moved")).unwrap();
-    let generate = |model: &[&str]| {
-        let prompt = ["--prompt", "the film", "--greedy", "--max-new-tokens", "2", "--device", "cpu"];
-        fixture.run(program("generate"), &[model, &prompt].concat())
-    };
-    let refused = generate(&["run/model"]).refused();
-    for part in ["--> run/model/adapter_config.json", "names \"model\": ", "BASE --adapter run/model"] {
-        assert!(refused.contains(part), "no {part:?} in {refused}");
-    }
-    generate(&["moved", "--adapter", "run/model"]).succeeded();
 }

@@ -2,13 +2,13 @@
 //! for every family that generates, with rows padded on the left, cut into pieces in different ways, moved to other
 //! places, and under ZeRO-3.
 
-use bmtrain_core::comm::host::{HostGroup, HostOptions};
+mod ranks;
+
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_dist::shard::Sharding;
 use model_center::adapter::{Adapter, AdapterConfig, PrefixConfig};
 use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextModel};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The largest difference between logits of pieces and logits of the whole, relative to the largest above one:
 /// products of matrices of other heights add up in another order.
@@ -230,43 +230,6 @@ fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
             assert!(error <= TOLERANCE, "to {to}: {error}");
             from = to;
         }
-    }
-}
-
-#[test]
-fn two_ranks_under_zero_3_write_what_one_does() {
-    let directories = directories().into_iter().filter(|directory| directory.ends_with("lm"));
-    let with_prefix = ["llama_a/lm", "bloom_a/lm"];
-    for (directory, tokens) in directories.flat_map(|directory| {
-        let has_prefix = with_prefix.iter().any(|name| directory.ends_with(name));
-        [Some(0), has_prefix.then_some(2)].into_iter().flatten().map(move |tokens| (directory.clone(), tokens))
-    }) {
-        let write = |device: &Device, sharding: Sharding| -> Vec<f32> {
-            let model = match tokens {
-                0 => open(device, &directory, sharding),
-                _ => prefixed(device, &directory, tokens, sharding).unwrap(),
-            };
-            let source = source(&*model);
-            let rows: Vec<Vec<i64>> = (0..3).map(|i| row(&*model, i, 4)).collect();
-            let mut cx = Ctx::inference(device);
-            let options = DecodingOptions { source: source.as_ref(), expected: 8 };
-            let mut decoding = model.decoding(options, &mut cx).unwrap();
-            decoding.extend(&padded(&rows), &mut cx).unwrap();
-            let next = Batch { labels: None, ..Batch::next_tokens(1, vec![7, 8, 9], None) };
-            decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap()
-        };
-        let one = write(&Device::cpu(1).unwrap(), Sharding::solo());
-        let group = HostGroup::threads(2, HostOptions::default()).unwrap();
-        std::thread::scope(|scope| {
-            for rank in group {
-                let (write, one) = (&write, &one);
-                scope.spawn(move || {
-                    let (ranks, level) = (Arc::new(rank), ZeroLevel::Three);
-                    let sharding = Sharding { ranks, level, sum: GradientSum::Fast, prefetch: true };
-                    assert!(&write(&Device::cpu(1).unwrap(), sharding) == one, "every bit of one rank");
-                });
-            }
-        });
     }
 }
 

@@ -3,6 +3,7 @@
 // Each of the tests needs a part of it.
 #![allow(missing_docs, dead_code, clippy::unwrap_used)]
 
+pub mod adapters;
 pub mod directories;
 
 use bmtrain_core::autograd::Randomness;
