@@ -209,11 +209,11 @@ fn rehearse(
     let options = open_options(resolved, worst.train.labels(), device, groups)?;
     let options = setup.start.with_config(OpenOptions { leave_values: true, ..options });
     let opened = registry.open(&setup.start.directory, &options)?;
-    let team = RunRanks::new(groups, device);
+    let ranks = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
     let opening = Opening { registry, device, groups, own: None, leave_values: true };
-    let mut trainer = Trainer::new(&worst, resolved, stop, opened, opening, team)?;
+    let mut trainer = Trainer::new(&worst, resolved, stop, opened, opening, ranks)?;
     let mut evaluation = Evaluation::new(&worst, resolved)?;
     // The schedule of a pipeline runs all of them.
     if resolved.train.gradient_sum == GradientSum::Fast && resolved.parallel.pipeline == 1 {

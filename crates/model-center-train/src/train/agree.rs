@@ -85,7 +85,7 @@ impl Decision {
 impl Trainer {
     /// Agree before the first step on whether to make it.
     pub(super) fn agree(&self) -> Result<Decision> {
-        let all = self.team.gather(&self.vote(self.progress.step, false).to_numbers())?;
+        let all = self.ranks.gather(&self.vote(self.progress.step, false).to_numbers())?;
         let votes = all.iter().filter_map(|numbers| numbers.last_chunk()).map(|vote| StopVote::from_numbers(*vote));
         Ok(Decision::of(&votes.collect::<Vec<_>>()))
     }
@@ -113,12 +113,12 @@ impl LocalMetrics {
 
     /// All-gather this rank's losses, numbers of micro-batches, sample hashes, counts and vote:
     /// `[ranks, micro-batches · (3 + numbers) + 5]` on the device, without a host wait.
-    pub(super) fn gather_later(&self, vote: StopVote, team: &ControlGroup, device: &Device) -> Result<Tensor> {
+    pub(super) fn gather_later(&self, vote: StopVote, ranks: &ControlGroup, device: &Device) -> Result<Tensor> {
         let known = [self.sample_hashes.as_flattened(), &self.counts, &vote.to_numbers()].concat();
         let known = Tensor::from_slice_in(device, [known.len()], &known, Segment::Data)?;
         let of_samples = self.numbers.iter().flatten().chain([&known]);
         let numbers: Vec<&Tensor> = self.losses.iter().map(Var::value).chain(of_samples).collect();
-        Ok(team.gather_later(&numbers)?)
+        Ok(ranks.gather_later(&numbers)?)
     }
 }
 
@@ -127,16 +127,16 @@ impl StepMetrics {
     /// same on any number of ranks. `weights` are the micro-batches'.
     pub(super) fn merge(
         gathered: &[f32],
-        team: &RunRanks,
+        ranks: &RunRanks,
         layout: StepLayout,
         (weights, objective): (&[f32], &dyn Objective),
     ) -> (Self, Decision) {
         let StepLayout { micro_batches: losses, numbers: width } = layout;
         let before_hashes = losses * (1 + width);
         let mut by_micro_batch = Vec::with_capacity(weights.len());
-        let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
+        let all: Vec<&[f32]> = gathered.chunks((gathered.len() / ranks.size()).max(1)).collect();
         // Of ranks with the same samples one counts; each of them votes.
-        let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
+        let of_samples: Vec<&[f32]> = ranks.of_data_ranks(&all).copied().collect();
         // The mean of nothing is not a number.
         let has_targets = weights.iter().any(|weight| *weight != 0.0);
         let (mut loss, mut batch, mut sums) = (if has_targets { 0.0 } else { f32::NAN }, 0u64, [0u64; 3]);

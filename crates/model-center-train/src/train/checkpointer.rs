@@ -105,7 +105,7 @@ impl Checkpointer {
         let facts =
             Facts { recipe: config.resolved.recipe_hash(), layout, state: state.into_map()?, ..Facts::default() };
         if self.saver.is_none() {
-            self.saver = Some(self.open(&trainer.team)?);
+            self.saver = Some(self.open(&trainer.ranks)?);
         }
         let Some(saver) = &mut self.saver else { return Ok(None) };
         saver.keep_step(best_step);
@@ -137,13 +137,13 @@ impl Checkpointer {
     }
 
     /// The first rank creates the directory and removes leftovers; the others open it after that.
-    fn open(&self, team: &ControlGroup) -> Result<Saver> {
-        if team.is_first() {
+    fn open(&self, ranks: &ControlGroup) -> Result<Saver> {
+        if ranks.is_first() {
             Store::create(&self.directory)?.remove_leftovers()?;
         }
-        team.gather(&[0.0])?;
+        ranks.gather(&[0.0])?;
         let store = Store::open(&self.directory)?.with_fail_points(self.fail_points.clone());
-        Ok(Saver::new(store, team.clone(), self.keep)?.with_optimizer_state(self.optimizer_state))
+        Ok(Saver::new(store, ranks.clone(), self.keep)?.with_optimizer_state(self.optimizer_state))
     }
 
     fn handle(&mut self, event: Option<SaveEvent>) -> Result<Option<String>> {

@@ -83,7 +83,7 @@ pub struct EvalContext<'a> {
     /// Where the model is on several pipeline stages.
     pub(crate) pipeline: Option<&'a Pipeline>,
     /// The ranks; the data-parallel ones share the batches.
-    pub(crate) team: &'a RunRanks,
+    pub(crate) ranks: &'a RunRanks,
     /// What the model is trained for.
     pub(crate) objective: &'a dyn Objective,
     /// Whether this rank is asked to stop.

@@ -146,17 +146,17 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
         None => backend,
     });
     let groups = RankGroups::split(ranks, resolved.parallel.pipeline, resolved.parallel.tensor)?;
-    let team = RunRanks::new(&groups, &device);
+    let ranks = RunRanks::new(&groups, &device);
     let open = open_options(resolved, setup.train.labels(), &device, &groups)?;
-    let open = timed_partition::by_time(config, &team, open)?;
+    let open = timed_partition::by_time(config, &ranks, open)?;
     let opened = registry.open(&setup.start.directory, &setup.start.with_config(open))?;
-    let resolved = &*timed_partition::in_force(resolved, &*opened.model, &team);
+    let resolved = &*timed_partition::in_force(resolved, &*opened.model, &ranks);
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let own = options.objective.as_ref();
     let opening = Opening { registry: *registry, device: &device, groups: &groups, own, leave_values: false };
-    let mut trainer = Trainer::new(setup, resolved, stop, opened, opening, team)?;
+    let mut trainer = Trainer::new(setup, resolved, stop, opened, opening, ranks)?;
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;

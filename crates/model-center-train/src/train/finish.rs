@@ -31,7 +31,7 @@ impl Run<'_> {
         self.note(note);
         self.end(trainer, StopReason::Request.name(), true)?;
         self.display.finish();
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             let options = &self.config.options;
             let without = match options.resume {
                 _ if options.overwrite => " without --overwrite",
@@ -62,7 +62,7 @@ impl Run<'_> {
         let best_step = self.best_step();
         let has_best = best_step.is_some();
         let best_is_kept = has_best && !self.best_is_lost;
-        if has_best && !best_is_kept && trainer.team.is_first() {
+        if has_best && !best_is_kept && trainer.ranks.is_first() {
             console::note(
                 "warning: the best weights are not in the directory of this run, because it resumed a checkpoint of \
                  another one or they were given up: the model holds the last weights",
@@ -77,7 +77,7 @@ impl Run<'_> {
             self.recheck_best(trainer)?;
         }
         // A range test goes on until it diverges.
-        let warns = trainer.team.is_first() && self.lr_range.is_none();
+        let warns = trainer.ranks.is_first() && self.lr_range.is_none();
         if let Some(text) = skipped_at_end(trainer).filter(|_| warns) {
             console::note(&text);
             self.display.log(&text);
@@ -128,11 +128,11 @@ impl Run<'_> {
 
     /// Write the last record of the log. Other ranks take part if `all_are_well`; after a failure they may be blocked.
     fn end(&mut self, trainer: &Trainer, reason: &str, all_are_well: bool) -> Result<()> {
-        let state = match all_are_well || trainer.team.size() == 1 {
+        let state = match all_are_well || trainer.ranks.size() == 1 {
             true => trainer.optim.fingerprint().ok(),
             false => None,
         };
-        let pool = pool_usage::of_fullest_rank(&trainer.device, &trainer.team, all_are_well)?;
+        let pool = pool_usage::of_fullest_rank(&trainer.device, &trainer.ranks, all_are_well)?;
         let (seconds, best) = (self.seconds(), self.best.best());
         self.display.log(&self.times.table(seconds));
         self.display.log(&format!("ended after step {}: {reason}", trainer.steps()));

@@ -45,7 +45,7 @@ impl GeneratedAnswers {
         batch_size: usize,
         context: EvalContext<'_>,
     ) -> Result<Option<AnswerScores>> {
-        let EvalContext { model, device, team, is_stopped, .. } = context;
+        let EvalContext { model, device, ranks, is_stopped, .. } = context;
         let [begin, end] = self.sentinels;
         let end_tokens = [Some(end), self.tokenizer.special_ids().eos].into_iter().flatten().collect();
         let options = GenerateOptions {
@@ -54,23 +54,23 @@ impl GeneratedAnswers {
             prefix: vec![begin],
             ..GenerateOptions::default()
         };
-        let generator = Generator::new(model, None, options)?.on_ranks(Arc::clone(team.ranks()));
+        let generator = Generator::new(model, None, options)?.on_ranks(Arc::clone(ranks.ranks()));
         let mut scores = AnswerScores::default();
         let batch_size = batch_size.max(1);
-        for first in (0..dataset.len()).step_by(batch_size * team.data_size()) {
+        for first in (0..dataset.len()).step_by(batch_size * ranks.data_size()) {
             let samples_of = |rank: usize| -> Range<usize> {
                 let from = (first + rank * batch_size).min(dataset.len());
                 from..(from + batch_size).min(dataset.len())
             };
-            let own = samples_of(team.data_rank());
+            let own = samples_of(ranks.data_rank());
             let mut numbers = self.rate_samples(&generator, dataset, own, &mut Ctx::inference(device))?;
             numbers.resize(NUMBERS * batch_size, 0.0);
             numbers.push(f32::from(u8::from(is_stopped())));
-            let all = team.gather(&numbers)?;
+            let all = ranks.gather(&numbers)?;
             if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
                 return Ok(None);
             }
-            for (rank, numbers) in team.of_data_ranks(&all).enumerate() {
+            for (rank, numbers) in ranks.of_data_ranks(&all).enumerate() {
                 for (sample, rated) in samples_of(rank).zip(numbers.chunks(NUMBERS)) {
                     let [exact, f1] = [0, 1].map(|at| f64::from(rated.get(at).copied().unwrap_or(0.0)));
                     scores.add_rated(sample as u32, exact, f1);

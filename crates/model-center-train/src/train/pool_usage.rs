@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 /// Names and bytes: all segments, slabs with their gaps, and each segment at the moment of the peak
 /// (of what is kept in the host's memory, its own peak). Of the rank whose pool
 /// was fullest if all are well and take part, else of this one.
-pub(super) fn of_fullest_rank(device: &Device, team: &ControlGroup, all_are_well: bool) -> Result<Vec<(String, u64)>> {
+pub(super) fn of_fullest_rank(device: &Device, ranks: &ControlGroup, all_are_well: bool) -> Result<Vec<(String, u64)>> {
     // Whole chunks, whose number is exact in f32 up to 8 GiB and right to seven digits beyond.
     let chunks = |bytes: usize| (bytes / ALIGNMENT) as f32;
     let report = device.memory();
@@ -18,7 +18,7 @@ pub(super) fn of_fullest_rank(device: &Device, team: &ControlGroup, all_are_well
         Segment::Offload => chunks(usage.peak),
         _ => chunks(*bytes),
     }));
-    let mut of_ranks = if all_are_well { team.gather(&own)? } else { vec![own] };
+    let mut of_ranks = if all_are_well { ranks.gather(&own)? } else { vec![own] };
     of_ranks.sort_by(|a, b| a.first().partial_cmp(&b.first()).unwrap_or(Ordering::Equal));
     let names = ["peak", "touched"].into_iter().chain(report.at_peak.iter().map(|(segment, _)| segment.name()));
     let figures = names.zip(of_ranks.pop().unwrap_or_default());

@@ -76,7 +76,7 @@ impl Run<'_> {
             Reference::WithoutUpdates => true,
             Reference::Pending | Reference::Stored { .. } => false,
         };
-        let is_first = trainer.team.is_first();
+        let is_first = trainer.ranks.is_first();
         let config = self.config;
         let (train, eval) = (&config.setup.train, config.setup.eval.first().map(|set| &set.data));
         let own = &config.resolved.output.dir;
@@ -89,7 +89,7 @@ impl Run<'_> {
             })?,
             false => String::new(),
         };
-        let found = trainer.team.first_text(&found)?;
+        let found = trainer.ranks.first_text(&found)?;
         // With the weights of another run the model without its updates is not what training begins with.
         if found.is_empty() && !self.other_weights && without_updates {
             return Ok(());

@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let RunConfig { resolved, options, setup, .. } = config;
         let dir = &resolved.output.dir;
-        let is_first = trainer.team.is_first();
+        let is_first = trainer.ranks.is_first();
         let files = if is_first {
             let output = OutputDirectory::create(dir, &resolved.recipe_hash(), options.if_there())?;
             check_disk(resolved, dir, setup.saved_values(), output.earlier() == Earlier::Nothing)?;
@@ -231,7 +231,7 @@ impl<'a> Run<'a> {
             eta: stop.eta(progress.step, trainer.elapsed()),
         };
         self.display.step(&status, is_log_step);
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             result.inspection.iter().for_each(|tables| self.display.note(tables));
         }
         if !is_log_step {
@@ -367,7 +367,7 @@ impl<'a> Run<'a> {
             seconds,
             eval_seconds,
         }))?;
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             self.display.note(&format!("test: {} on {} samples", result.line(), result.samples));
         }
         Ok(())
@@ -386,7 +386,7 @@ impl<'a> Run<'a> {
             eval_seconds,
         })?;
         let when = if step == 0 { "before training".to_owned() } else { format!("after step {step}") };
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             self.display.note(&format!("{when}: {} on {} samples", result.line(), result.samples));
         }
         Ok(())

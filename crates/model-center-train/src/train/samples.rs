@@ -94,10 +94,10 @@ impl TextSamples {
     /// A completion of each prompt by greedy decoding. On all ranks; those that see the first rank's samples have the
     /// texts, others none.
     pub(super) fn generate(&self, context: EvalContext<'_>) -> Result<Vec<String>> {
-        let EvalContext { model, device, team, .. } = context;
+        let EvalContext { model, device, ranks, .. } = context;
         let generator = Generator::new(model, Some(&*self.tokenizer), self.options.clone())?;
-        let generator = generator.on_ranks(Arc::clone(team.ranks()));
-        let ids = if team.data_rank() == 0 { self.ids.as_slice() } else { &[] };
+        let generator = generator.on_ranks(Arc::clone(ranks.ranks()));
+        let ids = if ranks.data_rank() == 0 { self.ids.as_slice() } else { &[] };
         let texts = generator.generate(ids, 0, &mut Ctx::inference(device), &mut |_| Ok(()))?;
         Ok(texts.into_iter().map(|texts| texts.into_iter().next().map(|text| text.text).unwrap_or_default()).collect())
     }

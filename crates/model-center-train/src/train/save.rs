@@ -111,7 +111,7 @@ impl Run<'_> {
             output.record_model(name, hashes, contents.best_step)
         };
         // Hashing and flushing a large model takes longer than ranks wait for each other.
-        same_on_all(trainer, trainer.team.while_first(finish)?)?;
+        same_on_all(trainer, trainer.ranks.while_first(finish)?)?;
         self.times.save_seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -130,14 +130,14 @@ impl Run<'_> {
         let Some(step) = self.best_step() else { return Ok(()) };
         let output = self.files.as_mut().map(|files| &mut files.output);
         let (directory, accepts) = (self.checkpoints.as_path(), self.config.options.accept_change);
-        let found = trainer.team.while_first(|| match output {
+        let found = trainer.ranks.while_first(|| match output {
             Some(output) if choice.is_own && output.best_step() == Some(step) => {
                 find(output, directory, (step, digest), accepts)
             }
             _ => Ok(BestWeights::Lost),
         });
         let found = same_on_all(trainer, found?)?;
-        let text = trainer.team.first_text(&found.as_ref().map(BestWeights::to_text).unwrap_or_default())?;
+        let text = trainer.ranks.first_text(&found.as_ref().map(BestWeights::to_text).unwrap_or_default())?;
         match found.map_or_else(|| BestWeights::from_text(&text), Ok)? {
             BestWeights::Sound => Ok(()),
             BestWeights::Lost => {
@@ -159,7 +159,7 @@ impl Run<'_> {
         let contents = ModelContents { best_step: Some(step), card: None, expected: recorded.as_ref() };
         self.save_present(trainer, MODEL_DIRECTORY, contents)?;
         choice.load_weights(trainer)?;
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             self.display.note(&format!("the best weights (step {step}) were restored from {name}"));
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Run<'_> {
     pub(super) fn recheck_best(&self, trainer: &Trainer) -> Result<()> {
         let output = self.files.as_ref().map(|files| &files.output);
         let damage =
-            trainer.team.while_first(|| output.map_or(Ok(None), |output| output.model_damage(MODEL_DIRECTORY)))?;
+            trainer.ranks.while_first(|| output.map_or(Ok(None), |output| output.model_damage(MODEL_DIRECTORY)))?;
         let refused = damage.map(|found| match found? {
             None => Ok(()),
             Some(damage) => Err(damage.into_error(
@@ -186,7 +186,7 @@ pub(super) fn check_finite(trainer: &Trainer) -> Result<()> {
     let parameters = trainer.model.parameters();
     let none = parameters.declared().len();
     let own = parameters.first_not_finite()?.unwrap_or(none);
-    let all = trainer.team.gather(&[own as f32])?;
+    let all = trainer.ranks.gather(&[own as f32])?;
     let first = all.iter().flatten().fold(none as f32, |first, number| first.min(*number));
     let Some(param) = parameters.declared().get(first as usize) else { return Ok(()) };
     Err(Error::diverged(
@@ -226,7 +226,7 @@ fn same_on_all<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option
         Some(Err(_)) => return result.transpose(),
         Some(Ok(_)) | None => String::new(),
     };
-    let text = trainer.team.first_text(&text)?;
+    let text = trainer.ranks.first_text(&text)?;
     let parts: Vec<&str> = text.splitn(3, '\n').collect();
     match (&result, parts.as_slice()) {
         (None, [place, reason, fix]) => {

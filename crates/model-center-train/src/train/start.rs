@@ -31,18 +31,18 @@ impl Run<'_> {
         let RunConfig { options, resolved, setup, .. } = self.config;
         let own = self.checkpoints.clone();
         // Checking every byte takes longer than ranks wait for each other.
-        let chosen = trainer.team.while_first(|| {
+        let chosen = trainer.ranks.while_first(|| {
             if own.is_dir() {
                 Store::open(&own)?.remove_leftovers()?;
             }
             Ok::<_, Error>(choose(&options.resume, &own)?.map(|choice| choice.marked(&own)))
         })?;
         let first = chosen.transpose()?.flatten();
-        let text = trainer.team.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
+        let text = trainer.ranks.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
         let choice = first.or(Choice::from_text(&text)?);
         self.start_step = choice.as_ref().map_or(0, |choice| choice.name.step());
         self.check_progress()?;
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             let mut lines = vec![setup.summary(resolved)];
             if let Some(flops) = model_flops(self.config) {
                 let formula = "3 x (2 x matrices of blocks and head + 4 N H S of the attention of each block)";
@@ -79,7 +79,7 @@ impl Run<'_> {
             self.prepare_reference(trainer, (Some(&choice), writes_hashes))?;
         }
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
-        trainer.team.gather(&[0.0])?;
+        trainer.ranks.gather(&[0.0])?;
         self.best.load_state(&state.best);
         self.check_best(trainer, &choice, layout.get(BEST_MODEL).and_then(Value::as_str))?;
         let metrics = self.missing_metrics(&choice, &layout);
@@ -202,7 +202,7 @@ impl Run<'_> {
         if choice.is_own {
             self.checkpointer.resumed_from(trainer.steps());
         }
-        if !trainer.team.is_first() {
+        if !trainer.ranks.is_first() {
             return Ok(());
         }
         if self.checkpoints.is_dir() {
@@ -221,7 +221,7 @@ impl Run<'_> {
             fresh_optimizer: !rules.optimizer_state,
             kept_schedule: rules.kept_schedule.is_some(),
             unix_seconds: unix_seconds(),
-            ranks: trainer.team.size() as u64,
+            ranks: trainer.ranks.size() as u64,
         })
     }
 
@@ -241,7 +241,7 @@ impl Run<'_> {
             steps_per_epoch: setup.steps_per_epoch,
             unix_seconds: unix_seconds(),
             threads: threads as u64,
-            ranks: trainer.team.size() as u64,
+            ranks: trainer.ranks.size() as u64,
             machine,
             commit: commit_of(&resolved.output.dir),
         })
@@ -249,13 +249,13 @@ impl Run<'_> {
 
     /// Load the weights of another run.
     fn load_weights(&mut self, trainer: &mut Trainer, at: &CheckpointPath) -> Result<()> {
-        let found = trainer.team.while_first(|| named(at))?.transpose()?;
-        let text = trainer.team.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
+        let found = trainer.ranks.while_first(|| named(at))?.transpose()?;
+        let text = trainer.ranks.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
         let Some(choice) = found.or(Choice::from_text(&text)?) else {
             return Err(Error::recipe("--init-from", "the first rank found no checkpoint", "see its message"));
         };
         choice.load_weights(trainer)?;
-        if trainer.team.is_first() {
+        if trainer.ranks.is_first() {
             choice.warn();
             self.display.note(&format!("weights of {} from {}", choice.name, at.path.display()));
         }

@@ -24,7 +24,7 @@ use std::time::Instant;
 pub struct StepPasses<'a> {
     pub(super) model: &'a dyn TextModel,
     pub(super) device: &'a Device,
-    pub(super) team: &'a RunRanks,
+    pub(super) ranks: &'a RunRanks,
     /// Where the model is on several pipeline stages.
     pub(super) pipeline: Option<&'a Pipeline>,
     pub(super) batches: &'a mut Batches,
@@ -54,7 +54,7 @@ impl Trainer {
         let mut passes = StepPasses {
             model: &*self.model,
             device: &self.device,
-            team: &self.team,
+            ranks: &self.ranks,
             pipeline: self.pipeline.as_ref(),
             batches: &mut self.batches,
             optim: &mut self.optim,
@@ -70,10 +70,10 @@ impl Trainer {
         let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
         let updating = Instant::now();
-        let gathered = local.gather_later(vote, &self.team, &self.device)?;
+        let gathered = local.gather_later(vote, &self.ranks, &self.device)?;
         // The step's one host wait: gradient norm, losses and votes arrive together.
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
-        let merged = StepMetrics::merge(&gathered, &self.team, local.layout(), (&weights, &*self.objective));
+        let merged = StepMetrics::merge(&gathered, &self.ranks, local.layout(), (&weights, &*self.objective));
         let phases = Phases { optimizer: updating.elapsed().as_secs_f64(), ..local.phases };
         let result = self.advance(start, info, merged)?;
         let phases = Phases { step: result.seconds, ..phases };
@@ -91,7 +91,8 @@ impl Trainer {
     /// Tables of hidden states and parameters with their gradients, before the optimizer uses these. On all ranks.
     fn inspect(&self, inspectors: &[Rc<TensorInspector>]) -> Result<String> {
         let (step, scale) = (self.progress.step + 1, self.optim.loss_scale());
-        let of_chunk = |inspector: &Rc<TensorInspector>| inspector.summary(self.team.data_ranks(), &self.device, scale);
+        let of_chunk =
+            |inspector: &Rc<TensorInspector>| inspector.summary(self.ranks.data_ranks(), &self.device, scale);
         let of_chunks = inspectors.iter().map(of_chunk).collect::<bmtrain_dist::Result<Vec<_>>>()?;
         let hidden = match &self.pipeline {
             Some(pipeline) => rows_of_stages(pipeline, &of_chunks)?,
@@ -144,7 +145,7 @@ impl StepPasses<'_> {
     /// Data-parallel rank r of W takes micro-batches r, r + W, r + 2W, …; the ranks of a tensor group and the stages of
     /// a pipeline take the same.
     pub(super) fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
-        (self.team.data_rank() as u64..self.count()).step_by(self.team.data_size())
+        (self.ranks.data_rank() as u64..self.count()).step_by(self.ranks.data_size())
     }
 
     /// The data position of a micro-batch.
@@ -187,6 +188,6 @@ impl StepPasses<'_> {
 
     /// Whether a micro-batch is this rank's last in the step.
     pub(super) fn is_last(&self, micro_batch: u64) -> bool {
-        micro_batch + self.team.data_size() as u64 >= self.count()
+        micro_batch + self.ranks.data_size() as u64 >= self.count()
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// What training a model by steps takes: an optimizer over its parameters, and the objective.
 pub struct StepTraining {
     device: Device,
-    team: RunRanks,
+    ranks: RunRanks,
     optim: OptimManager,
     objective: Box<dyn Objective>,
     seed: u64,
@@ -106,7 +106,7 @@ impl StepTraining {
         let schedule = setup::schedule(train, 1, "train.warmup").map_err(of_argument)?;
         Ok(StepTraining {
             device: device.clone(),
-            team: RunRanks::new(&groups, device),
+            ranks: RunRanks::new(&groups, device),
             optim: trainer::optimizer(train, dtype_of(model), schedule, device, model).map_err(of_argument)?,
             objective: Box::new(Supervised { label_smoothing: train.label_smoothing, ..Supervised::default() }),
             seed: train.seed,
@@ -131,11 +131,11 @@ impl StepTraining {
 
     /// The trainer of the model that these settings were made for.
     pub fn of(self, model: Box<dyn TextModel>) -> StepTrainer {
-        let StepTraining { device, team, optim, objective, seed, stop, divergence } = self;
+        let StepTraining { device, ranks, optim, objective, seed, stop, divergence } = self;
         StepTrainer {
             trainer: Trainer {
                 device,
-                team,
+                ranks,
                 model,
                 adapter: None,
                 optim,

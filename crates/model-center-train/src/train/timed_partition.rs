@@ -20,19 +20,19 @@ use std::borrow::Cow;
 ///
 /// # Errors
 /// Errors of opening the model and of its passes; a failure of the ranks.
-pub(super) fn by_time(config: &RunConfig, team: &RunRanks, options: OpenOptions) -> Result<OpenOptions> {
+pub(super) fn by_time(config: &RunConfig, ranks: &RunRanks, options: OpenOptions) -> Result<OpenOptions> {
     let RunConfig { setup, resolved, registry, .. } = config;
     let Some(stages) = options.stages.clone().filter(|_| resolved.parallel.is_timed()) else {
         return Ok(options);
     };
-    let partition = match recorded(config, team)? {
+    let partition = match recorded(config, ranks)? {
         Some(counts) => PartitionRule::Given(counts),
         None => {
-            if team.is_first() {
+            if ranks.is_first() {
                 console::note("timing the blocks of the model, to divide them among the pipeline stages");
             }
             // The same micro-batch on all ranks: tensor-parallel ranks compute it together.
-            let mut batches = batches(setup, resolved, team)?;
+            let mut batches = batches(setup, resolved, ranks)?;
             let batch = batches.batch(Position { epoch: 0, index: 0 })?;
             let options = setup.start.with_config(options.clone());
             partition_by_time(*registry, &setup.start.directory, &options, &batch)?
@@ -43,16 +43,16 @@ pub(super) fn by_time(config: &RunConfig, team: &RunRanks, options: OpenOptions)
 
 /// The number of blocks of each model chunk that the run was begun with, if they divide this model, by the directory of
 /// the first rank.
-fn recorded(config: &RunConfig, team: &RunRanks) -> Result<Option<Vec<usize>>> {
+fn recorded(config: &RunConfig, ranks: &RunRanks) -> Result<Option<Vec<usize>>> {
     let RunConfig { setup, resolved, options, .. } = config;
-    let own = match team.is_first() {
+    let own = match ranks.is_first() {
         true => begun_recipe(resolved, options)
             .and_then(|recipe| recorded_partition(&recipe, resolved.parallel.chunks()))
             .filter(|counts| counts.iter().sum::<usize>() == setup.blocks),
         false => None,
     };
     let text: Vec<String> = own.unwrap_or_default().iter().map(ToString::to_string).collect();
-    let text = team.first_text(&text.join(" "))?;
+    let text = ranks.first_text(&text.join(" "))?;
     let counts: Vec<usize> = text
         .split_whitespace()
         .map(str::parse)
@@ -62,11 +62,11 @@ fn recorded(config: &RunConfig, team: &RunRanks) -> Result<Option<Vec<usize>>> {
 }
 
 /// The recipe of a run with the partition that was chosen for its opened model, which a resumed run takes from it.
-pub(super) fn in_force<'a>(resolved: &'a Resolved, model: &dyn TextModel, team: &RunRanks) -> Cow<'a, Resolved> {
+pub(super) fn in_force<'a>(resolved: &'a Resolved, model: &dyn TextModel, ranks: &RunRanks) -> Cow<'a, Resolved> {
     match model.parameters().stages().partition() {
         Some(partition) if resolved.parallel.is_timed() => {
             let counts = partition.counts();
-            if team.is_first() {
+            if ranks.is_first() {
                 console::note(&format!("blocks of the pipeline's model chunks by time: {counts:?}"));
             }
             Cow::Owned(resolved.clone().partitioned(counts))

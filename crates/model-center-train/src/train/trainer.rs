@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// A model in training.
 pub(crate) struct Trainer {
     pub(crate) device: Device,
-    pub(crate) team: RunRanks,
+    pub(crate) ranks: RunRanks,
     pub(crate) model: Box<dyn TextModel>,
     /// What is trained of the model, if not all of it.
     pub(crate) adapter: Option<AdapterPlan>,
@@ -131,24 +131,24 @@ impl Trainer {
         stop: StopConditions,
         OpenedModel { model, adapter, .. }: OpenedModel,
         opening: Opening<'_>,
-        team: RunRanks,
+        ranks: RunRanks,
     ) -> Result<Self> {
         let (train, device) = (&resolved.train, opening.device);
-        let micro_batches = train.batch_size / resolved.micro_batch_on(team.data_size());
-        let pipeline = pipeline(model.as_ref(), device, micro_batches / team.data_size())?;
+        let micro_batches = train.batch_size / resolved.micro_batch_on(ranks.data_size());
+        let pipeline = pipeline(model.as_ref(), device, micro_batches / ranks.data_size())?;
         Ok(Trainer {
             device: device.clone(),
             pipeline,
             optim: optimizer(&resolved.train, resolved.model.dtype, setup.schedule, device, model.as_ref())?,
             model,
-            batches: batches(setup, resolved, &team)?,
+            batches: batches(setup, resolved, &ranks)?,
             objective: objective::open(setup, resolved, opening, adapter.as_ref())?,
             adapter,
             seed: train.seed,
             schedule: StepSchedule {
                 micro_batches: micro_batches as u64,
                 steps_per_epoch: setup.steps_per_epoch,
-                ramp: train.batch_ramp.map(|ramp| (resolved.micro_batch_on(team.data_size()) as u64, ramp)),
+                ramp: train.batch_ramp.map(|ramp| (resolved.micro_batch_on(ranks.data_size()) as u64, ramp)),
             },
             progress: TrainingProgress::default(),
             clock: TrainingClock::default(),
@@ -156,7 +156,7 @@ impl Trainer {
             share: ProcessShare::default(),
             guard: train.divergence.map(DivergenceGuard::new),
             inspect_every: train.inspect_every,
-            team,
+            ranks,
         })
     }
 
@@ -186,8 +186,8 @@ impl Trainer {
 
     /// The model as it is evaluated between steps.
     pub(crate) fn evaluated<'a>(&'a self, is_stopped: &'a dyn Fn() -> bool) -> EvalContext<'a> {
-        let Trainer { model, device, team, pipeline, objective, .. } = self;
-        EvalContext { model: &**model, device, pipeline: pipeline.as_ref(), team, objective: &**objective, is_stopped }
+        let Trainer { model, device, ranks, pipeline, objective, .. } = self;
+        EvalContext { model: &**model, device, pipeline: pipeline.as_ref(), ranks, objective: &**objective, is_stopped }
     }
 
     /// Do something with the averages of the weights in their place, if the run keeps any. On all ranks.
@@ -293,9 +293,9 @@ impl Trainer {
 }
 
 /// The micro-batches of a run on these ranks.
-pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Result<Batches> {
+pub(super) fn batches(setup: &Setup, resolved: &Resolved, ranks: &RunRanks) -> Result<Batches> {
     let data = &resolved.data;
-    let micro_batch = resolved.micro_batch_on(team.data_size());
+    let micro_batch = resolved.micro_batch_on(ranks.data_size());
     let options = LoaderOptions {
         order: Order::training(data.shuffle, data.length_grouped),
         packing: data.packing,
@@ -305,7 +305,7 @@ pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Re
         ..LoaderOptions::training(micro_batch, resolved.train.seed)
     };
     let threads = resolved.data.source.pretraining().map_or(0, |settings| settings.loading_threads);
-    let part = (threads, team.data_rank(), team.data_size());
+    let part = (threads, ranks.data_rank(), ranks.data_size());
     Ok(Batches::training(&setup.train, options, part)?.weighing(setup.class_weights.clone()))
 }
 

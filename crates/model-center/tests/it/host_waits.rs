@@ -64,7 +64,7 @@ fn batch(step: u32, micro_batch: u32) -> Batch {
 fn train(job: Job, ranks: Arc<dyn Communicator>) -> Vec<(u64, StepInfo, Vec<f32>)> {
     let waits = Arc::new(Waits::new(Arc::new(CpuBackend::new(1).unwrap())));
     let device = Device::new(Arc::clone(&waits) as Arc<dyn Backend>);
-    let (model, team) = (model(job, &device, &ranks), ControlGroup::new(Arc::clone(&ranks), &device));
+    let (model, control) = (model(job, &device, &ranks), ControlGroup::new(Arc::clone(&ranks), &device));
     let groups = ParamGroup::by_decay(model.parameters(), 0.01);
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 0.5 }).unwrap();
     let adam: Box<dyn Optimizer> = match job.offload {
@@ -91,7 +91,7 @@ fn train(job: Job, ranks: Arc<dyn Communicator>) -> Vec<(u64, StepInfo, Vec<f32>
         }
         let known = Tensor::from_slice_in(&device, [2], &[step as f32, 1.0], Segment::Data).unwrap();
         let numbers: Vec<&Tensor> = losses.iter().map(Var::value).chain([&known]).collect();
-        let told = team.gather_later(&numbers).unwrap();
+        let told = control.gather_later(&numbers).unwrap();
         let (info, told) = optim.step_and_read(&[&told]).unwrap();
         (waits.take(), info, told)
     };

@@ -127,7 +127,7 @@ impl Contrastive {
 /// The embeddings of all samples of a step, `[samples · texts, D]` in the order of its micro-batches, on every
 /// rank. `embedded` are this rank's, `[R, D]` each.
 fn embeddings_of_step(step: &StepPasses<'_>, embedded: &[Tensor], samples: &[usize], texts: usize) -> Result<Tensor> {
-    let (device, team) = (step.device, step.team);
+    let (device, ranks) = (step.device, step.ranks);
     let dim = embedded.first().map_or(0, |tensor| tensor.shape().last());
     // All ranks send the same number of values for each micro-batch.
     let most = samples.iter().copied().max().unwrap_or(0).max(1) * texts * dim;
@@ -139,11 +139,11 @@ fn embeddings_of_step(step: &StepPasses<'_>, embedded: &[Tensor], samples: &[usi
             own.push(Tensor::full_in(device, [padding], tensor.dtype(), 0.0, Segment::Activations)?);
         }
     }
-    let all = team.gather_later(&own.iter().collect::<Vec<_>>())?; // [ranks, micro-batches · most]
-    let of_ranks = all.reshape([team.size() * embedded.len(), most])?; // one row for each micro-batch
-    let rows: Vec<usize> = (0..team.size() * embedded.len()).collect();
+    let all = ranks.gather_later(&own.iter().collect::<Vec<_>>())?; // [ranks, micro-batches · most]
+    let of_ranks = all.reshape([ranks.size() * embedded.len(), most])?; // one row for each micro-batch
+    let rows: Vec<usize> = (0..ranks.size() * embedded.len()).collect();
     let by_rank: Vec<&[usize]> = rows.chunks(embedded.len().max(1)).collect();
-    let by_rank: Vec<&[usize]> = team.of_data_ranks(&by_rank).copied().collect();
+    let by_rank: Vec<&[usize]> = ranks.of_data_ranks(&by_rank).copied().collect();
     let missing = || Error::argument("embeddings", "a rank has no micro-batch", "report this");
     let mut parts = Vec::with_capacity(samples.len());
     for (micro_batch, count) in samples.iter().enumerate().filter(|(_, count)| **count > 0) {

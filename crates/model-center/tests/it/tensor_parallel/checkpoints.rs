@@ -92,7 +92,7 @@ struct Rank {
     optim: OptimManager,
     /// Where there are several stages.
     pipeline: Option<Pipeline>,
-    team: ControlGroup,
+    control: ControlGroup,
 }
 
 /// The stages of a job's model, whose blocks are divided by their parameters.
@@ -133,8 +133,8 @@ impl Rank {
         if let Some(policy) = training.scale {
             optim.set_scaler(LossScaler::new(policy, 8).unwrap());
         }
-        let team = ControlGroup::new(Arc::clone(groups.world()), &device);
-        Rank { device, mesh, model, optim, pipeline, team }
+        let control = ControlGroup::new(Arc::clone(groups.world()), &device);
+        Rank { device, mesh, model, optim, pipeline, control }
     }
 
     /// The losses of this rank, if it is the first of a tensor group on the first stage: the others have the same.
@@ -175,7 +175,7 @@ impl Rank {
         let state = serde_json::to_value(self.state()).unwrap();
         let state = [("training".to_owned(), state)].into_iter().collect();
         let facts = Facts { recipe: "r".into(), state, ..Facts::default() };
-        let mut saver = Saver::new(store.clone(), self.team.clone(), 2).unwrap();
+        let mut saver = Saver::new(store.clone(), self.control.clone(), 2).unwrap();
         saver.begin(&self.device, step, facts, self.model.parameters(), &self.optim).unwrap();
         let event = saver.finish().unwrap();
         assert!(matches!(event, Some(SaveEvent::Saved { .. })), "{event:?}");
