@@ -1,4 +1,4 @@
-//! Losses of pairs of completions, a preferred one and another, and of completions that are judged one by one.
+//! Losses of pairs of completions, a preferred one and another, and of unpaired completions, each good or bad.
 //!
 //! Defines [`log_probs`], the log-probabilities of sequences, and [`PreferenceLoss`] over them. A loss needs their sums
 //! alone, so that its gradient is a weight for each sequence, with which the gradients of the tokens' losses are
@@ -43,7 +43,7 @@ pub enum PreferenceKind {
     /// difference of the log-odds of both means. It has no reference. Rewards are `beta log p / tokens`.
     Orpo,
     /// Loss of completions that are rated one by one: 1 less the sigmoid of how far the reward, DPO's, is above `beta`
-    /// times the divergence from the reference, or below for a bad one. See [`PreferenceLoss::of_judged`].
+    /// times the divergence from the reference, or below for a bad one. See [`PreferenceLoss::of_unpaired`].
     Kto,
 }
 
@@ -99,7 +99,7 @@ pub struct PreferenceLoss {
     /// Probability that a preference is the other way round, below 0.5; of DPO and SimPO.
     pub label_smoothing: f32,
     /// KTO's weights of the losses of good and of bad completions.
-    pub judgement_weights: [f32; 2],
+    pub label_weights: [f32; 2],
 }
 
 /// Sequences of pairs, besides their log-probabilities: chosen and rejected ones in turn.
@@ -120,13 +120,13 @@ pub struct PreferenceOutcome {
     pub rewards: Var,
     /// The log-probability of each sequence, f32 `[2 B]`.
     pub log_probs: Var,
-    /// Outcome of rated completions, whose rewards and log-probabilities are `[B]`.
-    pub judged: Option<JudgedOutcome>,
+    /// Outcome of unpaired completions, whose rewards and log-probabilities are `[B]`.
+    pub unpaired: Option<UnpairedOutcome>,
 }
 
-/// Completions that are judged one by one.
+/// Unpaired completions, each good or bad.
 #[derive(Debug, Clone, Copy)]
-pub struct JudgedSequences<'a> {
+pub struct UnpairedSequences<'a> {
     /// Whether each of the B completions is good.
     pub is_good: &'a [bool],
     /// f32 `[B]`, their log-probabilities under the reference model.
@@ -136,9 +136,9 @@ pub struct JudgedSequences<'a> {
     pub mismatch: [&'a Tensor; 2],
 }
 
-/// Reported numbers of rated completions besides their rewards.
+/// Reported numbers of unpaired completions besides their rewards.
 #[derive(Debug, Clone)]
-pub struct JudgedOutcome {
+pub struct UnpairedOutcome {
     /// The log-ratios of prompts with other completions, f32 `[B]`.
     pub mismatch_ratios: Var,
     /// 1 for good completions and 0 for bad ones, f32 `[B]`.
@@ -149,7 +149,7 @@ impl PreferenceLoss {
     /// The loss of a kind with the usual settings, which are TRL's.
     pub const fn new(kind: PreferenceKind) -> Self {
         let beta = if matches!(kind, PreferenceKind::Simpo) { 2.0 } else { 0.1 };
-        PreferenceLoss { kind, beta, gamma: 0.5, label_smoothing: 0.0, judgement_weights: [1.0, 1.0] }
+        PreferenceLoss { kind, beta, gamma: 0.5, label_smoothing: 0.0, label_weights: [1.0, 1.0] }
     }
 
     /// The loss of B pairs whose sequences have the log-probabilities `[2 B]`, chosen and rejected ones in turn.
@@ -202,7 +202,7 @@ impl PreferenceLoss {
             }
             PreferenceKind::Kto => return Err(wrong("completions of this loss are judged one by one".to_owned())),
         };
-        Ok(PreferenceOutcome { loss, rewards, log_probs: log_probs.clone(), judged: None })
+        Ok(PreferenceOutcome { loss, rewards, log_probs: log_probs.clone(), unpaired: None })
     }
 
     /// KTO's loss of B completions with the log-probabilities `[B]`.
@@ -212,34 +212,34 @@ impl PreferenceLoss {
     ///
     /// # Errors
     /// Another kind; numbers that are not of B completions.
-    pub fn of_judged(&self, log_probs: &Var, judged: JudgedSequences<'_>, cx: &Ctx) -> Result<PreferenceOutcome> {
-        let PreferenceLoss { kind, beta, judgement_weights: [good, bad], .. } = *self;
+    pub fn of_unpaired(&self, log_probs: &Var, unpaired: UnpairedSequences<'_>, cx: &Ctx) -> Result<PreferenceOutcome> {
+        let PreferenceLoss { kind, beta, label_weights: [good, bad], .. } = *self;
         let [count] = log_probs.dims("log-probabilities of completions")?;
-        if kind != PreferenceKind::Kto || judged.is_good.len() != count || count == 0 {
-            let reason = format!("{count} log-probabilities, of {} completions for {kind:?}", judged.is_good.len());
+        if kind != PreferenceKind::Kto || unpaired.is_good.len() != count || count == 0 {
+            let reason = format!("{count} log-probabilities, of {} completions for {kind:?}", unpaired.is_good.len());
             return Err(Error::argument("judged", reason, "give a judgement for each completion, to KTO"));
         }
-        let by_judgement = |[good, bad]: [f32; 2]| -> Vec<f32> {
-            judged.is_good.iter().map(|is_good| if *is_good { good } else { bad }).collect()
+        let by_label = |[good, bad]: [f32; 2]| -> Vec<f32> {
+            unpaired.is_good.iter().map(|is_good| if *is_good { good } else { bad }).collect()
         };
-        let [policy, reference] = judged.mismatch;
+        let [policy, reference] = unpaired.mismatch;
         let mismatch_ratios = ratios(&Var::constant(policy.clone()), reference, cx)?; // [B]
         let divergence = ops::activation(cx, &ops::mean(cx, &mismatch_ratios)?, Activation::Relu)?; // [1]
         let level = constant(&vec![-beta; count], [count, 1], cx)?;
         let level = ops::linear(cx, &level, &divergence.reshape([1, 1])?, None, None)?; // [B, 1]
-        let rewards = ops::scale(cx, &ratios(log_probs, judged.reference, cx)?, beta)?; // [B]
+        let rewards = ops::scale(cx, &ratios(log_probs, unpaired.reference, cx)?, beta)?; // [B]
         // 1 - sigmoid(z) is (1 - tanh(z / 2)) / 2.
-        let halves = constant(&by_judgement([0.5, -0.5]), [count], cx)?;
+        let halves = constant(&by_label([0.5, -0.5]), [count], cx)?;
         let halves = ops::mul(cx, &ops::add(cx, &rewards, &level.reshape([count])?)?, &halves)?; // [B]
         let tangents = ops::activation(cx, &halves, Activation::Tanh)?.reshape([1, count])?;
-        let weights = by_judgement([good, bad]).into_iter().map(|weight| -0.5 * weight / count as f32);
+        let weights = by_label([good, bad]).into_iter().map(|weight| -0.5 * weight / count as f32);
         let weights: Vec<f32> = weights.collect();
         let most = constant(&[-weights.iter().sum::<f32>()], [1], cx)?;
         let less = ops::linear(cx, &tangents, &constant(&weights, [1, count], cx)?, None, None)?; // [1, 1]
         let loss = ops::add(cx, &less.reshape([1])?, &most)?; // [1]
-        let is_good = constant(&by_judgement([1.0, 0.0]), [count], cx)?.into_value();
-        let judged = Some(JudgedOutcome { mismatch_ratios, is_good });
-        Ok(PreferenceOutcome { loss, rewards, log_probs: log_probs.clone(), judged })
+        let is_good = constant(&by_label([1.0, 0.0]), [count], cx)?.into_value();
+        let unpaired = Some(UnpairedOutcome { mismatch_ratios, is_good });
+        Ok(PreferenceOutcome { loss, rewards, log_probs: log_probs.clone(), unpaired })
     }
 }
 
@@ -253,8 +253,15 @@ fn ratios(log_probs: &Var, reference: &Tensor, cx: &Ctx) -> Result<Var> {
     Ok(ops::add(cx, log_probs, &opposite)?)
 }
 
-/// The completions of a rated batch, and their prompts with other completions: every second row.
-pub fn judged_and_mismatched(batch: &Batch) -> [Batch; 2] {
+/// [`UnpairedSequences`] under its earlier name.
+pub type JudgedSequences<'a> = UnpairedSequences<'a>;
+/// [`UnpairedOutcome`] under its earlier name.
+pub type JudgedOutcome = UnpairedOutcome;
+#[doc(no_inline)]
+pub use own_and_mismatched as judged_and_mismatched;
+
+/// The completions of an unpaired batch, and their prompts with other completions: every second row.
+pub fn own_and_mismatched(batch: &Batch) -> [Batch; 2] {
     [0, 1].map(|first| {
         let length = batch.length.max(1);
         fn rows<T: Copy>(values: &[T], length: usize, first: usize) -> Vec<T> {

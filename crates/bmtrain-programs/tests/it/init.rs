@@ -255,8 +255,8 @@ fn texts_that_belong_together_are_embedded_and_reported() {
     init(&fixture, &["--preset", "embed", "--model", "model", "--data", "two.csv", "--out", "two.toml"]).succeeded();
     assert!(fixture.read("two.toml").contains("positive = \"right\""));
     fixture.write("judged.csv", "sentence1,sentence2,score\nis it ?,good,0.1\nwas it ?,fine,0.9\n");
-    let judged = ["--preset", "embed", "--model", "model", "--data", "judged.csv", "--out", "judged.toml"];
-    let noted = init(&fixture, &judged).succeeded().stderr;
+    let scored = ["--preset", "embed", "--model", "model", "--data", "judged.csv", "--out", "judged.toml"];
+    let noted = init(&fixture, &scored).succeeded().stderr;
     assert!(noted.contains("column \"score\" is not read"), "{noted}");
     fixture.write("three.csv", "a,b,c\nis it ?,good,x\nwas it ?,fine,y\n");
     let three = ["--preset", "embed", "--model", "model", "--data", "three.csv", "--out", "three.toml"];

@@ -69,7 +69,7 @@ fn the_loss_of_pairs_falls_and_rewards_part_for_every_kind_of_loss() {
 }
 
 /// The same completions, each judged by itself.
-fn judged_fixture() -> Fixture {
+fn unpaired_fixture() -> Fixture {
     let fixture = fixture();
     let lines = |pairs: usize| -> String {
         let records = (0..2 * pairs).map(|at| {
@@ -85,16 +85,16 @@ fn judged_fixture() -> Fixture {
 }
 
 #[test]
-fn judged_completions_part_in_reward_and_pairs_are_two_of_them() {
-    let judged = judged_fixture();
+fn unpaired_completions_part_in_reward_and_pairs_are_two_of_them() {
+    let unpaired = unpaired_fixture();
     let sets = ["preference.loss=kto", "train.steps=12", "log.every=1", "train.micro_batch_size=4"];
-    let outcome = run(&judged, "kto", 1, &sets).succeeded();
+    let outcome = run(&unpaired, "kto", 1, &sets).succeeded();
     assert!(outcome.stderr.contains("log-probabilities of the reference model: 22 pairs"), "{}", outcome.stderr);
-    let steps = records(&judged, "kto", "step");
+    let steps = records(&unpaired, "kto", "step");
     let losses = numbers(&steps, "loss");
     assert!(losses[11] < 0.9 * losses[0], "{losses:?}");
     assert!(numbers(&steps, "kl").iter().all(|kl| *kl >= 0.0));
-    let evals = records(&judged, "kto", "eval");
+    let evals = records(&unpaired, "kto", "eval");
     // The model begins as its own reference, which was computed in batches of other sizes.
     let first = &evals[0]["metrics"];
     let [loss, kl] = ["loss", "kl"].map(|name| first[name].as_f64().unwrap());
@@ -108,8 +108,8 @@ fn judged_completions_part_in_reward_and_pairs_are_two_of_them() {
 }
 
 #[test]
-fn judged_completions_have_the_same_bits_on_two_ranks_and_after_a_resume() {
-    let fixture = judged_fixture();
+fn unpaired_completions_have_the_same_bits_on_two_ranks_and_after_a_resume() {
+    let fixture = unpaired_fixture();
     check_ranks_and_resume(&fixture, "full", &["preference.loss=kto"]);
     check_ranks_and_resume(&fixture, "lora", &["preference.loss=kto", "adapter.method=lora", "adapter.dropout=0.1"]);
 }
@@ -192,8 +192,8 @@ fn the_preview_shows_both_sequences_of_a_pair() {
 }
 
 #[test]
-fn the_preview_shows_a_judged_completion_and_its_mismatch() {
-    let fixture = judged_fixture();
+fn the_preview_shows_an_unpaired_completion_and_its_mismatch() {
+    let fixture = unpaired_fixture();
     let data = |arguments: &[&str]| fixture.run(program("data"), arguments).succeeded().stdout;
     let sets = ["--recipe", "recipe.toml", "--set", "preference.loss=kto"];
     let shown = data(&[&["preview", "2"][..], &sets].concat());

@@ -68,17 +68,17 @@ fn every_sample_is_judged_once_whatever_their_number_and_that_of_the_ranks() {
     let sets = ["train.gradient_sum=elastic", "train.batch_size=6", "train.micro_batch_size=1", "train.steps=1"];
     for samples in [1, 3, 4, 7] {
         fixture.write("eval.jsonl", &sentences(samples));
-        let judged = |ranks: usize| {
+        let evaluated = |ranks: usize| {
             let dir = format!("{samples}on{ranks}");
             let sets = [&sets[..], &["eval.batch_size=2", "eval.metric=loss"]].concat();
             train(&fixture, &dir, &["--ranks", &ranks.to_string()], &sets).succeeded();
             let log = fixture.read(&format!("{dir}/metrics.jsonl"));
             log.lines().filter(|line| line.contains("\"kind\":\"eval\"")).map(deterministic_part).collect::<Vec<_>>()
         };
-        let alone = judged(1);
+        let alone = evaluated(1);
         assert_eq!(alone.len(), 2);
         assert!(alone.iter().all(|eval| eval.contains(&format!("\"samples\":{samples},"))), "{alone:?}");
-        assert_eq!([judged(2), judged(3)], [alone.clone(), alone], "{samples} samples");
+        assert_eq!([evaluated(2), evaluated(3)], [alone.clone(), alone], "{samples} samples");
     }
 }
 

@@ -18,10 +18,10 @@ pub enum LabelSpace {
     NextTokens,
     /// Two sequences, the first preferred: the log-probabilities of their learned tokens are compared.
     Pairs,
-    /// Two sequences: a completion that is judged as good (class 1) or bad (class 0), and its prompt with the
+    /// Two sequences: an unpaired completion, good (class 1) or bad (class 0), and its prompt with the
     /// completion of another sample. The log-probabilities of their learned tokens are compared with a reference
     /// model's.
-    Judged,
+    Unpaired,
     /// This number of texts: an anchor, one that belongs to it, and perhaps one that does not. Their embeddings are
     /// compared.
     Texts(usize),
@@ -53,7 +53,7 @@ impl LabelSpace {
             LabelSpace::Span => 2,
             LabelSpace::NextTokens
             | LabelSpace::Pairs
-            | LabelSpace::Judged
+            | LabelSpace::Unpaired
             | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::MaskedTokens { .. } => 0,
@@ -64,7 +64,7 @@ impl LabelSpace {
     pub fn rows_per_sample(&self) -> usize {
         match self {
             LabelSpace::Choices(rows) | LabelSpace::Texts(rows) => *rows,
-            LabelSpace::Target | LabelSpace::Pairs | LabelSpace::Judged => 2,
+            LabelSpace::Target | LabelSpace::Pairs | LabelSpace::Unpaired => 2,
             LabelSpace::Classes(_)
             | LabelSpace::Verbalizer(_)
             | LabelSpace::Value
@@ -88,7 +88,7 @@ impl LabelSpace {
 
     /// Whether log-probabilities of the two sequences of a sample are compared.
     pub fn are_compared(&self) -> bool {
-        matches!(self, LabelSpace::Pairs | LabelSpace::Judged)
+        matches!(self, LabelSpace::Pairs | LabelSpace::Unpaired)
     }
 
     /// Whether they need a language-modelling head.
@@ -105,7 +105,7 @@ impl LabelSpace {
             LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
-            | LabelSpace::Judged
+            | LabelSpace::Unpaired
             | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::LabelSets(_)

@@ -356,7 +356,7 @@ impl Loader {
     /// Which of these samples are good, where they are judged.
     fn judgements(&self, samples: &[u32]) -> Option<Vec<bool>> {
         let is_good = |sample: &u32| self.dataset.label(*sample as usize) == Some(Label::Class(1));
-        (*self.dataset.labels() == LabelSpace::Judged).then(|| samples.iter().map(is_good).collect())
+        (*self.dataset.labels() == LabelSpace::Unpaired).then(|| samples.iter().map(is_good).collect())
     }
 
     /// The batch with the label words and their positions, where the labels are told by a verbalizer.
@@ -408,7 +408,7 @@ impl Loader {
                 };
                 Labels::NextTokens(rows().flat_map(words).collect())
             }
-            LabelSpace::Pairs | LabelSpace::Judged => {
+            LabelSpace::Pairs | LabelSpace::Unpaired => {
                 let mut labels = Vec::with_capacity(2 * samples.len() * len);
                 for sample in rows() {
                     let mut mask = dataset.learned(sample).iter();

@@ -45,7 +45,7 @@ impl Evaluator {
             (None, labels) if labels.are_tokens() => Evaluator::Tokens(OrderedSum::default(), 0),
             (None, LabelSpace::Span) => Evaluator::Spans(SpanAnswers::default(), Arc::new([]), 0),
             (None, LabelSpace::Pairs) => Evaluator::Pairs(PairStatistics::default()),
-            (None, LabelSpace::Judged) => Evaluator::Pairs(PairStatistics::judged()),
+            (None, LabelSpace::Unpaired) => Evaluator::Pairs(PairStatistics::unpaired()),
             (None, LabelSpace::LabelSets(names)) => {
                 Evaluator::LabelSets(LabelSetCounts::new(names.len(), LabelSetCounts::THRESHOLD))
             }

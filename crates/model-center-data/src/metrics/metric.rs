@@ -189,7 +189,7 @@ impl LabelKind {
             LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => LabelKind::Tokens,
             LabelSpace::TokenClasses(_) => LabelKind::Tags,
             LabelSpace::Span => LabelKind::Questions,
-            LabelSpace::Pairs | LabelSpace::Judged => LabelKind::Pairs,
+            LabelSpace::Pairs | LabelSpace::Unpaired => LabelKind::Pairs,
             LabelSpace::Texts(_) => LabelKind::Embeddings,
             LabelSpace::LabelSets(_) => LabelKind::LabelSets,
         }
@@ -317,7 +317,7 @@ impl Metric {
             LabelSpace::Span => SPAN_METRICS,
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Pairs => PairStatistics::OF_PAIRS,
-            LabelSpace::Judged => PairStatistics::METRICS,
+            LabelSpace::Unpaired => PairStatistics::METRICS,
             LabelSpace::Texts(_) => RETRIEVAL_METRICS,
             LabelSpace::LabelSets(_) => MULTI_LABEL_METRICS,
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {

@@ -4,17 +4,17 @@
 
 use super::Metric;
 
-/// Means over pairs of completions, or over completions that are judged one by one.
+/// Means over pairs of completions, or over unpaired completions, each good or bad.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PairStatistics {
     /// Index of the sample, and its numbers.
     samples: Vec<(u64, [f32; Self::NUMBERS])>,
-    are_judged: bool,
+    are_unpaired: bool,
 }
 
 impl PairStatistics {
     /// Numbers of a sample. Of a pair the rewards of the chosen and the rejected completion, then their
-    /// log-probabilities. Of a completion that is judged its reward, its log-probability, the log-ratio to the
+    /// log-probabilities. Of an unpaired completion its reward, its log-probability, the log-ratio to the
     /// reference of its prompt with another completion, and whether it is good, 1 or 0.
     pub const NUMBERS: usize = 4;
 
@@ -33,13 +33,13 @@ impl PairStatistics {
     pub const OF_PAIRS: &[Metric] = Self::METRICS.split_at(6).0;
 
     /// Statistics of completions that are rated one by one.
-    pub fn judged() -> Self {
-        PairStatistics { are_judged: true, ..PairStatistics::default() }
+    pub fn unpaired() -> Self {
+        PairStatistics { are_unpaired: true, ..PairStatistics::default() }
     }
 
-    /// Whether they are of completions that are judged one by one.
-    pub fn are_judged(&self) -> bool {
-        self.are_judged
+    /// Whether they are of unpaired completions.
+    pub fn are_unpaired(&self) -> bool {
+        self.are_unpaired
     }
 
     /// Adds a sample with its index.
@@ -64,7 +64,7 @@ impl PairStatistics {
 
     /// Whether a metric is of such samples, even if these have no value of it.
     pub fn is_of(&self, metric: Metric) -> bool {
-        if self.are_judged { Self::METRICS.contains(&metric) } else { Self::OF_PAIRS.contains(&metric) }
+        if self.are_unpaired { Self::METRICS.contains(&metric) } else { Self::OF_PAIRS.contains(&metric) }
     }
 
     /// The value of one of [`PairStatistics::METRICS`]; `None` of any other. Of pairs 0 without samples. Of judged
@@ -77,8 +77,8 @@ impl PairStatistics {
         let mut samples: Vec<&(u64, [f32; Self::NUMBERS])> = self.samples.iter().collect();
         samples.sort_by_key(|(index, _)| *index);
         let numbers = samples.into_iter().map(|(_, numbers)| numbers.map(f64::from));
-        if self.are_judged {
-            return of_judged(&numbers.collect::<Vec<_>>(), metric);
+        if self.are_unpaired {
+            return of_unpaired(&numbers.collect::<Vec<_>>(), metric);
         }
         let of = |[chosen, rejected, log_chosen, log_rejected]: [f64; Self::NUMBERS]| {
             Some(match metric {
@@ -101,7 +101,7 @@ impl PairStatistics {
     }
 }
 
-fn of_judged(samples: &[[f64; PairStatistics::NUMBERS]], metric: Metric) -> Option<f64> {
+fn of_unpaired(samples: &[[f64; PairStatistics::NUMBERS]], metric: Metric) -> Option<f64> {
     let mean = |is_wanted: &dyn Fn(bool) -> bool, at: usize| {
         let wanted = samples.iter().filter(|numbers| is_wanted(numbers[3] == 1.0));
         let (sum, count) = wanted.fold((0.0, 0usize), |(sum, count), numbers| (sum + numbers[at], count + 1));
@@ -159,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn judged_completions_have_means_of_the_good_and_of_the_bad_ones() {
-        let mut samples = PairStatistics::judged();
+    fn unpaired_completions_have_means_of_the_good_and_of_the_bad_ones() {
+        let mut samples = PairStatistics::unpaired();
         assert_eq!(samples.named(), []);
         samples.add(3, [2.0, -3.0, 0.5, 1.0]);
         samples.add(0, [1.0, -5.0, -2.0, 1.0]);

@@ -202,7 +202,7 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
     match dataset.labels() {
         LabelSpace::TokenClasses(_) => dataset.max_length(),
         LabelSpace::Span => Evaluator::SPAN_NUMBERS,
-        LabelSpace::Pairs | LabelSpace::Judged => PairStatistics::NUMBERS / 2,
+        LabelSpace::Pairs | LabelSpace::Unpaired => PairStatistics::NUMBERS / 2,
         labels => labels.outputs(),
     }
 }

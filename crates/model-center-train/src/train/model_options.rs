@@ -79,7 +79,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
         LabelSpace::NextTokens
         | LabelSpace::Pairs
-        | LabelSpace::Judged
+        | LabelSpace::Unpaired
         | LabelSpace::Texts(_)
         | LabelSpace::Target
         | LabelSpace::Verbalizer(_)

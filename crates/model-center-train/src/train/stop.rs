@@ -81,24 +81,24 @@ impl StopConditions {
 /// Tracks the best evaluation and decides on early stopping.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BestTracker {
-    best: Judge,
-    early: Option<(Judge, u64)>,
+    best: MetricTracker,
+    early: Option<(MetricTracker, u64)>,
     /// Names and values of all metrics of the best evaluation.
     results: Vec<(String, f64)>,
 }
 
 /// The best value of one metric so far.
 #[derive(Debug, Clone, PartialEq)]
-struct Judge {
+struct MetricTracker {
     metric: EvalMetric,
     best: Option<(f64, u64)>,
     /// Evaluations since then.
     without: u64,
 }
 
-impl Judge {
+impl MetricTracker {
     fn new(metric: EvalMetric) -> Self {
-        Judge { metric, best: None, without: 0 }
+        MetricTracker { metric, best: None, without: 0 }
     }
 
     /// Whether `value` is a new best. Equal is not better, so the earliest of equals stays; NaN never is.
@@ -134,8 +134,8 @@ impl BestTracker {
     /// `metric` picks the best weights; `early` sets early stopping.
     pub fn new(metric: EvalMetric, early: Option<EarlyStopSettings>) -> Self {
         BestTracker {
-            best: Judge::new(metric),
-            early: early.map(|e| (Judge::new(e.metric), e.patience)),
+            best: MetricTracker::new(metric),
+            early: early.map(|e| (MetricTracker::new(e.metric), e.patience)),
             results: Vec::new(),
         }
     }
@@ -143,9 +143,9 @@ impl BestTracker {
     /// Notes an evaluation after `step` steps; `value` gives the value of a metric. Returns whether it is the best so
     /// far.
     pub fn observe(&mut self, step: u64, value: impl Fn(EvalMetric) -> f64) -> bool {
-        if let Some((judge, _)) = &mut self.early {
-            let value = value(judge.metric);
-            judge.observe(step, value);
+        if let Some((tracker, _)) = &mut self.early {
+            let value = value(tracker.metric);
+            tracker.observe(step, value);
         }
         let value = value(self.best.metric);
         self.best.observe(step, value)
@@ -153,14 +153,14 @@ impl BestTracker {
 
     /// Whether `patience` consecutive evaluations brought no improvement.
     pub fn has_lost_patience(&self) -> bool {
-        self.early.as_ref().is_some_and(|(judge, patience)| judge.without >= *patience)
+        self.early.as_ref().is_some_and(|(tracker, patience)| tracker.without >= *patience)
     }
 
     /// The state for a checkpoint.
     pub fn state(&self) -> BestState {
         let EarlyState { metric, best, without } = self.best.state();
         let results = self.results.iter().map(|(name, value)| (name.clone(), Exact(*value))).collect();
-        BestState { metric, best, without, early: self.early.as_ref().map(|(judge, _)| judge.state()), results }
+        BestState { metric, best, without, early: self.early.as_ref().map(|(tracker, _)| tracker.state()), results }
     }
 
     /// Load a tracker's state. Values of another metric are ignored.
@@ -169,8 +169,8 @@ impl BestTracker {
         if self.best.metric.name() == state.metric {
             self.results = state.results.iter().map(|(name, value)| (name.clone(), value.0)).collect();
         }
-        if let (Some((judge, _)), Some(early)) = (&mut self.early, &state.early) {
-            judge.load(&early.metric, early.best, early.without);
+        if let (Some((tracker, _)), Some(early)) = (&mut self.early, &state.early) {
+            tracker.load(&early.metric, early.best, early.without);
         }
     }
 

@@ -246,8 +246,8 @@ fn what_cannot_be_gone_on_with_is_refused_and_nothing_changes() {
             .to_string()
             .contains("does not generate text")
     );
-    let judge = open(&device, &golden.join("gpt2_a/cls"), Sharding::solo());
-    assert!(judge.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("lm"));
+    let classifier = open(&device, &golden.join("gpt2_a/cls"), Sharding::solo());
+    assert!(classifier.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("lm"));
     let model = open(&device, &golden.join("gpt2_a/lm"), Sharding::solo());
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
     let one = |id: i64| Batch { labels: None, ..Batch::next_tokens(1, vec![id], None) };

@@ -9,8 +9,8 @@ use model_center::data::{Batch, Labels};
 use model_center::formats::{SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, TextHead, TextModel};
 use model_center::preference::{
-    JudgedSequences, PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, judged_and_mismatched,
-    labelled_tokens, log_probs,
+    PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, UnpairedSequences, labelled_tokens, log_probs,
+    own_and_mismatched,
 };
 
 /// The largest relative error of a gradient, as of adapters.
@@ -30,7 +30,7 @@ const CASES: [(&str, PreferenceLoss, Option<&str>); 7] = [
 ];
 
 const fn loss(kind: PreferenceKind, beta: f32, gamma: f32, label_smoothing: f32) -> PreferenceLoss {
-    PreferenceLoss { kind, beta, gamma, label_smoothing, judgement_weights: [1.2, 0.8] }
+    PreferenceLoss { kind, beta, gamma, label_smoothing, label_weights: [1.2, 0.8] }
 }
 
 fn golden() -> SafetensorsFile {
@@ -78,7 +78,7 @@ fn outcome(
     cx: &mut Ctx,
 ) -> PreferenceOutcome {
     if loss.kind == PreferenceKind::Kto {
-        let [own, mismatch] = judged_and_mismatched(batch);
+        let [own, mismatch] = own_and_mismatched(batch);
         let reference = widen(reference).unwrap();
         let [of_own, of_mismatch] = [0, 1].map(|first| {
             let values: Vec<f32> = reference.iter().skip(first).step_by(2).copied().collect();
@@ -86,8 +86,8 @@ fn outcome(
         });
         let policy = log_probs(model, &mismatch, &mut Ctx::inference(cx.device())).unwrap().into_value();
         let log_probs = log_probs(model, &own, cx).unwrap();
-        let judged = JudgedSequences { is_good: &GOOD, reference: &of_own, mismatch: [&policy, &of_mismatch] };
-        return loss.of_judged(&log_probs, judged, cx).unwrap();
+        let unpaired = UnpairedSequences { is_good: &GOOD, reference: &of_own, mismatch: [&policy, &of_mismatch] };
+        return loss.of_unpaired(&log_probs, unpaired, cx).unwrap();
     }
     let log_probs = log_probs(model, batch, cx).unwrap();
     let tokens = labelled_tokens(batch);
@@ -224,11 +224,11 @@ fn kto_has_no_pairs_and_its_judgements_are_of_its_completions() {
     let error = kto.of(&log_probs, pairs, &cx).unwrap_err().to_string();
     assert!(error.contains("judged one by one"), "{error}");
     for (loss, is_good) in [(dpo, &[true, false][..]), (kto, &[true])] {
-        let judged = JudgedSequences { is_good, reference: &numbers, mismatch: [&numbers, &numbers] };
-        let error = loss.of_judged(&log_probs, judged, &cx).unwrap_err().to_string();
+        let unpaired = UnpairedSequences { is_good, reference: &numbers, mismatch: [&numbers, &numbers] };
+        let error = loss.of_unpaired(&log_probs, unpaired, &cx).unwrap_err().to_string();
         assert!(error.contains("give a judgement for each completion"), "{error}");
     }
     // Where model and reference agree, the sigmoid is a half.
-    let judged = JudgedSequences { is_good: &[true, false], reference: &numbers, mismatch: [&numbers, &numbers] };
-    assert_eq!(kto.of_judged(&log_probs, judged, &cx).unwrap().loss.value().item().unwrap(), 0.5);
+    let unpaired = UnpairedSequences { is_good: &[true, false], reference: &numbers, mismatch: [&numbers, &numbers] };
+    assert_eq!(kto.of_unpaired(&log_probs, unpaired, &cx).unwrap().loss.value().item().unwrap(), 0.5);
 }

@@ -73,7 +73,7 @@ impl Tokens {
         let mut loader = Loader::new(Arc::clone(records), options)?;
         let batch = loader.batch(Position { epoch: 0, index: sample as u64 })?;
         let are_pairs = records.labels().are_compared();
-        let names = match records.label(sample).filter(|_| *records.labels() == LabelSpace::Judged) {
+        let names = match records.label(sample).filter(|_| *records.labels() == LabelSpace::Unpaired) {
             Some(Label::Class(1)) => ["good", "mismatch"],
             Some(_) => ["bad", "mismatch"],
             None => ["chosen", "rejected"],
@@ -200,7 +200,7 @@ impl Lengths {
             }
         }
         let learned = |sample: usize| match records.labels() {
-            LabelSpace::Pairs | LabelSpace::Judged => {
+            LabelSpace::Pairs | LabelSpace::Unpaired => {
                 records.learned(sample).iter().map(|learned| u64::from(*learned)).sum()
             }
             _ => records.weight(sample) as u64,

@@ -13,9 +13,9 @@ fn all_six_superglue_tasks_run() {
         check_directory(&fixture, task);
         assert_eq!(losses(&fixture, task).len(), 3, "{task}");
         assert!(losses(&fixture, task).iter().all(|loss| loss.is_finite()), "{task}");
-        let judged = records(&fixture, task, "eval");
-        assert_eq!(judged[0]["samples"], 3, "{task}");
-        let accuracy = judged[0]["metrics"]["accuracy"].as_f64().unwrap();
+        let evals = records(&fixture, task, "eval");
+        assert_eq!(evals[0]["samples"], 3, "{task}");
+        let accuracy = evals[0]["metrics"]["accuracy"].as_f64().unwrap();
         assert!(
             [0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0].iter().any(|share| (share - accuracy).abs() < 1e-12),
             "{task}: {accuracy}"

@@ -79,13 +79,13 @@ impl SampleEncoder<'_> {
     pub(super) fn encode(&self, place: &str, sample: &Sample) -> Result<EncodedSample> {
         let encoded = match (sample, self.task.pairs) {
             (Sample::Preference { chosen, rejected }, Some(labels)) => self.preference(chosen, rejected, labels),
-            (Sample::Judged { own, mismatch, is_good }, Some(PairLabels::Judged)) => {
-                self.judged(own, mismatch.as_deref(), *is_good)
+            (Sample::Unpaired { own, mismatch, is_good }, Some(PairLabels::Unpaired)) => {
+                self.unpaired(own, mismatch.as_deref(), *is_good)
             }
-            (_, Some(PairLabels::Judged)) => {
+            (_, Some(PairLabels::Unpaired)) => {
                 Err(Error::data("", "the record has no judgement of a completion", "give prompt, completion and label"))
             }
-            (Sample::Preference { .. } | Sample::Judged { .. }, None) => Err(Error::data(
+            (Sample::Preference { .. } | Sample::Unpaired { .. }, None) => Err(Error::data(
                 "",
                 "the record compares or judges completions, and this task learns one",
                 "set data.task = \"preference\", or leave the record out",
@@ -108,15 +108,15 @@ impl SampleEncoder<'_> {
         let (mut both, worse) = (self.single(chosen)?, self.single(rejected)?);
         both.rows.extend(worse.rows);
         match labels {
-            PairLabels::LogProbs | PairLabels::Judged => both.learned.extend(worse.learned),
+            PairLabels::LogProbs | PairLabels::Unpaired => both.learned.extend(worse.learned),
             // The first of the two is right.
             PairLabels::Rewards => (both.label, both.learned) = (Label::Class(0), Vec::new()),
         }
         Ok(both)
     }
 
-    /// The rows of a completion that is judged: its own, and its prompt's with another completion.
-    fn judged(&self, own: &Sample, mismatch: Option<&Sample>, is_good: bool) -> Result<EncodedSample> {
+    /// The rows of an unpaired completion: its own, and its prompt's with another completion.
+    fn unpaired(&self, own: &Sample, mismatch: Option<&Sample>, is_good: bool) -> Result<EncodedSample> {
         let Some(mismatch) = mismatch else {
             let reason = "the next record is of another form: one has texts, the other one messages";
             return Err(Error::data("", reason, "give all records of a file the same form"));
@@ -157,7 +157,7 @@ impl SampleEncoder<'_> {
                 "the record is one text, and an encoder-decoder reads one and writes another",
                 "give an input and an output, or take a model with one stack",
             )),
-            (Sample::Preference { .. } | Sample::Judged { .. }, _) => {
+            (Sample::Preference { .. } | Sample::Unpaired { .. }, _) => {
                 Err(Error::data("", "a completion of the pair is a pair itself", "give two completions"))
             }
         }

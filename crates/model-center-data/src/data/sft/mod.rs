@@ -11,7 +11,6 @@ mod class;
 mod classes;
 mod encoder;
 mod files;
-mod judged;
 mod keys;
 mod lengths;
 mod messages;
@@ -20,6 +19,7 @@ mod record;
 mod sample;
 mod text_formats;
 mod texts;
+mod unpaired;
 
 use std::path::{Path, PathBuf};
 
@@ -36,9 +36,9 @@ pub use sample::Sample;
 pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, write_formats};
 
 use self::encoder::{EncodedSample, SampleEncoder};
-use self::judged::Mismatch;
 use self::keys::Unused;
 use self::record::{OF_MESSAGES, RecordReading};
+use self::unpaired::Mismatch;
 use super::dataset::Dataset;
 use super::read::{Builder, ReadOptions, RowForm};
 use super::{Format, Split, SplitSource, Task, TaskModel};
@@ -70,7 +70,7 @@ pub enum PairLabels {
     LogProbs,
     /// The same of single completions, which are judged as good or bad, and of their prompts with other completions, as
     /// in KTO. A pair is two of them.
-    Judged,
+    Unpaired,
     /// The output of a classification head for each whole sequence: the loss is the cross-entropy over the two, the
     /// negative log-likelihood of the Bradley-Terry model.
     Rewards,
@@ -152,7 +152,7 @@ impl SftTask {
     /// How the records of a data set are read.
     fn record_reading<'a>(&'a self, set: &DataSet, unused: &'a Unused) -> RecordReading<'a> {
         let form = set.form.or(self.pairs.map(|labels| match labels {
-            PairLabels::Judged => RecordForm::Judged,
+            PairLabels::Unpaired => RecordForm::Unpaired,
             PairLabels::LogProbs | PairLabels::Rewards => RecordForm::Preference,
         }));
         let has_rewards = self.pairs == Some(PairLabels::Rewards);
@@ -168,12 +168,12 @@ impl SftTask {
     ) -> Result<Option<Dataset>> {
         let Some(path) = files::path_of(set, split) else { return Ok(None) };
         let labels = match (self.pairs, model.generates_targets) {
-            (Some(PairLabels::LogProbs | PairLabels::Judged), true) => {
+            (Some(PairLabels::LogProbs | PairLabels::Unpaired), true) => {
                 let reason = "completions of an encoder-decoder are not compared";
                 return Err(Error::argument("data.task", reason, "take a model with one stack"));
             }
             (Some(PairLabels::LogProbs), false) => LabelSpace::Pairs,
-            (Some(PairLabels::Judged), false) => LabelSpace::Judged,
+            (Some(PairLabels::Unpaired), false) => LabelSpace::Unpaired,
             (Some(PairLabels::Rewards), _) => LabelSpace::Choices(2),
             (None, true) => LabelSpace::Target,
             (None, false) => LabelSpace::NextTokens,
@@ -216,7 +216,7 @@ impl Task for SftTask {
     fn name(&self) -> &'static str {
         match self.pairs {
             None => "sft",
-            Some(PairLabels::LogProbs | PairLabels::Judged) => "preference",
+            Some(PairLabels::LogProbs | PairLabels::Unpaired) => "preference",
             Some(PairLabels::Rewards) => "reward",
         }
     }
@@ -224,7 +224,7 @@ impl Task for SftTask {
     fn label_kind(&self) -> LabelKind {
         match self.pairs {
             None => LabelKind::Tokens,
-            Some(PairLabels::LogProbs | PairLabels::Judged) => LabelKind::Pairs,
+            Some(PairLabels::LogProbs | PairLabels::Unpaired) => LabelKind::Pairs,
             Some(PairLabels::Rewards) => LabelKind::Classes,
         }
     }
@@ -284,7 +284,7 @@ impl Reading<'_> {
     fn take(&mut self, place: String, sample: Result<Sample>, builder: &mut Builder<'_>) -> Result<bool> {
         builder.count();
         match sample {
-            Ok(sample) if self.encoder.task.pairs == Some(PairLabels::Judged) => {
+            Ok(sample) if self.encoder.task.pairs == Some(PairLabels::Unpaired) => {
                 self.waiting.extend(self.mismatch.add(place, sample));
             }
             Ok(sample) => self.waiting.push((place, sample)),

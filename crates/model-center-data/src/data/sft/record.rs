@@ -12,7 +12,7 @@ use super::files::record_files;
 use super::keys::{Unused, account, filled, note, tools};
 use super::messages::{ASSISTANT, Turn, further_fields, is_list, messages};
 use super::sample::Sample;
-use super::{judged, preference, texts};
+use super::{preference, texts, unpaired};
 use crate::data::Format;
 use crate::{Error, Result};
 use model_center_base::file::{printable, read_text};
@@ -49,7 +49,7 @@ pub enum RecordForm {
     Preference,
     /// `prompt` and `completion`, both texts or both lists of messages, and `label`, whether the completion is good; or
     /// a pair as above.
-    Judged,
+    Unpaired,
 }
 
 impl RecordForm {
@@ -73,7 +73,7 @@ impl RecordForm {
             RecordForm::PromptCompletion => (or(&names.prompt, "prompt"), Some(or(&names.completion, "completion"))),
             RecordForm::InputOutput => (or(&names.prompt, "input"), Some(or(&names.completion, "output"))),
             RecordForm::Text => (or(&names.text, "text"), None),
-            RecordForm::Preference | RecordForm::Judged => {
+            RecordForm::Preference | RecordForm::Unpaired => {
                 (or(&names.chosen, "chosen"), Some(or(&names.rejected, "rejected")))
             }
         }
@@ -241,7 +241,7 @@ fn of_form(
         }
         RecordForm::Text => Ok(Sample::Text(filled(record, first)?.to_owned())),
         RecordForm::Preference => preference::sample(record, (first, second), reading),
-        RecordForm::Judged => judged::sample(record, (first, second), reading),
+        RecordForm::Unpaired => unpaired::sample(record, (first, second), reading),
         RecordForm::Alpaca | RecordForm::PromptCompletion | RecordForm::InputOutput => {
             completed(record, form, (first, second), reading)
         }
@@ -279,7 +279,7 @@ fn used<'n>(record: &Record<'_>, form: RecordForm, columns: [&'n str; 2], readin
     }
     let (prompt, completion) = (or(&names.prompt, "prompt"), or(&names.completion, "completion"));
     match form {
-        RecordForm::Judged => used.extend([prompt, completion, or(&names.label, "label")]),
+        RecordForm::Unpaired => used.extend([prompt, completion, or(&names.label, "label")]),
         RecordForm::Preference => used.push(prompt),
         _ => {}
     }

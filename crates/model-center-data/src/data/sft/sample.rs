@@ -33,8 +33,8 @@ pub enum Sample {
     },
     /// A text, which is learned as a whole.
     Text(String),
-    /// A completion of a prompt that is judged by itself.
-    Judged {
+    /// An unpaired completion of a prompt, good or bad.
+    Unpaired {
         /// One of the samples above.
         own: Box<Sample>,
         /// Its prompt with the completion of another sample, which reading finds; `None` before that.
@@ -58,7 +58,7 @@ impl Sample {
             Sample::Chat { messages, .. } => messages.iter().for_each(take),
             Sample::Pair { before, .. } => before.iter().for_each(take),
             Sample::Text(_) => {}
-            Sample::Judged { own, .. } => own.each_message(take),
+            Sample::Unpaired { own, .. } => own.each_message(take),
             Sample::Preference { chosen, rejected } => {
                 chosen.each_message(take);
                 rejected.each_message(take);
@@ -71,9 +71,9 @@ impl Sample {
         Sample::Pair { input: input.into(), output: output.into(), before: Vec::new(), tools: None }
     }
 
-    /// A sample that is judged by itself.
-    pub fn judged(sample: Sample, is_good: bool) -> Sample {
-        Sample::Judged { own: Box::new(sample), mismatch: None, is_good }
+    /// An unpaired sample, good or bad.
+    pub fn unpaired(sample: Sample, is_good: bool) -> Sample {
+        Sample::Unpaired { own: Box::new(sample), mismatch: None, is_good }
     }
 
     /// A sample that is preferred to another one.

@@ -53,7 +53,7 @@ impl LabelSpec {
             LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::Pairs
-            | LabelSpace::Judged
+            | LabelSpace::Unpaired
             | LabelSpace::Texts(_)
             | LabelSpace::Target
             | LabelSpace::Span

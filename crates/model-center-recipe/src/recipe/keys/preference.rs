@@ -32,7 +32,7 @@ settings! {
     }
 }
 
-/// Reads the loss, and makes the source's completions judged ones where the loss is of these.
+/// Reads the loss, and makes the source's completions unpaired where the loss is of these.
 pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<PreferenceLoss> {
     let keys = PreferenceKeys::read(r);
     let Some(pairs @ Some(PairLabels::LogProbs)) = source.task_as_mut().map(|task: &mut SftTask| &mut task.pairs)
@@ -44,7 +44,7 @@ pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<Preference
     };
     let kind = keys.loss;
     if kind == PreferenceKind::Kto {
-        *pairs = Some(PairLabels::Judged);
+        *pairs = Some(PairLabels::Unpaired);
     } else {
         for key in ["data.columns.label", "data.columns.completion"] {
             r.without_effect(key, "preference.loss", "it is for preference.loss = \"kto\"", "remove it");
@@ -53,9 +53,9 @@ pub(super) fn read(r: &mut Reader, source: &mut DataSource) -> Option<Preference
     r.refuse_others(&PreferenceKeys::TABLE, ("preference.loss", name_of(&PreferenceKind::ALL, &kind)), |losses| {
         (format!("it is for preference.loss = {}", quoted(losses, " and ")), "remove it".to_owned())
     });
-    let judgement_weights = [keys.good_weight, keys.bad_weight];
+    let label_weights = [keys.good_weight, keys.bad_weight];
     let PreferenceKeys { beta, gamma, label_smoothing, .. } = keys;
-    Some(PreferenceLoss { kind, beta, gamma, label_smoothing, judgement_weights })
+    Some(PreferenceLoss { kind, beta, gamma, label_smoothing, label_weights })
 }
 
 /// Adds what contradicts itself or has no effect.

@@ -14,8 +14,8 @@ use model_center_data::metrics::PairStatistics;
 use model_center_models::TextModel;
 use model_center_models::adapter::AdapterPlan;
 use model_center_models::preference::{
-    JudgedSequences, PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, judged_and_mismatched,
-    labelled_tokens, log_probs,
+    PairedSequences, PreferenceKind, PreferenceLoss, PreferenceOutcome, UnpairedSequences, labelled_tokens, log_probs,
+    own_and_mismatched,
 };
 use model_center_recipe::run::Number;
 
@@ -68,11 +68,11 @@ impl Preference {
         Ok(Preference { loss, reference })
     }
 
-    /// The loss of a batch of pairs, or of judged completions.
+    /// The loss of a batch of pairs, or of unpaired completions.
     fn outcome(&self, pass: &Pass<'_>, cx: &mut Ctx) -> Result<PreferenceOutcome> {
         let Pass { model, batch, part, .. } = *pass;
-        if self.is_judged() {
-            return self.judged(model, (batch, part), cx);
+        if self.is_unpaired() {
+            return self.unpaired(model, (batch, part), cx);
         }
         let reference = match self.loss.kind.has_reference() {
             true => Some(self.reference_of(model, (batch, part), &[0, 1], cx.device())?), // [R]
@@ -84,13 +84,18 @@ impl Preference {
     }
 
     /// Whether completions are judged one by one.
-    fn is_judged(&self) -> bool {
+    fn is_unpaired(&self) -> bool {
         self.loss.kind == PreferenceKind::Kto
     }
 
-    /// The loss of a batch of judged completions. Prompts with other completions have no gradient.
-    fn judged(&self, model: &dyn TextModel, (batch, part): (&Batch, Part), cx: &mut Ctx) -> Result<PreferenceOutcome> {
-        let [own, mismatch] = judged_and_mismatched(batch);
+    /// The loss of a batch of unpaired completions. Prompts with other completions have no gradient.
+    fn unpaired(
+        &self,
+        model: &dyn TextModel,
+        (batch, part): (&Batch, Part),
+        cx: &mut Ctx,
+    ) -> Result<PreferenceOutcome> {
+        let [own, mismatch] = own_and_mismatched(batch);
         let policy = log_probs(model, &mismatch, &mut Ctx::inference(cx.device()))?.into_value(); // [B]
         let reference_of = |batch: &Batch, side| self.reference_of(model, (batch, part), &[side], cx.device());
         let (reference, of_mismatch) = (reference_of(&own, 0)?, reference_of(&mismatch, 1)?); // [B]
@@ -98,8 +103,8 @@ impl Preference {
         // A batch without samples has the row of one in their place.
         let stand_in = vec![true; own.rows];
         let is_good = batch.judgements.as_deref().filter(|given| given.len() == own.rows).unwrap_or(&stand_in);
-        let judged = JudgedSequences { is_good, reference: &reference, mismatch: [&policy, &of_mismatch] };
-        self.loss.of_judged(&log_probs, judged, cx)
+        let unpaired = UnpairedSequences { is_good, reference: &reference, mismatch: [&policy, &of_mismatch] };
+        self.loss.of_unpaired(&log_probs, unpaired, cx)
     }
 
     /// Log-probabilities of a batch under the reference model; its rows are these sequences of each sample, in turn.
@@ -139,7 +144,7 @@ impl Objective for Preference {
     }
 
     fn step_metrics(&self, micro_batches: &[PassNumbers<'_>]) -> Vec<(&'static str, Number)> {
-        let mut pairs = if self.is_judged() { PairStatistics::judged() } else { PairStatistics::default() };
+        let mut pairs = if self.is_unpaired() { PairStatistics::unpaired() } else { PairStatistics::default() };
         micro_batches.iter().for_each(|of| add_pairs(&mut pairs, of.numbers));
         pairs.named().into_iter().map(|(name, value)| (name, Number::Double(value))).collect()
     }
@@ -148,7 +153,7 @@ impl Objective for Preference {
     fn evaluated(&self, pass: &Pass<'_>, device: &Device) -> Result<Option<Vec<f32>>> {
         let outcome = self.outcome(pass, &mut Ctx::inference(device))?;
         let values = numbers_by_kind(&outcome).iter().map(widen).collect::<bmtrain_dist::Result<Vec<_>>>()?.concat();
-        let by_sample = numbers_by_sample(&values, pass.batch.rows / 2, outcome.judged.is_some());
+        let by_sample = numbers_by_sample(&values, pass.batch.rows / 2, outcome.unpaired.is_some());
         Ok(Some([outcome.loss.value().item()?].into_iter().chain(by_sample.flatten()).collect()))
     }
 
@@ -175,8 +180,8 @@ fn pairs_of(known: &[[f32; 2]], part: &str, batch: &Batch, count: usize) -> Resu
 /// completions log-ratios of mismatches and judgements follow.
 fn numbers_by_kind(outcome: &PreferenceOutcome) -> Vec<Tensor> {
     let mut numbers = vec![outcome.rewards.value().clone(), outcome.log_probs.value().clone()];
-    if let Some(judged) = &outcome.judged {
-        numbers.extend([judged.mismatch_ratios.value().clone(), judged.is_good.clone()]);
+    if let Some(unpaired) = &outcome.unpaired {
+        numbers.extend([unpaired.mismatch_ratios.value().clone(), unpaired.is_good.clone()]);
     }
     numbers
 }
@@ -185,10 +190,10 @@ fn numbers_by_kind(outcome: &PreferenceOutcome) -> Vec<Tensor> {
 fn numbers_by_sample(
     numbers: &[f32],
     samples: usize,
-    are_judged: bool,
+    are_unpaired: bool,
 ) -> impl Iterator<Item = [f32; PairStatistics::NUMBERS]> {
     (0..samples).map(move |sample| {
-        let places = match are_judged {
+        let places = match are_unpaired {
             true => [0, 1, 2, 3].map(|kind| kind * samples + sample),
             false => [0, 1, 2 * samples, 2 * samples + 1].map(|first| first + 2 * sample),
         };
@@ -213,7 +218,7 @@ fn numbers_of_step(outcome: &PreferenceOutcome, samples: usize, most: usize, dev
 /// Adds the samples of a micro-batch, as [`numbers_of_step`] has them.
 fn add_pairs(statistics: &mut PairStatistics, numbers: &[f32]) {
     let Some((count, numbers)) = numbers.split_first() else { return };
-    for sample in numbers_by_sample(numbers, *count as usize, statistics.are_judged()) {
+    for sample in numbers_by_sample(numbers, *count as usize, statistics.are_unpaired()) {
         statistics.add(statistics.len() as u64, sample);
     }
 }
@@ -225,7 +230,7 @@ mod tests {
     #[test]
     fn numbers_by_kind_become_numbers_of_each_sample_before_padding() {
         let numbers: Vec<f32> = (0..10u8).map(f32::from).collect();
-        let by_sample = |are_judged| numbers_by_sample(&numbers, 2, are_judged).collect::<Vec<_>>();
+        let by_sample = |are_unpaired| numbers_by_sample(&numbers, 2, are_unpaired).collect::<Vec<_>>();
         assert_eq!(by_sample(false), [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]);
         assert_eq!(by_sample(true), [[0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 5.0, 7.0]]);
         assert_eq!(numbers_by_sample(&numbers, 0, false).count(), 0);

@@ -114,7 +114,7 @@ fn prompts_of_other_forms_have_a_system_text_too() {
 }
 
 #[test]
-fn pairs_and_judged_completions_of_texts_have_the_same_turns() {
+fn pairs_and_unpaired_completions_of_texts_have_the_same_turns() {
     let before =
         json!({"instruction": "Translate.", "input": "chat", "system": "Be brief.", "history": [["Hi", "Hello"]]});
     let with = |more: Value| {
@@ -149,9 +149,9 @@ fn pairs_and_judged_completions_of_texts_have_the_same_turns() {
     let answers = |texts: [&str; 2]| texts.map(|text| (expected(text), format!("{text}<|im_end|>"))).to_vec();
     // Earlier turns are part of the prompt.
     assert_eq!(rows(&preferred.unwrap()), answers(["cat", "dog"]));
-    let judged = [with(json!({"output": "cat", "label": true})), with(json!({"output": "dog", "label": false}))];
-    let lines: String = judged.iter().map(|record| format!("{record}\n")).collect();
-    assert_eq!(rows(&read(&lines, &pairs(PairLabels::Judged)).unwrap()), answers(["cat", "dog"]));
+    let unpaired = [with(json!({"output": "cat", "label": true})), with(json!({"output": "dog", "label": false}))];
+    let lines: String = unpaired.iter().map(|record| format!("{record}\n")).collect();
+    assert_eq!(rows(&read(&lines, &pairs(PairLabels::Unpaired)).unwrap()), answers(["cat", "dog"]));
     // Texts without turns have no place for an input beside the prompt.
     let plain = |task: &mut SftTask| {
         task.pairs = Some(PairLabels::LogProbs);

@@ -153,20 +153,20 @@ fn records_that_are_no_pairs_are_named_with_their_reason() {
     assert!(error.contains("take a model with one stack"), "{error}");
 }
 
-fn of_judged(directory: &TempDir, content: &str) -> SftTask {
-    SftTask { pairs: Some(PairLabels::Judged), ..of_pairs(directory, content) }
+fn of_unpaired(directory: &TempDir, content: &str) -> SftTask {
+    SftTask { pairs: Some(PairLabels::Unpaired), ..of_pairs(directory, content) }
 }
 
 #[test]
-fn judged_completions_are_beside_their_prompt_with_the_completion_of_the_next_record() {
+fn unpaired_completions_are_beside_their_prompt_with_the_completion_of_the_next_record() {
     let (directory, words) = (TempDir::new().unwrap(), Words::new());
     // Judgements in each spelling, and a pair, which is two completions.
     let lines = r#"{"prompt": "a", "completion": " b", "label": true}
 {"prompt": "c d", "completion": " e", "label": "False"}
 {"prompt": "a b", "chosen": " c", "rejected": " d e"}
 {"prompt": "f", "completion": " a b", "label": 1}"#;
-    let dataset = Arc::new(try_read(&of_judged(&directory, lines), &ReadOptions::new(&words, 100), DECODER).unwrap());
-    assert_eq!((dataset.labels(), dataset.len(), dataset.weight_of(&[0, 1, 2])), (&LabelSpace::Judged, 5, 3));
+    let dataset = Arc::new(try_read(&of_unpaired(&directory, lines), &ReadOptions::new(&words, 100), DECODER).unwrap());
+    assert_eq!((dataset.labels(), dataset.len(), dataset.weight_of(&[0, 1, 2])), (&LabelSpace::Unpaired, 5, 3));
     let expected = [
         ["[CLS] a [b] [[SEP]]", "[CLS] a [e] [[SEP]]"],
         ["[CLS] c d [e] [[SEP]]", "[CLS] c d [c] [[SEP]]"],
@@ -180,14 +180,14 @@ fn judged_completions_are_beside_their_prompt_with_the_completion_of_the_next_re
     let mut loader = Loader::new(dataset, LoaderOptions::evaluation(5)).unwrap();
     let batch = loader.batch(Position { epoch: 0, index: 0 }).unwrap();
     assert_eq!((batch.rows, batch.choices), (10, 1));
-    let judged: Vec<(u32, bool)> = batch.samples.iter().copied().zip(batch.judgements.unwrap()).collect();
-    for (sample, is_good) in judged {
+    let labels: Vec<(u32, bool)> = batch.samples.iter().copied().zip(batch.judgements.unwrap()).collect();
+    for (sample, is_good) in labels {
         assert_eq!(is_good, [true, false, true, false, true][sample as usize], "sample {sample}");
     }
 }
 
 #[test]
-fn judged_conversations_keep_their_prompt_before_another_answer() {
+fn unpaired_conversations_keep_their_prompt_before_another_answer() {
     let (directory, (tokenizer, template)) = (TempDir::new().unwrap(), chat());
     let model = TaskModel { chat: Some(&template), generates_targets: false, place: None };
     let message = |role: &str, text: &str| json!({"role": role, "content": text});
@@ -196,7 +196,7 @@ fn judged_conversations_keep_their_prompt_before_another_answer() {
         json!({"prompt": prompt, "completion": completion, "label": label})
     };
     let lines = format!("{}\n{}\n", record("Hi", "Yes.", true), record("Well", "No", false));
-    let dataset = try_read(&of_judged(&directory, &lines), &ReadOptions::new(&tokenizer, 500), model).unwrap();
+    let dataset = try_read(&of_unpaired(&directory, &lines), &ReadOptions::new(&tokenizer, 500), model).unwrap();
     let same = |a: (usize, usize), b: &str| {
         let ids = dataset.rows(a.0).unwrap().nth(a.1).unwrap().input_ids.to_vec();
         assert!(tokenizer.decode(&ids, false).unwrap().contains(b), "{a:?} {b}");
@@ -215,7 +215,7 @@ fn records_without_a_judgement_are_named_with_their_reason() {
         (r#"{"prompt": "a", "completion": "b", "label": "good"}"#, "\"label\" is \"good\""),
         (r#"{"prompt": "a", "completion": "", "label": 1}"#, "\"completion\" is empty"),
     ] {
-        let read = try_read(&of_judged(&directory, content), &ReadOptions::new(&words, 100), DECODER);
+        let read = try_read(&of_unpaired(&directory, content), &ReadOptions::new(&words, 100), DECODER);
         let error = read.unwrap_err().to_string();
         assert!(error.contains("a.jsonl:1") && error.contains(reason), "{error}");
     }

@@ -17,7 +17,7 @@ fn pairs_have_a_loss_of_their_own_and_rewards_a_head() {
         beta: 0.1,
         gamma: 0.5,
         label_smoothing: 0.0,
-        judgement_weights: [1.0, 1.0],
+        label_weights: [1.0, 1.0],
     };
     assert_eq!((resolved.preference, resolved.eval.metric), (Some(dpo), EvalMetric::Loss));
     assert_eq!(resolved.data.source.task().name(), "preference");
@@ -33,14 +33,14 @@ fn pairs_have_a_loss_of_their_own_and_rewards_a_head() {
 }
 
 #[test]
-fn kto_has_judged_completions_and_weights_of_both_judgements() {
+fn kto_has_unpaired_completions_and_weights_of_both_labels() {
     let sets =
         ["preference.loss=kto", "preference.bad_weight=1.5", "data.columns.label=ok", "data.columns.completion=y"];
     let kto = load(&of("preference"), &sets);
-    let loss = PreferenceLoss { judgement_weights: [1.0, 1.5], ..PreferenceLoss::new(PreferenceKind::Kto) };
+    let loss = PreferenceLoss { label_weights: [1.0, 1.5], ..PreferenceLoss::new(PreferenceKind::Kto) };
     assert_eq!((kto.preference, kto.data.source.task().name()), (Some(loss), "preference"));
     let SftTask { pairs, columns, .. } = kto.data.source.task_as().unwrap();
-    assert_eq!(*pairs, Some(PairLabels::Judged));
+    assert_eq!(*pairs, Some(PairLabels::Unpaired));
     assert_eq!([columns.label.as_deref(), columns.completion.as_deref()], [Some("ok"), Some("y")]);
     assert_eq!(*load(&kto.to_toml(), &[]), *kto);
     let by_divergence = load(&of("preference"), &["preference.loss=kto", "eval.metric=kl"]);

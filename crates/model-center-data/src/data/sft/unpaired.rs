@@ -1,4 +1,4 @@
-//! Completions that are judged by themselves, and what each is compared with: its prompt with the completion of the
+//! Unpaired completions, each good or bad, and what each is compared with: its prompt with the completion of the
 //! next sample.
 //!
 //! Defines [`sample`], which reads records, and [`Mismatch`], which pairs prompts with other completions. Source: TRL's
@@ -18,15 +18,15 @@ pub(super) fn sample(record: &Record<'_>, pair: (&str, &str), reading: &RecordRe
     let is_good = record.flag(reading.columns.label.as_deref().unwrap_or("label"))?;
     let form = RecordForm::PromptCompletion;
     let (prompt, completion) = record::columns_of(form, reading.columns);
-    Ok(Sample::judged(record::completed(record, form, (&prompt, &completion), reading)?, is_good))
+    Ok(Sample::unpaired(record::completed(record, form, (&prompt, &completion), reading)?, is_good))
 }
 
 /// Gives each sample the completion of the next one, and the last sample the completion of the first.
 #[derive(Debug, Default)]
 pub(super) struct Mismatch {
-    /// The first sample without its judgement.
+    /// The first sample without its label.
     first: Option<Sample>,
-    /// The sample before, with its place and judgement.
+    /// The sample before, with its place and label.
     before: Option<(String, Sample, bool)>,
 }
 
@@ -34,7 +34,7 @@ impl Mismatch {
     /// Adds a sample, of a pair both. Returns those whose mismatch is known by it.
     pub(super) fn add(&mut self, place: String, sample: Sample) -> Vec<(String, Sample)> {
         let parts = match sample {
-            Sample::Judged { own, is_good, .. } => vec![(*own, is_good)],
+            Sample::Unpaired { own, is_good, .. } => vec![(*own, is_good)],
             Sample::Preference { chosen, rejected } => vec![(*chosen, true), (*rejected, false)],
             // It is refused when it is encoded.
             other => return vec![(place, other)],
@@ -80,7 +80,7 @@ fn with_completion((place, own, is_good): (String, Sample, bool), other: &Sample
         }
         _ => None,
     };
-    (place, Sample::Judged { own: Box::new(own), mismatch: mismatch.map(Box::new), is_good })
+    (place, Sample::Unpaired { own: Box::new(own), mismatch: mismatch.map(Box::new), is_good })
 }
 
 #[cfg(test)]
@@ -93,16 +93,16 @@ mod tests {
 
     fn of(prompt: usize, mismatch: usize, is_good: bool) -> Sample {
         let mismatch = Some(Box::new(Sample::pair(format!("prompt {prompt}"), format!("completion {mismatch}"))));
-        Sample::Judged { own: Box::new(pair(prompt)), mismatch, is_good }
+        Sample::Unpaired { own: Box::new(pair(prompt)), mismatch, is_good }
     }
 
     #[test]
     fn every_prompt_meets_the_completion_of_the_next_sample_and_the_last_that_of_the_first() {
         let mut mismatch = Mismatch::default();
-        let mut known = mismatch.add("a".to_owned(), Sample::judged(pair(0), true));
+        let mut known = mismatch.add("a".to_owned(), Sample::unpaired(pair(0), true));
         assert!(known.is_empty());
         known.extend(mismatch.add("b".to_owned(), Sample::preference(pair(1), pair(2))));
-        known.extend(mismatch.add("c".to_owned(), Sample::judged(pair(3), false)));
+        known.extend(mismatch.add("c".to_owned(), Sample::unpaired(pair(3), false)));
         known.extend(mismatch.finish());
         let places: Vec<&str> = known.iter().map(|(place, _)| place.as_str()).collect();
         assert_eq!(places, ["a", "b", "b", "c"]);
