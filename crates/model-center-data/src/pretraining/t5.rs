@@ -20,7 +20,7 @@ use crate::{Error, Result};
 use model_center_base::batch::{Batch, IGNORED, LabelSpace, Labels};
 
 /// Tokens of a sample before corruption, at most.
-const MOST_TOKENS: usize = 1 << 24;
+const MAX_TOKENS: usize = 1 << 24;
 
 /// Which spans are hidden.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -119,7 +119,7 @@ impl SpanOptions {
                     tokens - hidden + spans + ends
                 };
                 // One token more makes an input longer by one or not at all, so that the last length fills it.
-                let last = (2..MOST_TOKENS).take_while(|tokens| input(*tokens) <= inputs).last().unwrap_or(0);
+                let last = (2..MAX_TOKENS).take_while(|tokens| input(*tokens) <= inputs).last().unwrap_or(0);
                 let (hidden, spans) = counts(last.max(2));
                 (last, hidden, spans)
             }
@@ -130,7 +130,7 @@ impl SpanOptions {
                 (tokens, hidden, hidden.div_ceil(2))
             }
         };
-        if tokens < 2 || tokens + 1 >= MOST_TOKENS {
+        if tokens < 2 || tokens + 1 >= MAX_TOKENS {
             let reason = format!("inputs of {inputs} tokens make samples of {tokens} tokens");
             return wrong(reason, "use the number of positions of the model, and a smaller share");
         }

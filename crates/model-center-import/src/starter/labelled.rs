@@ -60,9 +60,9 @@ const PAIRS: [(&str, &str); 6] = [
 /// Texts whose tokens are counted.
 const COUNTED: usize = 2000;
 /// More different labels than this are no classes that a newcomer means.
-const MOST_CLASSES: usize = 1000;
+const MAX_CLASSES: usize = 1000;
 /// Numbers of more different values are predicted as numbers.
-const MOST_NUMBERS: usize = 50;
+const MAX_NUMBERS: usize = 50;
 /// From this ratio of the largest class to the smallest on, classes are weighted.
 const UNEVEN: f64 = 3.0;
 /// Classes that are listed in the recipe.
@@ -79,7 +79,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let table = Table::read(&data)?;
     let columns = Columns::of(&table, options)?;
     let is_regression =
-        columns.label.is_number && (columns.label.has_fraction || columns.label.values.len() > MOST_NUMBERS);
+        columns.label.is_number && (columns.label.has_fraction || columns.label.values.len() > MAX_NUMBERS);
     // Labels are trimmed when they are read.
     let mut classes: BTreeMap<String, usize> = BTreeMap::new();
     for (name, count) in &columns.label.values {
@@ -210,7 +210,7 @@ impl<'t> Columns<'t> {
         let records = table.rows.len();
         let is_label = |column: &&Column| {
             let values = column.values.len();
-            column.is_single && values >= 2 && (column.is_number || values <= MOST_CLASSES) && 2 * values <= records
+            column.is_single && values >= 2 && (column.is_number || values <= MAX_CLASSES) && 2 * values <= records
         };
         let fewest = || {
             let candidates = table.columns.iter().filter(is_label).filter(|column| !column.has_fraction);

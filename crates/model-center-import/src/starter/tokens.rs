@@ -18,7 +18,7 @@ const FEW_DOCUMENTS: u64 = 1000;
 /// Token ids that are compared with the vocabulary.
 const SEEN_IDS: u64 = 1 << 20;
 /// The most batches of an evaluation.
-const MOST_BATCHES: u64 = 100;
+const MAX_BATCHES: u64 = 100;
 
 /// Writes `[data]` and the length of an evaluation.
 pub(super) fn write(
@@ -68,8 +68,8 @@ pub(super) fn write(
     sheet.whole(key!(data.sequence_length), length as u64, format!("tokens of a sample; {positions}"));
     let count = (learned / length as f64) as usize;
     let batches = (evaluated / (length * preset.batch) as f64) as u64;
-    let iterations = batches.clamp(1, MOST_BATCHES);
-    let why = format!("batches of an evaluation: what the {evaluated:.0} tokens have, at most {MOST_BATCHES}");
+    let iterations = batches.clamp(1, MAX_BATCHES);
+    let why = format!("batches of an evaluation: what the {evaluated:.0} tokens have, at most {MAX_BATCHES}");
     sheet.whole(key!(eval.iterations), iterations, why);
     Ok(TrainingSamples { count, length, sequences: 1, is_run: true })
 }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 /// More than a record of an end has.
-const MOST_RECORD_BYTES: u64 = 1 << 16;
+const MAX_RECORD_BYTES: u64 = 1 << 16;
 
 /// Options of a run besides its recipe.
 #[derive(Debug, Clone)]
@@ -183,9 +183,9 @@ struct LastRecord {
 /// The last record of a metrics file, if there is one.
 fn last_record(path: &Path) -> Option<LastRecord> {
     let (mut file, length) = open_regular(path).ok()?;
-    file.seek(SeekFrom::Start(length.saturating_sub(MOST_RECORD_BYTES))).ok()?;
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_RECORD_BYTES))).ok()?;
     let mut end = Vec::new();
-    file.take(MOST_RECORD_BYTES).read_to_end(&mut end).ok()?;
+    file.take(MAX_RECORD_BYTES).read_to_end(&mut end).ok()?;
     let line = end.trim_ascii_end().rsplit(|byte| *byte == b'\n').next()?;
     serde_json::from_slice(line).ok()
 }

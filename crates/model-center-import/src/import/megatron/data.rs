@@ -7,8 +7,7 @@ use crate::{Error, Result};
 use model_center_recipe::{key, quote};
 
 /// `configure_data.py` hands the number to `make_dataset`, which hands it to no data set of texts.
-const MOST_PREDICTIONS: &str =
-    "Megatron-LM does not hand it to its data of texts; 15 in 100 tokens are masked, as there";
+const MASKED_TOKENS: &str = "Megatron-LM does not hand it to its data of texts; 15 in 100 tokens are masked, as there";
 const SENTENCE_PAIRS: &str = "`bmtrain corpus build --split-lines` makes a sequence of each sentence";
 
 impl Translation<'_> {
@@ -60,7 +59,7 @@ impl Translation<'_> {
         self.shares(sheet)?;
         if let Some(found) = flags.maybe_whole("--max-preds-per-seq")? {
             let why = match self.program {
-                Program::Bert => MOST_PREDICTIONS,
+                Program::Bert => MASKED_TOKENS,
                 _ => "it is for masked tokens",
             };
             sheet.note(NoteKind::Unused, found.from, why);

@@ -20,7 +20,7 @@ use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::optim::{AverageForm, Clip, DecaySpan, ScheduleKind, Warmup};
 use bmtrain_dist::shard::GradientSum;
 
-const NO_LIMIT: &str = "not set: no such limit";
+const UNBOUNDED: &str = "not set: no such limit";
 
 /// What a program does whose steps do not have a key.
 const LOOP: &str = "leave it out: the program's own loop ends training";
@@ -33,11 +33,11 @@ settings! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct TrainSettings in "train" (r) {
         /// Stop after this many passes over the training data. The first limit that is reached ends the run.
-        pub epochs: Option<f64> = optional_float(NO_LIMIT, Above(0.0), 3.0), "0.1", schedule(), not_of_step(LOOP);
+        pub epochs: Option<f64> = optional_float(UNBOUNDED, Above(0.0), 3.0), "0.1", schedule(), not_of_step(LOOP);
         /// Stop after this many optimizer steps.
-        pub steps: Option<u64> = optional_integer(NO_LIMIT, 1..=MAX_STEPS, 1000), "0.1", schedule();
+        pub steps: Option<u64> = optional_integer(UNBOUNDED, 1..=MAX_STEPS, 1000), "0.1", schedule();
         /// Stop this many minutes after the first step began.
-        pub minutes: Option<f64> = optional_float(NO_LIMIT, Above(0.0), 60.0), "0.1", schedule(), not_of_step(LOOP);
+        pub minutes: Option<f64> = optional_float(UNBOUNDED, Above(0.0), 60.0), "0.1", schedule(), not_of_step(LOOP);
         /// Samples of an optimizer step, over all ranks.
         pub batch_size: usize = integer(32, 1..=MAX_SAMPLES), "0.1", not_of_step(GIVEN);
         /// Samples of one forward pass of a rank; gradients of the micro-batches of a step are accumulated. A resumed
