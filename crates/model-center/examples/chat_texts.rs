@@ -45,9 +45,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn text(template: &ChatTemplate, asked: &Value) -> Result<String, String> {
     let mut messages: Vec<ChatMessage> =
         serde_json::from_value(asked["messages"].clone()).map_err(|error| error.to_string())?;
-    let goes_on = asked["continue_final_message"] == true;
+    let continues = asked["continue_final_message"] == true;
     let mut unfinished = String::new();
-    if goes_on {
+    if continues {
         let last = messages.last_mut().ok_or("there is no message")?;
         let content = match &mut last.content {
             Value::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
@@ -69,7 +69,7 @@ fn text(template: &ChatTemplate, asked: &Value) -> Result<String, String> {
         ..ChatRequest::new(&messages)
     };
     let text = template.render_request(&request).map_err(|error| error.to_string())?;
-    if !goes_on {
+    if !continues {
         return Ok(text);
     }
     // A template may delete parts of a message.

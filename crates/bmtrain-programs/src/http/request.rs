@@ -62,8 +62,8 @@ impl Request {
             let is_missing = length.is_none_or(|length| length > request.body.len());
             if is_missing && request.header("expect").is_some_and(|expect| expect.eq_ignore_ascii_case("100-continue"))
             {
-                let go_on = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").and_then(|()| stream.flush());
-                go_on.map_err(|error| cut_off(&error))?;
+                let sent = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").and_then(|()| stream.flush());
+                sent.map_err(|error| cut_off(&error))?;
             }
             let Some(length) = length else {
                 request.body = chunks::read(stream, std::mem::take(&mut request.body), limits.body)?;

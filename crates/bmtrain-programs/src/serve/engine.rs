@@ -270,11 +270,11 @@ impl<'e, 'd> Engine<'e, 'd> {
         let mut running = std::mem::take(&mut self.running);
         running.retain_mut(|running| {
             let Some(logits) = logits.next() else { return true };
-            let goes_on = self.advance(running, logits);
-            if !goes_on {
+            let continues = self.advance(running, logits);
+            if !continues {
                 self.leave(&running.job, running.prompt, running.sequence);
             }
-            goes_on
+            continues
         });
         self.running = running;
         for mut prefill in std::mem::take(&mut self.prefills) {

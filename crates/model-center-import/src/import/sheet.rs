@@ -152,10 +152,10 @@ impl Sheet {
 
     /// Whether a line or a note is made from this flag.
     pub(super) fn names_flag(&self, name: &str) -> bool {
-        let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let has = |text: &str| {
             let mut ends = text.match_indices(name).map(|(at, found)| &text[at + found.len()..]);
-            ends.any(|rest| !rest.starts_with(goes_on))
+            ends.any(|rest| !rest.starts_with(continues))
         };
         self.lines.iter().any(|line| has(&line.from)) || self.notes.iter().any(|note| has(&note.what))
     }

@@ -173,7 +173,7 @@ impl Usable {
     }
 
     /// Leaves out what has no token to learn within a limit, where every record was counted.
-    pub(super) fn leave_out(&mut self, lengths: &SftLengths, limit: usize) {
+    pub(super) fn exclude(&mut self, lengths: &SftLengths, limit: usize) {
         if !lengths.is_whole {
             return;
         }

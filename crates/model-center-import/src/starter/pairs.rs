@@ -48,7 +48,7 @@ pub(super) fn write(options: &StarterOptions, model: &FoundModel, made: &mut Sta
     let lengths = SftLengths::of(&table, &usable, &task, model)?;
     let lengths = lengths.map(|lengths| Ok::<_, Error>((lengths.limit(&table, model)?, lengths))).transpose()?;
     if let Some(((limit, _), lengths)) = &lengths {
-        usable.leave_out(lengths, *limit);
+        usable.exclude(lengths, *limit);
     }
     let rows = usable.rows(&table, of_pair);
     let count = files::write(options, (&table, &data, eval.as_ref()), &rows, made);

@@ -26,11 +26,11 @@ const STEPS: usize = 2;
 
 /// Micro-batches of one rank that are counted where each is like the others. (In the elastic order the number of sums
 /// depends on how many there are.)
-const MOST_ALIKE: u64 = 64;
+const MAX_ALIKE: u64 = 64;
 
 /// Micro-batches of the data themselves that are counted for the gaps between tensors. More of them find hardly any
 /// larger gaps.
-const MOST_VARIED: u64 = 48;
+const MAX_VARIED: u64 = 48;
 
 /// Result of counting.
 #[derive(Debug, Clone)]
@@ -207,23 +207,23 @@ fn rehearse(
         (worst.train, worst.steps_per_epoch) = (setup.train.clone(), setup.steps_per_epoch);
     }
     let options = open_options(resolved, worst.train.labels(), device, groups)?;
-    let options = setup.start.with_config(OpenOptions { leave_values: true, ..options });
+    let options = setup.start.with_config(OpenOptions { skip_values: true, ..options });
     let opened = registry.open(&setup.start.directory, &options)?;
     let ranks = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
-    let opening = Opening { registry, device, groups, own: None, leave_values: true };
+    let opening = Opening { registry, device, groups, own: None, skip_values: true };
     let mut trainer = Trainer::new(&worst, resolved, stop, opened, opening, ranks)?;
     let mut evaluation = Evaluation::new(&worst, resolved)?;
     // The schedule of a pipeline runs all of them.
     if resolved.train.gradient_sum == GradientSum::Fast && resolved.parallel.pipeline == 1 {
-        trainer.limit_micro_batches(MOST_ALIKE * size as u64);
+        trainer.limit_micro_batches(MAX_ALIKE * size as u64);
     }
     evaluate(&mut evaluation, &trainer)?;
     let steps = match course {
         Course::Longest(_) => STEPS,
         Course::Varied => {
-            (MOST_VARIED * size as u64 / trainer.schedule().micro_batches.max(1)).max(STEPS as u64) as usize
+            (MAX_VARIED * size as u64 / trainer.schedule().micro_batches.max(1)).max(STEPS as u64) as usize
         }
     };
     for _ in 0..steps {

@@ -168,7 +168,7 @@ impl LayoutRun {
             tensor: TensorGroup { sequence, ..whole.tensor.clone() },
             sharding: Sharding { ranks: Arc::clone(groups.data()), level: zero, sum: self.sum, prefetch },
             stages,
-            leave_values: true,
+            skip_values: true,
             ..whole
         };
         Ok(options.on_groups(groups))

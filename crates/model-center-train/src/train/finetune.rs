@@ -155,7 +155,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let own = options.objective.as_ref();
-    let opening = Opening { registry: *registry, device: &device, groups: &groups, own, leave_values: false };
+    let opening = Opening { registry: *registry, device: &device, groups: &groups, own, skip_values: false };
     let mut trainer = Trainer::new(setup, resolved, stop, opened, opening, ranks)?;
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.

@@ -83,8 +83,8 @@ impl Prefetcher {
     /// # Errors
     /// What reading the samples reports.
     pub(super) fn step(&mut self, first: u64, count: u64, end: u64) -> Result<Vec<u64>> {
-        let goes_on = self.course.as_ref().is_some_and(|course| course.next == first && course.count == count);
-        if !goes_on {
+        let continues = self.course.as_ref().is_some_and(|course| course.next == first && course.count == count);
+        if !continues {
             // Dropping the receivers of another course ends its threads.
             self.course = None;
             self.course = Some(self.start(first, count, end)?);

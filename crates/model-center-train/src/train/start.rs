@@ -92,10 +92,10 @@ impl Run<'_> {
     }
 
     /// Take the directory for this run, on the first rank: as it is if the run goes on, else without what was in it.
-    fn open_log(&mut self, goes_on: bool) -> Result<()> {
+    fn open_log(&mut self, is_resumed: bool) -> Result<()> {
         let resolved = self.recipe;
         let Some(files) = &mut self.files else { return Ok(()) };
-        if goes_on {
+        if is_resumed {
             files.output.take_over()?;
         } else if files.output.earlier() == Earlier::Finished {
             let place = resolved.output.dir.display().to_string();

@@ -94,10 +94,10 @@ impl TeacherSetup {
         &self,
         resolved: &Resolved,
         labels: &LabelSpace,
-        Opening { registry, device, groups, leave_values, .. }: Opening<'_>,
+        Opening { registry, device, groups, skip_values, .. }: Opening<'_>,
     ) -> Result<Box<dyn TextModel>> {
         let options = options(resolved, open_options(resolved, labels, device, groups)?);
-        Ok(registry.open(&self.directory, &OpenOptions { leave_values, ..options })?.model)
+        Ok(registry.open(&self.directory, &OpenOptions { skip_values, ..options })?.model)
     }
 
     /// Lines about it.

@@ -24,7 +24,7 @@ fn hugging_face() -> Map<String, Value> {
 configs::configuration!(MegatronBertConfig);
 
 #[test]
-fn a_file_is_read_and_written_back_with_what_nobody_knows() {
+fn a_file_is_read_and_written_back_with_unknown_keys() {
     let config = read(&hugging_face()).unwrap();
     let text = &config.text;
     assert_eq!((text.dim_model, text.num_heads, text.dim_head, text.dim_ff), (1024, 16, 64, 4096));

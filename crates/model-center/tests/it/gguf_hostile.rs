@@ -102,7 +102,7 @@ impl Place {
 }
 
 #[test]
-fn lies_are_named() {
+fn contradictions_are_named() {
     let place = Place::new();
     type Change = Box<dyn Fn(&mut Parts)>;
     let keyed = |name: &'static str, kind: u32, value: Vec<u8>| -> Change {

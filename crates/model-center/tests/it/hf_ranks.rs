@@ -53,9 +53,9 @@ impl TensorSource for Counted {
 /// Elements that each of two ranks reads of a directory under ZeRO-3, and all elements of the model; the values equal a
 /// one-rank model's.
 fn read_by_two(directory: &Path) -> ([usize; 2], usize) {
-    let open = |sharding: Sharding, leave_values: bool| {
+    let open = |sharding: Sharding, skip_values: bool| {
         let device = Device::cpu(1).unwrap();
-        let options = OpenOptions { sharding, leave_values, ..OpenOptions::new(&device) };
+        let options = OpenOptions { sharding, skip_values, ..OpenOptions::new(&device) };
         Registry::default().open(directory, &options).unwrap()
     };
     let alone = open(Sharding::solo(), false);

@@ -221,11 +221,11 @@ fn a_foreign_file_at_the_lock_path_is_named_without_waiting() {
 
 #[test]
 fn a_foreign_file_at_the_metrics_path_is_named_without_waiting() {
-    let go_on = IfThere::Continue { accept_change: false };
+    let resume = IfThere::Continue { accept_change: false };
     for is_pipe in [true, false] {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("metrics.jsonl");
-        let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+        let mut directory = OutputDirectory::create(temp.path(), HASH, resume).unwrap();
         drop(directory.metrics("metrics.jsonl").unwrap());
         std::fs::remove_file(&path).unwrap();
         if is_pipe {
@@ -241,7 +241,7 @@ fn a_foreign_file_at_the_metrics_path_is_named_without_waiting() {
         );
         assert_eq!(layout_error(&directory.metrics("metrics.jsonl").unwrap_err()), expected);
         drop(directory);
-        for if_there in [go_on, IfThere::Replace] {
+        for if_there in [resume, IfThere::Replace] {
             assert_eq!(refusal(temp.path(), HASH, if_there), expected);
         }
         assert!(path.exists());
@@ -313,7 +313,7 @@ fn a_damaged_recipe_hash_is_not_taken_for_another_recipe() {
 #[test]
 fn a_model_is_recorded_checked_and_forgotten() {
     let temp = tempfile::tempdir().unwrap();
-    let go_on = IfThere::Continue { accept_change: false };
+    let resume = IfThere::Continue { accept_change: false };
     let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     let staged = directory.stage("model").unwrap();
     std::fs::write(staged.path().join("config.json"), "{}").unwrap();
@@ -321,7 +321,7 @@ fn a_model_is_recorded_checked_and_forgotten() {
     staged.commit().unwrap();
     directory.record_model("model", hashes.clone(), Some(7)).unwrap();
     drop(directory);
-    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, resume).unwrap();
     assert_eq!((directory.best_step(), directory.model("model")), (Some(7), Some(&hashes)));
     assert_eq!(directory.model_damage("model").unwrap(), None);
     assert_eq!(OutputDirectory::check_models(temp.path()).unwrap(), None);
@@ -412,8 +412,8 @@ fn output_paths_are_returned_as_they_are() {
 #[test]
 fn a_run_is_continued_with_all_it_left_but_what_was_being_prepared() {
     let temp = tempfile::tempdir().unwrap();
-    let go_on = IfThere::Continue { accept_change: false };
-    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    let resume = IfThere::Continue { accept_change: false };
+    let mut directory = OutputDirectory::create(temp.path(), HASH, resume).unwrap();
     assert_eq!(directory.earlier(), Earlier::Nothing);
     directory.write("recipe.toml", b"x").unwrap();
     drop(directory.metrics("metrics.jsonl").unwrap());
@@ -423,8 +423,8 @@ fn a_run_is_continued_with_all_it_left_but_what_was_being_prepared() {
     // As a killed process leaves it.
     std::mem::forget(staged);
     drop(directory);
-    assert_eq!(OutputDirectory::check(temp.path(), HASH, go_on).unwrap(), Earlier::Unfinished);
-    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!(OutputDirectory::check(temp.path(), HASH, resume).unwrap(), Earlier::Unfinished);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, resume).unwrap();
     assert_eq!(directory.earlier(), Earlier::Unfinished);
     drop(directory.metrics("metrics.jsonl").unwrap());
     let metrics = std::fs::read_to_string(temp.path().join("metrics.jsonl")).unwrap();
@@ -432,8 +432,8 @@ fn a_run_is_continued_with_all_it_left_but_what_was_being_prepared() {
     directory.finish(8, StopReason::Steps).unwrap();
     drop(directory);
     assert_eq!(names(temp.path()), ["metrics.jsonl", "recipe.toml", MARKER]);
-    assert_eq!(OutputDirectory::check(temp.path(), HASH, go_on).unwrap(), Earlier::Finished);
-    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!(OutputDirectory::check(temp.path(), HASH, resume).unwrap(), Earlier::Finished);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, resume).unwrap();
     directory.begin_anew().unwrap();
     drop(directory);
     assert_eq!(names(temp.path()), [MARKER]);

@@ -323,10 +323,10 @@ fn whichever_limit_comes_first_ends_the_run() {
         assert_eq!(end["reason"], reason, "{dir}");
         assert_eq!(end["step"], steps, "{dir}");
         // Whatever ended the run, its last weights were judged once.
-        let judged: Vec<u64> = records(&fixture, dir, "eval").iter().map(|e| e["step"].as_u64().unwrap()).collect();
-        let mut once = judged.clone();
+        let evaluated: Vec<u64> = records(&fixture, dir, "eval").iter().map(|e| e["step"].as_u64().unwrap()).collect();
+        let mut once = evaluated.clone();
         once.dedup();
-        assert_eq!((judged.last(), &judged), (Some(&steps), &once), "{dir}");
+        assert_eq!((evaluated.last(), &evaluated), (Some(&steps), &once), "{dir}");
     }
 }
 
@@ -341,7 +341,7 @@ fn a_run_limited_by_time_alone_may_warm_up_for_longer_than_an_epoch() {
 }
 
 #[test]
-fn a_classifier_goes_on_with_its_own_order_of_labels() {
+fn a_classifier_continues_with_its_own_order_of_labels() {
     let fixture = Fixture::new();
     train(&fixture, "run", &["train.steps=30", "train.lr=3e-3", "save.which=last"]);
     let after = records(&fixture, "run", "eval").last().unwrap()["metrics"].clone();

@@ -65,7 +65,7 @@ fn data(fixture: &Fixture) {
 }
 
 #[test]
-fn a_run_trains_for_it_reports_its_metric_and_goes_on_only_with_it() {
+fn a_run_trains_for_it_reports_its_metric_and_resumes_only_with_it() {
     let fixture = Fixture::new();
     data(&fixture);
     assert_eq!(train(&fixture, Some(0.5), Some(2)).unwrap(), ExitStatus::Stopped);

@@ -173,7 +173,7 @@ fn best_weights_that_are_damaged_while_the_run_lasts_are_found_before_its_end() 
 }
 
 #[test]
-fn a_run_of_a_version_without_hashes_goes_on_and_is_checked_as_far_as_possible() {
+fn a_run_of_a_version_without_hashes_resumes_and_is_checked_as_far_as_possible() {
     let fixture = fixture();
     let sets = early(&[NOT_HELD]);
     cut_off(&fixture, "run", &[], &sets, "save.before_rename=kill@3");

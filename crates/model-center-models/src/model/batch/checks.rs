@@ -86,11 +86,15 @@ pub(in crate::model) fn check_verbalizer(
     (rows, tokens): (usize, usize),
     vocab_size: usize,
 ) -> Result<()> {
-    let VerbalizerBatch { label_words: words, positions: places } = verbalizer;
-    Numbers::flat("verbalizer.label_words", words, words.len(), vocab_size).check(false)?;
+    let VerbalizerBatch { label_words, positions: places } = verbalizer;
+    Numbers::flat("verbalizer.label_words", label_words, label_words.len(), vocab_size).check(false)?;
     Numbers::flat("verbalizer.positions", places, rows, tokens).check(false)?;
-    if words.len() < 2 {
-        return Err(Error::data("verbalizer", format!("{} label words", words.len()), "give at least two label words"));
+    if label_words.len() < 2 {
+        return Err(Error::data(
+            "verbalizer",
+            format!("{} label words", label_words.len()),
+            "give at least two label words",
+        ));
     }
     Ok(())
 }

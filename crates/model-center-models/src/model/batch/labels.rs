@@ -88,7 +88,7 @@ impl Wanted {
     ///
     /// # Errors
     /// [`Error::Data`] naming the label.
-    pub(in crate::model) fn check(self, batch: &Batch, words: usize) -> Result<()> {
+    pub(in crate::model) fn check(self, batch: &Batch, vocab_size: usize) -> Result<()> {
         let samples = batch.rows / batch.choices.max(1);
         let Some(labels) = &batch.labels else { return Ok(()) };
         match (self, labels.ids(), labels) {
@@ -97,7 +97,7 @@ impl Wanted {
             (Wanted::Spans, _, Labels::Spans(spans)) => {
                 Numbers::flat("labels", spans.as_flattened(), 2 * samples, batch.length).check(true)
             }
-            (Wanted::Tokens, Some(ids), _) => Numbers::grid("labels", ids, batch, words).check(true),
+            (Wanted::Tokens, Some(ids), _) => Numbers::grid("labels", ids, batch, vocab_size).check(true),
             (Wanted::Classes(classes), Some(ids), _) => Numbers::flat("labels", ids, samples, classes).check(true),
             (Wanted::Values(outputs), _, Labels::Values(values)) => check_values(values, samples, outputs),
             (Wanted::Sets(outputs), _, Labels::Values(values)) => {

@@ -364,7 +364,7 @@ fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
 /// Next-token targets of prompts, with the label word at its position, and the weight of their loss; `None` if it has
 /// no weight.
 fn prompt_tokens(batch: &Batch, weight: f32) -> Option<(Vec<i64>, f32)> {
-    let VerbalizerBatch { label_words: words, positions: places } = batch.verbalizer.as_ref()?;
+    let VerbalizerBatch { label_words, positions: places } = batch.verbalizer.as_ref()?;
     let classes = batch.labels.as_ref().filter(|_| weight > 0.0)?.ids()?;
     let mask = batch.attention_mask.as_deref();
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
@@ -372,10 +372,10 @@ fn prompt_tokens(batch: &Batch, weight: f32) -> Option<(Vec<i64>, f32)> {
     let own: Vec<i64> = ids.map(|(at, id)| if is_token(at) { *id } else { IGNORED }).collect();
     let mut next = next_tokens(&own, batch);
     for (place, class) in places.iter().zip(classes) {
-        let (at, word) =
-            (usize::try_from(*place).ok(), usize::try_from(*class).ok().and_then(|class| words.get(class)));
-        if let (Some(next), Some(word)) = (at.and_then(|at| next.get_mut(at)), word) {
-            *next = *word;
+        let (at, token) =
+            (usize::try_from(*place).ok(), usize::try_from(*class).ok().and_then(|class| label_words.get(class)));
+        if let (Some(next), Some(token)) = (at.and_then(|at| next.get_mut(at)), token) {
+            *next = *token;
         }
     }
     Some((next, weight))
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_sees_itself_and_what_follows_sees_it_and_what_stands_before() {
+    fn a_context_sees_itself_and_what_follows_sees_it_and_what_precedes() {
         assert_eq!(keys(None, None, Some(vec![1, 1, 1, 0, 0])), None);
         let both = keys(Some(vec![1, 1, 0, 1, 0]), None, None).unwrap();
         assert_eq!(both, ["##.#.", "##.#.", "####.", "##.#.", "#####"]);

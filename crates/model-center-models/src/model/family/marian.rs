@@ -45,9 +45,9 @@ impl RowConfig for MarianConfig {
     const DIALECT: Dialect = Dialect { title: "Marian", model_type: "marian", ..encoder_decoder::DIALECT };
 
     fn read(fields: &mut Fields) -> Result<Self> {
-        let words = fields.peek_size("decoder_vocab_size")?;
+        let decoder = fields.peek_size("decoder_vocab_size")?;
         let both = fields.peek_size("vocab_size")?;
-        if words.is_some_and(|words| both.is_some_and(|both| both != words)) {
+        if decoder.is_some_and(|decoder| both.is_some_and(|both| both != decoder)) {
             return Err(Self::DIALECT.unsupported(fields, "decoder_vocab_size", "vocab_size"));
         }
         encoder_decoder::take(fields)

@@ -78,10 +78,10 @@ impl RowConfig for OptConfig {
 
     fn read(fields: &mut Fields) -> Result<Self> {
         Self::DIALECT.take_no_embedding_dropout(fields)?;
-        let states_word = fields.peek("word_embed_proj_dim").is_some();
+        let has_embedding_size = fields.peek("word_embed_proj_dim").is_some();
         let (mut config, _) = rows::take_config::<Self>(fields)?;
         config.text.embedding_dropout_p = 0.0;
-        if !states_word {
+        if !has_embedding_size {
             config.dim_word = config.text.dim_model;
         }
         Self::DIALECT.refuse_layer_dropout(fields, &["layerdrop"])?;

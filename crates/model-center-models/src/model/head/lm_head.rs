@@ -143,19 +143,19 @@ fn rows_at(hidden: &Var, positions: &Tensor, cx: &Ctx) -> Result<Var> {
 /// Logits `[B, K]` of K label words at one position of each of B sequences.
 fn verbalizer_logits(operands: &LmOperands, verbalizer: &VerbalizerTensors, cx: &Ctx) -> Result<Var> {
     let LmOperands { hidden, weight, bias, shard } = operands;
-    let of_words = |table: &Var| match shard {
+    let of_label_words = |table: &Var| match shard {
         None => ops::embedding(cx, &verbalizer.label_words, table, None),
         Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None, None),
     };
     let states = rows_at(hidden, &verbalizer.positions, cx)?; // [B, D]
-    let words = of_words(weight)?; // [K, D]
+    let label_words = of_label_words(weight)?; // [K, D]
     let bias = match bias {
         Some(bias) => {
             let column = bias.reshape([bias.value().elements(), 1])?; // [V, 1]
-            let of_words = of_words(&column)?; // [K, 1]
-            Some(of_words.reshape([verbalizer.label_words.elements()])?) // [K]
+            let of_label_words = of_label_words(&column)?; // [K, 1]
+            Some(of_label_words.reshape([verbalizer.label_words.elements()])?) // [K]
         }
         None => None,
     };
-    Ok(ops::linear(cx, &states, &words, bias.as_ref(), None)?) // [B, K]
+    Ok(ops::linear(cx, &states, &label_words, bias.as_ref(), None)?) // [B, K]
 }

@@ -84,7 +84,7 @@ impl LmOperands {
         let options = LinearCrossEntropy { loss, ..LinearCrossEntropy::default() };
         let shape = self.weight.shape();
         let values = match shape.dims() {
-            [words, depth] => words.saturating_mul(FEWEST_ROWS.max(*depth)),
+            [vocab_size, depth] => vocab_size.saturating_mul(FEWEST_ROWS.max(*depth)),
             _ => shape.elements(),
         };
         let (most, factor) = if device.backend().memory_is_host() { (options.chunk_bytes, 1) } else { (1 << 30, 4) };

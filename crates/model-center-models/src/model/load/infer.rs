@@ -17,7 +17,7 @@ const CLASSIFIERS: &[&str] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FoundHeads {
     /// For tokens, with a matrix of its own or, in an encoder, a dense layer before the tied one.
-    pub(in crate::model) words: bool,
+    pub(in crate::model) tokens: bool,
     /// For next-sentence prediction.
     pub(in crate::model) sentences: bool,
     /// For classes, with its outputs.
@@ -28,7 +28,7 @@ impl FoundHeads {
     /// The heads of a directory. Arguments: for each head this crate's name of one of its matrices, and the name table.
     pub(in crate::model) fn of(
         directory: &Path,
-        words: (&str, &NameTable),
+        tokens: (&str, &NameTable),
         sentences: Option<(&str, &NameTable)>,
         classes: (&str, &NameTable),
     ) -> Result<Self> {
@@ -38,7 +38,7 @@ impl FoundHeads {
             weights.entries().iter().find(|entry| entry.name == theirs).map(|entry| entry.shape.first().copied())
         };
         Ok(FoundHeads {
-            words: rows(words).is_some(),
+            tokens: rows(tokens).is_some(),
             sentences: sentences.and_then(rows).is_some(),
             classes: rows(classes).flatten(),
         })
@@ -54,23 +54,23 @@ impl FoundHeads {
         self,
         place: &str,
         asked: Option<TextHead>,
-        (without, words): (TextHead, TextHead),
+        (without, tokens): (TextHead, TextHead),
         notes: &mut Vec<String>,
     ) -> Result<TextHead> {
         let classes = self.classes.map(|outputs| TextHead::Classification { outputs });
-        let head = match (self.words, self.sentences, classes, asked) {
+        let head = match (self.tokens, self.sentences, classes, asked) {
             (_, _, Some(classes), Some(TextHead::Classification { .. })) => classes,
             // A classifier that the directory lacks is a new one.
             (_, _, None, Some(TextHead::Classification { .. })) => return Ok(TextHead::None),
             (_, _, _, Some(asked)) => return Ok(asked),
             (true, true, None, None) => TextHead::Pretraining,
-            (true, false, None, None) => words,
+            (true, false, None, None) => tokens,
             (false, true, None, None) => TextHead::NextSentence,
             (false, false, Some(classes), None) => classes,
             (false, false, None, None) => without,
             _ => {
-                let name = if words == TextHead::CausalLm { "lm" } else { "mlm" };
-                let found = [(self.words, name), (self.sentences, "nsp"), (self.classes.is_some(), "cls")];
+                let name = if tokens == TextHead::CausalLm { "lm" } else { "mlm" };
+                let found = [(self.tokens, name), (self.sentences, "nsp"), (self.classes.is_some(), "cls")];
                 let found: Vec<&str> =
                     found.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect();
                 let reason =

@@ -124,7 +124,7 @@ pub struct OpenOptions {
     pub config: Option<Arc<ConfigSource>>,
     /// Build the final model on the device but read only the headers of the weights: for devices that only count
     /// memory.
-    pub leave_values: bool,
+    pub skip_values: bool,
 }
 
 impl OpenOptions {
@@ -160,7 +160,7 @@ impl OpenOptions {
             only_check: false,
             from_config: false,
             config: None,
-            leave_values: false,
+            skip_values: false,
         }
     }
 
@@ -186,9 +186,9 @@ impl OpenOptions {
         OpenOptions { mesh: groups.mesh(), tensor, stages, ..self }
     }
 
-    /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::leave_values`].
+    /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::skip_values`].
     pub fn builder(&self) -> BuilderOptions {
-        let init = if self.leave_values { InitMode::Uninitialized } else { InitMode::Deferred };
+        let init = if self.skip_values { InitMode::Uninitialized } else { InitMode::Deferred };
         let (mesh, tensor, sharding) = (self.mesh, self.tensor.clone(), self.sharding.clone());
         let offload_parameters = self.offload_parameters;
         BuilderOptions { init, mesh, tensor, sharding, offload_parameters, ..self.sketch_builder() }

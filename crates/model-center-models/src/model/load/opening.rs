@@ -109,7 +109,7 @@ fn open_boxed(
     let adapters = adapter.as_ref().map(|plan| Arc::new(plan.adapters()));
     let model =
         build(&options.device, BuilderOptions { blocks: blocks.clone(), stages, adapters, ..options.builder() })?;
-    if options.leave_values {
+    if options.skip_values {
         return without_values(model, plan, adapter, notes);
     }
     let (mut found, mut found_in_blocks) = (Vec::new(), Vec::new());
@@ -184,7 +184,7 @@ fn from_config(options: &OpenOptions, names: &NameTable, build: BuildModel<'_>) 
     }
     let stages = stages(options, sketch.parameters())?;
     let model = build(&options.device, BuilderOptions { stages, adapters, ..options.builder() })?;
-    let initialized = if options.leave_values {
+    let initialized = if options.skip_values {
         Vec::new()
     } else {
         initialize(&*model, plan.as_ref(), &mut |name, _| {

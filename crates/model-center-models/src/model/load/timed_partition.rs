@@ -37,7 +37,7 @@ pub fn partition_by_time(
     let options = OpenOptions {
         stages: Some(by_parameters),
         from_config: true,
-        leave_values: false,
+        skip_values: false,
         only_check: false,
         ..options.clone()
     };

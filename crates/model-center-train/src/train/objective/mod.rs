@@ -157,7 +157,7 @@ pub(crate) struct Opening<'a> {
     /// The program's objective, if it has one.
     pub(crate) own: Option<&'a OwnObjective>,
     /// Whether the weights of further models are not read.
-    pub(crate) leave_values: bool,
+    pub(crate) skip_values: bool,
 }
 
 /// The objective of a run, whose model has this adapter.

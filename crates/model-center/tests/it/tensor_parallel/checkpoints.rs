@@ -237,7 +237,7 @@ fn course(job: &Job, layout: Layout) -> Course {
 }
 
 #[test]
-fn every_layout_goes_on_from_the_checkpoint_of_every_other() {
+fn every_layout_resumes_from_the_checkpoint_of_every_other() {
     let job = qwen3_job();
     let courses: Vec<Course> = LAYOUTS.iter().map(|layout| course(&job, *layout)).collect();
     let plain: Vec<f32> = courses[0].losses.iter().map(|(.., loss)| f32::from_bits(*loss)).collect();

@@ -125,7 +125,7 @@ fn a_tensor_parallel_rank_reads_the_elements_it_stores_and_no_others() {
     let golden = directory("bert_a", "mlm");
     on_ranks(2, 2, |groups| {
         let device = Device::cpu(1).unwrap();
-        let options = OpenOptions { leave_values: true, ..options(&groups, ZeroLevel::Zero, &device) };
+        let options = OpenOptions { skip_values: true, ..options(&groups, ZeroLevel::Zero, &device) };
         let opened = open(&golden, &options).unwrap();
         let (parameters, stored) = (opened.model.parameters(), Cell::new(0));
         let source = Counted { weights: Weights::open(&golden).unwrap(), elements: Cell::new(0) };
