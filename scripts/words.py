@@ -91,9 +91,11 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # Languages whose identifiers are read.
 WITH_IDENTIFIERS = (".rs", ".cu", ".cuh", ".h", ".cpp", ".c", ".py")
-# Crates whose documented items begin with a noun, and beginnings that are clauses instead.
-NOUNS_FIRST = tuple(f"crates/{crate}/src/*.rs" for crate in (
-    "bmtrain-core", "bmtrain-corpus", "bmtrain-dist", "cuda-emulator", "model-center-base", "model-center-formats"))
+# Crates and directories whose documented items begin with a noun, and beginnings that are clauses instead.
+NOUNS_FIRST = tuple(f"crates/{crate}/*.rs" for crate in (
+    "bmtrain-core/src", "bmtrain-corpus/src", "bmtrain-dist/src", "cuda-emulator/src", "model-center-base/src",
+    "model-center-formats/src", "model-center-import/src", "model-center-recipe/src/recipe/engine",
+    "model-center-recipe/src/run"))
 CLAUSE = re.compile(r"^\s*//[/!] (What|Of|How|Where|Which|Who|Whose|The same) ")
 DOCUMENTED = re.compile(r"^\s*//[/!]")
 # Searched in lower-case text, for which Python is faster than for text of either case.

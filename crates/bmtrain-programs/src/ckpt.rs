@@ -25,7 +25,7 @@ const RESHARD: &str = "reshard-";
 #[derive(Debug, Parser)]
 #[command(name = "ckpt", version)]
 pub struct Options {
-    /// What to do.
+    /// Task of the program.
     #[command(subcommand)]
     pub task: Task,
     /// Print JSON.

@@ -23,7 +23,7 @@ const MAX_TEXT_BYTES: u64 = 1 << 20;
 #[derive(Debug, Parser)]
 #[command(name = "import", version)]
 pub struct Options {
-    /// Whose settings.
+    /// System of the settings.
     #[command(subcommand)]
     pub system: System,
     /// Ranks of the run, where the settings do not tell; checks the batch equation.

@@ -1,4 +1,4 @@
-//! Where the time of repeated work goes, kernel by kernel, for programs that time it.
+//! Time of repeated work, kernel by kernel, for programs that time it.
 
 use crate::cli::terminal::note;
 use bmtrain_core::bench::Seconds;

@@ -14,7 +14,7 @@ use model_center_recipe::run::ExitStatus;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bench", version)]
 pub struct Options {
-    /// What to measure.
+    /// Part to measure.
     #[command(subcommand)]
     pub part: Part,
 }

@@ -1,8 +1,8 @@
-//! How ranks communicate, as an option of a command line.
+//! Communication between ranks, as an option of a command line.
 
 use bmtrain_dist::launch::Connection;
 
-/// How ranks communicate.
+/// Communication between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Comm {
     /// As fits: nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.

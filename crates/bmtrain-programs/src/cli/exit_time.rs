@@ -19,7 +19,7 @@ pub fn parse(text: &str) -> Result<SystemTime, String> {
     parse_at(text, &ZonedDateTime::now())
 }
 
-/// The same at a given time, in the time zone of the local clock.
+/// Time that a text means at `now`, in the time zone of the local clock.
 fn parse_at(text: &str, now: &ZonedDateTime) -> Result<SystemTime, String> {
     let shown = printable(text, LONGEST);
     let at = match time_of_day(text) {

@@ -156,7 +156,7 @@ pub fn main_with(registry: Registry<'static>, train: Train) -> ExitCode {
     program::main_or(registry, Options::trace_path, run, abandon_misused)
 }
 
-/// How long a rank with a wrong command line looks for the others.
+/// Longest time that a rank with a wrong command line looks for the others.
 const MISUSE: Duration = Duration::from_secs(10);
 
 /// Tell the other ranks that this one ends because of its command line, as far as the launcher's variables name them.

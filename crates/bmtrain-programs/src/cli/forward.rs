@@ -55,7 +55,7 @@ pub struct Options {
     /// Hugging Face directory, or the hub name of a model in its cache (program fetch).
     #[arg(long, value_name = "DIR|ORG/NAME")]
     pub model: String,
-    /// Which files of the model, and its adapter.
+    /// Files of the model, and its adapter.
     #[command(flatten)]
     pub source: ModelSource,
     /// Quantise the model beside --adapter to NF4, as `adapter.quantize = "nf4"` does in training.
@@ -74,7 +74,7 @@ pub struct Options {
     /// The head; by default the head of the directory's model class.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
-    /// Where it is computed, and in which dtype.
+    /// Device and dtype of the computation.
     #[command(flatten)]
     pub device: DeviceArguments,
     /// Share the weights (ZeRO-3) among this number of ranks, threads of this process; by default --tensor.
@@ -145,7 +145,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     pass.group.run(of_rank)
 }
 
-/// How the model is opened.
+/// Options to open the model with.
 fn open_options(
     options: &Options,
     (head, adapter): (Option<TextHead>, Option<&Adapter>),

@@ -18,7 +18,7 @@ pub const HEAP: EndingHeap = EndingHeap::new(
      memory\n",
 );
 
-/// How panics begin where the system refused a thread or its signal stack to a library, which has no other way to
+/// Beginnings of panics where the system refused a thread or its signal stack to a library, which has no other way to
 /// report it.
 const REFUSALS: [&str; 4] = [
     "failed to spawn thread",

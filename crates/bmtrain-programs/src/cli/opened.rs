@@ -80,7 +80,7 @@ impl Stored {
     }
 }
 
-/// How matrices in quantised blocks are held in memory.
+/// Form in memory of matrices in quantised blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Form {
     /// As numbers of --dtype, by default f32.
@@ -109,7 +109,7 @@ pub fn remarks(notes: &[String], unused: &[String]) -> Vec<String> {
     lines
 }
 
-/// The same of an opened model.
+/// Remarks on an opened model.
 pub fn remarks_of(opened: &OpenedModel) -> Vec<String> {
     remarks(&opened.notes, &opened.unused)
 }
@@ -204,7 +204,7 @@ fn token_classifier(directory: &Path) -> Result<Option<TextHead>> {
     Err(Error::model(place, reason, "use a fine-tuned token classifier, or another --head"))
 }
 
-/// How many outputs a classifier has is stated by the directory.
+/// Classification head with the number of outputs that the directory states.
 fn classifier(directory: &Path) -> Result<Option<TextHead>> {
     let classes = architectures(directory)?;
     // ModelCenter's files name no class; their weights tell.

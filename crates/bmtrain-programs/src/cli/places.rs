@@ -1,4 +1,4 @@
-//! Where the programs look for models that are named by the hub or ModelCenter, from the environment.
+//! Directories in which the programs look for models that are named by the hub or ModelCenter, from the environment.
 
 use model_center_formats::ModelCaches;
 use std::env;
@@ -12,7 +12,7 @@ pub fn model_places() -> ModelCaches {
     places_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
 
-/// The same for any environment.
+/// Caches of any environment.
 fn places_of(variable: &dyn Fn(&str) -> Option<OsString>) -> ModelCaches {
     let directory = |name| variable(name).map(PathBuf::from);
     let home_cache = directory("HOME").map(|home| home.join(".cache"));

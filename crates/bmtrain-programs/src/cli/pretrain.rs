@@ -13,7 +13,7 @@ use std::process::ExitCode;
 #[command(name = "pretrain", version)]
 #[group(skip)]
 pub struct Options {
-    /// What finetune takes too.
+    /// Options of finetune.
     #[command(flatten)]
     pub run: finetune::Options,
 }

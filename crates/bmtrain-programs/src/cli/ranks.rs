@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The most ranks that `--ranks` starts.
 const MAX_RANKS: usize = 1024;
 
-/// How the ranks of a program share one copy of a model.
+/// Ranks of a program that share one copy of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelRanks {
     /// Tensor-parallel ranks of each stage.

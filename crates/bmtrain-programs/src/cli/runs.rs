@@ -22,7 +22,7 @@ use watch::watch;
 #[derive(Debug, Parser)]
 #[command(name = "runs", version)]
 pub struct Options {
-    /// What to do.
+    /// Task of the program.
     #[command(subcommand)]
     pub task: Task,
 }

@@ -44,7 +44,7 @@ pub struct Options {
     /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Which files of the model, and its adapter.
+    /// Files of the model, and its adapter.
     #[command(flatten)]
     pub source: ModelSource,
     /// Serve embeddings of a model that could generate texts or predict; an encoder does so by itself.
@@ -78,10 +78,10 @@ pub struct Options {
     /// Limits.
     #[command(flatten)]
     pub limits: Limits,
-    /// Where it is computed, and in which dtype.
+    /// Device and dtype of the computation.
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// How blocks of a GGUF file are held.
+    /// Form of a GGUF file's blocks in memory.
     #[command(flatten)]
     pub held: WeightsArgument,
     /// Print only errors on standard error.

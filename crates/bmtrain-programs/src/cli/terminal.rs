@@ -40,8 +40,8 @@ pub fn finish<E: Into<anyhow::Error>>(result: Result<ExitStatus, E>) -> ExitCode
     status(result).code().into()
 }
 
-/// How a program ends with this result; an error is shown in full. An error of the libraries has its own layout and
-/// status, any other one is a defect of the program.
+/// Status that a program ends with for this result; an error is shown in full. An error of the libraries has its own
+/// layout and status, any other one is a defect of the program.
 pub(super) fn status<E: Into<anyhow::Error>>(result: Result<ExitStatus, E>) -> ExitStatus {
     let error = match result {
         Ok(status) => return status,

@@ -58,7 +58,7 @@ pub struct Fitting {
 pub struct Fit {
     /// The layouts that fit, the fastest first: of each division of the ranks and ZeRO level the fastest.
     pub fitting: Vec<Fitting>,
-    /// How many layouts were sized.
+    /// Number of layouts that were sized.
     pub tried: usize,
     /// The layout that needs least and its memory, where none fits.
     pub smallest: Option<(ParallelLayout, RankMemory)>,

@@ -44,7 +44,7 @@ impl Ring {
         2.0 * self.half(bytes)
     }
 
-    /// The same ranks with links that take no time.
+    /// Network of these ranks whose links take no time.
     #[must_use]
     pub fn free(self) -> Self {
         Ring { latency: 0.0, bandwidth: f64::INFINITY, ..self }

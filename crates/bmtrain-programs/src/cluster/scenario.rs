@@ -19,7 +19,7 @@ const MAX_RUNS: usize = 1000;
 /// A machine and the runs on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// Where it was read.
+    /// Name of the file that it was read from.
     pub place: String,
     /// The machine.
     pub machine: Machine,
@@ -34,7 +34,7 @@ pub struct Run {
     pub name: String,
     /// The model.
     pub sizes: TransformerSizes,
-    /// How ranks share it.
+    /// Layout of the ranks that share it.
     pub layout: ParallelLayout,
     /// The figure that was published for it.
     pub published: Option<Published>,
@@ -60,7 +60,7 @@ pub enum Quantity {
     SequencesPerSecond,
     /// 10^12 floating-point operations of the model per rank and second.
     ModelTflops,
-    /// The same with recomputation.
+    /// Teraflops of the hardware, with recomputation.
     HardwareTflops,
     /// Operations of the model per rank and second over the first run's in the file.
     Scaling,

@@ -167,7 +167,7 @@ impl StepModel<'_> {
         self.sharded(WorkTimes { forward: forward + head, input_gradient, weight_gradient }, network)
     }
 
-    /// The same with the gathers and reductions that ZeRO has for every micro-batch, which overlap block by block.
+    /// Times with the gathers and reductions that ZeRO has for every micro-batch, which overlap block by block.
     fn sharded(&self, work: WorkTimes, network: Network) -> WorkTimes {
         let Self { layout, schedule, .. } = self;
         let (values, blocks) = (self.chunk_values(), self.blocks());

@@ -89,7 +89,7 @@ pub struct Options {
     pub report: Option<PathBuf>,
 }
 
-/// Whose files.
+/// Layout of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
     /// config.json, model.safetensors, tokenizer files.

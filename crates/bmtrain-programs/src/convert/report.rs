@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct Line {
     /// The tensor in the source.
     pub entry: TensorEntry,
-    /// How it is stored there, where safetensors has no name for it.
+    /// Type as it is stored there, where safetensors has no name for it.
     pub stored: Option<String>,
     /// Operation on it.
     pub action: &'static str,
@@ -71,7 +71,7 @@ pub fn narrowed(lines: &[Line]) -> Vec<String> {
     [(StoredDtype::F32, "; --dtype f32 keeps them"), (StoredDtype::F64, "")].into_iter().filter_map(warning).collect()
 }
 
-/// How many tensors each action was applied to, such as `12 copied, 3 merged`, and how many of them lost bits.
+/// Number of tensors that each action was applied to, such as `12 copied, 3 merged`, and of those that lost bits.
 pub fn summary(lines: &[Line]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for line in lines {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// What is built.
 #[derive(Debug, Args)]
 pub struct BuildArguments {
-    /// What is read.
+    /// Texts to read.
     #[command(flatten)]
     pub source: SourceArguments,
     /// The tokenizer: a directory, or the name of a model in the local cache.
@@ -53,7 +53,7 @@ pub struct BuildArguments {
     pub quiet: bool,
 }
 
-/// How ids are stored.
+/// Type of stored ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Dtype {
     /// 1 byte.

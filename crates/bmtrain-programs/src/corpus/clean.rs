@@ -22,7 +22,7 @@ const OPENWEBTEXT_TOKENS: usize = 128;
 /// What is cleaned, and how.
 #[derive(Debug, Args)]
 pub struct CleanArguments {
-    /// What is read.
+    /// Texts to read.
     #[command(flatten)]
     pub source: SourceArguments,
     /// The directory of the result: documents.jsonl, report.json and, with --near, pairs.jsonl and groups.jsonl.

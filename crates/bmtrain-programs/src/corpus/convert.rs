@@ -22,7 +22,7 @@ pub struct ConvertArguments {
     /// The format of the result.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub to: CorpusFormat,
-    /// How the corpora are read.
+    /// Settings of reading the corpora.
     #[command(flatten)]
     pub read: ReadArguments,
     /// How ids are stored in token files and arrays; by default as in a token file that is read, else as uint16.

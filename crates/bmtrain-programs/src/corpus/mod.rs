@@ -36,7 +36,7 @@ use std::sync::Arc;
 #[derive(Debug, Parser)]
 #[command(name = "corpus", version)]
 pub struct Options {
-    /// What to do.
+    /// Task of the program.
     #[command(subcommand)]
     pub task: Task,
     /// Print JSON.
@@ -66,7 +66,7 @@ pub enum Task {
     Merge(convert::MergeArguments),
     /// Shuffle, compact or mask BMTrain's block files.
     Blocks {
-        /// What to do with them.
+        /// Task for block files.
         #[command(subcommand)]
         task: blocks::BlockTask,
     },
@@ -86,7 +86,7 @@ pub enum Task {
 pub struct CorpusArguments {
     /// Path of a token file without .bin and .idx, a directory, or a file.
     pub path: PathBuf,
-    /// How it is read.
+    /// Settings of reading it.
     #[command(flatten)]
     pub read: ReadArguments,
 }

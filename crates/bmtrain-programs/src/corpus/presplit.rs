@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// What is split, and how.
 #[derive(Debug, Args)]
 pub struct PresplitArguments {
-    /// What is read.
+    /// Texts to read.
     #[command(flatten)]
     pub source: SourceArguments,
     /// The file of JSON lines to write; .gz and .zst are compressed.

@@ -1,4 +1,4 @@
-//! What is read, from the command line or a table of corpora.
+//! Texts to read, from the command line or a table of corpora.
 
 use clap::Args;
 use model_center_base::{Error, Result};
@@ -49,7 +49,7 @@ impl SourceArguments {
         self.files.iter().map(corpus).collect()
     }
 
-    /// The same for tasks whose result has records with the text under the key of one corpus.
+    /// Source for tasks whose result has records with the text under the key of one corpus.
     pub(super) fn source(&self) -> Result<TextSource> {
         let mut sources = self.sources()?;
         match (sources.pop(), sources.len()) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// How something was found.
+/// Outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// As a run wants it.

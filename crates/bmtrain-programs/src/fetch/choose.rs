@@ -1,4 +1,4 @@
-//! Which files of a model are fetched: configuration, tokenizer and one set of weights.
+//! Choice of a model's files to fetch: configuration, tokenizer and one set of weights.
 
 use model_center_base::file::{check_name, printable};
 use model_center_base::{Error, Result};

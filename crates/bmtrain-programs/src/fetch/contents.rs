@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const CHUNK: usize = 1 << 20;
-/// How often a long download reports its progress.
+/// Time between two reports of a long download.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Contents up to this length are hashed again where they are in the cache already; longer ones are known by name and
 /// length.

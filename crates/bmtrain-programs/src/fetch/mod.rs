@@ -77,16 +77,16 @@ pub struct Request {
     pub proxy: Option<Proxy>,
     /// The trusted certificate authorities.
     pub roots: RootCerts,
-    /// How long to wait before the first of the further attempts; doubled each time.
+    /// Pause before the first of the further attempts; doubled each time.
     pub pause: Duration,
-    /// How the server addresses files.
+    /// Layout of the server's file addresses.
     pub layout: ServerLayout,
     /// The longest wait for a server: to be connected, to be answered, and for the least part of an answer that is
     /// worth waiting for.
     pub patience: Duration,
 }
 
-/// How a server addresses the files of a model.
+/// Addresses of a model's files on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServerLayout {
     /// As Hugging Face's hub: with revisions and a list of files.

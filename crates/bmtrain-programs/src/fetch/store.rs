@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often another process is asked whether it is done.
+/// Time between two questions whether another process is done.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// A process that has written nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How often a server may begin a file again from its first byte.
+/// Maximum number of times that a server may begin a file again from its first byte.
 const MAX_RESTARTS: u32 = 5;
 
 pub(super) struct Store<'a> {

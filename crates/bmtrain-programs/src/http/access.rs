@@ -1,4 +1,4 @@
-//! Which requests are accepted: by the host that they name, by the page they come from, by a secret.
+//! Requests that are accepted: by the host that they name, by the page they come from, by a secret.
 //!
 //! A page of another site can make a browser ask a local server. It cannot read the answers, unless its own name leads
 //! to this address (DNS rebinding): then the `Host` header has that name. So a host must be an address, `localhost`, or

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a client may go on sending after its response.
+/// Time that a client may go on sending after its response.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A bound address.
@@ -85,7 +85,7 @@ impl Listener {
     }
 }
 
-/// How often a connection that waits for a client looks whether it is still wanted.
+/// Time after which a connection that waits for a client looks again whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A connection with a moment after which reading and writing fail.

@@ -22,7 +22,7 @@ impl Response {
         Response::new("text/plain; charset=utf-8", format!("{text}\n")).status(status)
     }
 
-    /// The same with a status.
+    /// Response with a status.
     pub(crate) fn status(self, status: u16) -> Self {
         Response { status, ..self }
     }
@@ -32,7 +32,7 @@ impl Response {
         self
     }
 
-    /// The same without a body, where the browser has it already.
+    /// Response without a body, where the browser has it already.
     pub(crate) fn unless_known(self, request: &Request) -> Self {
         let tag = format!("\"{}\"", blake3::hash(&self.body).to_hex());
         if request.header("if-none-match") == Some(&tag) {

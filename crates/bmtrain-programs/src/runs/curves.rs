@@ -57,7 +57,7 @@ impl Curves {
         }
     }
 
-    /// The same in at most this number of buckets, at least 2.
+    /// Curves in at most this number of buckets, at least 2.
     #[must_use]
     pub fn at_most(mut self, buckets: usize) -> Curves {
         for stream in self.streams.values_mut() {

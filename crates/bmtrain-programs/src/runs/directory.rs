@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How far below a directory runs are looked for.
+/// Maximum depth below a directory at which runs are looked for.
 const MAX_DEPTH: usize = 6;
 /// The longest recipe.
 const MAX_RECIPE_BYTES: u64 = 1 << 20;
@@ -35,7 +35,7 @@ pub struct RunDirectory {
     pub metrics: PathBuf,
 }
 
-/// How a run is doing.
+/// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
@@ -118,7 +118,7 @@ impl RunDirectory {
         RunRecipe { name: name.unwrap_or_else(own), tags, values: shown.collect() }
     }
 
-    /// How the run is doing, and why it ended, by its lock and its last record.
+    /// State of the run and the reason of its end, by its lock and its last record.
     pub fn state(&self, summary: &Summary) -> (RunState, String) {
         if is_locked(&self.path) {
             return (RunState::Running, String::new());

@@ -17,13 +17,13 @@ use std::time::SystemTime;
 /// A run as a list shows it.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Where it is.
+    /// Directory of the run.
     pub directory: RunDirectory,
     /// Its recipe.
     pub recipe: Arc<RunRecipe>,
     /// Its records in short.
     pub summary: Arc<Summary>,
-    /// How it is doing.
+    /// State of the run.
     pub state: RunState,
     /// Why it ended.
     pub reason: String,

@@ -93,7 +93,7 @@ pub struct Summary {
     pub peak_rss_bytes: u64,
     /// Steps that changed nothing because their gradients were not finite.
     pub skipped: u64,
-    /// How often the run was resumed.
+    /// Number of times that the run was resumed.
     pub resumes: u64,
     /// Events, in order.
     pub events: Vec<Event>,

@@ -129,8 +129,8 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
     (endpoint, answered)
 }
 
-/// Who may ask: with a token those who show it; the page, which asks for it, and the health are open. Without one,
-/// pages of this server and programs.
+/// Access to an endpoint: with a token those who show it; the page, which asks for it, and the health are open. Without
+/// one, pages of this server and programs.
 fn is_allowed(shared: &Shared, request: &Request, endpoint: &str) -> Result<(), ApiError> {
     let Some(token) = &shared.options.token else {
         return foreign(request, &shared.options.names).map_or(Ok(()), |reason| Err(ApiError::forbidden(reason)));

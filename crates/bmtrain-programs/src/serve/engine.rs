@@ -90,7 +90,7 @@ impl ActiveJob {
         self.job.choices * self.of_one(prompt)
     }
 
-    /// The same of one sequence.
+    /// Tokens of the KV cache of one sequence of a prompt.
     fn of_one(&self, prompt: usize) -> usize {
         let length = |lengths: Option<usize>| lengths.unwrap_or(0);
         length(self.job.prompts.get(prompt).map(Vec::len)) + length(self.job.limits.get(prompt).copied())

@@ -52,7 +52,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often the model's thread looks for a request to stop while there is nothing to do.
+/// Time between two looks of the model's thread for a request to stop while there is nothing to do.
 const IDLE: Duration = Duration::from_millis(50);
 /// The time for last responses after the last job.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The longest of the times: a year, which any clock can add.
 const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Where and within which limits a model is served.
+/// Address and limits of a served model.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// The address.

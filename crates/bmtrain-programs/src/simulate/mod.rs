@@ -19,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "simulate", version)]
 pub struct Options {
-    /// What to simulate.
+    /// Task of the simulation.
     #[command(subcommand)]
     pub task: Task,
 }

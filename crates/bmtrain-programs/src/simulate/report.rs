@@ -37,7 +37,7 @@ pub fn run(file: &Path, name: Option<&str>, data: &[usize], as_json: bool) -> Re
     })
 }
 
-/// The same run on another number of data-parallel ranks.
+/// Run on another number of data-parallel ranks.
 fn with_data_ranks(run: &Run, data: usize) -> Run {
     let layout = ParallelLayout { data, ..run.layout };
     Run { name: format!("{} x {data}", run.name), layout, published: None, ..run.clone() }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 #[derive(Debug, Parser)]
 #[command(name = "tokenizer", version)]
 pub struct Options {
-    /// What to do.
+    /// Task of the program.
     #[command(subcommand)]
     pub task: Task,
     /// Print JSON.

@@ -1,4 +1,4 @@
-//! Where texts on the command line come from: an argument, the lines of a file, or of standard input.
+//! Texts of the command line: an argument, the lines of a file, or of standard input.
 
 use model_center_base::{Error, Result};
 use model_center_data::{TextLayout, read_texts};

@@ -57,7 +57,7 @@ pub struct TrainArguments {
     pub max_words: usize,
 }
 
-/// How texts are cut.
+/// Kind of tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Pairs of bytes merged, as in GPT-2; spells every text.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why a flag has no line that another one takes the place of.
 pub(super) const WITHOUT_EFFECT: &str = "the other flags leave it no effect";
 
-/// How many values follow a flag.
+/// Number of values that follow a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// None.
@@ -186,7 +186,7 @@ impl Flags {
         }
     }
 
-    /// The same without a default.
+    /// Number of a flag, if it is given.
     pub(super) fn maybe_number(&self, name: &'static str) -> Result<Option<Sourced<f64>>> {
         self.text(name)?.map(|text| Ok(given(name, parse(name, text)?, text))).transpose()
     }

@@ -40,7 +40,7 @@ pub use yaml::{YamlKey, axolotl, axolotl_keys, llama_factory, llama_factory_keys
 
 use model_center_formats::ModelCaches;
 
-/// What the user adds to a command or configuration.
+/// Additions of the user to a command or configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// Ranks of the run, where the source does not tell.
@@ -49,7 +49,7 @@ pub struct ImportOptions {
     pub leave: Vec<String>,
     /// `key=value` settings of the recipe, which come last.
     pub sets: Vec<String>,
-    /// Where models that are named as on the hub are looked for, for what depends on their tokenizers.
+    /// Directories to look in for models that are named as on the hub, for what depends on their tokenizers.
     pub places: ModelCaches,
 }
 

@@ -8,7 +8,7 @@ use model_center_base::file::printable;
 use model_center_recipe::{Recipe, is_of_random_model, key, quote, tables};
 use std::fmt::{self, Display, Write};
 
-/// What becomes of a setting that has no line.
+/// Kind of a setting that has no line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoteKind {
     /// It has no meaning here, or what it asks for is always so.
@@ -37,7 +37,7 @@ pub struct Line {
     pub key: String,
     /// Its value as TOML.
     pub value: String,
-    /// What it was made from.
+    /// Setting that it was made from.
     pub from: String,
 }
 
@@ -46,7 +46,7 @@ pub struct Line {
 pub struct Sheet {
     /// The program that makes it.
     program: &'static str,
-    /// What it was made from.
+    /// Command or file that it was made from.
     pub source: String,
     /// The file that it is written to, if that is known.
     pub file: Option<String>,
@@ -186,7 +186,7 @@ impl Sheet {
         &self.lines
     }
 
-    /// What has no line.
+    /// Settings that have no line.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -206,7 +206,7 @@ impl Sheet {
         Ok(())
     }
 
-    /// How parameters decay is without effect where none does, and a recipe with such settings is refused.
+    /// Drops the rules of decay where no parameter decays: a recipe with such settings is refused.
     fn drop_rules_of_decay(&mut self) {
         if self.get(key!(train.weight_decay)).and_then(|decay| decay.parse::<f64>().ok()) != Some(0.0) {
             return;
@@ -289,7 +289,7 @@ impl Display for Sheet {
     }
 }
 
-/// What a command of another system becomes.
+/// Result of translating a command of another system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Translated {
     /// A recipe.
@@ -301,7 +301,7 @@ pub enum Translated {
 /// Commands that do what a command of another system did, as a script for a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
-    /// What they were made from.
+    /// Command or file that they were made from.
     pub source: String,
     /// The commands.
     pub lines: Vec<String>,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub(super) const TOO_LARGE: &str = "the data are too large to be split here; give --eval FILE";
 /// Fewer records are not split.
 const FEWEST: usize = 10;
-/// Of a length in the reasons of a recipe: how it follows from the samples' lengths.
+/// Ending of a length's reason in a recipe: how it follows from the samples' lengths.
 const ROUNDED: &str = ", rounded up to a multiple of 8";
 /// Records whose lengths are counted.
 pub(super) const COUNTED: usize = 1000;
@@ -130,9 +130,9 @@ pub(super) fn sampled(table: &Table, most: usize) -> impl Iterator<Item = &Map<S
     table.rows.iter().step_by(table.rows.len().div_ceil(most).max(1))
 }
 
-/// Which records can be used.
+/// Records that can be used.
 pub(super) struct Usable {
-    /// Of each record whether it can.
+    /// True for each record that can.
     rows: Vec<bool>,
     /// Why the first that cannot is so.
     first: Option<String>,
@@ -159,7 +159,7 @@ impl Usable {
         }
     }
 
-    /// What each record is divided by.
+    /// Key that each usable record is split by.
     pub(super) fn rows(&self, table: &Table, text: impl Fn(&Map<String, Value>) -> String) -> Vec<Row> {
         let pairs = table.rows.iter().zip(&self.rows);
         pairs.map(|(row, usable)| usable.then(|| split::row(&text(row), String::new())).flatten()).collect()
@@ -197,7 +197,7 @@ fn reason_of(error: &Error) -> String {
     }
 }
 
-/// What the samples of a task have, counted as the run counts them.
+/// Lengths of the samples of a task, counted as the run counts them.
 pub(super) struct SftLengths {
     /// By the number of the record.
     found: Vec<(usize, SampleLength)>,

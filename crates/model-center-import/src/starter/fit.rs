@@ -1,4 +1,4 @@
-//! How many samples of a micro-batch fit the memory, by the formulas of `plan`.
+//! Number of samples of a micro-batch that fit the memory, by the formulas of `plan`.
 
 use super::Trained;
 use super::model::FoundModel;
@@ -9,7 +9,7 @@ use model_center_train::formula::{ParallelLayout, RankMemory, TransformerSizes};
 
 /// Share of the memory that the run may take: formulas leave out logits, the data and the program.
 const SHARE: f64 = 0.8;
-/// Where no formula is known.
+/// Micro-batch where no formula is known.
 const CAUTIOUS: usize = 4;
 const GIB: f64 = (1_u64 << 30) as f64;
 

@@ -243,7 +243,7 @@ impl<'t> Columns<'t> {
         Ok(Columns { text: text.ok_or_else(|| missing("a text", "text"))?, pair, label })
     }
 
-    /// How many records have no value in each column.
+    /// Remarks on records that have no value in a column.
     fn without(&self, table: &Table) -> Vec<String> {
         let columns = [("label", Some(self.label)), ("text", Some(self.text)), ("text", self.pair)];
         let without = columns.into_iter().filter_map(|(what, column)| Some((what, column?)));

@@ -31,7 +31,7 @@ use model_center_models::Registry;
 use model_center_recipe::key;
 use std::path::{Path, PathBuf};
 
-/// What a column can hold that a user names.
+/// Contents of a column that a user can name.
 pub const COLUMNS: [&str; 11] = [
     "text",
     "text_pair",
@@ -46,7 +46,7 @@ pub const COLUMNS: [&str; 11] = [
     "negative",
 ];
 
-/// What is asked for.
+/// Request for a recipe.
 #[derive(Debug, Clone)]
 pub struct StarterOptions {
     /// The preset's name.
@@ -65,7 +65,7 @@ pub struct StarterOptions {
     pub out: PathBuf,
     /// `key=value` settings, which come last.
     pub sets: Vec<String>,
-    /// Where models are looked for.
+    /// Directories to look in for models.
     pub places: ModelCaches,
 }
 
@@ -76,7 +76,7 @@ pub struct Starter {
     pub sheet: Sheet,
     /// Files to write, with their text.
     pub files: Vec<(PathBuf, String)>,
-    /// What the user should know beside the recipe.
+    /// Remarks for the user besides the recipe.
     pub remarks: Vec<String>,
     /// The share of records that a run leaves out, and why.
     left_out: (f64, Vec<String>),
@@ -141,7 +141,7 @@ fn refuse_existing(options: &StarterOptions, preset: &Preset) -> Result<()> {
     }
 }
 
-/// What the training data amount to.
+/// Amount of the training data.
 struct TrainingSamples {
     /// Samples of an epoch; of token files, of the run.
     count: usize,

@@ -22,10 +22,10 @@ const WITH_CLASSES: &str = "bart";
 const INFILLING: &str = "cpm1";
 /// Fields that state the longest sequence, by the families' names of it.
 const POSITIONS: [&str; 4] = ["max_position_embeddings", "n_positions", "n_ctx", "position_size"];
-/// What texts are taken for without a tokenizer: characters of a token.
+/// Characters of a token, for texts without a tokenizer.
 const CHARACTERS: usize = 4;
 
-/// What was found of a model.
+/// Findings about a model.
 pub(super) struct FoundModel {
     /// As the recipe names it.
     pub(super) name: String,
@@ -193,7 +193,7 @@ impl FoundModel {
         }
     }
 
-    /// What conversations and completions depend on.
+    /// Properties of the model that conversations and completions depend on.
     pub(super) fn sft(&self) -> TaskModel<'_> {
         let generates_targets = ENCODER_DECODERS.contains(&self.family.as_str());
         TaskModel { chat: self.chat.as_ref(), generates_targets, place: None }

@@ -6,7 +6,7 @@ use model_center_base::file::printable;
 use model_center_base::suggest::closest;
 use model_center_recipe::key;
 
-/// What a preset reads.
+/// Kind of data that a preset reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataKind {
     /// Texts with a class or a number.
@@ -21,7 +21,7 @@ pub enum DataKind {
     Tokens,
 }
 
-/// What is trained.
+/// Parameters that are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trained {
     /// The whole model.
@@ -60,13 +60,13 @@ impl Trained {
 pub struct Preset {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it trains, in a sentence.
+    /// Sentence about the training.
     pub doc: &'static str,
     /// The data it reads.
     pub data: DataKind,
     /// The model where none is named.
     pub model: &'static str,
-    /// What is trained.
+    /// Parameters that are trained.
     pub trained: Trained,
     /// Samples of a step, where so large a batch fits and the data have it.
     pub batch: usize,
@@ -74,7 +74,7 @@ pub struct Preset {
     pub epochs: u32,
     /// The learning rate of a number of parameters.
     pub lr: fn(f64) -> f64,
-    /// Where the learning rate is from.
+    /// Source of the learning rate.
     pub lr_reason: &'static str,
     /// Further lines: key, TOML value, reason.
     pub lines: &'static [(&'static str, &'static str, &'static str)],

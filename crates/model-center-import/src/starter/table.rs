@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Records that are read of all files together; a split needs all of them in memory.
 const MAX_RECORDS: usize = 200_000;
-/// The same in bytes of text.
+/// Maximum number of bytes of text.
 const MAX_BYTES: usize = 512 << 20;
 /// More different values are not counted.
 const MAX_VALUES: usize = 10_001;

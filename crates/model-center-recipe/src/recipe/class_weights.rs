@@ -12,7 +12,7 @@ pub(super) const KEY: &str = "data.class_weights";
 /// The largest weight of a class.
 const LARGEST: f64 = 1e6;
 
-/// What each class weighs in the training loss, which is the weighted mean over the samples of a step.
+/// Weight of each class in the training loss, which is the weighted mean over the samples of a step.
 ///
 /// Source: `torch.nn.CrossEntropyLoss(weight=…)`; the balanced weights equal scikit-learn's.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,4 +1,4 @@
-//! Where the data of a run come from: a task, and its files as `[data]` names them.
+//! Source of a run's data: a task, and its files as `[data]` names them.
 //!
 //! Defines [`DataSource`], a part of the [`Settings`](super::Settings). Made by `sources.rs`; read by the programs.
 

@@ -59,7 +59,7 @@ impl Draft {
         self.mistakes.is_empty()
     }
 
-    /// What is wrong, without what is only missing.
+    /// Mistakes, without settings that are only missing.
     pub fn into_wrong(self) -> Vec<Mistake> {
         self.mistakes.into_iter().filter(|mistake| !self.missing.contains(mistake)).collect()
     }

@@ -297,7 +297,7 @@ fn check_multi_label(r: &mut Reader, source: &DataSource) {
     check_format(r, source, *format);
 }
 
-/// What columns, labels and files of the task must agree on.
+/// Checks that columns, labels and files of the task agree.
 pub(super) fn check(r: &mut Reader, s: &Settings) {
     let source = &s.data.source;
     if let Some(row) = FILE_TASKS.iter().find(|row| row.name == source.task().name()) {

@@ -1,5 +1,4 @@
-//! What the model of a recipe begins with: a directory with weights, or a configuration whose parameters are all
-//! initialized.
+//! Beginning of a recipe's model: a directory with weights, or a configuration whose parameters are all initialized.
 //!
 //! Defines [`ModelStart`] and [`model_directory`]. Called by the programs once a recipe is read.
 

@@ -69,10 +69,10 @@ pub struct Corpus {
     pub weight: Option<f64>,
 }
 
-/// What is pretrained on.
+/// Settings of pretraining.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PretrainingSettings {
-    /// What is predicted.
+    /// Objective of pretraining.
     pub objective: ObjectiveSettings,
     /// The token files of training, and by [`PretrainingSettings::split`] of validation and test.
     pub corpora: Vec<Corpus>,

@@ -31,7 +31,7 @@ const OF_MASKED: &[&str] = &[
 ];
 const OF_SPANS: &[&str] = &["data.spans.preset", "data.spans.share"];
 
-/// What samples are and which of their tokens are predicted.
+/// Kind of samples, and the tokens of them that are predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PretrainingObjective {
     /// The next token.
@@ -47,19 +47,19 @@ pub enum PretrainingObjective {
 /// The objective and its settings; settings of other objectives have their defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectiveSettings {
-    /// What is predicted.
+    /// Kind of the objective.
     pub kind: PretrainingObjective,
     /// The token that ends a document; `None` for the tokenizer's EOS token.
     pub eod_token: Option<String>,
-    /// Of next tokens: whether the token after EOD has no loss.
+    /// Whether the token after EOD has no loss, for next tokens.
     pub eod_mask_loss: bool,
-    /// Of next tokens: whether tokens attend to their own document alone, with positions from its beginning.
+    /// Whether tokens attend to their own document alone, with positions from its beginning, for next tokens.
     pub document_mask: bool,
-    /// How rows of tokens are cut from documents.
+    /// Sampler that cuts rows of tokens from documents.
     pub row_sampler: RowSampler,
-    /// Of masked tokens.
+    /// Settings of masked tokens.
     pub masking: MaskingSettings,
-    /// Of hidden spans.
+    /// Settings of hidden spans.
     pub spans: SpanSettings,
 }
 
@@ -74,12 +74,12 @@ impl ObjectiveSettings {
     }
 }
 
-/// How tokens are masked.
+/// Settings of masking tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MaskingSettings {
     /// Share of predicted tokens.
     pub share: f64,
-    /// What the second segment is.
+    /// Kind of the second segment.
     pub second_sentence: SecondSentence,
     /// Whether a word is masked with all its tokens.
     pub whole_words: bool,
@@ -87,14 +87,14 @@ pub struct MaskingSettings {
     pub longest_ngram: u32,
     /// Share of short inputs.
     pub short: f64,
-    /// How sentences are chosen.
+    /// Sampler of pairs of sentences.
     pub pair_sampler: PairSampler,
 }
 
-/// How spans are hidden.
+/// Settings of hiding spans.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SpanSettings {
-    /// Whose samples they are.
+    /// Preset of the samples.
     pub preset: SpanPreset,
     /// Share of hidden tokens.
     pub share: f64,

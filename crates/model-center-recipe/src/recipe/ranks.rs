@@ -22,17 +22,17 @@ const SCHEDULE: &str = "parallel.schedule";
 pub struct Mismatch {
     /// The setting to change.
     pub key: &'static str,
-    /// What does not divide what.
+    /// Numbers that do not divide each other, in a sentence.
     pub reason: String,
     /// The nearest values that would.
     pub fix: String,
 }
 
 impl Resolved {
-    /// The same recipe for this number of ranks. Where `train.accumulation` is set, it gives the batch or the
-    /// micro-batch that is not. Where neither it nor `train.micro_batch_size` is set, that is the largest size that
-    /// gives every data-parallel rank a micro-batch of each step, `train.batch_size` divided by these ranks; over
-    /// pipeline stages, the fewest micro-batches that fill them.
+    /// Recipe for this number of ranks. Where `train.accumulation` is set, it gives the batch or the micro-batch that
+    /// is not. Where neither it nor `train.micro_batch_size` is set, that is the largest size that gives every
+    /// data-parallel rank a micro-batch of each step, `train.batch_size` divided by these ranks; over pipeline stages,
+    /// the fewest micro-batches that fill them.
     ///
     /// `begun` is the recipe that the run was begun with, as [`Resolved::to_toml`] wrote it, where there is one. Its
     /// size wins over the default: a run keeps its micro-batches, and with them its hash and its bits, on another
@@ -63,7 +63,7 @@ impl Resolved {
         self
     }
 
-    /// What this accumulation on these data-parallel ranks leaves: the batch where the micro-batch alone is set, else
+    /// Solution of this accumulation on these data-parallel ranks: the batch where the micro-batch alone is set, else
     /// the micro-batch, if it is a whole number.
     fn solve(&mut self, accumulation: usize, data_ranks: usize) {
         let (batch, micro_batch) = (self.train.batch_size, self.train.micro_batch_size);
@@ -98,8 +98,8 @@ impl Resolved {
         self.train.batch_size / self.micro_batch_on(data_ranks).max(1) / data_ranks.max(1)
     }
 
-    /// What reduces gradients with every micro-batch on this number of data-parallel ranks, rather than once a step:
-    /// settings, and those that would not. Empty where nothing does.
+    /// Settings that reduce gradients with every micro-batch on this number of data-parallel ranks, rather than once a
+    /// step, and those that would not. Empty where nothing does.
     pub fn reducing_each_micro_batch(&self, data_ranks: usize) -> Vec<(String, &'static str)> {
         let mut found = Vec::new();
         let zero = self.parallel.zero;
@@ -112,9 +112,8 @@ impl Resolved {
         found
     }
 
-    /// What does not fit on this number of ranks: ranks that are no copies of the model, a batch that they do not
-    /// divide into micro-batches, a pipeline that these do not fill or cannot follow. The recipe is
-    /// [`Resolved::on_ranks`] already.
+    /// Mismatches on this number of ranks: ranks that are no copies of the model, a batch that they do not divide into
+    /// micro-batches, a pipeline that these do not fill or cannot follow. The recipe is [`Resolved::on_ranks`] already.
     pub fn mismatches(&self, ranks: usize) -> Vec<Mismatch> {
         let (parallel, mut found) = (&self.parallel, Vec::new());
         let copy = parallel.ranks_of_copy();

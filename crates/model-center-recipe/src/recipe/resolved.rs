@@ -109,7 +109,7 @@ impl Resolved {
         Ok(keys.iter().filter(counts).map(|key| change(key)).collect())
     }
 
-    /// Where the value of a key came from; `None` for an unknown key.
+    /// Origin of the value of a key; `None` for an unknown key.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.entries.iter().find(|e| e.key == key).map(|e| &e.origin)
     }
@@ -162,7 +162,7 @@ impl Resolved {
         }
     }
 
-    /// How the batches of the run grow.
+    /// Growth of the batches of the run.
     pub fn batch_ramp(&self) -> BatchRamp {
         self.train.batch_ramp.unwrap_or(BatchRamp::constant(self.train.batch_size as u64))
     }
@@ -200,7 +200,7 @@ fn is_later_default(key: &str, value: &str) -> bool {
     keys::row(key).is_some_and(|row| row.later == Some(value))
 }
 
-/// What a key adds to the hash; one of an earlier version is counted as the keys of its first table.
+/// Contribution of a key to the hash; one of an earlier version is counted as the keys of its first table.
 fn hash_rule(key: &str) -> HashRule {
     let table = || keys::rows().iter().find(|row| first_table(row.key) == first_table(key));
     match keys::row(key) {

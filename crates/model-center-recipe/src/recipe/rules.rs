@@ -1,4 +1,4 @@
-//! What settings must agree on, and what must exist on disk before a run starts.
+//! Rules that settings must agree with, and files that must exist on disk before a run starts.
 //!
 //! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
 //! Whether a single value is of the right type and range is decided by its row, in `keys/`.

@@ -68,7 +68,7 @@ struct GivenSet {
     max_output_tokens: Option<usize>,
 }
 
-/// What the keys of the task set.
+/// Settings of the keys of the task.
 pub(super) struct SftKeys {
     sets: Vec<GivenSet>,
     form: Option<RecordForm>,
@@ -81,7 +81,7 @@ pub(super) struct SftKeys {
 
 /// The keys that several tasks have.
 pub(super) struct Shared {
-    /// Of pairs of completions, what is compared.
+    /// Comparison of pairs of completions.
     pub(super) pairs: Option<PairLabels>,
     pub(super) train: Option<PathBuf>,
     pub(super) eval: Option<PathBuf>,

@@ -84,14 +84,14 @@ impl TaskChoice {
     }
 }
 
-/// What tells the classes of a task apart.
+/// Distinction between the classes of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Objective {
     /// Outputs of a head of their own.
     Classifier,
     /// Label words, after a prompt.
     Verbalizer,
-    /// Of pretraining: which tokens of a sample are predicted.
+    /// Tokens of a sample that pretraining predicts.
     Pretraining(PretrainingObjective),
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The file that is locked.
 pub const LOCK: &str = ".lock";
 
-/// How often, and after what time each, a lock that is held is tried again.
+/// Number of further attempts at a lock that is held, and the time before each.
 const LOOKS: u32 = 5;
 const LOOK: Duration = Duration::from_millis(10);
 

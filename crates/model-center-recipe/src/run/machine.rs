@@ -1,4 +1,4 @@
-//! Where a run takes place: the machine, and the commit of the repository that its directory is in.
+//! Machine of a run, and the commit of the repository that its directory is in.
 //!
 //! Defines [`Machine`] and [`commit_of`].
 

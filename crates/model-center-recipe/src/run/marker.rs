@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const MAX_MARKER_BYTES: u64 = 1 << 20;
 /// The metrics file of a run whose marker names no other.
 pub const METRICS_FILE: &str = "metrics.jsonl";
-/// How every metrics file begins.
+/// Beginning of every metrics file.
 const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
 const FIX: &str = "set output.dir to another directory, or remove this one yourself";
 
@@ -48,13 +48,13 @@ pub struct Marker {
     /// Whether the run came to its end.
     #[serde(default)]
     pub(super) finished: bool,
-    /// How the run came to its end; earlier versions did not record it.
+    /// End of the run; earlier versions did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended: Option<Ended>,
     /// The step whose weights are in [`MODEL_DIRECTORY`] as the best so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) best_step: Option<u64>,
-    /// How often and how badly the run failed after it had begun at the same step.
+    /// Failures of the run after it had begun at the same step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<Failed>,
     /// Names in the directory that belong to the run, besides the marker.

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// No record is longer; what is, is not one.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// How the record of a resume begins.
+/// Beginning of the record of a resume.
 const RESUME: &[u8] = b"{\"kind\":\"resume\"";
 
-/// How far a metrics file was read.
+/// Position in a metrics file that was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Position {
     /// Bytes of whole lines that were read.
@@ -85,7 +85,7 @@ impl LineReader {
         }
     }
 
-    /// How far was read.
+    /// Position that was read up to.
     pub fn position(&self) -> &Position {
         &self.position
     }

@@ -74,7 +74,7 @@ pub struct StartRecord {
     pub threads: u64,
     /// Ranks that share the work.
     pub ranks: u64,
-    /// Where the first rank is.
+    /// Machine of the first rank.
     pub machine: Machine,
     /// The commit of the repository that the output directory is in.
     pub commit: Option<String>,

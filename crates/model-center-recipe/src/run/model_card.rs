@@ -29,7 +29,7 @@ pub struct ModelCard {
     pub data: CardData,
     /// Name and value of each metric, in the order they shall appear; measured on the evaluation data.
     pub results: Vec<(String, f64)>,
-    /// The same before training, if measured.
+    /// Results before training, if measured.
     pub results_before: Vec<(String, f64)>,
     /// Optimizer steps done.
     pub steps: u64,

@@ -90,7 +90,7 @@ impl OutputDirectory {
         if marker.models.is_empty() { unrecorded_damage(&dir.join(MODEL_DIRECTORY)) } else { Ok(None) }
     }
 
-    /// How the run in `dir` came to its end, by its own record; `None` for one of an earlier version.
+    /// End of the run in `dir`, by its own record; `None` for one of an earlier version.
     ///
     /// # Errors
     /// A marker that cannot be read.

@@ -1,4 +1,4 @@
-//! Where the time of training steps went, as the host sees it.
+//! Time of training steps by phase, as the host sees it.
 //!
 //! Defines [`Phases`]. Filled by the training step, logged with each record.
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The longest time without a line while steps are made.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
-/// How progress is shown.
+/// Mode of showing progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgressMode {
     /// A bar with one status line below, redrawn in place; coloured or not.

@@ -27,7 +27,7 @@ pub fn listen(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT, SIGTERM, SIGUSR2], stop)
 }
 
-/// The same for SIGINT alone, where that ends a part of the work and the others are to end all of it, as they do by
+/// Listener for SIGINT alone, where that ends a part of the work and the others are to end all of it, as they do by
 /// themselves.
 pub fn listen_to_interrupts(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT], stop)

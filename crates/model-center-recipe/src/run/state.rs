@@ -32,7 +32,7 @@ pub struct BestState {
     pub best: Option<(Exact, u64)>,
     /// Evaluations since then.
     pub without: u64,
-    /// The same of the metric that stops the run early, if one does.
+    /// State of the metric that stops the run early, if one does.
     pub early: Option<EarlyState>,
     /// Names and values of all metrics of the best evaluation; checkpoints of earlier versions have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 /// Characters of the longest bar.
 const LONGEST_BAR: usize = 40;
 
-/// How learned tokens are told from others: by colour in a terminal, else by brackets.
+/// Marks of learned tokens: colours in a terminal, else brackets.
 pub(super) struct Styles {
     has_color: bool,
 }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "data", version)]
 pub struct Options {
-    /// What to do.
+    /// Task of the program.
     #[command(subcommand)]
     pub task: Task,
 }

@@ -55,7 +55,7 @@ pub(super) fn run(options: &PreviewOptions, registry: Registry<'static>) -> Resu
 /// A sample, or one of the sequences of a pair, with the label of each token.
 struct Tokens {
     sample: usize,
-    /// Which of a pair it is.
+    /// Completion of a pair that it is.
     side: Option<&'static str>,
     ids: Vec<i64>,
     /// Target of each position of the row, or of the target; [`IGNORED`] for none.
@@ -176,7 +176,7 @@ fn decode(tokenizer: &dyn Tokenizer, ids: &[i64]) -> Result<String> {
     tokenizer.decode(&ids, false)
 }
 
-/// How long all samples are.
+/// Lengths of all samples.
 struct Lengths {
     samples: usize,
     learned: u64,

@@ -30,7 +30,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "evaluate", version)]
 pub struct Options {
-    /// What to evaluate.
+    /// Evaluation to run.
     #[command(subcommand)]
     pub what: Evaluation,
 }

@@ -14,7 +14,7 @@ pub struct ModelOptions {
     /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Which files of the model, and its adapter.
+    /// Files of the model, and its adapter.
     #[command(flatten)]
     pub source: ModelSource,
     /// Tokens of a sequence; by default the positions of the model, at most 1024.
@@ -26,10 +26,10 @@ pub struct ModelOptions {
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Where it is computed, and in which dtype.
+    /// Device and dtype of the computation.
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// How blocks of a GGUF file are held.
+    /// Form of a GGUF file's blocks in memory.
     #[command(flatten)]
     pub held: WeightsArgument,
     /// Share sequences and weights (ZeRO-3) among this number of ranks, threads of this process. By default the ranks

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a rank waits for another's batch. A rank that fails is noticed at once: all are threads of this process.
+/// Longest wait of a rank for another's batch. A rank that fails is noticed at once: all are threads of this process.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// The sequences of an evaluation by number.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// How a text was cut.
+/// Figures of a text and its windows.
 pub(super) struct WindowFigures {
     pub(super) count: u64,
     pub(super) length: usize,

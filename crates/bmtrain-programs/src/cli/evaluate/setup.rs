@@ -99,7 +99,7 @@ impl EvaluationSetup {
         AutoTokenizer::is_in(self.tokenizer_directory()?)?.then(|| self.tokenizer()).transpose()
     }
 
-    /// How the model is opened.
+    /// Options to open the model with.
     pub(super) fn open_options(&self, device: &Device) -> OpenOptions {
         let options = &self.options;
         let open = OpenOptions { head: Some(self.head), weights: options.held.form(), ..OpenOptions::new(device) };

@@ -42,7 +42,7 @@ pub struct Options {
     /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Which files of the model, and its adapter.
+    /// Files of the model, and its adapter.
     #[command(flatten)]
     pub source: ModelSource,
     /// Prompts.
@@ -71,10 +71,10 @@ pub struct Options {
     /// only.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// Where it is computed, and in which dtype.
+    /// Device and dtype of the computation.
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// How blocks of a GGUF file are held.
+    /// Form of a GGUF file's blocks in memory.
     #[command(flatten)]
     pub held: WeightsArgument,
     /// What threads are pinned to: the NUMA nodes of a rank's cores (nodes), a core each (cores), or nothing (none).

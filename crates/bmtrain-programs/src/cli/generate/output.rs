@@ -79,7 +79,7 @@ impl fmt::Display for Statistics {
     }
 }
 
-/// Where texts go.
+/// Destination of texts.
 enum Target {
     /// Rows, into a file.
     File { file: AtomicFile, lines: Vec<u8> },

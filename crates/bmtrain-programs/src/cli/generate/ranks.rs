@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a rank waits for another, whose batch or reader may be slow. A rank that fails is noticed at once: all are
+/// Longest wait of a rank for another, whose batch or reader may be slow. A rank that fails is noticed at once: all are
 /// threads of this process.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 

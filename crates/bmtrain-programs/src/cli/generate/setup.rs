@@ -236,7 +236,7 @@ fn refuse_output(options: &Options) -> Result<()> {
     }
 }
 
-/// How the model is opened.
+/// Options to open the model with.
 pub(super) fn open_options(options: &Options, adapter: Option<&Adapter>, device: &Device) -> OpenOptions {
     let open = OpenOptions { weights: options.held.form(), ..GenerationSetup::open_options(device) };
     options.device.open_options(&options.source, adapter, open)

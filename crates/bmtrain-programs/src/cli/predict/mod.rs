@@ -154,7 +154,7 @@ fn format(options: &Options, path: &Path) -> Result<InputFormat> {
     }
 }
 
-/// How the pass over the records ended.
+/// End of the pass over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum End {
     /// All were read.

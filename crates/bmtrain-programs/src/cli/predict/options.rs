@@ -30,19 +30,19 @@ pub struct Options {
     /// A text, in place of a file; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub sentence: Vec<String>,
-    /// Which files of the model, and its adapter.
+    /// Files of the model, and its adapter.
     #[command(flatten)]
     pub source: ModelSource,
-    /// Which columns are read.
+    /// Columns that are read.
     #[command(flatten)]
     pub columns: Columns,
-    /// How inputs become predictions.
+    /// Settings of predictions.
     #[command(flatten)]
     pub settings: Settings,
-    /// What is written.
+    /// Results that are written.
     #[command(flatten)]
     pub results: Results,
-    /// Where it is computed, and in which dtype.
+    /// Device and dtype of the computation.
     #[command(flatten)]
     pub device: DeviceArguments,
 }

@@ -12,14 +12,14 @@ use std::path::Path;
 /// Written out when so much has come together.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// How results are written.
+/// Format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Lines,
     Table(Table),
 }
 
-/// How a row of a table is written.
+/// Format of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Table {
     Csv,

@@ -9,7 +9,7 @@ use model_center_recipe::run::Status;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How often a followed run is looked at.
+/// Time between two looks at a followed run.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Print the last lines of a run, then new ones until it ends.

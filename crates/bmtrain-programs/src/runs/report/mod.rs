@@ -89,14 +89,14 @@ impl Report {
         html::page(&self.title(), &self.runs, &self.sections)
     }
 
-    /// The same parts as Markdown, without charts.
+    /// Report as Markdown, without charts.
     pub fn markdown(&self) -> String {
         let mut out = format!("# Run report: {}\n", block::markdown_text(&self.title()));
         self.sections.iter().for_each(|section| section.markdown(&mut out));
         out
     }
 
-    /// The same as JSON: the parts, and each run's records in short.
+    /// Report as JSON: the parts, and each run's records in short.
     pub fn json(&self) -> Value {
         let run = |run: &ReportedRun| {
             json!({

@@ -1,4 +1,4 @@
-//! Which requests are answered at all.
+//! Guard of the requests that are answered at all.
 //!
 //! Requests come from pages of this server; changes need a token besides, which only the page knows.
 
@@ -9,7 +9,7 @@ use crate::http::{Request, Response, foreign, is_same_secret, random_token};
 /// The header of the token.
 pub(super) const TOKEN_HEADER: &str = "x-runs-token";
 
-/// Which hosts and which changes are allowed.
+/// Hosts and changes that are allowed.
 #[derive(Debug)]
 pub(super) struct Guard {
     names: Vec<String>,

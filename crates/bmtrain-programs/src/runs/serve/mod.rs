@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Runs are looked at no more often than this.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Where and how a page is served.
+/// Address and settings of a page that is served.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
     /// The address.

@@ -13,7 +13,7 @@ use model_center_models::SentenceEncoder;
 use model_center_train::predict::PredictionKind;
 use serde_json::{Value, json};
 
-/// How numbers are written.
+/// Format of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     Float,

@@ -1,4 +1,4 @@
-//! Where a response goes: waiting for the model as long as the client waits, whole responses, and events.
+//! Destination of a response: waiting for the model as long as the client waits, whole responses, and events.
 
 use super::ApiError;
 use crate::http::{Response, TimedStream, is_closed};
@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How often a client is looked at while the model works.
+/// Time between two looks at a client while the model works.
 const LOOK: Duration = Duration::from_millis(100);
 /// The time that a client has to take a piece of a response.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use model_center_formats::tokenizer::pieces::SPACE;
 use model_center_models::generate::BROKEN;
 use serde_json::{Map, Value, json};
 
-/// How a token is shown by itself.
+/// Text of a token by itself.
 struct Shown {
     /// Its characters, or its name in the vocabulary where it has none or not whole ones.
     text: String,

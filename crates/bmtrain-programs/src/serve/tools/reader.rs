@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Names of the member that has the arguments.
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 
-/// Where a reader is in the object.
+/// Position of a reader in the object.
 #[derive(Debug, Clone, PartialEq)]
 enum At {
     Start,

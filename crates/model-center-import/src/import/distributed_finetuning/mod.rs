@@ -65,7 +65,7 @@ pub fn distributed_finetuning(text: &str, options: &ImportOptions) -> Result<Tra
     Ok(Translated::Commands(Commands::of(sheet, lines)))
 }
 
-/// Which program a command starts: by its name, or by flags that it alone has.
+/// Program that a command starts: by its name, or by flags that it alone has.
 fn program(command: &Command, flags: &Flags) -> Program {
     let name = command.program.as_deref().unwrap_or_default();
     let is = |part: &str| name.split(['.', '/']).any(|word| word == part);

@@ -22,7 +22,7 @@ use crate::{Error, Result};
 use model_center_base::file::printable;
 use model_center_recipe::key;
 
-/// What is pretrained, by the program's name.
+/// Model that a program pretrains, by the name of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Program {
     Gpt,
@@ -30,7 +30,7 @@ enum Program {
     T5,
 }
 
-/// What the parts of the translation share.
+/// State that the parts of the translation share.
 struct Translation<'a> {
     flags: &'a Flags,
     program: Program,

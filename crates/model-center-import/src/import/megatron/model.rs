@@ -133,7 +133,7 @@ impl Translation<'_> {
         }
     }
 
-    /// What CPM-Pretrain's T5 leaves open, and how its norms differ.
+    /// Settings that CPM-Pretrain's T5 leaves open, and the difference of its norms.
     fn cpm_t5(&self, sheet: &mut Sheet) {
         let has_biases = self.flags.is_given("--hidden-bias");
         let from = if has_biases { "--hidden-bias, of feed-forward layers too" } else { "no --hidden-bias" };
@@ -231,7 +231,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// What of a block has no key: it is the family's, or training differs.
+    /// Settings of a block without a key: they are the family's, or training differs.
     fn architecture(&self, family: &str, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let own = match family {

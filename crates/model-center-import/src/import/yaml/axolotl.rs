@@ -156,7 +156,7 @@ fn quantized(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     Ok(())
 }
 
-/// What samples are: `rl` and `reward_model` choose it.
+/// Kind of samples, which `rl` and `reward_model` choose.
 fn samples(s: &Settings<'_>, sheet: &mut Sheet) -> Result<Samples> {
     let is_reward = s.flag("reward_model")?;
     let samples = match (s.text("rl")?.filter(|rl| !rl.is_empty()), is_reward) {

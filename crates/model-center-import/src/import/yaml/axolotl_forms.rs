@@ -18,7 +18,7 @@ pub(super) struct Column {
     pub(super) is_usual: bool,
 }
 
-/// What the `type` of a data set comes to.
+/// Form of records that the `type` of a data set means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
     /// The form of the records; `None` for what the first record has, and for pairs.
@@ -97,7 +97,7 @@ const ROLES: [(&str, &[&str]); 4] = [
     ("tool", &["tool"]),
 ];
 
-/// What axolotl's prompts have beside the instruction and its input.
+/// Part of axolotl's prompts besides the instruction and its input.
 const NO_SENTENCE: &str = "Alpaca's sentence (\"Below is an instruction …\") is in the system turn there, and in none \
                            here: records may have a system text of their own, data.columns.system";
 

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_recipe::key;
 
-/// Where the Trainer has no number of steps.
+/// Interval of the Trainer where it has no number of steps.
 const TRAINER_STEPS: f64 = 500.0;
 const NO_DATA: &str = "there are no evaluation data: set data.eval, or `eval` of a data set";
 
@@ -104,7 +104,7 @@ fn checkpoints(s: &Settings<'_>, trainer: &Trainer, sheet: &mut Sheet) -> Result
     Ok(())
 }
 
-/// Which weights a run ends with.
+/// Weights that a run ends with.
 fn best(s: &Settings<'_>, trainer: &Trainer, has_eval: bool, sheet: &mut Sheet) -> Result<()> {
     let key = "load_best_model_at_end";
     if !has_eval {

@@ -79,7 +79,7 @@ pub fn llama_factory(text: &str, place: &str, options: &ImportOptions) -> Result
     s.finish(options, sheet)
 }
 
-/// What samples are, and whether they are whole texts.
+/// Kind of samples, and whether they are whole texts.
 fn stage(s: &Settings<'_>, model: &str, sheet: &mut Sheet) -> Result<(Samples, bool)> {
     let stage = s.text_or("stage", "sft")?;
     let samples = match stage.value {

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::import::sheet::{NoteKind, Sheet};
 use model_center_recipe::key;
 
-/// What a sample is.
+/// Kind of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Samples {
     /// One sequence.

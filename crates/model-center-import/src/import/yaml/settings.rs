@@ -68,12 +68,12 @@ impl<'a> Settings<'a> {
         Ok(self.or(key, self.number(key)?, default))
     }
 
-    /// The same of a whole number.
+    /// Whole number of a key, or the default.
     pub(super) fn whole_or(&self, key: &str, default: u64) -> Result<Sourced<u64>> {
         Ok(self.or(key, self.whole(key)?, default))
     }
 
-    /// The same of a text.
+    /// Text of a key, or the default.
     pub(super) fn text_or<'s>(&'s self, key: &str, default: &'s str) -> Result<Sourced<&'s str>> {
         Ok(self.or(key, self.text(key)?, default))
     }

@@ -1,5 +1,5 @@
-//! What configurations have from the Trainer of transformers: precision, length, schedule, layout; `optimizer` and
-//! `intervals` have the rest.
+//! Settings that configurations have from the Trainer of transformers: precision, length, schedule, layout; `optimizer`
+//! and `intervals` have the rest.
 
 use super::pairs::{Samples, pass_over_single};
 use super::settings::Settings;
@@ -34,7 +34,7 @@ const SCHEDULES: [(&str, &str); 8] = [
     ("one_cycle", "one-cycle"),
 ];
 
-/// What the trainers have of their own: names of keys, and defaults.
+/// Differences between the trainers: names of keys, and defaults.
 pub(super) struct Trainer {
     pub(super) micro_batch: &'static str,
     pub(super) eval_batch: &'static str,
@@ -57,7 +57,7 @@ pub(super) struct Trainer {
     pub(super) saves_last: bool,
 }
 
-/// What the translation of the data found.
+/// Results of the translation of the data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundData {
     pub(super) has_eval: bool,
@@ -278,7 +278,7 @@ fn warmup_share(trainer: &Trainer, (share, most): (f64, u64), from: String, shee
     sheet.whole(key!(train.warmup), whole.min(steps.saturating_sub(1)), format!("{from}, of {steps} steps"));
 }
 
-/// How ranks share the model.
+/// Layout of the ranks that share the model.
 fn layout(s: &Settings<'_>, sheet: &mut Sheet) -> Result<()> {
     if let Some(path) = s.get("deepspeed") {
         let shown = s.shown("deepspeed");

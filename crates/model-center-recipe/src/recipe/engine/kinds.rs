@@ -121,12 +121,12 @@ impl Reader {
         self.number_in_single(key, default, range) as f32
     }
 
-    /// The same before it is rounded to single precision.
+    /// Number of a key before it is rounded to single precision.
     pub(crate) fn number_in_single(&mut self, key: &'static str, default: f64, range: Range) -> f64 {
         self.any_single(key, Otherwise::Default(default), range, default).unwrap_or(default)
     }
 
-    /// The same for one that may be absent; `absent` describes what applies then.
+    /// Number of a key that may be absent, in single precision; `absent` describes what applies then.
     pub(crate) fn optional_single(
         &mut self,
         key: &'static str,

@@ -24,7 +24,7 @@ const MAX_SYNTAX_MISTAKES: usize = 10;
 /// Characters of a `--set` argument shown in messages.
 const SHOWN_SET: usize = 80;
 
-/// Where a value came from. The order is the order of precedence, then of appearance.
+/// Origin of a value. The order is the order of precedence, then of appearance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The default.

@@ -6,7 +6,7 @@
 use crate::Error;
 use std::fmt;
 
-/// Which kind of thing is wrong; decides the error variant and so the exit code.
+/// Kind of a mistake; decides the error variant and so the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// The recipe itself.
@@ -47,7 +47,7 @@ impl Mistake {
 }
 
 impl fmt::Display for Mistake {
-    /// The same layout as [`Error`]'s.
+    /// Writes the layout of [`Error`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error[{}]: {}\n  --> {}\n  fix: {}", self.group.name(), self.reason, self.place, self.fix)
     }

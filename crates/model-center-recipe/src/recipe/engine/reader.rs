@@ -61,7 +61,7 @@ pub(crate) enum Otherwise<'a, T> {
     Required,
 }
 
-/// How a key is read.
+/// Description of reading a key.
 pub(crate) struct Spec<'a, T> {
     pub(crate) key: &'static str,
     /// Whether a `--set` value is text without quotes.
@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// Of an empty recipe.
+    /// Reader of an empty recipe.
     pub(crate) fn of_defaults() -> Self {
         Reader::new(Tree::new(Origin::Default), &[], "", OwnData::default())
     }
@@ -279,7 +279,7 @@ impl Reader {
         self.mistakes.push((origin.unwrap_or(Origin::Default), Mistake::recipe(place, reason, fix)));
     }
 
-    /// Where the table of a key begins.
+    /// Position at which the table of a key begins.
     fn table_origin(&self, key: &str) -> Option<Origin> {
         let (tables, _) = key.rsplit_once('.')?;
         let mut tree = &self.tree;

@@ -4,7 +4,7 @@
 //! Defines [`Row`], [`Table`] and the macro [`settings!`] that tables are written in. Knows no key; the tables are in
 //! `keys/`.
 
-/// What a key adds to the hash of a recipe.
+/// Contribution of a key to the hash of a recipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HashRule {
     /// Its value.
@@ -35,7 +35,7 @@ pub(crate) struct Row {
     pub(crate) later: Option<&'static str>,
     /// Whether it sets the schedule of the learning rate, or the length of the run, which that is made for.
     pub(crate) is_of_schedule: bool,
-    /// What to do instead where a program trains by steps of its own, which do not have the key.
+    /// Advice where a program trains by steps of its own, which do not have the key.
     pub(crate) not_of_step: Option<&'static str>,
     /// Reason and fix where its value is the name that another trainer has for one.
     pub(crate) foreign: fn(&str) -> Option<(String, String)>,
@@ -113,7 +113,7 @@ pub(crate) enum Item {
 /// Rows in the order of the printed recipe.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Of all its rows that have no rule of their own.
+    /// Rule of all its rows that have none of their own.
     pub(crate) hash: HashRule,
     pub(crate) items: &'static [Item],
 }

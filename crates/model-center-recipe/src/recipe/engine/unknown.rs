@@ -11,9 +11,9 @@ const MAX_NAMED: usize = 50;
 /// Names that other trainers have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ForeignNames {
-    /// Of a setting's name or path: whose it is, and the key here.
+    /// Owner of a setting's name or path, and the key here.
     pub(crate) key: fn(&str) -> Option<(&'static str, &'static str)>,
-    /// Of a setting's path: what is not available, and what is.
+    /// Feature of a setting's path that is not available, and one that is.
     pub(crate) missing: fn(&str) -> Option<(&'static str, &'static str)>,
 }
 

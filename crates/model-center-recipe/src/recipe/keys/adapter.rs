@@ -94,7 +94,7 @@ settings! {
     }
 }
 
-/// How a model is tuned.
+/// Method of tuning a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     None,
@@ -115,7 +115,7 @@ fn default_targets(method: Method) -> &'static str {
     }
 }
 
-/// What is trained, and how the frozen model is held.
+/// Adapter that is trained, and the form of the frozen model.
 pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
     let keys = AdapterKeys::read(r);
     let (method, form) = (keys.method, keys.quantize);
@@ -231,7 +231,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     }
 }
 
-/// What a model in quantised blocks does not have.
+/// Refuses settings that a model in quantised blocks does not have.
 fn check_quantized(r: &mut Reader, s: &Settings) {
     if s.base_weights == WeightForm::Dequantised {
         return;

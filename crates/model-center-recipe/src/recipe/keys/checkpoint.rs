@@ -22,7 +22,7 @@ settings! {
     }
 }
 
-/// What becomes of a run that cannot save a checkpoint.
+/// Reaction to a checkpoint that cannot be saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSaveFailure {
     /// It goes on, and tries again at the next one.

@@ -188,17 +188,17 @@ pub struct DataSettings {
     pub parse_special: bool,
     /// Most tokens of one input, special tokens included.
     pub max_length: usize,
-    /// The same of a target.
+    /// Maximum length of a target.
     pub target_length: usize,
     /// The name of the chat template, of several that the model has; `None`: the default one.
     pub chat_template: Option<String>,
-    /// What happens to longer inputs.
+    /// Treatment of longer inputs.
     pub too_long: TooLong,
-    /// What happens to unusable records.
+    /// Treatment of unusable records.
     pub on_bad_record: OnBadRecord,
     /// Whether each epoch has a random order of its own; else the order of the files.
     pub shuffle: bool,
-    /// What becomes of the samples that do not fill the last batch of an epoch.
+    /// Treatment of the samples that do not fill the last batch of an epoch.
     pub last_batch: LastBatch,
     /// Whether inputs of like length are batched together.
     pub length_grouped: bool,
@@ -206,11 +206,11 @@ pub struct DataSettings {
     pub packing: bool,
     /// At most this many records are evaluated on; `None` is all.
     pub eval_limit: Option<u64>,
-    /// What each class weighs in the training loss; `None`: all samples weigh the same.
+    /// Weight of each class in the training loss; `None`: all samples weigh the same.
     pub class_weights: Option<ClassWeights>,
 }
 
-/// What becomes of the samples that do not fill the last batch of an epoch.
+/// Treatment of the samples that do not fill the last batch of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastBatch {
     /// They are left out of this epoch.

@@ -22,7 +22,7 @@ settings! {
     }
 }
 
-/// How many threads the ranks of a host have together.
+/// Number of threads that the ranks of a host have together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
     /// One for each physical core available to this process, see [`Processors::default_threads`].

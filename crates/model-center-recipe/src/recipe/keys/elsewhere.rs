@@ -83,7 +83,7 @@ const TRANSFORMERS: &[(&str, &str)] = &[
     ("fsdp", "parallel.zero"),
 ];
 
-/// The same of Megatron, DeepSpeed and others.
+/// Keys of Megatron, DeepSpeed and others.
 const OTHERS: &[(&str, &str)] = &[
     ("lora", "adapter.method = \"lora\""),
     ("peft", "adapter.method = \"lora\""),

@@ -62,7 +62,7 @@ fn default_metric(data: &DataSettings) -> EvalMetric {
     }
 }
 
-/// What an evaluation is judged by.
+/// Metric of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvalMetric {
     /// The mean loss; smaller is better.
@@ -89,7 +89,7 @@ impl EvalMetric {
     }
 }
 
-/// How often something happens, written `"200 steps"`, `"0.5 epochs"` or `"end"`.
+/// Interval between events, written `"200 steps"`, `"0.5 epochs"` or `"end"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Interval {
     /// Every this number of optimizer steps.

@@ -1,4 +1,4 @@
-//! Which parameters are trained, and those with a learning rate and a weight decay of their own: by patterns of their
+//! Parameters that are trained, and those with a learning rate and a weight decay of their own: by patterns of their
 //! names, and by depth.
 //!
 //! Defines [`ParamGroupSettings`] and [`param_groups`].

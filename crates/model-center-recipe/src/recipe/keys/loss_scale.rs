@@ -32,7 +32,7 @@ pub enum ScaleRule {
     DeepSpeed,
 }
 
-/// How losses are scaled.
+/// Settings of loss scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossScale {
     /// The rule.

@@ -174,7 +174,7 @@ pub struct Settings {
     pub eval: EvalSettings,
     /// `[save]`
     pub save: SaveSettings,
-    /// How the state is saved.
+    /// Settings of checkpoints.
     pub checkpoint: CheckpointSettings,
     /// `[log]`
     pub log: LogSettings,

@@ -21,7 +21,7 @@ const TOKENIZER: Expected =
     Expected { what: "the path of a tokenizer: a directory or a file", example: "models/tokenizer" };
 const REVISION: Expected = Expected { what: "a branch, a tag or a whole commit", example: "main" };
 
-/// What the keys of sizes have in common.
+/// Default of the keys of sizes.
 const OWN: &str = "not set: as in the model's config.json";
 const OF_RANDOM: &str = "it is for model.init = \"random\"";
 
@@ -109,7 +109,7 @@ settings! {
     }
 }
 
-/// Where a model's initial values come from.
+/// Source of a model's initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelInit {
     /// From the weights of its directory.
@@ -118,8 +118,8 @@ pub enum ModelInit {
     Random,
 }
 
-/// Where the classifier comes from: one output per class, one per choice, or one number. A language-modelling head is
-/// always the directory's.
+/// Source of the classifier: one output per class, one per choice, or one number. A language-modelling head is always
+/// the directory's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
     /// From the directory if it has one, which must then be for the same labels; else randomly initialized.
@@ -184,7 +184,7 @@ impl ModelSettings {
 }
 
 impl Reader {
-    /// What a model begins with: without weights it may be absent.
+    /// Path of the model to begin with; it may be absent without weights.
     fn model_path(&mut self, key: &'static str, init: ModelInit) -> String {
         match init {
             ModelInit::Weights => self.required_text(key, MODEL_DIRECTORY),

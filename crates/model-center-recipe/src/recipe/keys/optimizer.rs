@@ -18,7 +18,7 @@ use bmtrain_dist::optim::{
 use bmtrain_dist::param::Fusion;
 use bmtrain_dist::pipeline::ModelPart;
 
-/// Which optimizer, with its numbers.
+/// Optimizer, with its numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OptimizerSettings {
     /// Adam or AdamW.

@@ -46,7 +46,7 @@ settings! {
     }
 }
 
-/// How the blocks of a model are divided among the model chunks of a pipeline.
+/// Division of a model's blocks among the model chunks of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StagePartition {
     /// By what is known without running the model.

@@ -24,7 +24,7 @@ settings! {
     }
 }
 
-/// Which weights a run saves.
+/// Weights that a run saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SaveWhich {
     /// Those that evaluated best.

@@ -10,9 +10,9 @@ use crate::recipe::engine::schema::Shape;
 use crate::recipe::engine::table::settings;
 use bmtrain_dist::optim::{DecayShape, ScheduleKind, Warmup};
 
-/// What BMTrain's exponential schedule multiplies by at each step.
+/// Factor of BMTrain's exponential schedule at each step.
 const DEFAULT_GAMMA: f64 = 0.95;
-/// Where a learning-rate range test ends.
+/// Learning rate at which a range test ends.
 const LAST_LR: f64 = 1.0;
 /// The share of the steps over which "wsd" decays.
 const DECAY_SHARE: f64 = 0.1;

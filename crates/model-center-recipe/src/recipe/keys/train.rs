@@ -22,7 +22,7 @@ use bmtrain_dist::shard::GradientSum;
 
 const UNBOUNDED: &str = "not set: no such limit";
 
-/// What a program does whose steps do not have a key.
+/// Advice for programs whose steps do not have a key.
 const LOOP: &str = "leave it out: the program's own loop ends training";
 pub(super) const GIVEN: &str = "leave it out: a step takes the batches that it is given";
 const OPENED: &str = "give it when the model is opened";
@@ -189,7 +189,7 @@ impl ClipKeys {
 /// `[train.early_stop]`: stop when evaluation no longer gets better.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EarlyStopSettings {
-    /// What is watched.
+    /// Metric that is watched.
     pub metric: EvalMetric,
     /// Stop after this number of evaluations in a row without a new best.
     pub patience: u64,
