@@ -81,7 +81,7 @@ fn every_function_of_the_walk_calls_the_next_one() {
     let mut files: Vec<&str> = stops.iter().map(|stop| stop.file.as_str()).collect();
     files.dedup();
     let gemm = files.iter().position(|file| *file == "crates/bmtrain-core/src/ops/gemm.rs").expect("the GEMM");
-    assert!(gemm < 10, "{} files to the GEMM", gemm + 1);
+    assert!(gemm < 9, "{} files to the GEMM", gemm + 1);
     println!("figure: {} files to the GEMM, {} to the kernel of the CPU", gemm + 1, files.len());
 }
 

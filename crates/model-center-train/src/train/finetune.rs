@@ -1,20 +1,23 @@
-//! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank, and its
-//! loop around the training step.
+//! Fine-tuning from a resolved recipe: checks before any weights are read, then one [`Run`] per rank, its loop, and the
+//! training step.
 
+use super::agree::StepMetrics;
 use super::beside::Beside;
 use super::division::check_layout;
 use super::dry_run::dry_run;
 use super::model_options::open_options;
 use super::objective::Opening;
+use super::passes::StepPasses;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
 use super::run_ranks::RunRanks;
 use super::setup::{self, Setup};
 use super::start::compare_ranks;
-use super::trainer::Trainer;
+use super::trainer::{LocalMetrics, StepResult, Trainer};
 use super::{memory_limit, profile, timed_partition, waiting};
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
+use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
@@ -24,7 +27,7 @@ use bmtrain_dist::{ControlGroup, RankGroups};
 use model_center_base::error::ExitStatus;
 use model_center_base::stop_flag::StopFlag;
 use model_center_models::Registry;
-use model_center_recipe::run::{Machine, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
+use model_center_recipe::run::{Machine, Phases, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
 use model_center_recipe::{Resolved, Threads};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -244,5 +247,46 @@ impl Run<'_> {
             let note = self.checkpointer.advance()?;
             self.note(note);
         }
+    }
+}
+
+impl Trainer {
+    /// One optimizer step: for each of this rank's micro-batches load, forward and backward; then clip and update.
+    /// `checkpoint_due` is this rank's vote on saving a checkpoint after the step.
+    pub(crate) fn step(&mut self, checkpoint_due: bool) -> Result<StepResult> {
+        let _step = tracing::debug_span!("step", step = self.progress.step).entered();
+        let start = self.start_step();
+        let first = self.position(0);
+        let weights = self.batches.shares(first, self.micro_batches())?;
+        // What prefetching has not done by now, the step waits for.
+        let data_seconds = start.elapsed().as_secs_f64();
+        let inspectors = self.inspectors();
+        let mut passes = StepPasses {
+            model: &*self.model,
+            device: &self.device,
+            ranks: &self.ranks,
+            pipeline: self.pipeline.as_ref(),
+            batches: &mut self.batches,
+            optim: &mut self.optim,
+            first,
+            randomness: Randomness { seed: self.seed, step: self.progress.step as u32, micro_batch: 0 },
+            weights,
+            inspectors: &inspectors,
+            local: LocalMetrics::default(),
+        };
+        passes.local.phases.data = data_seconds;
+        self.objective.run(&mut passes)?;
+        let StepPasses { weights, local, .. } = passes;
+        let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
+        let vote = self.vote(self.progress.step + 1, checkpoint_due);
+        let updating = Instant::now();
+        let gathered = local.gather_later(vote, &self.ranks, &self.device)?;
+        // The step's one host wait: gradient norm, losses and votes arrive together.
+        let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
+        let merged = StepMetrics::merge(&gathered, &self.ranks, local.layout(), (&weights, &*self.objective));
+        let phases = Phases { optimizer: updating.elapsed().as_secs_f64(), ..local.phases };
+        let result = self.advance(start, info, merged)?;
+        let phases = Phases { step: result.seconds, ..phases };
+        Ok(StepResult { inspection, data_seconds, phases, ..result })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | defines |
 //! |---|---|
-//! | `finetune.rs` | [`finetune()`]: the run of each rank and its loop around the training step |
+//! | `finetune.rs` | [`finetune()`]: the run of each rank, its loop, and the training step |
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
 //! | `dry_run.rs` | all checks before weights are read, with every mistake |
 //! | `setup.rs`, `class_weights.rs`, `parameter_count.rs` | [`Setup`]: what is known before weights are read |
@@ -12,7 +12,7 @@
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `step_trainer.rs`, `given.rs` | [`StepTrainer`]: training by a program's loop, with its own batches |
 //! | `step_runner.rs` | [`StepRunner`]: the passes of a step, which plans and benchmarks run too |
-//! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
+//! | `trainer.rs`, `passes.rs` | `Trainer`; the micro-batches of a step |
 //! | `objective/` | [`Objective`]: the loss of labels, of pairs, of embeddings, of a teacher's student |
 //! | `reference.rs` | log-probabilities of the reference model of pairs |
 //! | `teacher.rs` | the teacher of a run |
@@ -46,6 +46,7 @@ mod memory_limit;
 mod model_options;
 pub(crate) mod objective;
 mod parameter_count;
+mod passes;
 mod pool_usage;
 mod preconditions;
 mod prefetch;
@@ -63,7 +64,6 @@ mod samples;
 pub(crate) mod save;
 mod setup;
 mod start;
-mod step;
 mod step_runner;
 mod step_trainer;
 pub(crate) mod stop;
@@ -80,11 +80,11 @@ pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use model_options::{open_options, save_options};
 pub use objective::{Objective, ObjectiveLoss, OwnObjective, Part, Pass, PassNumbers, Reference, Supervised};
+pub use passes::StepPasses;
 pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, passed_over_warning, recipe_of, store_directory};
 pub use run_data::{EvalSet, RunData};
 pub use setup::{Setup, prepare};
-pub use step::StepPasses;
 pub use step_runner::StepRunner;
 pub use step_trainer::{StepOutcome, StepTrainer, StepTraining};
 pub use stop::{BestTracker, StopConditions};

@@ -1,6 +1,6 @@
 //! [`Trainer`]: a model with its optimizer, data and ranks, ready to step.
 //!
-//! The training step is [`Trainer::step`](Trainer) in `step.rs`, what ranks agree on after it in `agree.rs`.
+//! The training step is [`Trainer::step`](Trainer) in `finetune.rs`, what ranks agree on after it in `agree.rs`.
 
 use super::agree::{Decision, StepMetrics, StopVote};
 use super::batches::Batches;

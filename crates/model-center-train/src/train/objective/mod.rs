@@ -2,7 +2,7 @@
 //!
 //! Defines [`Objective`] with [`Pass`], a micro-batch that it is asked the loss of, and [`ObjectiveLoss`], its answer.
 //! A run has the one that its recipe asks for, [`Supervised`], `Preference`, `Contrastive` or `Distillation`, or its
-//! program's, [`OwnObjective`]. The micro-batches of a step are [`StepPasses`](super::step::StepPasses).
+//! program's, [`OwnObjective`]. The micro-batches of a step are [`StepPasses`](super::passes::StepPasses).
 
 mod contrastive;
 mod distillation;
@@ -16,8 +16,8 @@ pub use preference::Reference;
 pub use supervised::Supervised;
 
 use super::evaluate::{EvalContext, EvalResult, Evaluation};
+use super::passes::StepPasses;
 use super::setup::Setup;
-use super::step::StepPasses;
 use crate::Result;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::RankGroups;

@@ -1,13 +1,10 @@
-//! The training step: the passes of an objective over the micro-batches, then one update.
-//!
-//! Defines [`StepPasses`], the micro-batches of a step as its [objective](super::objective::Objective) runs them.
+//! [`StepPasses`]: the micro-batches of a training step as its [objective](super::objective::Objective) runs them.
 
-use super::agree::StepMetrics;
 use super::batches::Batches;
 use super::objective::{ObjectiveLoss, Part, Pass};
 use super::run_ranks::RunRanks;
 use super::step_runner;
-use super::trainer::{LocalMetrics, StepResult, Trainer};
+use super::trainer::{LocalMetrics, Trainer};
 use crate::{Error, Result};
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::{Ctx, Device};
@@ -16,7 +13,6 @@ use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model, rows
 use bmtrain_dist::pipeline::Pipeline;
 use model_center_base::batch::{Batch, Position};
 use model_center_models::TextModel;
-use model_center_recipe::run::Phases;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -30,9 +26,9 @@ pub struct StepPasses<'a> {
     pub(super) batches: &'a mut Batches,
     pub(super) optim: &'a mut OptimManager,
     /// The position of the first micro-batch.
-    first: Position,
+    pub(super) first: Position,
     /// The address of the random numbers of the first micro-batch.
-    randomness: Randomness,
+    pub(super) randomness: Randomness,
     /// Weight of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
     pub(super) weights: Vec<f32>,
     /// What looks at the hidden states of each model chunk of this rank; empty if nothing does.
@@ -41,55 +37,16 @@ pub struct StepPasses<'a> {
 }
 
 impl Trainer {
-    /// One optimizer step: for each of this rank's micro-batches load, forward and backward; then clip and update.
-    /// `checkpoint_due` is this rank's vote on saving a checkpoint after the step.
-    pub(crate) fn step(&mut self, checkpoint_due: bool) -> Result<StepResult> {
-        let _step = tracing::debug_span!("step", step = self.progress.step).entered();
-        let start = self.start_step();
-        let first = self.position(0);
-        let weights = self.batches.shares(first, self.micro_batches())?;
-        // What prefetching has not done by now, the step waits for.
-        let data_seconds = start.elapsed().as_secs_f64();
-        let inspectors = self.inspectors();
-        let mut passes = StepPasses {
-            model: &*self.model,
-            device: &self.device,
-            ranks: &self.ranks,
-            pipeline: self.pipeline.as_ref(),
-            batches: &mut self.batches,
-            optim: &mut self.optim,
-            first,
-            randomness: Randomness { seed: self.seed, step: self.progress.step as u32, micro_batch: 0 },
-            weights,
-            inspectors: &inspectors,
-            local: LocalMetrics::default(),
-        };
-        passes.local.phases.data = data_seconds;
-        self.objective.run(&mut passes)?;
-        let StepPasses { weights, local, .. } = passes;
-        let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
-        let vote = self.vote(self.progress.step + 1, checkpoint_due);
-        let updating = Instant::now();
-        let gathered = local.gather_later(vote, &self.ranks, &self.device)?;
-        // The step's one host wait: gradient norm, losses and votes arrive together.
-        let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
-        let merged = StepMetrics::merge(&gathered, &self.ranks, local.layout(), (&weights, &*self.objective));
-        let phases = Phases { optimizer: updating.elapsed().as_secs_f64(), ..local.phases };
-        let result = self.advance(start, info, merged)?;
-        let phases = Phases { step: result.seconds, ..phases };
-        Ok(StepResult { inspection, data_seconds, phases, ..result })
-    }
-
     /// Inspectors of the hidden states of each model chunk of this rank in the present step; empty if nothing is
     /// inspected.
-    fn inspectors(&self) -> Vec<Rc<TensorInspector>> {
+    pub(super) fn inspectors(&self) -> Vec<Rc<TensorInspector>> {
         let is_due = self.inspect_every.is_some_and(|every| (self.progress.step + 1).is_multiple_of(every));
         let chunks = self.pipeline.as_ref().map_or(1, |pipeline| pipeline.schedule().chunks());
         (0..if is_due { chunks } else { 0 }).map(|_| Rc::new(TensorInspector::new())).collect()
     }
 
     /// Tables of hidden states and parameters with their gradients, before the optimizer uses these. On all ranks.
-    fn inspect(&self, inspectors: &[Rc<TensorInspector>]) -> Result<String> {
+    pub(super) fn inspect(&self, inspectors: &[Rc<TensorInspector>]) -> Result<String> {
         let (step, scale) = (self.progress.step + 1, self.optim.loss_scale());
         let of_chunk =
             |inspector: &Rc<TensorInspector>| inspector.summary(self.ranks.data_ranks(), &self.device, scale);
