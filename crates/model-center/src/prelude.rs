@@ -9,7 +9,7 @@ pub use crate::directory::ModelDirectory;
 pub use crate::error::{Error, Result};
 pub use crate::generate::{GenerateOptions, TextGenerator};
 pub use crate::model::{
-    Decode, MODELS, ModelEntry, ModelOutput, OpenOptions, Registry, SaveModel, SaveOptions, Staged, TextModel,
+    Decode, MODELS, ModelEntry, ModelOutput, OpenMode, OpenOptions, Registry, SaveModel, SaveOptions, Staged, TextModel,
 };
 pub use crate::recipe::Recipe;
 pub use crate::tokenizer::AutoTokenizer;

@@ -41,7 +41,7 @@ impl DeviceArguments {
         OpenOptions {
             adapter: adapter.cloned(),
             family: source.family.clone(),
-            leave: source.leave.clone(),
+            ignored: source.leave.clone(),
             dtype: self.dtype.map_or(open.dtype, Stored::dtype),
             keep_dtype: self.dtype.is_none(),
             ..open

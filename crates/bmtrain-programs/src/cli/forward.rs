@@ -20,7 +20,7 @@ use model_center_base::error::ExitStatus;
 use model_center_formats::Pretrained;
 use model_center_formats::config::TextHead;
 use model_center_models::adapter::{Adapter, tokenizer_directory};
-use model_center_models::{OpenOptions, Registry, WeightForm};
+use model_center_models::{OpenMode, OpenOptions, Registry, WeightForm};
 use model_center_train::inference::{
     ForwardInputs, Gradients, NamedTensor, describe_non_finite, describe_texts, write_outputs,
 };
@@ -130,7 +130,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     }
     let head = opened::head(options.head, (&directory, adapter.as_ref()), inputs.batch.next_sentence.is_some())?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let sketch = OpenOptions { only_check: true, ..open_options(options, (head, adapter.as_ref()), &nowhere) };
+    let sketch = OpenOptions { mode: OpenMode::Check, ..open_options(options, (head, adapter.as_ref()), &nowhere) };
     let sketch = registry.open(&directory, &sketch).map_err(of_command_line)?;
     ranks::check(launch.world, options.model_ranks(), sketch.model.parameters())?;
     inputs.check(sketch.model.info())?;

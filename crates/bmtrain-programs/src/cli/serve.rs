@@ -18,7 +18,7 @@ use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::AutoTokenizer;
 use model_center_models::adapter::{Adapter, tokenizer_directory};
 use model_center_models::generate::{GenerationConfig, GenerationSetup};
-use model_center_models::{OpenOptions, OpenedModel, Registry};
+use model_center_models::{OpenMode, OpenOptions, OpenedModel, Registry};
 use model_center_recipe::run::listen;
 use model_center_train::predict::{PredictOptions, PredictionKind, Predictor};
 use std::net::IpAddr;
@@ -216,7 +216,7 @@ fn prepare(
 ) -> Result<(ServedModel, Option<TextHead>)> {
     let check = |head: Option<TextHead>| -> Result<OpenedModel> {
         let device = Device::new(Arc::new(Counting::new(1 << 20)));
-        let open = OpenOptions { only_check: true, ..options.open_options((head, adapter), &device) };
+        let open = OpenOptions { mode: OpenMode::Check, ..options.open_options((head, adapter), &device) };
         registry.open(directory, &open)
     };
     let note = |opened: &OpenedModel| if options.quiet { Ok(()) } else { opened::note_opened(opened, directory) };

@@ -21,7 +21,7 @@ use model_center_formats::{
     is_distributed, is_ranked, ranked_to_directory, shortened,
 };
 use model_center_models::adapter::{Adapter, AdapterPlan};
-use model_center_models::{OpenOptions, OpenedModel, Registry, SaveOptions};
+use model_center_models::{OpenMode, OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center_recipe::run::ExitStatus;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -230,11 +230,11 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     let companions = options.config.as_deref().unwrap_or(directory);
     let config = |from: &PathBuf| ConfigSource::open(from, ConfigOverrides::default()).map(Arc::new);
     let asked = OpenOptions {
-        only_check: true,
+        mode: OpenMode::Check,
         family: options.family.clone(),
         config: options.config.as_ref().map(config).transpose()?,
         head: opened::head(options.head, (companions, adapter.as_ref()), false)?,
-        leave: options.leave.clone(),
+        ignored: options.leave.clone(),
         adapter,
         ..OpenOptions::new(&device)
     };

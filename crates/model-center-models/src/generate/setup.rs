@@ -6,7 +6,7 @@ use super::overrides::GenerationOverrides;
 use super::prompts::{Prompt, PromptRow};
 use super::settings::GenerationSettings;
 use crate::adapter::{Adapter, chat_template, tokenizer_directory};
-use crate::model::{ModelInfo, OpenOptions, OpenedModel, Registry};
+use crate::model::{ModelInfo, OpenMode, OpenOptions, OpenedModel, Registry};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -98,7 +98,7 @@ impl GenerationSetup {
         options: impl FnOnce(&Device) -> OpenOptions,
     ) -> Result<OpenedModel> {
         let options = options(&Device::new(Arc::new(Counting::new(1 << 20))));
-        Self::open_model(directory, registry, &OpenOptions { only_check: true, ..options })
+        Self::open_model(directory, registry, &OpenOptions { mode: OpenMode::Check, ..options })
     }
 
     /// A setup without a tokenizer, for prompts of ids.

@@ -17,7 +17,7 @@ use bmtrain_dist::shard::GradientSum;
 use model_center_base::batch::LabelSpace;
 use model_center_base::stop_flag::StopFlag;
 use model_center_data::Dataset;
-use model_center_models::{OpenOptions, Registry, TextModel};
+use model_center_models::{OpenMode, OpenOptions, Registry, TextModel};
 use model_center_recipe::Resolved;
 use std::sync::Arc;
 
@@ -207,12 +207,12 @@ fn rehearse(
         (worst.train, worst.steps_per_epoch) = (setup.train.clone(), setup.steps_per_epoch);
     }
     let options = open_options(resolved, worst.train.labels(), device, groups)?;
-    let options = setup.start.with_config(OpenOptions { skip_values: true, ..options });
+    let options = setup.start.with_config(OpenOptions { mode: OpenMode::WithoutValues, ..options });
     let opened = registry.open(&setup.start.directory, &options)?;
     let ranks = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
-    let opening = Opening { registry, device, groups, own: None, skip_values: true };
+    let opening = Opening { registry, device, groups, own: None, mode: OpenMode::WithoutValues };
     let mut trainer = Trainer::new(&worst, resolved, stop, opened, opening, ranks)?;
     let mut evaluation = Evaluation::new(&worst, resolved)?;
     // The schedule of a pipeline runs all of them.

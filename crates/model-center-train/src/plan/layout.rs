@@ -21,7 +21,7 @@ use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
 use model_center_base::batch::{Batch, Labels};
 use model_center_data::metrics::LabelKind;
 use model_center_formats::config::{ConfigSource, TextHead};
-use model_center_models::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextModel};
+use model_center_models::{HeadInit, ModelInfo, OpenMode, OpenOptions, Registry, StageOptions, TextModel};
 use model_center_recipe::{OptimizerSettings, Parallel, Resolved};
 use std::ops::Range;
 use std::path::Path;
@@ -168,7 +168,7 @@ impl LayoutRun {
             tensor: TensorGroup { sequence, ..whole.tensor.clone() },
             sharding: Sharding { ranks: Arc::clone(groups.data()), level: zero, sum: self.sum, prefetch },
             stages,
-            skip_values: true,
+            mode: OpenMode::WithoutValues,
             ..whole
         };
         Ok(options.on_groups(groups))
@@ -250,7 +250,7 @@ pub struct LayoutCount {
 pub fn count_layout(directory: &Path, registry: Registry<'_>, run: LayoutRun) -> Result<LayoutCount> {
     let schedule = run.schedule()?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let options = OpenOptions { only_check: true, ..run.open_whole(&nowhere) };
+    let options = OpenOptions { mode: OpenMode::Check, ..run.open_whole(&nowhere) };
     let stage_ranks = run.ranks() / run.parallel.pipeline;
     let first_ranks = (0..run.parallel.pipeline).map(|stage| stage * stage_ranks);
     Ok(LayoutCount {

@@ -10,7 +10,7 @@ use bmtrain_dist::pipeline::{Partition, ScheduleKind};
 use model_center_data::metrics::LabelKind;
 use model_center_formats::ModelCaches;
 use model_center_formats::config::TextHead;
-use model_center_models::{Division, OpenOptions, Registry};
+use model_center_models::{Division, OpenMode, OpenOptions, Registry};
 use model_center_recipe::{Mismatch, ModelStart, Parallel, Resolved, nearest};
 use std::sync::Arc;
 
@@ -70,9 +70,9 @@ fn division(
     let open = |head: TextHead| {
         let options = OpenOptions {
             family: resolved.model.family.clone(),
-            leave: resolved.model.leave.clone(),
+            ignored: resolved.model.leave.clone(),
             head: Some(head),
-            only_check: true,
+            mode: OpenMode::Check,
             from_config,
             ..OpenOptions::new(&nowhere)
         };

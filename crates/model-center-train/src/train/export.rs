@@ -18,7 +18,7 @@ use model_center_formats::directory::{CONFIG_FILE, DirectoryLayout, copy_compani
 use model_center_formats::{names::ParamShape, shortened};
 use model_center_models::adapter::{ADAPTER_CONFIG, Adapter, AdapterPlan, PeftDetails};
 use model_center_models::load::registry::param_shapes;
-use model_center_models::{HeadInit, OpenOptions, OpenedModel, Pooling, Registry, SaveOptions};
+use model_center_models::{HeadInit, OpenMode, OpenOptions, OpenedModel, Pooling, Registry, SaveOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ impl SavedModel {
             // From wherever it is exported.
             directory: setup.start.directory.canonicalize().unwrap_or_else(|_| setup.start.directory.clone()),
             family: options.family,
-            leave: options.leave,
+            leave: options.ignored,
             outputs,
             head,
             head_values,
@@ -180,7 +180,7 @@ impl SavedModel {
         };
         Ok(OpenOptions {
             family: self.family.clone(),
-            leave: self.leave.clone(),
+            ignored: self.leave.clone(),
             head: Some(head),
             head_values: match self.head_values {
                 SavedHeadInit::Directory => HeadInit::Directory,
@@ -192,7 +192,7 @@ impl SavedModel {
             hidden_dropout: self.hidden_dropout,
             attention_dropout: self.attention_dropout,
             adapter: self.adapter.clone(),
-            only_check: true,
+            mode: OpenMode::Check,
             from_config: self.config.is_some(),
             config: self.config.clone().map(Arc::new),
             ..OpenOptions::new(device)

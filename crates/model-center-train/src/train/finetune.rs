@@ -26,7 +26,7 @@ use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank
 use bmtrain_dist::{ControlGroup, RankGroups};
 use model_center_base::error::ExitStatus;
 use model_center_base::stop_flag::StopFlag;
-use model_center_models::Registry;
+use model_center_models::{OpenMode, Registry};
 use model_center_recipe::run::{Machine, Phases, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
 use model_center_recipe::{Resolved, Threads};
 use std::io::IsTerminal;
@@ -158,7 +158,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let own = options.objective.as_ref();
-    let opening = Opening { registry: *registry, device: &device, groups: &groups, own, skip_values: false };
+    let opening = Opening { registry: *registry, device: &device, groups: &groups, own, mode: OpenMode::Load };
     let mut trainer = Trainer::new(setup, resolved, stop, opened, opening, ranks)?;
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.

@@ -100,7 +100,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
     let pads_one_rank = device.backend().aligns_products() && whole_parameters.is_none();
     OpenOptions {
         family: resolved.model.family.clone(),
-        leave: resolved.model.leave.clone(),
+        ignored: resolved.model.leave.clone(),
         head: Some(head),
         head_values: match resolved.model.head {
             // Encoders are published without their pretraining heads, too.

@@ -20,7 +20,7 @@ use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::Tokenizer;
 use model_center_formats::{ModelCaches, shortened};
 use model_center_models::adapter::AdapterPlan;
-use model_center_models::{Division, OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
+use model_center_models::{Division, OpenMode, OpenOptions, OpenedModel, Pooling, Registry, TENSOR_RANKS, TextModel};
 use model_center_recipe::{EvalMetric, LastBatch, ModelStart, Resolved, TrainSettings, param_groups};
 use std::sync::Arc;
 
@@ -337,9 +337,9 @@ fn check_positions(resolved: &Resolved, registry: Registry<'_>, start: &ModelSta
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options = OpenOptions {
         family: resolved.model.family.clone(),
-        leave: resolved.model.leave.clone(),
+        ignored: resolved.model.leave.clone(),
         head: Some(TextHead::None),
-        only_check: true,
+        mode: OpenMode::Check,
         ..OpenOptions::new(&nowhere)
     };
     let opened = registry.open(&start.directory, &start.with_config(options))?;
@@ -349,7 +349,7 @@ fn check_positions(resolved: &Resolved, registry: Registry<'_>, start: &ModelSta
 /// The model without its values.
 fn sketch(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart, labels: &LabelSpace) -> Result<OpenedModel> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let options = OpenOptions { only_check: true, ..start.with_config(whole_options(resolved, labels, &nowhere)) };
+    let options = OpenOptions { mode: OpenMode::Check, ..start.with_config(whole_options(resolved, labels, &nowhere)) };
     registry.open(&start.directory, &options).map_err(|error| unfit(resolved, error))
 }
 

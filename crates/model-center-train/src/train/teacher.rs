@@ -14,7 +14,7 @@ use bmtrain_dist::param::NamePatterns;
 use model_center_base::batch::LabelSpace;
 use model_center_formats::ModelCaches;
 use model_center_formats::tokenizer::{AutoTokenizer, Tokenizer};
-use model_center_models::{HeadInit, ModelInfo, OpenOptions, Registry, TextModel, WeightForm};
+use model_center_models::{HeadInit, ModelInfo, OpenMode, OpenOptions, Registry, TextModel, WeightForm};
 use model_center_recipe::{Resolved, teacher_directory};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl TeacherSetup {
         let directory = teacher_directory(resolved, places)?;
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let options = options(resolved, whole_options(resolved, labels, &nowhere));
-        let options = OpenOptions { only_check: true, ..options };
+        let options = OpenOptions { mode: OpenMode::Check, ..options };
         let opened = registry.open(&directory, &options).map_err(|error| of_key(resolved, KEY, error))?;
         let teacher = opened.model.info();
         compare_tokens(&directory, tokenizer).map_err(|error| of_key(resolved, KEY, error))?;
@@ -94,10 +94,10 @@ impl TeacherSetup {
         &self,
         resolved: &Resolved,
         labels: &LabelSpace,
-        Opening { registry, device, groups, skip_values, .. }: Opening<'_>,
+        Opening { registry, device, groups, mode, .. }: Opening<'_>,
     ) -> Result<Box<dyn TextModel>> {
         let options = options(resolved, open_options(resolved, labels, device, groups)?);
-        Ok(registry.open(&self.directory, &OpenOptions { skip_values, ..options })?.model)
+        Ok(registry.open(&self.directory, &OpenOptions { mode, ..options })?.model)
     }
 
     /// Lines about it.
@@ -111,7 +111,7 @@ impl TeacherSetup {
 fn options(resolved: &Resolved, of_student: OpenOptions) -> OpenOptions {
     OpenOptions {
         family: None,
-        leave: Vec::new(),
+        ignored: Vec::new(),
         head_values: HeadInit::Directory,
         labels: Vec::new(),
         dtype: resolved.model.dtype,

@@ -7,7 +7,7 @@ use model_center::formats::{
     DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
 use model_center::model::{
-    Batch, ForwardOptions, HeadInit, Labels, LossSettings, ModelOutput, OpenOptions, OpenedModel, Registry,
+    Batch, ForwardOptions, HeadInit, Labels, LossSettings, ModelOutput, OpenMode, OpenOptions, OpenedModel, Registry,
     SaveOptions, TextHead,
 };
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn add(directory: &TempDir, tensors: &[(&str, &[usize])]) {
 
 /// Opens a directory as it is, without values, as changed by `change`.
 fn sketch(directory: &TempDir, change: impl FnOnce(&mut OpenOptions)) -> Result<OpenedModel, String> {
-    let mut options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
+    let mut options = OpenOptions { mode: OpenMode::Check, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
     change(&mut options);
     Registry::default().open(directory.path(), &options).map_err(|error| error.to_string())
 }
@@ -140,7 +140,7 @@ fn dropout_that_is_no_probability_is_refused_wherever_it_comes_from() {
 #[test]
 fn a_configuration_that_cannot_be_saved_is_known_before_there_are_weights() {
     let directory = directory("cls", &[("attn_scale", json!(false))]);
-    let options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
+    let options = OpenOptions { mode: OpenMode::Check, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
     let opened = Registry::default().open(directory.path(), &options).unwrap();
     let error = opened.model.check_save(&SaveOptions {
         dtype: bmtrain_core::DType::F32,
@@ -269,16 +269,16 @@ fn a_head_is_reached_beside_others_that_are_left_out() {
         assert!(error.contains(text), "{error}");
     }
     let leave = ["bert.adapter.*", "ner.*", "topic_head.*"].map(str::to_owned).to_vec();
-    let opened = sketch(&several, |options| options.leave = leave.clone()).unwrap();
+    let opened = sketch(&several, |options| options.ignored = leave.clone()).unwrap();
     assert!(has(&opened, "lm_head.dense.weight"));
     assert_eq!(opened.unused, ["qa_outputs.bias", "qa_outputs.weight"]);
     assert_eq!(opened.plan.left().len(), 4);
-    let error = sketch(&several, |options| options.leave = vec!["bert.*".into()]).err().unwrap();
+    let error = sketch(&several, |options| options.ignored = vec!["bert.*".into()]).err().unwrap();
     assert!(error.contains("which the model needs"), "{error}");
     // A pattern is for names as the file has them, not for what replaced old ones.
     let old = directory("mlm", &[]);
     add(&old, &[("topic.weight", &[7, 32]), ("topic.LayerNorm.gamma", &[32])]);
-    let error = sketch(&old, |options| options.leave = vec!["topic.*weight".into()]).err().unwrap();
+    let error = sketch(&old, |options| options.ignored = vec!["topic.*weight".into()]).err().unwrap();
     assert!(error.contains("1 unexpected") && error.contains("topic.LayerNorm.gamma"), "{error}");
 }
 

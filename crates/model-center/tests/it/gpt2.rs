@@ -11,7 +11,7 @@ use goldens::directories::{changed, logits, open, opened, train};
 use goldens::{directory, inputs};
 use model_center::config::{Gpt2Config, ProblemType, TextConfig};
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{Batch, Head, HeadInit, Labels, OpenOptions, TextHead, TextModel};
+use model_center::model::{Batch, Head, HeadInit, Labels, OpenMode, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -207,7 +207,7 @@ fn what_a_decoder_has_not_is_refused_by_name() {
 
 #[test]
 fn weights_of_another_shape_and_further_ones_are_named() {
-    let options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
+    let options = OpenOptions { mode: OpenMode::Check, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
     // The layout of every other family: [out, in].
     let turned = changed(("gpt2_a", "lm"), &[], |tensors| {
         let weight = tensors.get_mut("transformer.h.1.attn.c_attn.weight").unwrap();
@@ -224,6 +224,6 @@ fn weights_of_another_shape_and_further_ones_are_named() {
     let error = open(untied.path(), &options).err().unwrap();
     assert!(error.contains("missing") && error.contains("lm_head.weight"), "{error}");
     let tied = changed(("gpt2_a", "untied"), &[("tie_word_embeddings", json!(true))], |_| {});
-    let error = open(tied.path(), &OpenOptions { only_check: false, ..options }).err().unwrap();
+    let error = open(tied.path(), &OpenOptions { mode: OpenMode::Load, ..options }).err().unwrap();
     assert!(error.contains("the model was not tied"), "{error}");
 }

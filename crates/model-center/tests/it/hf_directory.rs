@@ -12,7 +12,7 @@ use model_center::formats::{
     Allow, LoadPlan, ModelDirectory, NameTable, ParamShape, Rule, ShardedWriter, StoredDtype, TensorEntry,
     TensorSource, Weights,
 };
-use model_center::model::{OpenOptions, Registry};
+use model_center::model::{OpenMode, OpenOptions, Registry};
 use model_center::tokenizer::ChatTemplate;
 
 static TABLE: NameTable = NameTable {
@@ -324,7 +324,7 @@ fn a_family_that_is_not_named_is_told_by_the_names_of_tensors() {
         ("cpm_t5_a", "lm", "cpm_t5"),
     ] {
         let dir = nameless(model, head, family, ("", ""));
-        let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };
+        let options = OpenOptions { mode: OpenMode::Check, ..OpenOptions::new(&device) };
         let opened = Registry::default().open(dir.path(), &options).unwrap();
         assert!(opened.notes[0].contains(&format!("of family {family}")), "{:?}", opened.notes);
         // A directory that names its family needs no note.

@@ -7,7 +7,7 @@ use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::Result;
 use model_center::formats::{DirectoryLayout, TensorEntry, TensorSource, Weights};
-use model_center::model::{OpenOptions, Registry, SaveOptions};
+use model_center::model::{OpenMode, OpenOptions, Registry, SaveOptions};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,12 +53,12 @@ impl TensorSource for Counted {
 /// Elements that each of two ranks reads of a directory under ZeRO-3, and all elements of the model; the values equal a
 /// one-rank model's.
 fn read_by_two(directory: &Path) -> ([usize; 2], usize) {
-    let open = |sharding: Sharding, skip_values: bool| {
+    let open = |sharding: Sharding, mode: OpenMode| {
         let device = Device::cpu(1).unwrap();
-        let options = OpenOptions { sharding, skip_values, ..OpenOptions::new(&device) };
+        let options = OpenOptions { sharding, mode, ..OpenOptions::new(&device) };
         Registry::default().open(directory, &options).unwrap()
     };
-    let alone = open(Sharding::solo(), false);
+    let alone = open(Sharding::solo(), OpenMode::Load);
     let values: Vec<Vec<f32>> = alone.model.parameters().iter().map(|param| param.read().unwrap()).collect();
     let mut read = [0; 2];
     let group = HostGroup::threads(2, HostOptions::default()).unwrap();
@@ -68,7 +68,7 @@ fn read_by_two(directory: &Path) -> ([usize; 2], usize) {
             scope.spawn(move || {
                 let sharding =
                     Sharding { ranks: Arc::new(rank), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true };
-                let opened = open(sharding, true);
+                let opened = open(sharding, OpenMode::WithoutValues);
                 let parameters = opened.model.parameters();
                 let source = Counted { weights: Weights::open(directory).unwrap(), elements: Cell::new(0) };
                 let load = opened.plan.load_parts(&source, |name, read| parameters.get(name).unwrap().load_part(read));

@@ -4,7 +4,7 @@ use crate::goldens::{directory, inputs};
 use bmtrain_core::{Ctx, Device};
 use model_center::config::{ConfigOverrides, ConfigSource};
 use model_center::formats::{SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource, Weights};
-use model_center::model::{OpenOptions, Registry};
+use model_center::model::{OpenMode, OpenOptions, Registry};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ fn a_family_that_torchtitan_does_not_have_is_refused() {
 fn values(directory: &Path, config: Option<&Path>) -> (Vec<(String, Vec<u32>)>, Vec<String>) {
     let device = Device::cpu(1).unwrap();
     let read = |config| Arc::new(ConfigSource::open(config, ConfigOverrides::default()).unwrap());
-    let asked = OpenOptions { config: config.map(read), only_check: true, ..OpenOptions::new(&device) };
+    let asked = OpenOptions { config: config.map(read), mode: OpenMode::Check, ..OpenOptions::new(&device) };
     let opened = Registry::default().open(directory, &asked).unwrap();
     assert!(opened.initialized.is_empty() && opened.unused.is_empty(), "{:?}", opened.initialized);
     let weights = Weights::open(directory).unwrap();

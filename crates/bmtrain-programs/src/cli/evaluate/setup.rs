@@ -9,7 +9,7 @@ use bmtrain_dist::Launch;
 use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::{AutoTokenizer, Tokenizer};
 use model_center_models::adapter::{Adapter, tokenizer_directory};
-use model_center_models::{ModelInfo, OpenOptions, OpenedModel, Registry};
+use model_center_models::{ModelInfo, OpenMode, OpenOptions, OpenedModel, Registry};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl EvaluationSetup {
             registry,
             head,
         };
-        let sketch = setup.open(&OpenOptions { only_check: true, ..setup.open_options(&nowhere) })?;
+        let sketch = setup.open(&OpenOptions { mode: OpenMode::Check, ..setup.open_options(&nowhere) })?;
         ranks::check(setup.launch.world, options.model_ranks(), sketch.model.parameters())?;
         opened::remarks_of(&sketch).iter().for_each(|line| terminal::note(line));
         let info = sketch.model.info().clone();

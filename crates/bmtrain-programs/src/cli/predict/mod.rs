@@ -20,7 +20,7 @@ use model_center_formats::config::TextHead;
 use model_center_formats::io::record::NO_FORMAT;
 use model_center_formats::tokenizer::AutoTokenizer;
 use model_center_models::adapter::{Adapter, tokenizer_directory};
-use model_center_models::{OpenOptions, Registry, TextModel};
+use model_center_models::{OpenMode, OpenOptions, Registry, TextModel};
 use model_center_recipe::run::{Progress, ProgressMode, listen};
 use model_center_train::predict::{
     InputFormat, InputRecords, KnownLabel, PredictInput, PredictionKind, Predictor, Rating, RecordFields,
@@ -51,7 +51,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let directory = opened::resolve(&model, options.source.revision.as_deref(), None)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let open = |device: &Device| open_options(options, adapter.as_ref(), device);
-    let sketch = registry.open(&directory, &OpenOptions { only_check: true, ..open(&nowhere) })?;
+    let sketch = registry.open(&directory, &OpenOptions { mode: OpenMode::Check, ..open(&nowhere) })?;
     if let Some(name) = sketch.initialized.first() {
         let reason = format!("its weights have no {name}, so its head is not trained");
         let fix = "give the directory of a fine-tuned model, or ask for --embeddings";

@@ -45,6 +45,19 @@ pub enum WeightForm {
     Nf4,
 }
 
+/// How far a model is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpenMode {
+    /// The model with its values.
+    #[default]
+    Load,
+    /// The final model on the device, with the headers of the weights read alone: for devices that only count memory.
+    WithoutValues,
+    /// Configuration and weights are compared, and nothing is loaded: the returned model is a sketch, which takes no
+    /// memory.
+    Check,
+}
+
 /// The pipeline stages that a model is opened on.
 #[derive(Debug, Clone)]
 pub struct StageOptions {
@@ -69,7 +82,7 @@ pub struct OpenOptions {
     pub head_values: HeadInit,
     /// Patterns of tensors to ignore, in addition to tensors of other heads; `*` matches any text. Each must match a
     /// tensor, and none may match a tensor that the model needs.
-    pub leave: Vec<String>,
+    pub ignored: Vec<String>,
     /// Names of the classes in the order of the data; empty if they have none, or to take the names from the directory.
     /// If a directory's classifier names its classes, these must be the same names; its order is kept.
     pub labels: Vec<String>,
@@ -116,15 +129,12 @@ pub struct OpenOptions {
     pub trained: Option<NamePatterns>,
     /// Adapter trained beside the model, which is frozen.
     pub adapter: Option<Adapter>,
-    /// Compare configuration and weights without loading: the returned model has no values.
-    pub only_check: bool,
+    /// Whether values are read.
+    pub mode: OpenMode,
     /// Build the model of `config.json` alone, with initialized values: weights are neither needed nor read.
     pub from_config: bool,
     /// The configuration of a model that is opened with [`OpenOptions::from_config`], instead of the directory's.
     pub config: Option<Arc<ConfigSource>>,
-    /// Build the final model on the device but read only the headers of the weights: for devices that only count
-    /// memory.
-    pub skip_values: bool,
 }
 
 impl OpenOptions {
@@ -135,7 +145,7 @@ impl OpenOptions {
             family: None,
             head: None,
             head_values: HeadInit::Directory,
-            leave: Vec::new(),
+            ignored: Vec::new(),
             labels: Vec::new(),
             problem: None,
             dtype: DType::F32,
@@ -157,10 +167,9 @@ impl OpenOptions {
             frozen: NamePatterns::default(),
             trained: None,
             adapter: None,
-            only_check: false,
+            mode: OpenMode::Load,
             from_config: false,
             config: None,
-            skip_values: false,
         }
     }
 
@@ -186,9 +195,9 @@ impl OpenOptions {
         OpenOptions { mesh: groups.mesh(), tensor, stages, ..self }
     }
 
-    /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::skip_values`].
+    /// Options of the model's parameters: deferred initialization, or none in [`OpenMode::WithoutValues`].
     pub fn builder(&self) -> BuilderOptions {
-        let init = if self.skip_values { InitMode::Uninitialized } else { InitMode::Deferred };
+        let init = if self.mode == OpenMode::WithoutValues { InitMode::Uninitialized } else { InitMode::Deferred };
         let (mesh, tensor, sharding) = (self.mesh, self.tensor.clone(), self.sharding.clone());
         let offload_parameters = self.offload_parameters;
         BuilderOptions { init, mesh, tensor, sharding, offload_parameters, ..self.sketch_builder() }

@@ -1,6 +1,6 @@
 //! Loads the weights of a directory into a model, and reads them from the model to write a directory.
 
-use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
+use super::open_options::{HeadInit, OpenMode, OpenOptions, StageOptions, WeightForm};
 use super::registry::{OpenedModel, param_shapes};
 use crate::adapter::{AdapterPlan, TOKENS};
 use crate::model::text_model::TextModel;
@@ -88,7 +88,7 @@ fn open_boxed(
     }
     let names = tables.of(&weights)?;
     let adapter = adapter_plan(options, &*sketch, &tables.hugging_face)?;
-    let mut allow = Allow { ignored: [&allow.ignored[..], &options.leave].concat(), ..allow.clone() };
+    let mut allow = Allow { ignored: [&allow.ignored[..], &options.ignored].concat(), ..allow.clone() };
     let replaced: Vec<String> = adapter.iter().flat_map(AdapterPlan::replaced).map(str::to_owned).collect();
     allow.fresh.extend(replaced.iter().cloned());
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
@@ -101,7 +101,7 @@ fn open_boxed(
         let (unused, blocks) = (plan.unused().to_vec(), blocks.clone());
         Ok(OpenedModel { model, initialized, unused, parameters, plan, adapter, blocks, notes })
     };
-    if options.only_check {
+    if options.mode == OpenMode::Check {
         return without_values(sketch, plan, adapter, notes);
     }
     check_blocks(&blocks, sketch.parameters(), options.tensor.ranks.size())?;
@@ -109,7 +109,7 @@ fn open_boxed(
     let adapters = adapter.as_ref().map(|plan| Arc::new(plan.adapters()));
     let model =
         build(&options.device, BuilderOptions { blocks: blocks.clone(), stages, adapters, ..options.builder() })?;
-    if options.skip_values {
+    if options.mode == OpenMode::WithoutValues {
         return without_values(model, plan, adapter, notes);
     }
     let (mut found, mut found_in_blocks) = (Vec::new(), Vec::new());
@@ -179,12 +179,12 @@ fn from_config(options: &OpenOptions, names: &NameTable, build: BuildModel<'_>) 
         blocks: HashMap::new(),
         notes: Vec::new(),
     };
-    if options.only_check {
+    if options.mode == OpenMode::Check {
         return Ok(opened(sketch, Vec::new()));
     }
     let stages = stages(options, sketch.parameters())?;
     let model = build(&options.device, BuilderOptions { stages, adapters, ..options.builder() })?;
-    let initialized = if options.skip_values {
+    let initialized = if options.mode == OpenMode::WithoutValues {
         Vec::new()
     } else {
         initialize(&*model, plan.as_ref(), &mut |name, _| {

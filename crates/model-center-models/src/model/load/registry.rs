@@ -21,7 +21,7 @@ pub struct OpenedModel {
     pub model: Box<dyn TextModel>,
     /// Parameters that the directory lacks, which were initialized.
     pub initialized: Vec<String>,
-    /// Tensors of the directory that belong to other heads, without the ones in [`OpenOptions::leave`].
+    /// Tensors of the directory that belong to other heads, without the ones in [`OpenOptions::ignored`].
     pub unused: Vec<String>,
     /// Number of parameter values.
     pub parameters: usize,

@@ -2,7 +2,7 @@
 //!
 //! Defines [`partition_by_time`], which is called on every rank before the model is opened on pipeline stages.
 
-use super::open_options::{OpenOptions, StageOptions};
+use super::open_options::{OpenMode, OpenOptions, StageOptions};
 use super::registry::Registry;
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
@@ -34,13 +34,8 @@ pub fn partition_by_time(
         return Err(Error::argument("partition by time", "the model is on one stage", fix));
     };
     let by_parameters = StageOptions { partition: PartitionRule::Parameters, ..stages.clone() };
-    let options = OpenOptions {
-        stages: Some(by_parameters),
-        from_config: true,
-        skip_values: false,
-        only_check: false,
-        ..options.clone()
-    };
+    let options =
+        OpenOptions { stages: Some(by_parameters), from_config: true, mode: OpenMode::Load, ..options.clone() };
     let model = registry.open(directory, &options)?.model;
     let own = model.block_costs(&options.device, batch)?;
     drop(model);

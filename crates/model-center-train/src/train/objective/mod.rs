@@ -23,7 +23,7 @@ use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::RankGroups;
 use model_center_base::batch::Batch;
 use model_center_models::adapter::AdapterPlan;
-use model_center_models::{Pooling, Registry, TextModel};
+use model_center_models::{OpenMode, Pooling, Registry, TextModel};
 use model_center_recipe::Resolved;
 use model_center_recipe::run::Number;
 use std::fmt::Debug;
@@ -156,8 +156,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) groups: &'a RankGroups,
     /// The program's objective, if it has one.
     pub(crate) own: Option<&'a OwnObjective>,
-    /// Whether the weights of further models are not read.
-    pub(crate) skip_values: bool,
+    /// How further models are opened.
+    pub(crate) mode: OpenMode,
 }
 
 /// The objective of a run, whose model has this adapter.

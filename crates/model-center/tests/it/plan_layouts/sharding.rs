@@ -7,7 +7,7 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::param::{Param, Split};
 use bmtrain_dist::pipeline::{ModelPart, Partition};
 use bmtrain_dist::shard::ZeroLevel;
-use model_center::model::{OpenOptions, Registry};
+use model_center::model::{OpenMode, OpenOptions, Registry};
 use model_center::plan::layout::{LayoutRun, count_rank};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 fn predicted(directory: &Path, run: &LayoutRun, mesh: Mesh) -> [f64; 3] {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options =
-        OpenOptions { head: Some(run.head), from_config: true, only_check: true, ..OpenOptions::new(&nowhere) };
+        OpenOptions { head: Some(run.head), from_config: true, mode: OpenMode::Check, ..OpenOptions::new(&nowhere) };
     let sketch = Registry::default().open(directory, &options).unwrap().model;
     let schedule = run.schedule().unwrap();
     let partition =

@@ -10,7 +10,7 @@ use bmtrain_dist::RankGroups;
 use bmtrain_dist::param::{Param, TensorGroup, WholeReader};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, StoredDtype, Weights, parameters};
-use model_center::model::{OpenOptions, SaveOptions};
+use model_center::model::{OpenMode, OpenOptions, SaveOptions};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -125,7 +125,7 @@ fn a_tensor_parallel_rank_reads_the_elements_it_stores_and_no_others() {
     let golden = directory("bert_a", "mlm");
     on_ranks(2, 2, |groups| {
         let device = Device::cpu(1).unwrap();
-        let options = OpenOptions { skip_values: true, ..options(&groups, ZeroLevel::Zero, &device) };
+        let options = OpenOptions { mode: OpenMode::WithoutValues, ..options(&groups, ZeroLevel::Zero, &device) };
         let opened = open(&golden, &options).unwrap();
         let (parameters, stored) = (opened.model.parameters(), Cell::new(0));
         let source = Counted { weights: Weights::open(&golden).unwrap(), elements: Cell::new(0) };

@@ -6,7 +6,7 @@ mod training;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
-use model_center::model::{Batch, Head, HeadInit, Labels, OpenOptions, Registry, TextModel};
+use model_center::model::{Batch, Head, HeadInit, Labels, OpenMode, OpenOptions, Registry, TextModel};
 use own_model::TABLES;
 use std::path::Path;
 use training::train;
@@ -96,7 +96,7 @@ fn checkpointing_changes_no_bit_of_the_gradients() {
 fn a_directory_that_does_not_fit_is_refused_before_weights_are_read() {
     let device = Device::cpu(1).unwrap();
     let open = |directory: &Path| {
-        let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };
+        let options = OpenOptions { mode: OpenMode::Check, ..OpenOptions::new(&device) };
         Registry::new(TABLES).open(directory, &options).err().unwrap().to_string()
     };
     let directory_1 = directory();
