@@ -101,11 +101,20 @@ pub fn real() -> Vec<Timed> {
 /// An emulated device's, which describe no real device.
 pub fn emulated() -> Vec<Timed> {
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, 50);
-    let tiny = |family| Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.1 };
+    let tiny = |family| Shape {
+        family,
+        num_layers,
+        dim_model,
+        num_heads,
+        num_heads_kv: num_heads,
+        dim_ff,
+        vocab_size,
+        dropout_p: 0.1,
+    };
     let (pads_vocabulary, products) = (true, ProductPrecision::Full);
     let (length, rows, target, graphs) = (8, None, None, false);
     let timed = |name, shape| Timed { name, shape, length, rows, target, pads_vocabulary, products, graphs };
-    let llama = Shape { num_heads: 4, dropout_p: 0.0, ..tiny(Family::Llama) };
+    let llama = Shape { num_heads: 4, num_heads_kv: 1, dropout_p: 0.0, ..tiny(Family::Llama) };
     let (gpt2, bert) = (timed("tiny GPT-2", tiny(Family::Gpt2)), timed("tiny BERT", tiny(Family::Bert)));
     let llama = timed("tiny Llama", llama);
     let rounded = Timed { name: "tiny Llama, products in 8 bits", products: ProductPrecision::Fp8, ..llama };

@@ -268,7 +268,8 @@ fn model(job: Job, device: &Device, groups: &Groups) -> Result<Box<dyn TextModel
     // Heads of 32, which tensor cores work on in 16-bit types.
     let (num_layers, dim_model, num_heads, dim_ff) = (job.layers(), 64, 2, 96);
     let family = if job.gpt2 { Family::Gpt2 } else { Family::Bert };
-    Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size: VOCABULARY, dropout_p: 0.1 }
+    let (num_heads_kv, vocab_size, dropout_p) = (num_heads, VOCABULARY, 0.1);
+    Shape { family, num_layers, dim_model, num_heads, num_heads_kv, dim_ff, vocab_size, dropout_p }
         .build(device, blocks, builder)
 }
 

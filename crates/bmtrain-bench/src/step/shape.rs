@@ -39,6 +39,8 @@ pub struct Shape {
     pub dim_model: usize,
     /// Heads of attention.
     pub num_heads: usize,
+    /// Heads of keys and values; fewer than [`Shape::num_heads`] in a Llama alone.
+    pub num_heads_kv: usize,
     /// Width of the feed-forward layer, F.
     pub dim_ff: usize,
     /// Vocabulary size, V.
@@ -66,7 +68,7 @@ impl Shape {
             }
             Family::Llama => {
                 let text = self.text(LlamaConfig::default().text);
-                let config = LlamaConfig { text, num_heads_kv: self.num_heads_kv(), ..LlamaConfig::default() };
+                let config = LlamaConfig { text, num_heads_kv: self.num_heads_kv, ..LlamaConfig::default() };
                 Box::new(Llama::new(device, config, Head::CausalLm { tied: false }, blocks, builder)?)
             }
             Family::T5 => {
@@ -78,11 +80,6 @@ impl Shape {
                 Box::new(T5::new(device, config, Head::CausalLm { tied: true }, blocks, builder)?)
             }
         })
-    }
-
-    /// Key and value heads.
-    pub(super) fn num_heads_kv(self) -> usize {
-        if self.family == Family::Llama { self.num_heads / 4 } else { self.num_heads }
     }
 
     fn bert(self) -> BertConfig {

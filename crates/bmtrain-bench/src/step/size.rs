@@ -16,6 +16,9 @@ pub enum Size {
     Gpt2,
     /// GPT-2 of 48 layers of 1600.
     Gpt2Xl,
+    /// Llama of 12 layers of 768 with 98 million weights, its head not tied; every token is a label.
+    #[value(name = "llama-98m")]
+    Llama98m,
     /// Llama 3 of 16 layers of 2048, its head not tied; every token is a label.
     Llama1b,
     /// Llama 3 of 32 layers of 4096; every token is a label.
@@ -34,7 +37,7 @@ impl Size {
     /// Shape of the name.
     pub fn shape(self) -> Shape {
         let (num_layers, dim_model, num_heads) = match self {
-            Size::BertBase | Size::Gpt2 | Size::T5Base => (12, 768, 12),
+            Size::BertBase | Size::Gpt2 | Size::Llama98m | Size::T5Base => (12, 768, 12),
             Size::BertLarge => (24, 1024, 16),
             Size::Gpt2Xl => (48, 1600, 25),
             Size::Llama1b => (16, 2048, 32),
@@ -45,25 +48,30 @@ impl Size {
         let (family, vocab_size) = match self {
             Size::BertBase | Size::BertLarge | Size::Minilm | Size::Tiny => (Family::Bert, 30522),
             Size::Gpt2 | Size::Gpt2Xl | Size::TinyGpt2 => (Family::Gpt2, 50257),
+            Size::Llama98m => (Family::Llama, 8192),
             Size::Llama1b | Size::Llama8b => (Family::Llama, 128_256),
             Size::T5Base | Size::TinyT5 => (Family::T5, 32128),
         };
-        if family == Family::Llama {
-            let dim_ff = if dim_model == 2048 { 8192 } else { 14_336 };
-            return Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size, dropout_p: 0.0 };
-        }
-        Shape { family, num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size, dropout_p: 0.1 }
+        // Llama 3 has a head of keys and values for four of queries.
+        let (dim_ff, num_heads_kv) = match self {
+            Size::Llama98m => (2048, num_heads),
+            Size::Llama1b => (8192, num_heads / 4),
+            Size::Llama8b => (14_336, num_heads / 4),
+            _ => (4 * dim_model, num_heads),
+        };
+        let dropout_p = if family == Family::Llama { 0.0 } else { 0.1 };
+        Shape { family, num_layers, dim_model, num_heads, num_heads_kv, dim_ff, vocab_size, dropout_p }
     }
 }
 
 impl Shape {
     /// The matrix products `[tokens, k] x [k, n]` of a step's linear layers, and how many there are of each.
     pub fn products(self, extent: Extent) -> Vec<Product> {
-        let Shape { family, num_layers, dim_model: d, num_heads, dim_ff: f, vocab_size, .. } = self;
+        let Shape { family, num_layers, dim_model: d, num_heads, num_heads_kv, dim_ff: f, vocab_size, .. } = self;
         let tokens = extent.rows * extent.length;
         let each = |tokens, n, k| Product { tokens, n, k, count: num_layers };
         let words = |tokens| Product { tokens, n: vocab_size, k: d, count: 1 };
-        let qkv = d + 2 * d / num_heads * self.num_heads_kv();
+        let qkv = d + 2 * d / num_heads * num_heads_kv;
         // A gated layer has its gate and its values beside each other.
         let up = if family == Family::Llama { 2 * f } else { f };
         let block = |tokens| [each(tokens, qkv, d), each(tokens, d, d), each(tokens, up, d), each(tokens, d, f)];
