@@ -6,8 +6,8 @@
 Prints the median seconds of a step and of its forward, backward and optimizer parts, tokens/s, GFLOP/s by the rule of 6
 per parameter and token, and peak resident memory. Random weights and ids, dropout as in the configurations, gradients
 clipped at 1.0, fused AdamW, nothing recomputed, two warm-up steps. Float32, or bfloat16 in one of two ways: under
-autocast, with f32 weights, or with bfloat16 weights and optimizer state, without f32 copies of them. A token is one of a
-sequence, or for T5 also one of its target. With --compile the model goes through torch.compile first. Run it in turn
+autocast, with f32 weights, or with bfloat16 weights and optimizer state, without f32 copies of them. A token is one of
+a sequence, or for T5 also one of its target. With --compile the model goes through torch.compile first. Run it in turn
 with ours (A B A B) on a quiet machine and compare medians.
 """
 

@@ -1,7 +1,8 @@
 //! Whether tensor-parallel ranks and pipeline stages divide a model, before memory is taken for it.
 //!
 //! Defines [`Division`], made of the parameters of a model that was only checked
-//! ([`OpenMode::Check`](super::super::OpenMode::Check)). Called by the programs, whose one error names all that does not divide.
+//! ([`OpenMode::Check`](super::super::OpenMode::Check)). Called by the programs, whose one error names all that does
+//! not divide.
 
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::{Split, SplitPart};
