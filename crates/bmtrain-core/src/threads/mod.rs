@@ -29,6 +29,7 @@ pub struct Threads {
     pool: ThreadPool,
     count: usize,
     instruction_set: InstructionSet,
+    bf16_products: bool,
     /// Partial sums of kernels that reduce over rows, kept from call to call.
     partials: Mutex<Vec<f32>>,
     partial_bytes: AtomicUsize,
@@ -88,7 +89,7 @@ impl Threads {
     /// [`Error::Refused`] if the system gives no threads.
     pub fn with(options: CpuOptions) -> Result<Self> {
         options.check()?;
-        let CpuOptions { threads: count, instruction_set, placement } = options;
+        let CpuOptions { threads: count, instruction_set, placement, bf16_products } = options;
         let start = move |number| {
             placement.pin_thread(number);
             instruction_set.of_thread();
@@ -96,7 +97,7 @@ impl Threads {
         let pool = ThreadPool::new(count - 1, start)
             .map_err(|error| Error::refused(format!("{count} threads"), Resource::Threads, error))?;
         let (partials, partial_bytes) = (Mutex::default(), AtomicUsize::new(0));
-        Ok(Threads { pool, count, instruction_set, partials, partial_bytes })
+        Ok(Threads { pool, count, instruction_set, bf16_products, partials, partial_bytes })
     }
 
     /// Number of threads.
@@ -107,6 +108,11 @@ impl Threads {
     /// The instruction set of the threads.
     pub fn instruction_set(&self) -> InstructionSet {
         self.instruction_set
+    }
+
+    /// As [`CpuOptions::bf16_products`].
+    pub fn bf16_products(&self) -> bool {
+        self.bf16_products
     }
 
     /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. All of them take pieces as

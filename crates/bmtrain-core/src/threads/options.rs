@@ -14,6 +14,9 @@ pub struct CpuOptions {
     pub instruction_set: InstructionSet,
     /// Placement of the threads.
     pub placement: Placement,
+    /// Round the f32 factors of matrix products to bf16 where the instruction set multiplies bf16 in tiles, which is
+    /// several times as fast; sums and results stay f32. Where it does not, products are as without.
+    pub bf16_products: bool,
 }
 
 impl CpuOptions {
@@ -22,7 +25,12 @@ impl CpuOptions {
 
     /// This many threads anywhere and the widest instruction set of the processor.
     pub fn new(threads: usize) -> Self {
-        CpuOptions { threads, instruction_set: InstructionSet::best(), placement: Placement::ANYWHERE }
+        CpuOptions {
+            threads,
+            instruction_set: InstructionSet::best(),
+            placement: Placement::ANYWHERE,
+            bf16_products: false,
+        }
     }
 
     /// As [`CpuOptions::new`], with the instruction set that `BMTRAIN_CPU` names if the environment has it. A library

@@ -1,12 +1,14 @@
 //! Operands of products of tiles, packed by steps as `mod.rs` lays them out.
 //!
 //! Whole steps, 32 rows or columns by 32 terms, are copied where they are; what is at an edge goes through a square
-//! that is filled up with zeros.
+//! that is filled up with zeros. Numbers in f32 are rounded to bf16 on the way.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use super::pack_x86;
 use super::{BLOCK, STEP, STEP_LEN};
+use crate::dtype::Float;
+#[cfg(target_arch = "x86_64")]
 use crate::simd::InstructionSet;
 use half::bf16;
 use std::ops::Range;
@@ -15,14 +17,50 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cpu) struct Source<'s> {
     /// The elements, from line 0 and term 0 on.
-    pub(in crate::cpu) data: &'s [bf16],
+    pub(in crate::cpu) data: Numbers<'s>,
     /// Distance between lines; between terms if `across`.
     pub(in crate::cpu) stride: usize,
     /// Whether lines are adjacent in memory and terms `stride` apart, and not the other way round.
     pub(in crate::cpu) across: bool,
 }
 
-impl<'s> Source<'s> {
+/// Elements of an operand.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) enum Numbers<'s> {
+    /// As tiles multiply them.
+    Bf16(&'s [bf16]),
+    /// Rounded to nearest even; subnormal numbers become zeros, as which tiles would count them.
+    F32(&'s [f32]),
+}
+
+/// A [`Source`] with elements of one type.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lines<'s, T> {
+    data: &'s [T],
+    stride: usize,
+    across: bool,
+}
+
+/// An element of an operand.
+pub(super) trait Term: Copy {
+    const ZERO: Self;
+    /// Rounded to nearest even.
+    fn narrow(self) -> bf16;
+    /// 32 elements from an address on, narrowed.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512, for f32 AVX512_BF16 too, and the elements be valid.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load(from: *const Self) -> std::arch::x86_64::__m512i;
+}
+
+impl<T> Lines<'_, T> {
+    /// Every element that is read is between the first and the last one.
+    fn check(&self, lines: &Range<usize>, terms: &Range<usize>) {
+        let last = self.at(lines.end - 1, terms.end - 1);
+        assert!(last < self.data.len(), "tiles: {lines:?} by {terms:?} out of range");
+    }
+
     fn at(&self, line: usize, term: usize) -> usize {
         if self.across { term * self.stride + line } else { line * self.stride + term }
     }
@@ -37,13 +75,13 @@ pub(super) type Step = [bf16; STEP_LEN];
 /// The instructions of the type must be there, and `from` valid for `31 * stride + 32` reads.
 pub(super) trait Steps {
     /// Lines become rows.
-    unsafe fn rows(from: *const bf16, stride: usize, to: &mut Step);
+    unsafe fn rows<T: Term>(from: *const T, stride: usize, to: &mut Step);
     /// Lines become columns of pairs: a transpose of pairs.
-    unsafe fn columns(from: *const bf16, stride: usize, to: &mut Step);
+    unsafe fn columns<T: Term>(from: *const T, stride: usize, to: &mut Step);
     /// Runs are terms, and their elements become columns: two runs are interleaved.
-    unsafe fn columns_across(from: *const bf16, stride: usize, to: &mut Step);
+    unsafe fn columns_across<T: Term>(from: *const T, stride: usize, to: &mut Step);
     /// Runs are terms, and their elements become rows: a transpose.
-    unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step);
+    unsafe fn rows_across<T: Term>(from: *const T, stride: usize, to: &mut Step);
 }
 
 /// Packs lines of the left operand over some terms: for every 32 lines a panel of `terms.len().div_ceil(32)` steps.
@@ -62,24 +100,42 @@ fn pack<const LEFT: bool>(from: Source<'_>, lines: Range<usize>, terms: Range<us
     if lines.is_empty() || terms.is_empty() {
         return;
     }
-    // Every element that is read is between the first and the last one.
-    assert!(from.at(lines.end - 1, terms.end - 1) < from.data.len(), "tiles: {lines:?} by {terms:?} out of range");
+    let Source { data, stride, across } = from;
     #[cfg(target_arch = "x86_64")]
-    if InstructionSet::current().vectors() == InstructionSet::Avx512 {
-        // SAFETY: the current set is available.
-        return unsafe { pack_x86::pack::<LEFT>(from, lines, terms, to) };
+    let [of_bf16, of_f32] = {
+        let has_vectors = InstructionSet::current().vectors() == InstructionSet::Avx512;
+        [has_vectors, has_vectors && is_x86_feature_detected!("avx512bf16")]
+    };
+    match data {
+        Numbers::Bf16(data) => {
+            let from = Lines { data, stride, across };
+            from.check(&lines, &terms);
+            #[cfg(target_arch = "x86_64")]
+            if of_bf16 {
+                // SAFETY: the current set is available.
+                return unsafe { pack_x86::bf16::<LEFT>(from, lines, terms, to) };
+            }
+            // SAFETY: plain Rust, on any processor.
+            unsafe { pack_with::<Plain, _, LEFT>(from, lines, terms, to) }
+        }
+        Numbers::F32(data) => {
+            let from = Lines { data, stride, across };
+            from.check(&lines, &terms);
+            #[cfg(target_arch = "x86_64")]
+            if of_f32 {
+                // SAFETY: as above, and the instruction that rounds was found.
+                return unsafe { pack_x86::f32::<LEFT>(from, lines, terms, to) };
+            }
+            // SAFETY: plain Rust, on any processor.
+            unsafe { pack_with::<Plain, _, LEFT>(from, lines, terms, to) }
+        }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = InstructionSet::current();
-    // SAFETY: plain Rust, on any processor.
-    unsafe { pack_with::<Plain, LEFT>(from, lines, terms, to) }
 }
-
 /// # Safety
 /// The instructions of `S` must be there, and the last element of lines and terms inside the source.
 #[inline(always)]
-pub(super) unsafe fn pack_with<S: Steps, const LEFT: bool>(
-    from: Source<'_>,
+pub(super) unsafe fn pack_with<S: Steps, T: Term, const LEFT: bool>(
+    from: Lines<'_, T>,
     lines: Range<usize>,
     terms: Range<usize>,
     to: &mut [bf16],
@@ -100,11 +156,11 @@ pub(super) unsafe fn pack_with<S: Steps, const LEFT: bool>(
                 // SAFETY: the step is whole, and its last element inside the source.
                 unsafe {
                     from.prefetch(start, lines.end - line > BLOCK, terms.end - term > STEP);
-                    whole::<S, LEFT>(data, from, to);
+                    whole::<S, T, LEFT>(data, from, to);
                 }
             } else {
                 // SAFETY: as above, of the terms that are left.
-                unsafe { edge::<S, LEFT>(from, line..line + BLOCK, term..terms.end, to) };
+                unsafe { edge::<S, T, LEFT>(from, line..line + BLOCK, term..terms.end, to) };
             }
         }
     }
@@ -113,7 +169,7 @@ pub(super) unsafe fn pack_with<S: Steps, const LEFT: bool>(
         for (step, to) in to[whole_panels * steps..][..steps].iter_mut().enumerate() {
             let term = terms.start + step * STEP;
             // SAFETY: as above, of the lines that are left.
-            unsafe { edge::<S, LEFT>(from, lines.clone(), term..terms.end.min(term + STEP), to) };
+            unsafe { edge::<S, T, LEFT>(from, lines.clone(), term..terms.end.min(term + STEP), to) };
         }
     }
 }
@@ -121,7 +177,7 @@ pub(super) unsafe fn pack_with<S: Steps, const LEFT: bool>(
 /// # Safety
 /// As for [`Steps`].
 #[inline(always)]
-unsafe fn whole<S: Steps, const LEFT: bool>(data: *const bf16, from: Source<'_>, to: &mut Step) {
+unsafe fn whole<S: Steps, T: Term, const LEFT: bool>(data: *const T, from: Lines<'_, T>, to: &mut Step) {
     // SAFETY: by the caller.
     unsafe {
         match (LEFT, from.across) {
@@ -138,23 +194,28 @@ unsafe fn whole<S: Steps, const LEFT: bool>(data: *const bf16, from: Source<'_>,
 /// # Safety
 /// The instructions of `S` must be there.
 #[inline(always)]
-unsafe fn edge<S: Steps, const LEFT: bool>(from: Source<'_>, lines: Range<usize>, terms: Range<usize>, to: &mut Step) {
-    let mut square = [bf16::ZERO; STEP_LEN];
+unsafe fn edge<S: Steps, T: Term, const LEFT: bool>(
+    from: Lines<'_, T>,
+    lines: Range<usize>,
+    terms: Range<usize>,
+    to: &mut Step,
+) {
+    let mut square = [T::ZERO; STEP_LEN];
     let (runs, length) = if from.across { (terms.len(), lines.len()) } else { (lines.len(), terms.len()) };
     let start = from.at(lines.start, terms.start);
     for (run, to) in square.chunks_exact_mut(STEP).take(runs).enumerate() {
         to[..length].copy_from_slice(&from.data[start + run * from.stride..][..length]);
     }
     // SAFETY: the square has 32 runs of 32 elements.
-    unsafe { whole::<S, LEFT>(square.as_ptr(), Source { data: &[], stride: STEP, ..from }, to) }
+    unsafe { whole::<S, T, LEFT>(square.as_ptr(), Lines { data: &[], stride: STEP, ..from }, to) }
 }
 
-impl Source<'_> {
+impl<T> Lines<'_, T> {
     /// Fetches the runs of a step that is packed soon: runs are short, each on another page, and the hardware does not
     /// see that they go on.
     #[inline(always)]
     fn prefetch(&self, start: usize, more_lines: bool, more_terms: bool) {
-        use crate::cpu::vector::{NEAREST, fetch};
+        use crate::cpu::vector::{LINE, NEAREST, fetch};
         /// Steps ahead, along runs of memory.
         const AHEAD: usize = 8;
         let ahead = match (self.across, more_lines, more_terms) {
@@ -163,8 +224,45 @@ impl Source<'_> {
             _ => return,
         };
         for run in 0..STEP {
-            fetch::<NEAREST>(self.data.as_ptr().wrapping_add(start + ahead + run * self.stride).cast());
+            let at: *const f32 = self.data.as_ptr().wrapping_add(start + ahead + run * self.stride).cast();
+            fetch::<NEAREST>(at);
+            if size_of::<T>() == size_of::<f32>() {
+                fetch::<NEAREST>(at.wrapping_add(LINE));
+            }
         }
+    }
+}
+
+impl Term for bf16 {
+    const ZERO: Self = bf16::ZERO;
+
+    #[inline(always)]
+    fn narrow(self) -> bf16 {
+        self
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(from: *const Self) -> std::arch::x86_64::__m512i {
+        // SAFETY: by the caller.
+        unsafe { std::arch::x86_64::_mm512_loadu_si512(from.cast()) }
+    }
+}
+
+impl Term for f32 {
+    const ZERO: Self = 0.0;
+
+    /// As VCVTNE2PS2BF16 does, which takes subnormal numbers for zeros.
+    #[inline(always)]
+    fn narrow(self) -> bf16 {
+        Float::from_f32(if self.is_subnormal() { 0.0_f32.copysign(self) } else { self })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(from: *const Self) -> std::arch::x86_64::__m512i {
+        // SAFETY: by the caller.
+        unsafe { pack_x86::narrow(from) }
     }
 }
 
@@ -176,9 +274,9 @@ pub(super) struct Plain;
 /// # Safety
 /// As for [`Steps`].
 #[inline(always)]
-unsafe fn read(from: *const bf16, stride: usize) -> impl Fn(usize, usize) -> bf16 {
+unsafe fn read<T: Term>(from: *const T, stride: usize) -> impl Fn(usize, usize) -> bf16 {
     // SAFETY: by the caller.
-    move |run, element| unsafe { *from.add(run * stride + element) }
+    move |run, element| unsafe { *from.add(run * stride + element) }.narrow()
 }
 
 /// The place of element (p, j) in a step of the right operand.
@@ -188,7 +286,7 @@ fn in_pairs(p: usize, j: usize) -> usize {
 }
 
 impl Steps for Plain {
-    unsafe fn rows(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn rows<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: by the caller, as below.
         let read = unsafe { read(from, stride) };
         for (at, to) in to.iter_mut().enumerate() {
@@ -196,7 +294,7 @@ impl Steps for Plain {
         }
     }
 
-    unsafe fn columns(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn columns<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         let read = unsafe { read(from, stride) };
         for (j, p) in (0..BLOCK).flat_map(|j| (0..STEP).map(move |p| (j, p))) {
@@ -204,7 +302,7 @@ impl Steps for Plain {
         }
     }
 
-    unsafe fn columns_across(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn columns_across<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         let read = unsafe { read(from, stride) };
         for (p, j) in (0..STEP).flat_map(|p| (0..BLOCK).map(move |j| (p, j))) {
@@ -212,7 +310,7 @@ impl Steps for Plain {
         }
     }
 
-    unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn rows_across<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         let read = unsafe { read(from, stride) };
         for (p, i) in (0..STEP).flat_map(|p| (0..BLOCK).map(move |i| (p, i))) {

@@ -2,27 +2,32 @@
 #![allow(unsafe_code)]
 
 use super::STEP;
-use super::pack::{Source, Step, Steps, pack_with};
-use half::bf16;
+use super::pack::{Lines, Step, Steps, Term, pack_with};
 use std::arch::x86_64::{
-    __m512i, _mm512_loadu_si512, _mm512_permutexvar_epi64, _mm512_setr_epi64, _mm512_setzero_si512,
+    __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_permutexvar_epi64, _mm512_setr_epi64, _mm512_setzero_si512,
     _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
     _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
-/// # Safety
-/// As for [`pack_with`], of AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) unsafe fn pack<const LEFT: bool>(
-    from: Source<'_>,
-    lines: Range<usize>,
-    terms: Range<usize>,
-    to: &mut [bf16],
-) {
-    // SAFETY: by the caller.
-    unsafe { pack_with::<Avx512, LEFT>(from, lines, terms, to) }
+macro_rules! pack {
+    ($name:ident: $type:ty, $features:literal) => {
+        /// # Safety
+        /// As for [`pack_with`], of these features.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $name<const LEFT: bool>(
+            from: Lines<'_, $type>,
+            lines: Range<usize>,
+            terms: Range<usize>,
+            to: &mut [half::bf16],
+        ) {
+            // SAFETY: by the caller.
+            unsafe { pack_with::<Avx512, $type, LEFT>(from, lines, terms, to) }
+        }
+    };
 }
+pack!(bf16: half::bf16, "avx512f,avx512bw,avx512vl,avx512dq");
+pack!(f32: f32, "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16");
 
 pub(super) struct Avx512;
 
@@ -34,9 +39,19 @@ unsafe fn store(to: &mut Step, index: usize, vector: __m512i) {
 }
 
 #[inline(always)]
-unsafe fn load(from: *const bf16, stride: usize, run: usize) -> __m512i {
+unsafe fn load<T: Term>(from: *const T, stride: usize, run: usize) -> __m512i {
     // SAFETY: the caller vouches for 32 elements of each run.
-    unsafe { _mm512_loadu_si512(from.add(run * stride).cast()) }
+    unsafe { T::load(from.add(run * stride)) }
+}
+
+/// 32 numbers from an address on, rounded.
+///
+/// # Safety
+/// The machine must have AVX512_BF16, and the numbers be valid.
+#[inline(always)]
+pub(super) unsafe fn narrow(from: *const f32) -> __m512i {
+    // SAFETY: by the caller; both types are 512 bits.
+    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from.add(16)), _mm512_loadu_ps(from))) }
 }
 
 /// The 16 vectors of a tile.
@@ -83,7 +98,7 @@ unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
 
 /// Runs `2 * pair` and `2 * pair + 1` element by element in turn: the first 16 elements of both, and the others.
 #[inline(always)]
-unsafe fn interleaved(from: *const bf16, stride: usize, pair: usize) -> [__m512i; 2] {
+unsafe fn interleaved<T: Term>(from: *const T, stride: usize, pair: usize) -> [__m512i; 2] {
     // SAFETY: by the caller.
     unsafe {
         // Quarters of the halves in turn: unpacking works on each 128-bit lane.
@@ -96,7 +111,7 @@ unsafe fn interleaved(from: *const bf16, stride: usize, pair: usize) -> [__m512i
 
 impl Steps for Avx512 {
     #[inline(always)]
-    unsafe fn rows(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn rows<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         for run in 0..STEP {
             // SAFETY: by the caller, as below.
             unsafe { store(to, run, load(from, stride, run)) };
@@ -104,7 +119,7 @@ impl Steps for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn columns(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn columns<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         for half in 0..2 {
             // SAFETY: as above.
             unsafe {
@@ -118,7 +133,7 @@ impl Steps for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn columns_across(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn columns_across<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         for pair in 0..STEP / 2 {
             // SAFETY: as above.
             unsafe {
@@ -130,7 +145,7 @@ impl Steps for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn rows_across(from: *const bf16, stride: usize, to: &mut Step) {
+    unsafe fn rows_across<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         unsafe {
             let (mut first, mut second) = ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);

@@ -30,7 +30,7 @@ fn every_element_reaches_its_place_in_a_step_and_the_rest_is_zero() {
             let (lines, terms) = (150, 130);
             let stride = if across { lines } else { terms } + 5;
             let data = numbers(if across { terms * stride } else { lines * stride });
-            let source = pack::Source { data: &data, stride, across };
+            let source = pack::Source { data: pack::Numbers::Bf16(&data), stride, across };
             let value =
                 |line: usize, term: usize| data[if across { term * stride + line } else { line * stride + term }];
             for (lines, terms) in [(0..150, 0..130), (0..64, 0..64), (3..35, 7..71), (10..11, 5..6), (64..111, 32..130)]
@@ -52,6 +52,39 @@ fn every_element_reaches_its_place_in_a_step_and_the_rest_is_zero() {
                     let want = want(tile * 16 + within % 32 / 2, within / 32 * 2 + within % 2);
                     assert_eq!(right[at], want, "{set}, {across}: right {at}");
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn numbers_in_f32_are_packed_as_their_roundings() {
+    let (count, terms) = (70, 45);
+    let halves =
+        [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x0000_ffff, 0x007f_ffff, 0x807f_ffff, 0x7f7f_ffff, 0x7fc0_0001];
+    for_each_set(|set| {
+        let mut random = Random(11);
+        for across in [false, true] {
+            let stride = if across { count } else { terms } + 3;
+            let len = if across { terms * stride } else { count * stride };
+            // Of any exponent, halfway between two bf16, subnormal and special among them.
+            let bits =
+                (0..len).map(|at| if at % 5 == 0 { halves[at / 5 % halves.len()] } else { random.bits() as u32 });
+            let wide: Vec<f32> = bits.map(f32::from_bits).collect();
+            let flush = |x: f32| if x.is_subnormal() { 0.0_f32.copysign(x) } else { x };
+            let rounded: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(flush(*x))).collect();
+            let packed = |data: pack::Numbers<'_>, is_left: bool| {
+                let source = pack::Source { data, stride, across };
+                let mut to = vec![bf16::ONE; 3 * 2 * STEP_LEN];
+                let pack = if is_left { pack::left } else { pack::right };
+                pack(source, 2..count, 1..terms, &mut to);
+                to
+            };
+            for is_left in [false, true] {
+                let (from_f32, from_bf16) =
+                    (packed(pack::Numbers::F32(&wide), is_left), packed(pack::Numbers::Bf16(&rounded), is_left));
+                let same = |(a, b): (&bf16, &bf16)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                assert!(from_f32.iter().zip(&from_bf16).all(same), "{set}, {across}, {is_left}");
             }
         }
     });

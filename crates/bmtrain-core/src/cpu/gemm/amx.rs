@@ -42,11 +42,15 @@ const LEAST_ROWS: usize = 16;
 const LEAST_ROWS_OF_DOTS: usize = 12;
 
 /// Fewest columns and terms.
-const LEAST_COLUMNS: usize = 4;
+pub(in crate::cpu) const LEAST_COLUMNS: usize = 4;
 const LEAST_TERMS: usize = 8;
 
 pub(super) fn takes(job: &GemmJob<'_>) -> bool {
-    let is_bf16 = |matrix: &Matrix<'_>| matches!(matrix.data, Source::Bf16(_));
+    let is_bf16 = |matrix: &Matrix<'_>| match matrix.data {
+        Source::Bf16(_) => true,
+        Source::F32(_) => matrix.in_bf16,
+        Source::F16(_) => false,
+    };
     let rows = if job.b.row_stride == 1 { LEAST_ROWS_OF_DOTS } else { LEAST_ROWS };
     is_bf16(&job.a) && is_bf16(&job.b) && job.m >= rows && job.n >= LEAST_COLUMNS && job.k >= LEAST_TERMS
 }
@@ -210,9 +214,13 @@ fn sums_len(rows: &Range<usize>, group: &Range<usize>) -> usize {
 
 /// An operand whose lines are `line` apart and whose terms `term`.
 fn source<'a>(matrix: &Matrix<'a>, line: usize, term: usize) -> Option<pack::Source<'a>> {
-    let Source::Bf16(data) = matrix.data else { return None };
+    let data = match matrix.data {
+        Source::Bf16(data) => pack::Numbers::Bf16(&data[matrix.start..]),
+        Source::F32(data) => pack::Numbers::F32(&data[matrix.start..]),
+        Source::F16(_) => return None,
+    };
     let across = term != 1;
-    Some(pack::Source { data: &data[matrix.start..], stride: if across { term } else { line }, across })
+    Some(pack::Source { data, stride: if across { term } else { line }, across })
 }
 
 /// The factors and the epilogue of complete sums, and their way into C.

@@ -42,7 +42,10 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     };
     let (alpha, left, right) = match &rounded {
         Some([a, b]) => (alpha * a.factor * b.factor, a.operand(), b.operand()),
-        None => (alpha, operand(&a)?, operand(&b)?),
+        None => {
+            let in_bf16 = threads.bf16_products();
+            (alpha, operand(&a)?.rounded(in_bf16), operand(&b)?.rounded(in_bf16))
+        }
     };
     let levels = |[outer, inner]: [usize; 2]| [outer, inner, 0];
     let (a_stride, b_stride, c_stride) = (levels(a.batch), levels(b.batch), levels(c.batch));

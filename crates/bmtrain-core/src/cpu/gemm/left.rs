@@ -45,7 +45,7 @@ impl<'s> Left<'s> {
     /// Rows of A that stay where they are, unless they have to be packed: 16-bit numbers are widened on the way, and
     /// many columns repay it.
     pub(super) fn in_place(kernel: &Kernel, job: &GemmJob<'s>, rows: &Range<usize>, k: &Range<usize>) -> Option<Self> {
-        let Matrix { data, start, row_stride, col_stride } = job.a;
+        let Matrix { data, start, row_stride, col_stride, .. } = job.a;
         let Source::F32(data) = data else { return None };
         let worth = if col_stride == 1 { PANELS_WORTH_PACKING * kernel.columns() } else { COLUMNS_WORTH_PACKING };
         if job.n >= worth && !k.is_empty() {

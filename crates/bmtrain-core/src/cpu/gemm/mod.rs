@@ -61,6 +61,7 @@ mod x86;
 #[cfg(test)]
 mod tests;
 
+pub(super) use amx::LEAST_COLUMNS;
 pub use operand::{Operand, Source, Target};
 pub use peak::{measure_bf16_peak, measure_peak};
 pub(super) use schedule::Tickets;

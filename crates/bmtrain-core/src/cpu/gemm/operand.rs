@@ -32,17 +32,25 @@ pub struct Operand<'a> {
     pub row_stride: usize,
     /// Distance between columns.
     pub col_stride: usize,
+    /// Whether f32 elements may be rounded to bf16. They are where the instruction set multiplies bf16 in tiles, and the
+    /// other operand is bf16 or may be rounded too; elsewhere they stay as they are.
+    pub in_bf16: bool,
 }
 
 impl<'a> Operand<'a> {
     /// A matrix whose rows start `leading` elements apart.
     pub fn rows(data: Source<'a>, leading: usize) -> Self {
-        Operand { data, row_stride: leading, col_stride: 1 }
+        Operand { data, row_stride: leading, col_stride: 1, in_bf16: false }
     }
 
     /// The transpose of a matrix whose rows start `leading` elements apart.
     pub fn transposed(data: Source<'a>, leading: usize) -> Self {
-        Operand { data, row_stride: 1, col_stride: leading }
+        Operand { data, row_stride: 1, col_stride: leading, in_bf16: false }
+    }
+
+    /// The same, whose f32 elements may be rounded to bf16 if `in_bf16`, see [`Operand::in_bf16`].
+    pub fn rounded(self, in_bf16: bool) -> Self {
+        Operand { in_bf16, ..self }
     }
 }
 
@@ -54,6 +62,8 @@ pub(super) struct Matrix<'a> {
     pub(super) start: usize,
     pub(super) row_stride: usize,
     pub(super) col_stride: usize,
+    /// As [`Operand::in_bf16`].
+    pub(super) in_bf16: bool,
 }
 
 impl<'a> Matrix<'a> {
@@ -65,7 +75,7 @@ impl<'a> Matrix<'a> {
         op: &'static str,
         name: &str,
     ) -> Result<Self> {
-        let Operand { data, mut row_stride, mut col_stride } = operand;
+        let Operand { data, mut row_stride, mut col_stride, in_bf16 } = operand;
         // The stride of an axis of length 1 is never used: whatever it was, 1 is as good and keeps the paths few.
         if rows <= 1 {
             row_stride = 1;
@@ -78,7 +88,7 @@ impl<'a> Matrix<'a> {
             return Err(Error::shape(op, format!("strides of {name}"), "one stride of 1", got));
         }
         check_extent(data.len(), &[(rows, row_stride), (cols, col_stride)], reach, op, name)?;
-        Ok(Matrix { data, start: 0, row_stride, col_stride })
+        Ok(Matrix { data, start: 0, row_stride, col_stride, in_bf16 })
     }
 
     /// The matrix `distance` elements further on.

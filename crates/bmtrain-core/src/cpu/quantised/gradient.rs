@@ -6,7 +6,7 @@
 use super::super::floats::{Floats, FloatsMut};
 use super::super::gemm::{self, Combination, Epilogue, Operand, Product, Source};
 use super::super::math::times_slope;
-use super::{Blocks, ELEMENTS, ROWS_AT_ONCE, scratch};
+use super::{Blocks, ELEMENTS, ROWS_AT_ONCE, in_bf16, scratch};
 use crate::error::Result;
 use crate::kernel::{Dest, QuantisedInputGradient};
 use crate::threads::Threads;
@@ -27,6 +27,7 @@ pub(in crate::cpu) fn input_gradient(threads: &Threads, a: QuantisedInputGradien
         return Ok(());
     }
     let blocks = Blocks::new(NAME, "weight", weight, k)?;
+    let in_bf16 = in_bf16(threads, dy);
     let (dy, mut dx) = (Floats::of(NAME, dy)?, FloatsMut::of(NAME, dx)?);
     let slope = derivative.map(|(activation, points)| {
         let times = move |run: &mut [f32], points: &[f32]| times_slope(activation, points, run);
@@ -51,8 +52,8 @@ pub(in crate::cpu) fn input_gradient(threads: &Threads, a: QuantisedInputGradien
                     n: columns,
                     k: n,
                     alpha: 1.0,
-                    a: Operand::rows(dy, n),
-                    b: Operand::rows(Source::F32(matrix), columns),
+                    a: Operand::rows(dy, n).rounded(in_bf16),
+                    b: Operand::rows(Source::F32(matrix), columns).rounded(in_bf16),
                     beta: if add { 1.0 } else { 0.0 },
                     c: dx.part(first, len),
                     ldc: k,

@@ -6,7 +6,8 @@
 //!
 //! Numerics: an element of the result is summed by the same routines in the same order as by one product with the
 //! dequantised matrix, because that order depends on m and k alone, so its bits are the same. (`gemm` does depend on
-//! whether n is 1: no group has one row unless the matrix has.)
+//! whether n is 1, and whether tiles multiply n columns: no group has so few rows unless the matrix has.) Where the
+//! instruction set multiplies bf16 in tiles and x is bf16, dequantised rows are rounded to bf16 and multiplied there.
 
 #![allow(unsafe_code)]
 
@@ -87,9 +88,9 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Start of each group of `rows` rows, the last one taking a single row that is left.
+/// Start of each group of `rows` rows, the last one taking a few rows that are left.
 fn groups(n: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
-    let count = if n % rows == 1 { n / rows } else { n.div_ceil(rows) }.max(1);
+    let count = if n % rows < gemm::LEAST_COLUMNS { n / rows } else { n.div_ceil(rows) }.max(1);
     (0..count).map(move |index| (index * rows, if index + 1 == count { n - index * rows } else { rows }))
 }
 
@@ -134,6 +135,8 @@ struct Operands<'a> {
     bias: Option<Source<'a>>,
     activation: Option<Activation<'a>>,
     blocks: Blocks<'a>,
+    /// As [`Operand::in_bf16`], of both factors.
+    in_bf16: bool,
 }
 
 impl Operands<'_> {
@@ -145,15 +148,15 @@ impl Operands<'_> {
         (c, ldc): (Target<'p>, usize),
         pre_activation: Option<(Target<'p>, usize)>,
     ) -> Product<'p> {
-        let Operands { m, k, x, bias, activation, .. } = *self;
+        let Operands { m, k, x, bias, activation, in_bf16, .. } = *self;
         let n = matrix.len() / k;
         Product {
             m,
             n,
             k,
             alpha: 1.0,
-            a: Operand::rows(x, k),
-            b: Operand::transposed(Source::F32(matrix), k),
+            a: Operand::rows(x, k).rounded(in_bf16),
+            b: Operand::transposed(Source::F32(matrix), k).rounded(in_bf16),
             beta: 0.0,
             c,
             ldc,
@@ -167,6 +170,11 @@ impl Operands<'_> {
     }
 }
 
+/// Whether the dequantised matrix may be rounded to bf16: to the dtype of the other factor, or where f32 may be.
+fn in_bf16(threads: &Threads, other: View<'_>) -> bool {
+    other.dtype() == DType::BF16 || threads.bf16_products()
+}
+
 fn typed<T: Written>(threads: &Threads, a: QuantisedLinear<'_>) -> Result<()> {
     let QuantisedLinear { m, n, k, x, weight, y, epilogue } = a;
     let activation = epilogue.activation.map(|activation| move |run: &mut [f32]| activate(activation, run));
@@ -178,6 +186,7 @@ fn typed<T: Written>(threads: &Threads, a: QuantisedLinear<'_>) -> Result<()> {
         bias: Floats::maybe(NAME, epilogue.bias)?,
         activation: activation.as_ref().map(|activation| activation as Activation<'_>),
         blocks: Blocks::new(NAME, "weight", weight, k)?,
+        in_bf16: in_bf16(threads, x),
     };
     match epilogue.pre_activation {
         None if m <= FEW => few::<T>(threads, &operands, write_rows(NAME, y)?),
@@ -264,12 +273,14 @@ mod tests {
     use crate::{Ctx, Device, Tensor, Var, ops};
 
     #[test]
-    fn groups_cover_all_rows_and_none_has_one_row_alone() {
-        for (n, rows) in (1..200).flat_map(|n| [2, 24, 96].map(|rows| (n, rows))) {
+    fn groups_cover_all_rows_and_none_is_too_small() {
+        for (n, rows) in (1..200).flat_map(|n| [8, 24, 96].map(|rows| (n, rows))) {
             let groups: Vec<_> = groups(n, rows).collect();
             let mut next = 0;
             for (first, count) in &groups {
-                assert!(*first == next && *count <= rows + 1 && (*count > 1 || n == 1), "{n} in {rows}: {groups:?}");
+                let is_large = *count >= gemm::LEAST_COLUMNS || *count == n;
+                let fits = *first == next && *count < rows + gemm::LEAST_COLUMNS && is_large;
+                assert!(fits, "{n} in {rows}: {groups:?}");
                 next += count;
             }
             assert_eq!(next, n);

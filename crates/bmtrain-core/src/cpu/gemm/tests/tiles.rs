@@ -98,6 +98,33 @@ fn a_row_has_the_same_bits_however_many_rows_are_in_tiles() {
 }
 
 #[test]
+fn factors_in_f32_are_rounded_where_they_may_be() {
+    for (m, n, k) in [(40, 300, 97), (97, 70, 1100)] {
+        let wide = (numbers(m * k, 5), numbers(k * n, 6));
+        let rounded = |values: &[f32]| -> Vec<bf16> { values.iter().copied().map(bf16::from_f32).collect() };
+        let narrow = (rounded(&wide.0), rounded(&wide.1));
+        let run = |set: InstructionSet, a: Source<'_>, b: Source<'_>, in_bf16: bool| {
+            let mut c = vec![0.0; m * n];
+            let (a, b) = (Operand::transposed(a, m).rounded(in_bf16), Operand::rows(b, n).rounded(in_bf16));
+            let (c_target, epilogue) = (Target::F32(&mut c), Epilogue::default());
+            let whole = Product { m, n, k, alpha: 1.0, a, b, beta: 0.0, c: c_target, ldc: n, epilogue };
+            set.within(|| product(Threads::Calling, whole)).unwrap();
+            c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let (a, b) = (Source::F32(&wide.0), Source::F32(&wide.1));
+        for set in sets() {
+            let want = run(set, Source::Bf16(&narrow.0), Source::Bf16(&narrow.1), false);
+            assert!(run(set, a, b, true) == want, "{set}: both");
+            assert!(run(set, Source::Bf16(&narrow.0), b, true) == want, "{set}: the right one");
+            assert!(run(set, a, b, false) != want, "{set}: neither may be");
+        }
+        for set in InstructionSet::available().filter(|set| Unit::of(*set).is_none()) {
+            assert!(run(set, a, b, true) == run(set, a, b, false), "{set} has no tiles");
+        }
+    }
+}
+
+#[test]
 fn nan_and_infinity_reach_their_rows_and_columns_alone() {
     let (m, n, k) = (40, 50, 45);
     for (set, transposes) in sets().flat_map(|set| (0..4).map(move |transposes| (set, transposes))) {
