@@ -103,6 +103,11 @@ impl InstructionSet {
         *BEST.get_or_init(|| Self::available().last().unwrap_or(InstructionSet::Portable))
     }
 
+    /// Whether it multiplies bf16 by bf16 in tiles.
+    pub fn multiplies_bf16(self) -> bool {
+        self.vectors() != self
+    }
+
     /// The set of everything that is computed by vectors: a set with tiles has them for products alone.
     pub(crate) fn vectors(self) -> Self {
         match self {

@@ -46,7 +46,7 @@ pub use keys::optimizer::OptimizerSettings;
 pub use keys::parallel::{Parallel, StagePartition, recorded_partition};
 pub use keys::run::{OutputSettings, RunSettings};
 pub use keys::save::{SaveSettings, SaveWhich};
-pub use keys::train::{DivergenceSettings, EarlyStopSettings, GradientDType, TrainSettings};
+pub use keys::train::{DivergenceSettings, EarlyStopSettings, GradientDType, Products, TrainSettings};
 pub use keys::{Settings, known_key, tables};
 pub use model_start::{ModelStart, model_directory, teacher_directory};
 pub use pretraining::{Corpus, PretrainingSettings};

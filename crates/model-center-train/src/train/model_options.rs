@@ -1,8 +1,9 @@
 //! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
 
-use crate::Result;
+use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::cpu::{CpuOptions, InstructionSet};
 use bmtrain_core::ops::ProductPrecision;
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::Recompute;
@@ -14,7 +15,7 @@ use model_center_formats::config::{ProblemType, TextHead};
 use model_center_formats::directory::DirectoryLayout;
 use model_center_models::adapter::PeftDetails;
 use model_center_models::{HeadInit, OpenOptions, SaveOptions, StageOptions};
-use model_center_recipe::{Head, Resolved};
+use model_center_recipe::{Head, Products, Resolved};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub fn open_options(
     device: &Device,
     groups: &RankGroups,
 ) -> Result<OpenOptions> {
-    if resolved.train.products == ProductPrecision::Fp8 && !device.backend().multiplies_fp8() {
+    if resolved.train.products == Products::Fp8 && !device.backend().multiplies_fp8() {
         tracing::warn!(
             device = device.backend().name(),
             "train.products = \"fp8\" is slower here than \"full\": 8-bit products need compute capability 8.9"
@@ -54,6 +55,30 @@ pub fn open_options(
         other => other,
     };
     Ok(OpenOptions { sharding, tensor, stages, recompute, ..whole }.on_groups(groups))
+}
+
+/// Options of a CPU backend for the products of a run.
+pub(super) fn with_products(resolved: &Resolved, cpu: CpuOptions) -> CpuOptions {
+    CpuOptions { bf16_products: resolved.train.products == Products::Bf16, ..cpu }
+}
+
+/// Whether the device that was opened multiplies as the run asks; a note where it is as without.
+///
+/// # Errors
+/// Products in bf16 of f32 factors on a CUDA device.
+pub(super) fn check_products(products: Products, set: InstructionSet, is_cuda: bool) -> Result<Option<String>> {
+    if products != Products::Bf16 {
+        return Ok(None);
+    }
+    if is_cuda {
+        let reason = "f32 factors are rounded to bf16 on a CPU alone";
+        return Err(Error::argument("train.products", reason, "set model.dtype = \"bf16\", or remove train.products"));
+    }
+    Ok((!set.multiplies_bf16()).then(|| {
+        format!(
+            "train.products = \"bf16\" changes nothing here: {set} has no tile instructions, and products are in f32"
+        )
+    }))
 }
 
 /// The pipeline stages of these groups, with the schedule of a data-parallel rank's micro-batches.
@@ -123,7 +148,11 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         tensor: TensorGroup { pads_one_rank, ..TensorGroup::default() },
         recompute: resolved.train.recompute,
         recompute_inputs: resolved.train.recompute_inputs,
-        products: resolved.train.products,
+        products: match resolved.train.products {
+            Products::Fp8 => ProductPrecision::Fp8,
+            // Those in bf16 are the backend's.
+            Products::Full | Products::Bf16 => ProductPrecision::Full,
+        },
         offload_parameters: resolved.train.offload_parameters,
         hidden_dropout: resolved.model.hidden_dropout,
         attention_dropout: resolved.model.attention_dropout,
@@ -147,4 +176,21 @@ pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions
 pub(super) fn peft_details(resolved: &Resolved) -> PeftDetails<'_> {
     let (base_model, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     PeftDetails { base_model, revision, dtype: resolved.save.dtype }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_in_bf16_are_for_a_cpu_and_a_note_says_where_they_change_nothing() {
+        let check = |products, is_cuda| check_products(products, InstructionSet::Portable, is_cuda);
+        assert_eq!(check(Products::Full, true).unwrap(), None);
+        assert_eq!(check(Products::Fp8, false).unwrap(), None);
+        let note = check(Products::Bf16, false).unwrap().unwrap();
+        assert!(note.contains("portable has no tile instructions"), "{note}");
+        assert_eq!(check_products(Products::Bf16, InstructionSet::Amx, false).unwrap(), None);
+        let error = check(Products::Bf16, true).unwrap_err().to_string();
+        assert!(error.contains("train.products") && error.contains("model.dtype"), "{error}");
+    }
 }

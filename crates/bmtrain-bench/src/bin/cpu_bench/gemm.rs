@@ -56,7 +56,7 @@ impl Place {
     }
 
     fn operand<'a>(&self, data: &'a Numbers) -> Operand<'a> {
-        Operand { data: data.from(self.start), row_stride: self.row, col_stride: self.column }
+        Operand { data: data.from(self.start), row_stride: self.row, col_stride: self.column, in_bf16: false }
     }
 
     fn json(&self) -> String {

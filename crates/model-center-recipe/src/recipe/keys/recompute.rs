@@ -3,10 +3,12 @@
 
 use super::Settings;
 use super::parallel::MAX_BLOCKS;
+use super::train::Products;
 use crate::recipe::engine::kinds::{as_integer, quote};
 use crate::recipe::engine::layers::Value;
 use crate::recipe::engine::reader::{Otherwise, Reader, Spec};
 use crate::recipe::engine::schema::Shape;
+use bmtrain_core::DType;
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::shard::ZeroLevel;
 
@@ -67,6 +69,12 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
                           gather inputs have to agree";
             r.contradiction(&[key, "train.recompute"], reason, "set train.recompute = \"blocks\"");
         }
+    }
+    if s.train.products == Products::Bf16 && s.model.dtype != DType::F32 {
+        let dtype = s.model.dtype;
+        let reason = format!("products in bf16 are for f32 factors, and `model.dtype` = \"{dtype}\" has others");
+        let fix = "remove train.products, or set model.dtype = \"f32\"";
+        r.contradiction(&["train.products", "model.dtype"], reason, fix);
     }
     if s.train.offload && !s.train.optimizer.can_be_offloaded() {
         let reason = "the host updates each element by itself, and `train.optimizer` is one that does not";

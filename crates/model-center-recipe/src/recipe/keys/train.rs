@@ -15,7 +15,6 @@ use crate::recipe::engine::table::settings;
 use crate::{Error, Result};
 use bmtrain_core::DType;
 use bmtrain_core::kernel::NormOrder;
-use bmtrain_core::ops::ProductPrecision;
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::optim::{AverageForm, Clip, DecaySpan, ScheduleKind, Warmup};
 use bmtrain_dist::shard::GradientSum;
@@ -108,11 +107,12 @@ settings! {
         pub recompute_inputs: InputStore = choice(
             &[("device", InputStore::Device), ("sharded", InputStore::Sharded), ("host", InputStore::Host)],
             InputStore::Device), "0.2", uncounted(), not_of_step(OPENED);
-        /// What the factors of products with weights of blocks are rounded to: nothing, or 8 bits with a scale for each
-        /// tensor, on GPUs of compute capability 8.9 and later; others, and the CPU, compute the same more slowly.
-        /// `docs/fp8.md`.
-        pub products: ProductPrecision = choice(
-            &[("full", ProductPrecision::Full), ("fp8", ProductPrecision::Fp8)], ProductPrecision::Full), "0.2",
+        /// Rounding of the factors of matrix products. `fp8`: where the weight is of a block, to 8 bits with a scale for
+        /// each tensor, on GPUs of compute capability 8.9 and later; others, and the CPU, compute the same more slowly
+        /// (`docs/fp8.md`). `bf16`: f32 factors to bf16 on a CPU that multiplies bf16 in tiles (AMX), several times as
+        /// fast; other CPUs multiply in f32 (`docs/devices.md`).
+        pub products: Products = choice(
+            &[("full", Products::Full), ("bf16", Products::Bf16), ("fp8", Products::Fp8)], Products::Full), "0.2",
             later("\"full\""), not_of_step(OPENED);
         /// Order in which gradients of micro-batches are added; `elastic` gives the same bits on any number of ranks
         /// with one `train.micro_batch_size`.
@@ -253,6 +253,18 @@ pub(super) fn read_divergence(r: &mut Reader) -> Option<DivergenceSettings> {
         r.without_effect("train.divergence.spike", because, "train.divergence.patience is not set", fix);
     }
     Some(DivergenceSettings { spike, patience: patience? })
+}
+
+/// Rounding of the factors of matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Products {
+    /// None: factors are multiplied in their dtypes.
+    Full,
+    /// f32 factors to bf16, where the CPU multiplies bf16 in tiles
+    /// ([`CpuOptions::bf16_products`](bmtrain_core::cpu::CpuOptions)).
+    Bf16,
+    /// Factors of layers in blocks to 8 bits ([`ProductPrecision::Fp8`](bmtrain_core::ops::ProductPrecision)).
+    Fp8,
 }
 
 /// The dtype of gradients and of their reduction over ranks.

@@ -1,9 +1,9 @@
 //! Micro-batches, recomputation and optimizers.
 
-use crate::recipes::{LEAST, load};
+use crate::recipes::{LEAST, load, mistakes};
 use bmtrain_core::kernel::UpdateRule;
 use bmtrain_dist::optim::{AdafactorOptions, Adam8bitOptions, AdamOptions, DecayForm, MuonOptions, MuonScale};
-use model_center::recipe::{OptimizerSettings, Resolved};
+use model_center::recipe::{OptimizerSettings, Products, Resolved};
 
 #[test]
 fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
@@ -40,6 +40,18 @@ fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
     for other in [&*load(LEAST, &["train.batch_size=64"]).to_toml(), "x", "[train]\nbatch_size = 32"] {
         assert_eq!(size(&on(&[], 2, Some(other))), 16, "{other}");
     }
+}
+
+#[test]
+fn products_in_bf16_are_for_models_in_f32() {
+    let set = "train.products=bf16";
+    let resolved = load(LEAST, &[set]);
+    assert_eq!(resolved.train.products, Products::Bf16);
+    assert_ne!(resolved.recipe_hash(), load(LEAST, &[]).recipe_hash());
+    assert!(resolved.print_config().contains("products = \"bf16\""));
+    let found = mistakes(LEAST, &[set, "model.dtype=bf16"]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].to_string().contains("set model.dtype = \"f32\""), "{}", found[0]);
 }
 
 #[test]
