@@ -13,6 +13,7 @@ use model_center_data::{
     SpanTask, TagTask, Task, TemplateTask,
 };
 use model_center_formats::{KnownDirectory, io::record::Format};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub(super) struct FileTask {
 const TEXT: &str = "data.columns.text";
 const PAIR: &str = "data.columns.text_pair";
 const LABEL: &str = "data.columns.label";
+const LABEL_COLUMNS: &str = "data.columns.labels";
 const PROMPT: Refused = (&["data.columns.prompt"], "it is for task language");
 const TARGET: Refused = (&["data.columns.target"], "it is for task seq2seq");
 const TAGS: Refused = (&["data.columns.tokens", "data.columns.tags"], "it is for task token-classification");
@@ -226,7 +228,7 @@ fn check_template(r: &mut Reader, source: &DataSource, task: &TemplateTask) {
     if task.labels.is_empty() || task.words.is_empty() {
         return;
     }
-    check_labels(r, &task.labels);
+    check_labels(r, "data.labels", &task.labels);
     if task.words.len() != task.labels.len() {
         let reason = format!("`data.words` has {} label words for {} labels", task.words.len(), task.labels.len());
         r.contradiction(&["data.words", "data.labels"], reason, "give one label word for each label, in their order");
@@ -273,7 +275,7 @@ fn multi_label(r: &mut Reader, keys: Keys) -> Arc<dyn Task> {
         Some(columns) => {
             for key in [LABEL, "data.labels"] {
                 let why = "its columns have and name the labels";
-                r.without_effect(key, "data.columns.labels", why, "remove one of the two");
+                r.without_effect(key, LABEL_COLUMNS, why, "remove one of the two");
             }
             LabelColumns::Flags(columns)
         }
@@ -288,8 +290,9 @@ fn check_multi_label(r: &mut Reader, source: &DataSource) {
     match columns {
         LabelColumns::List(column) => named.push((LABEL, Some(column))),
         LabelColumns::Flags(columns) => {
-            check_labels(r, columns);
-            named.extend(columns.iter().map(|column| ("data.columns.labels", Some(column))));
+            check_labels(r, LABEL_COLUMNS, columns);
+            let distinct: BTreeSet<&String> = columns.iter().collect();
+            named.extend(distinct.into_iter().map(|column| (LABEL_COLUMNS, Some(column))));
         }
     }
     check_columns(r, &named);
@@ -318,18 +321,19 @@ fn check_columns(r: &mut Reader, named: &[(&'static str, Option<&String>)]) {
 
 fn check_listed(r: &mut Reader, labels: &LabelSpec) {
     if let LabelSpec::Names(names) = labels {
-        check_labels(r, names);
+        check_labels(r, "data.labels", names);
     }
 }
 
-fn check_labels(r: &mut Reader, names: &[String]) {
+/// Labels that a key names.
+fn check_labels(r: &mut Reader, key: &'static str, names: &[String]) {
     if names.len() < 2 {
-        let reason = format!("`data.labels` names {} label, and a classification needs two", names.len());
-        r.contradiction(&["data.labels"], reason, "name all labels, or leave data.labels out");
+        let reason = format!("`{key}` names {} label, and a classification needs two", names.len());
+        r.contradiction(&[key], reason, format!("name all labels, or leave {key} out"));
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-        r.contradiction(&["data.labels"], format!("`data.labels` names \"{twice}\" twice"), "name each label once");
+        r.contradiction(&[key], format!("`{key}` names \"{twice}\" twice"), "name each label once");
     }
 }
 

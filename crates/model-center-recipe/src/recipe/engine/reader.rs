@@ -185,6 +185,27 @@ impl Reader {
         self.shapes.push((key, shape));
     }
 
+    /// Every key that is set and was not read yet, with its dots.
+    pub(crate) fn left(&self) -> Vec<String> {
+        fn collect(prefix: &str, tree: &Tree, keys: &mut Vec<String>) {
+            for (name, node) in &tree.nodes {
+                let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                match node {
+                    Node::Leaf(_) => keys.push(key),
+                    Node::Table(inner) => collect(&key, inner, keys),
+                }
+            }
+        }
+        let mut keys = Vec::new();
+        collect("", &self.tree, &mut keys);
+        keys
+    }
+
+    /// The value of a key that was read, as TOML; `None` for one without a value.
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
+        self.entries.iter().find(|entry| entry.key == key)?.value.as_deref()
+    }
+
     /// Whether the user set the key, validly or not.
     pub(crate) fn is_explicit(&self, key: &str) -> bool {
         self.entries.iter().any(|e| e.key == key && e.origin.is_explicit())

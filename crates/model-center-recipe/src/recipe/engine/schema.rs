@@ -21,7 +21,7 @@ pub(crate) enum Shape {
     /// A text.
     Text,
     /// A text of a form, as a regular expression.
-    Pattern(&'static str),
+    Pattern(String),
     /// A list of values.
     List(Box<Shape>),
     /// This number of values.

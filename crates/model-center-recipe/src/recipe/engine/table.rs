@@ -137,13 +137,28 @@ impl Table {
 
     /// Its rows, and the rows of the tables in it.
     pub(crate) fn rows(&self) -> Vec<Row> {
-        let rows = |item: &Item| match item {
+        self.items.iter().flat_map(|item| self.rows_of(item)).collect()
+    }
+
+    /// The rows of its fields, each with its flag in `are_wanted`.
+    pub(crate) fn rows_of_fields(&self, are_wanted: &[bool]) -> Vec<Row> {
+        let wanted = self.items.iter().zip(are_wanted).filter(|(_, is_wanted)| **is_wanted);
+        wanted.flat_map(|(item, _)| self.rows_of(item)).collect()
+    }
+
+    fn rows_of(&self, item: &Item) -> Vec<Row> {
+        match item {
             Item::Row(row) if row.hash == HashRule::Counted => vec![Row { hash: self.hash, ..*row }],
             Item::Row(row) => vec![*row],
             Item::Table(table) => table.rows(),
-        };
-        self.items.iter().flat_map(rows).collect()
+        }
     }
+}
+
+/// Settings of a table that can be compared by its rows.
+pub(crate) trait Compared {
+    /// The rows of the fields in which the two differ.
+    fn differing(&self, other: &Self) -> Vec<Row>;
 }
 
 const fn is_same(one: &[u8], other: &[u8]) -> bool {
@@ -229,6 +244,12 @@ macro_rules! settings {
                 let read = $name { $($field),* };
                 $(let read = read.$then($r, $($with_read)*);)?
                 read
+            }
+        }
+
+        impl $crate::recipe::engine::table::Compared for $name {
+            fn differing(&self, other: &Self) -> Vec<$crate::recipe::engine::table::Row> {
+                $name::TABLE.rows_of_fields(&[$(self.$field != other.$field),*])
             }
         }
 

@@ -69,7 +69,7 @@ impl Left {
         }
         if let Some((what, instead)) = (names.missing)(&self.path) {
             let reason = format!("`{shown}`: {what} not available");
-            return Mistake::recipe(self.origin.place(), reason, format!("what is: {instead}"));
+            return Mistake::recipe(self.origin.place(), reason, format!("available instead: {instead}"));
         }
         let tables = tables(known);
         let table = self.path.rsplit_once('.').map_or("", |(table, _)| table);

@@ -3,10 +3,10 @@
 use super::Settings;
 use super::model::ModelInit;
 use super::save::SaveWhich;
+use crate::Result;
 use crate::recipe::engine::kinds::{Expected, Range, name_of, quoted};
 use crate::recipe::engine::reader::Reader;
 use crate::recipe::engine::table::settings;
-use crate::{Error, Result};
 use bmtrain_core::DeviceChoice;
 use bmtrain_core::kernel::Activation;
 use model_center_models::WeightForm;
@@ -33,6 +33,8 @@ const METHODS: [(&str, Method); 6] = [
 
 const LORA: &[&str] = &["lora"];
 const BOTTLENECK: &[&str] = &["bottleneck"];
+/// The methods that put virtual tokens before sequences.
+pub(super) const VIRTUAL_TOKENS: &[&str] = &["prompt", "prefix"];
 const LAYERS: &[&str] = &["lora", "ia3", "bottleneck"];
 const ALL: &[&str] = &["lora", "ia3", "prompt", "prefix", "bottleneck"];
 const FORMS: [(&str, WeightForm); 3] =
@@ -77,7 +79,7 @@ settings! {
         trained: Vec<String> = texts("not set: a new head alone", "[\"lm_head\"]"), "0.2", uses(LAYERS);
         /// Number of virtual tokens.
         virtual_tokens: usize = integer(PromptConfig::default().tokens, 1..=MAX_TOKENS), "0.2",
-            uses(&["prompt", "prefix"]);
+            uses(VIRTUAL_TOKENS);
         /// Text whose tokens' embeddings they begin with, repeated or truncated to their number.
         prompt_text: Option<String> = optional_text("not set: random embeddings", TEXT), "0.2", uses(&["prompt"]);
         /// Of an encoder-decoder: `both` gives the decoder as many of its own.
@@ -151,12 +153,11 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
 /// [`Error::Argument`] for the first key that is unknown, out of range, without effect or of another table; quantised
 /// weights on a CUDA device.
 pub fn adapter_of_settings(texts: &[String], device: DeviceChoice) -> Result<(Option<Adapter>, WeightForm)> {
-    let mut keys = texts.iter().map(|text| text.split('=').next().unwrap_or_default().trim());
-    if let Some(key) = keys.find(|key| !key.starts_with("adapter.")) {
+    let refuse = |key: &str| {
         let fix = "give keys of the table [adapter], such as adapter.method=\"lora\"";
-        return Err(Error::argument(key, "it is not a setting of an adapter", fix));
-    }
-    super::read_texts(texts, |r| {
+        (!key.starts_with("adapter.")).then_some(("it is not a setting of an adapter", fix))
+    };
+    super::read_texts(texts, refuse, |r| {
         let (adapter, form) = read(r);
         check_device(r, form, device);
         (adapter, form)
@@ -192,6 +193,11 @@ impl AdapterKeys {
     }
 }
 
+/// Whether the adapter, new or of `adapter.path`, is of one of these methods.
+pub(super) fn is_of(r: &Reader, methods: &[&str]) -> bool {
+    r.value("adapter.method").is_some_and(|value| methods.contains(&value.trim_matches('"')))
+}
+
 /// Adds what contradicts itself or has no effect.
 pub(crate) fn check(r: &mut Reader, s: &Settings) {
     if s.adapter.is_none() {
@@ -202,13 +208,12 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
         r.without_effect("save.merged", "save.which", "save.which = \"none\" saves no model", "remove one of the two");
     }
     check_quantized(r, s);
-    let is_prompt = matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_))));
-    let has_virtual_tokens = is_prompt || matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prefix(_))));
+    let (is_prompt, has_virtual_tokens) = (is_of(r, &["prompt"]), is_of(r, VIRTUAL_TOKENS));
     if s.save.merged && has_virtual_tokens {
         let reason = "virtual tokens are not part of a model's weights, and `save.merged` writes a model alone";
         r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
     }
-    if s.save.merged && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Bottleneck(_)))) {
+    if s.save.merged && is_of(r, BOTTLENECK) {
         let reason = "bottleneck adapters are not linear, and `save.merged` adds them to a model's weights";
         r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
     }

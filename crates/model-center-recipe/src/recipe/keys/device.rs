@@ -43,7 +43,7 @@ impl Threads {
 
 impl Reader {
     fn device(&mut self, key: &'static str) -> DeviceChoice {
-        self.shape(key, Shape::Pattern("^(auto|cpu|cuda(:[0-9]+)?)$"));
+        self.shape(key, Shape::Pattern("^(auto|cpu|cuda(:[0-9]+)?)$".to_owned()));
         self.read(Spec {
             key,
             textual: true,

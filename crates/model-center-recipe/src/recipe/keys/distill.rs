@@ -1,11 +1,10 @@
 //! The keys of `[distill]`: a teacher whose outputs are learned beside the labels.
 
-use super::Settings;
+use super::{Settings, adapter};
 use crate::recipe::engine::kinds::{Expected, Range};
 use crate::recipe::engine::reader::Reader;
 use crate::recipe::engine::table::settings;
 use bmtrain_core::ops::{Distillation, Divergence};
-use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::distillation::DistillationLoss;
 
 const TEACHER: Expected =
@@ -71,7 +70,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
             r.contradiction(&["distill.teacher", key], reason, format!("set {key} = 1"));
         }
     }
-    if matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+    if adapter::is_of(r, &["prompt"]) {
         let reason = "virtual tokens are in every sequence, and the teacher has none";
         r.contradiction(&["distill.teacher", "adapter.method"], reason, "set adapter.method = \"lora\"");
     }

@@ -349,7 +349,7 @@ fn task(name: &str) -> Option<&'static str> {
 pub(super) fn other_task(name: &str) -> Option<(String, String)> {
     if let Some(missing) = missing_task(name) {
         let reason = format!("`data.task` = \"{}\": {} not available", printable(name, 40), missing.what);
-        return Some((reason, format!("what is: {}", missing.instead)));
+        return Some((reason, format!("available instead: {}", missing.instead)));
     }
     let ours = task(name)?;
     let reason = format!("`data.task` = \"{}\" has another name here", printable(name, 40));

@@ -1,12 +1,11 @@
 //! The keys of `[embedding]` and the columns of its records: texts that belong together.
 
 use super::super::data_source::DataSource;
-use super::Settings;
+use super::{Settings, adapter};
 use crate::recipe::engine::kinds::{Expected, Range::Above};
 use crate::recipe::engine::reader::Reader;
 use crate::recipe::engine::table::settings;
 use model_center_data::EmbeddingTask;
-use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::contrastive::ContrastiveLoss;
 
 const COLUMNS: [&str; 3] = ["data.columns.anchor", "data.columns.positive", "data.columns.negative"];
@@ -57,7 +56,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
         let reason = "embeddings are not compared over pipeline stages";
         r.contradiction(&["data.task", "parallel.pipeline"], reason, "set parallel.pipeline = 1");
     }
-    if matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+    if adapter::is_of(r, &["prompt"]) {
         let reason = "virtual tokens are no part of the texts whose embeddings are compared";
         r.contradiction(&["data.task", "adapter.method"], reason, "set adapter.method = \"lora\"");
     }

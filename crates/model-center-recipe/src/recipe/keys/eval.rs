@@ -40,8 +40,13 @@ impl EvalSettings {
             r.without_effect("eval.threshold", "data.task", why, "remove it");
         }
         if !data.source.has_eval() {
-            let key_of_data = data.source.eval_key();
-            let (why, fix) = (format!("there is no {key_of_data}"), format!("set {key_of_data}, or remove it"));
+            let (key_of_data, why, fix) = match (data.source.directory(), data.source.eval_key()) {
+                (Some(_), _) => {
+                    let why = format!("task {} names no file to evaluate on", data.source.task().name());
+                    ("data.task", why, "remove it".to_owned())
+                }
+                (None, key) => (key, format!("there is no {key}"), format!("set {key}, or remove it")),
+            };
             for key in ["eval.every", "eval.metric", "eval.batch_size", "eval.threshold", "data.eval_limit"] {
                 r.without_effect(key, key_of_data, &why, &fix);
             }
@@ -118,8 +123,13 @@ impl Reader {
         let own = self.own.tasks.iter().flat_map(|task| task.metrics().unwrap_or_default());
         let own = own.filter(|metric| matches!(metric, Metric::Own(_))).copied();
         let metrics = Metric::all().chain(own).map(EvalMetric::Metric);
-        let choices: Vec<(&str, EvalMetric)> =
-            std::iter::once(EvalMetric::Loss).chain(metrics).map(|metric| (metric.name(), metric)).collect();
+        let mut choices: Vec<(&str, EvalMetric)> = Vec::new();
+        for metric in std::iter::once(EvalMetric::Loss).chain(metrics) {
+            // Tasks may share a metric.
+            if choices.iter().all(|(name, _)| *name != metric.name()) {
+                choices.push((metric.name(), metric));
+            }
+        }
         self.choice(key, &choices, default)
     }
 
@@ -129,7 +139,7 @@ impl Reader {
             let ending = if number == "1" { "" } else { "s" };
             quote(&format!("{number} {one}{ending}"))
         };
-        self.shape(key, Shape::Pattern("^([0-9]+ steps?|[0-9.eE+-]+ epochs?|end|never)$"));
+        self.shape(key, Shape::Pattern(format!("^([0-9]+ steps?|[0-9.eE+-]+ epochs?|{})$", none.0)));
         self.read(Spec {
             key,
             textual: true,

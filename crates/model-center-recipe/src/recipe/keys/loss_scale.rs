@@ -47,33 +47,41 @@ pub struct LossScale {
     pub floor_power: Option<u8>,
 }
 
-/// Initial power of the predecessor's programs, and of a static scale without a start.
+/// Initial power of the predecessor's programs and of DeepSpeed, and of a static scale without a start.
 const START_POWER: u8 = 16;
+/// The same of Megatron.
+const MEGATRON_START_POWER: u8 = 32;
 
 impl LossScale {
+    /// The power of the first scale.
+    fn start(self) -> u8 {
+        let own = if self.rule == ScaleRule::Megatron { MEGATRON_START_POWER } else { START_POWER };
+        self.start_power.unwrap_or(own)
+    }
+
     /// The rule for parameters of this type.
     pub fn policy(self, dtype: DType) -> ScalePolicy {
-        let start = |power: u8| 2_f32.powi(i32::from(self.start_power.unwrap_or(power)));
+        let start = 2_f32.powi(i32::from(self.start()));
         let floor = 2_f32.powi(i32::from(self.floor_power.unwrap_or(0)));
         let window = |own: u64| self.window.unwrap_or(own);
         match self.rule {
             ScaleRule::None => ScalePolicy::NONE,
             ScaleRule::Auto if dtype != DType::F16 => ScalePolicy::NONE,
-            ScaleRule::Static => ScalePolicy::Static { scale: start(START_POWER) },
-            ScaleRule::Auto | ScaleRule::BmTrain => match ScalePolicy::bm_train(start(START_POWER)) {
+            ScaleRule::Static => ScalePolicy::Static { scale: start },
+            ScaleRule::Auto | ScaleRule::BmTrain => match ScalePolicy::bm_train(start) {
                 ScalePolicy::BmTrain { start, factor, every, max, .. } => {
                     ScalePolicy::BmTrain { start, factor, every: window(every), min: floor, max }
                 }
                 other => other,
             },
             ScaleRule::Megatron => ScalePolicy::Megatron {
-                start_power: self.start_power.unwrap_or(32),
+                start_power: self.start(),
                 window: window(1000),
                 hysteresis: self.hysteresis.unwrap_or(2),
                 floor,
             },
             ScaleRule::DeepSpeed => ScalePolicy::DeepSpeed {
-                start_power: self.start_power.unwrap_or(16),
+                start_power: self.start(),
                 window: window(1000),
                 hysteresis: self.hysteresis.unwrap_or(2),
                 consecutive_hysteresis: false,
@@ -129,12 +137,6 @@ pub(super) fn read(r: &mut Reader) -> LossScale {
         let why = "it is for train.loss_scale = \"megatron\" and \"deepspeed\"";
         r.without_effect("train.loss_scale_hysteresis", "train.loss_scale", why, "remove it");
     }
-    if let (Some(start), Some(floor)) = (start_power, floor_power)
-        && floor > start
-    {
-        let keys = ["train.loss_scale_floor", "train.loss_scale_start"];
-        r.contradiction(&keys, "`train.loss_scale_floor` is above the first scale", "lower it");
-    }
     LossScale { rule, start_power, window, hysteresis, floor_power }
 }
 
@@ -145,6 +147,13 @@ pub(crate) fn check(r: &mut Reader, train: &TrainSettings, dtype: DType) {
             let why = "train.loss_scale = \"auto\" scales for model.dtype = \"f16\" alone";
             r.without_effect(key, "model.dtype", why, "remove it");
         }
+        return;
+    }
+    let (start, floor) = (train.loss_scale.start(), train.loss_scale.floor_power);
+    let does_change = !matches!(train.loss_scale.rule, ScaleRule::None | ScaleRule::Static);
+    if does_change && floor.is_some_and(|floor| floor > start) {
+        let reason = format!("`train.loss_scale_floor` is above the first scale, 2^{start}");
+        r.contradiction(&["train.loss_scale_floor", "train.loss_scale_start"], reason, "lower it");
     }
 }
 

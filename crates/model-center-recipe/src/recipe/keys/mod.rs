@@ -53,6 +53,8 @@ use std::sync::LazyLock;
 use train::TrainSettings;
 
 pub(super) const MAX_STEPS: u64 = 1_000_000_000_000;
+/// Seed of a recipe without one.
+const DEFAULT_SEED: u64 = 1234;
 pub(super) const MAX_SAMPLES: u64 = 1 << 20;
 
 const DTYPES: [(&str, DType); 3] = [("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)];
@@ -137,13 +139,23 @@ pub(super) fn declared(own: OwnData) -> Vec<Declared> {
     declared
 }
 
-/// Reads keys of texts such as `train.lr=1e-4` alone, without a recipe.
+/// Reads keys of texts such as `train.lr=1e-4` alone, without a recipe. `refuse` gives reason and fix for a key that is
+/// not taken.
 ///
 /// # Errors
-/// [`Error::Argument`] with the first mistake.
-fn read_texts<T>(texts: &[String], read: impl FnOnce(&mut Reader) -> T) -> Result<T> {
+/// [`Error::Argument`] with the first key that is refused, or the first mistake.
+fn read_texts<T>(
+    texts: &[String],
+    refuse: impl Fn(&str) -> Option<(&'static str, &'static str)>,
+    read: impl FnOnce(&mut Reader) -> T,
+) -> Result<T> {
     let (tree, mistakes) = merge("", "", texts, &[]);
     let mut reader = Reader::new(tree, rows(), "", OwnData::default());
+    for key in reader.left() {
+        if let Some((reason, fix)) = refuse(&key) {
+            return Err(Error::argument(key, reason, fix));
+        }
+    }
     let settings = read(&mut reader);
     match mistakes.into_iter().chain(reader.finish(elsewhere::NAMES).mistakes).next() {
         Some(Mistake { place, reason, fix, .. }) => Err(Error::argument(place, reason, fix)),
@@ -242,7 +254,7 @@ mod tests {
     fn defaults_are_those_of_an_empty_recipe() {
         let mut reader = Reader::new(Tree::new(Origin::Default), rows(), "", OwnData::default());
         let settings = read(&mut reader);
-        assert_eq!(settings.model, ModelSettings { init_seed: settings.train.seed, ..ModelSettings::default() });
+        assert_eq!(settings.model, ModelSettings::default());
         assert_eq!(settings.train, TrainSettings::default());
         assert_eq!(settings.checkpoint, CheckpointSettings::default());
         assert_eq!(settings.parallel, Parallel::default());

@@ -1,6 +1,6 @@
 //! The keys of `[model]`: what training begins with, and the sizes of a model that begins without weights.
 
-use super::{DTYPES, Settings};
+use super::{DEFAULT_SEED, DTYPES, Settings};
 use crate::recipe::engine::kinds::Range::{Above, Below};
 use crate::recipe::engine::kinds::{Expected, MAX_INTEGER, name_of};
 use crate::recipe::engine::reader::Reader;
@@ -42,7 +42,7 @@ settings! {
         pub family: Option<String> = optional_text(
             "not set: as config.json states, else as the names of the tensors tell", FAMILY), "0.1";
         /// Patterns of tensors in the model's directory that are not read, as `--leave` gives them.
-        pub leave: Vec<String> = texts("not set: nothing but what other heads have", "[\"ner_head.*\"]"), "0.1",
+        pub leave: Vec<String> = texts("not set: only tensors of other heads", "[\"ner_head.*\"]"), "0.1",
             uncounted();
         /// Tokenizer of a model without weights, where it is not in `model.path`.
         pub tokenizer: Option<String> = optional_text("not set: the one in model.path", TOKENIZER), "0.2", uses(RANDOM);
@@ -60,7 +60,7 @@ settings! {
         /// Dropout of attention probabilities.
         pub attention_dropout: Option<f32> = optional_single(OWN, Below(0.0, 1.0), 0.1), "0.1";
         /// Seed of the initial values of parameters that the directory does not hold: [`SeedKey`] reads it.
-        pub init_seed: u64 = { 0 } rows SeedKey;
+        pub init_seed: u64 = { DEFAULT_SEED } rows SeedKey;
     }
 }
 

@@ -3,11 +3,11 @@
 //! Defines [`OptimizerSettings`]. Keys of another optimizer than the chosen one have no effect.
 
 use super::train::TrainSettings;
-use crate::Result;
 use crate::recipe::engine::kinds::Range::{Above, AtLeast, Below};
 use crate::recipe::engine::kinds::{name_of, quoted};
 use crate::recipe::engine::reader::Reader;
 use crate::recipe::engine::table::settings;
+use crate::{Error, Result};
 use bmtrain_core::kernel::UpdateRule;
 use bmtrain_core::{DType, Shape};
 use bmtrain_dist::Param;
@@ -39,12 +39,19 @@ impl Default for OptimizerSettings {
     }
 }
 
+/// Why an optimizer's state cannot be in the host's memory.
+pub(super) const NOT_ON_HOST: &str =
+    "the host updates each element by itself, and `train.optimizer` is one that does not";
+
 impl OptimizerSettings {
-    /// The optimizers over these groups; with `offload`, for those that can be, with their state in the host's memory.
+    /// The optimizers over these groups; with `offload`, their state is in the host's memory.
     ///
     /// # Errors
-    /// Numbers out of range.
+    /// Numbers out of range; `offload` of an optimizer that [cannot be](OptimizerSettings::can_be_offloaded) there.
     pub fn make(self, groups: Vec<ParamGroup>, offload: bool) -> Result<Vec<Box<dyn Optimizer>>> {
+        if offload && !self.can_be_offloaded() {
+            return Err(Error::recipe("train.offload", NOT_ON_HOST, "set train.optimizer = \"adamw\""));
+        }
         Ok(match self {
             OptimizerSettings::Adam(options) if offload => vec![Box::new(AdamOffload::new(groups, options)?)],
             OptimizerSettings::Adam(options) => vec![Box::new(Adam::new(groups, options)?)],
@@ -169,7 +176,7 @@ settings! {
         /// Momentum of `sgd`, `rmsprop` and `muon`.
         momentum: f64 = float(if optimizer == Name::Muon { 0.95 } else { 0.0 }, Below(0.0, 1.0)), "0.2",
             default("`0.0`, of `muon` `0.95`"), uses(&["sgd", "rmsprop", "muon"]);
-        /// What is taken from the weight of a gradient in the momentum of `sgd`.
+        /// Dampening of momentum, as in `torch.optim.SGD`.
         dampening: f64 = float(0.0, AtLeast(0.0)), "0.2", uses(&["sgd"]);
         /// Nesterov's momentum, of `sgd` and `muon`.
         nesterov: bool = flag(optimizer == Name::Muon), "0.2",
@@ -185,8 +192,7 @@ settings! {
         adagrad_start: f32 = single(0.0, AtLeast(0.0)), "0.2", uses(&["adagrad"]);
         /// How fast the momentum of `nadam` grows to its first beta.
         momentum_decay: f64 = float(4e-3, AtLeast(0.0)), "0.2", uses(&["nadam"]);
-        /// What `muon` multiplies the change of a matrix by: such that it is as large as AdamW's, or as in the
-        /// original.
+        /// Scale of `muon`'s update: `match-adamw` makes it as large as AdamW's, `original` is the paper's.
         muon_scale: MuonScale = choice(&SCALES, MuonScale::MatchAdamW), "0.2", uses(&["muon"]);
         /// Multiply the learning rate of `adafactor` by the root mean square of the parameter.
         scale_parameter: bool = flag(AdafactorOptions::default().scale_parameter), "0.2", uses(&["adafactor"]);

@@ -1,14 +1,13 @@
 //! The keys of `[preference]`: the loss of completions that are compared.
 
 use super::super::data_source::DataSource;
-use super::Settings;
 use super::eval::EvalMetric;
+use super::{Settings, adapter};
 use crate::recipe::engine::kinds::{Range, name_of, quoted};
 use crate::recipe::engine::reader::Reader;
 use crate::recipe::engine::table::settings;
 use model_center_data::metrics::Metric;
 use model_center_data::{PairLabels, SftTask};
-use model_center_models::adapter::{Adapter, AdapterConfig};
 use model_center_models::preference::{PreferenceKind, PreferenceLoss};
 
 settings! {
@@ -71,9 +70,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
         let reason = "log-probabilities of completions are not compared over pipeline stages";
         r.contradiction(&["data.task", "parallel.pipeline"], reason, "set parallel.pipeline = 1");
     }
-    let has_virtual_tokens =
-        matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_) | AdapterConfig::Prefix(_))));
-    if loss.kind.has_reference() && has_virtual_tokens {
+    if loss.kind.has_reference() && adapter::is_of(r, adapter::VIRTUAL_TOKENS) {
         let reason = "virtual tokens are in every sequence, and the reference model has none";
         let fix = "set adapter.method = \"lora\", or preference.loss = \"simpo\" or \"orpo\"";
         r.contradiction(&["preference.loss", "adapter.method"], reason, fix);

@@ -2,6 +2,7 @@
 //! keys.
 
 use super::Settings;
+use super::optimizer::NOT_ON_HOST;
 use super::parallel::MAX_BLOCKS;
 use super::train::Products;
 use crate::recipe::engine::kinds::{as_integer, quote};
@@ -77,8 +78,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
         r.contradiction(&["train.products", "model.dtype"], reason, fix);
     }
     if s.train.offload && !s.train.optimizer.can_be_offloaded() {
-        let reason = "the host updates each element by itself, and `train.optimizer` is one that does not";
-        r.contradiction(&["train.offload", "train.optimizer"], reason, "set train.optimizer = \"adamw\"");
+        r.contradiction(&["train.offload", "train.optimizer"], NOT_ON_HOST, "set train.optimizer = \"adamw\"");
     }
     if let Some(reason) = s.train.optimizer.needs_whole_parameters().filter(|_| s.parallel.tensor > 1) {
         let reason = format!("{reason}, and tensor-parallel ranks hold parts of them");

@@ -7,11 +7,11 @@ use super::groups::ParamGroupSettings;
 use super::loss_scale::{self, LossScale, LossScaleKeys};
 use super::optimizer::{self, OptimizerKeys, OptimizerSettings};
 use super::schedule::{self, ScheduleKeys};
-use super::{MAX_SAMPLES, MAX_STEPS};
+use super::{DEFAULT_SEED, MAX_SAMPLES, MAX_STEPS};
 use crate::recipe::engine::kinds::MAX_INTEGER;
 use crate::recipe::engine::kinds::Range::{Above, AtLeast, Below, Within};
 use crate::recipe::engine::reader::Reader;
-use crate::recipe::engine::table::settings;
+use crate::recipe::engine::table::{Compared, settings};
 use crate::{Error, Result};
 use bmtrain_core::DType;
 use bmtrain_core::kernel::NormOrder;
@@ -25,6 +25,7 @@ const UNBOUNDED: &str = "not set: no such limit";
 const LOOP: &str = "leave it out: the program's own loop ends training";
 pub(super) const GIVEN: &str = "leave it out: a step takes the batches that it is given";
 const OPENED: &str = "give it when the model is opened";
+const NOT_OF_STEP: &str = "it is not a setting of a step";
 pub(super) const RECIPE: &str = "leave it out, or train with a recipe";
 
 settings! {
@@ -95,12 +96,12 @@ settings! {
         /// Weight of the loss of a prompt's own tokens relative to the answer's.
         pub prompt_loss: f32 = single(0.0, AtLeast(0.0)), "0.1", not_of_step(RECIPE);
         /// Seed of dropout and of the order of samples.
-        pub seed: u64 = integer(1234, 0..=MAX_INTEGER), "0.1";
-        /// What blocks recompute in the backward pass (activation checkpointing). `blocks` or `true` keeps only the
-        /// input of each block, a number k only the input of every k-th one. `attention` keeps everything but what
-        /// attention computes from queries, keys and values. `auto` is `blocks` for the first blocks, and keeps those
-        /// whose activations fit into the memory that gradients take later; from the second micro-batch of a step on
-        /// that is none.
+        pub seed: u64 = integer(DEFAULT_SEED, 0..=MAX_INTEGER), "0.1";
+        /// Activations that the backward pass recomputes (activation checkpointing). `blocks` or `true` recomputes each
+        /// block from its input, a number k groups of k blocks from the input of the first. `attention` recomputes only
+        /// attention, from queries, keys and values. `auto` keeps the activations of the last blocks, up to the
+        /// memory that gradients take later, and recomputes the others; from the second micro-batch of a step on it
+        /// recomputes all.
         pub recompute: Recompute = recompute(), "0.1", not_of_step(OPENED);
         /// Where inputs of recomputed blocks are kept: on the device, in pieces by tensor-parallel ranks (`sharded`),
         /// or in host memory, which on the CPU is the same as `device`.
@@ -169,7 +170,7 @@ settings! {
         /// End the run with exit code 7 after this many losses in a row that are not finite, above the mean of the
         /// first 20 steps, or spikes.
         patience: Option<u64> = optional_integer(
-            "not set: gradients that are not finite alone end a run", 1..=MAX_STEPS, 50), "0.2";
+            "not set: only gradients that are not finite end a run", 1..=MAX_STEPS, 50), "0.2";
         /// A loss of more than this many times the mean of recent ones is a spike.
         spike: f64 = float(3.0, Above(1.0)), "0.2";
     }
@@ -211,27 +212,43 @@ impl TrainSettings {
     /// # Errors
     /// [`Error::Argument`] for the first key that is unknown, out of range, without effect or not of a step.
     pub fn of_step(texts: &[String], dtype: DType) -> Result<Self> {
-        let keys = || texts.iter().map(|text| text.split('=').next().unwrap_or_default().trim());
-        for key in keys() {
+        let refuse = |key: &str| {
             let fix = match super::row(key) {
                 _ if !key.starts_with("train.") => Some("give keys of the table [train], such as train.lr=1e-4"),
                 row => row.and_then(|row| row.not_of_step),
             };
-            if let Some(fix) = fix {
-                return Err(Error::argument(key, "it is not a setting of a step", fix));
-            }
-        }
-        if !keys().any(|key| key == "train.steps") {
-            let reason = "it is missing, and the learning-rate schedule is made for it";
-            return Err(Error::argument("train.steps", reason, "give the number of steps"));
-        }
-        super::read_texts(texts, |r| {
+            Some((NOT_OF_STEP, fix?))
+        };
+        let train = super::read_texts(texts, refuse, |r| {
             let train = TrainSettings { divergence: read_divergence(r), ..TrainSettings::read(r) };
             schedule::check(r, &train);
             loss_scale::check(r, &train, dtype);
             optimizer::check(r, &train);
             train
-        })
+        })?;
+        train.check_of_step()?;
+        Ok(train)
+    }
+
+    /// Refuses settings of steps that a program takes by a loop of its own: without a number of steps, or with what
+    /// belongs to a run or to how a model is opened.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for the first such key; label smoothing out of range.
+    pub fn check_of_step(&self) -> Result<()> {
+        if self.steps.is_none() {
+            let reason = "it is missing, and the learning-rate schedule is made for it";
+            return Err(Error::argument("train.steps", reason, "give the number of steps"));
+        }
+        let differing = self.differing(&TrainSettings::default());
+        if let Some((key, fix)) = differing.iter().find_map(|row| Some((row.key, row.not_of_step?))) {
+            return Err(Error::argument(key, NOT_OF_STEP, fix));
+        }
+        if !(0.0..1.0).contains(&self.label_smoothing) {
+            let reason = format!("{} is not a share from 0 to below 1", self.label_smoothing);
+            return Err(Error::argument("train.label_smoothing", reason, "give one, such as 0.1"));
+        }
+        Ok(())
     }
 }
 

@@ -34,6 +34,7 @@ fn contradictions_and_settings_without_effect_are_named() {
         (LEAST.to_owned(), &[teacher, "parallel.tensor=2"], "set parallel.tensor = 1"),
         (LEAST.to_owned(), &[teacher, "parallel.pipeline=2"], "set parallel.pipeline = 1"),
         (LEAST.to_owned(), &[teacher, "adapter.method=prompt"], "virtual tokens are in every sequence"),
+        (LEAST.to_owned(), &[teacher, "adapter.method=prompt", "adapter.path=a"], "virtual tokens are in every"),
         (of_task("regression"), &[teacher], "this task has other labels"),
         (of_task("embedding"), &[teacher], "this task has other labels"),
         (of_task("seq2seq"), &[teacher], "this task has other labels"),

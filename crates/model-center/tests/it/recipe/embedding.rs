@@ -46,6 +46,7 @@ fn contradictions_and_settings_without_effect_are_named() {
         (&embedding, &["data.packing=true"], "it is for tasks language and sft"),
         (&embedding, &["parallel.pipeline=2"], "embeddings are not compared over pipeline stages"),
         (&embedding, &["adapter.method=prompt"], "virtual tokens are no part of the texts"),
+        (&embedding, &["adapter.method=prompt", "adapter.path=a"], "virtual tokens are no part of the texts"),
         (&embedding, &["eval.metric=f1"], "use \"mean_reciprocal_rank\" or \"loss\""),
         (LEAST, &["data.task=sentence-similarity"], "data.task = \"embedding\""),
     ] {

@@ -38,6 +38,9 @@ fn contradictions_and_settings_without_effect_are_named() {
         (&several, &[columns, "data.columns.label=tags"], "its columns have and name the labels"),
         (&several, &[columns, "data.labels=[\"a\", \"b\"]"], "its columns have and name the labels"),
         (&several, &["data.columns.labels=[\"text\", \"b\"]"], "both name the column \"text\""),
+        (&several, &["data.columns.labels=[\"rude\"]"], "`data.columns.labels` names 1 label, and"),
+        (&several, &["data.columns.labels=[\"a\", \"a\"]"], "1 mistake"),
+        (&several, &["data.columns.labels=[\"a\", \"a\"]"], "`data.columns.labels` names \"a\" twice"),
         (&several, &["train.label_smoothing=0.1"], "a loss of its own"),
         (&several, &["data.class_weights=balanced"], "it is for tasks with classes"),
         (&several, &["data.objective=verbalizer"], "it is for tasks with classes"),
@@ -45,8 +48,7 @@ fn contradictions_and_settings_without_effect_are_named() {
         (LEAST, &["data.task=multilabel"], "data.task = \"multi-label-classification\""),
         (LEAST, &["train.pos_weight=2"], "where all labels weigh the same"),
     ] {
-        let found: Vec<String> = mistakes(text, sets).iter().map(ToString::to_string).collect();
-        let found = found.join("\n");
+        let found = list(&mistakes(text, sets));
         assert!(found.contains(expected), "{sets:?}: {found}");
     }
 }

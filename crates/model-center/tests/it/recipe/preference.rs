@@ -61,6 +61,7 @@ fn contradictions_and_settings_without_effect_are_named() {
         ("preference", &["train.label_smoothing=0.1"], "set preference.label_smoothing"),
         ("preference", &["parallel.pipeline=2"], "are not compared over pipeline stages"),
         ("preference", &["adapter.method=prompt"], "the reference model has none"),
+        ("preference", &["adapter.method=prompt", "adapter.path=a"], "the reference model has none"),
         ("preference", &["adapter.method=prefix"], "the reference model has none"),
         ("preference", &["data.packing=true"], "it is for tasks language and sft"),
         ("preference", &["eval.metric=f1"], "use \"reward_accuracy\" or \"loss\""),

@@ -12,7 +12,7 @@ init = "weights"                # default
 path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
 # family                        # not set: as config.json states, else as the names of the tensors tell
-# leave                         # not set: nothing but what other heads have
+# leave                         # not set: only tensors of other heads
 # no effect, it is for model.init = "random": tokenizer, layers, hidden, heads, kv_heads, head_size,
 #   feed_forward, positions, vocabulary, hidden_bias, init_std, scale_init_by_depth, unique_layers,
 #   sharing_style
@@ -156,7 +156,7 @@ offload_parameters = false      # default
 # metric = "accuracy"           # no effect: train.early_stop.patience is not set
 
 [train.divergence]
-# patience                      # not set: gradients that are not finite alone end a run
+# patience                      # not set: only gradients that are not finite end a run
 # spike = 3.0                   # no effect: train.divergence.patience is not set
 
 [eval]

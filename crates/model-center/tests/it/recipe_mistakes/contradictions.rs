@@ -228,3 +228,24 @@ fn a_model_in_blocks_is_neither_merged_nor_random_nor_on_cuda() {
     let sets = ["data.task=language", "adapter.method=lora", "adapter.path=tuned", "adapter.quantize=as-stored"];
     assert!(mistakes(LEAST, &sets).is_empty());
 }
+
+#[test]
+fn a_floor_of_the_loss_scale_is_compared_with_the_first_scale_that_the_rule_has() {
+    for (sets, first) in [
+        (&["train.loss_scale=bmtrain", "train.loss_scale_floor=131072"][..], Some(16)),
+        (&["train.loss_scale=deepspeed", "train.loss_scale_floor=131072"], Some(16)),
+        (&["model.dtype=f16", "train.loss_scale_floor=131072"], Some(16)),
+        (&["train.loss_scale=megatron", "train.loss_scale_floor=131072"], None),
+        (&["train.loss_scale=megatron", "train.loss_scale_floor=8589934592"], Some(32)),
+        (&["train.loss_scale=bmtrain", "train.loss_scale_start=64", "train.loss_scale_floor=128"], Some(6)),
+        (&["train.loss_scale=bmtrain", "train.loss_scale_floor=65536"], None),
+    ] {
+        let Some(first) = first else {
+            load(LEAST, sets);
+            continue;
+        };
+        let expected = format!("`train.loss_scale_floor` is above the first scale, 2^{first}");
+        let found = only_mistake(LEAST, sets);
+        assert!(found.contains(&expected), "{sets:?}: {found}");
+    }
+}
