@@ -81,7 +81,7 @@ impl Session {
             Held::Trainer(trainer) => trainer.into_model(),
             Held::Nothing => return Err(Error::model("the model", "it is not there", "open it again")),
         };
-        self.held = Held::Trainer(Box::new(training.of(model)));
+        self.held = Held::Trainer(Box::new(training.of(model)?));
         self.trainers += 1;
         Ok(self.trainers)
     }

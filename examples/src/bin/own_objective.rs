@@ -49,7 +49,7 @@ pub(crate) fn surrogate(now: &[f32], old: &[f32], advantages: &[f32], counts: &[
 impl Objective for Grpo {
     fn loss(&self, pass: &Pass<'_>, cx: &mut Ctx) -> Result<ObjectiveLoss> {
         let hidden = pass.model.hidden(pass.batch, HiddenOutputs::LmOperands, cx)?;
-        let log_probs = hidden.token_log_probs(cx)?; // [R, L]
+        let log_probs = hidden.token_log_probs(cx)?; // [R, P + L]
         let (mut old, mut advantages) = (Vec::new(), Vec::new());
         for sample in &pass.batch.samples {
             let own = self.old.get(*sample as usize).zip(self.advantages.get(*sample as usize));
@@ -66,7 +66,7 @@ impl Objective for Grpo {
         let constant = |values: &[f32], shape: Shape| {
             Tensor::from_slice_in(cx.device(), shape, values, Segment::Activations).map(Var::constant)
         };
-        let slopes = constant(&gradient, log_probs.shape())?; // [R, L]
+        let slopes = constant(&gradient, log_probs.shape())?; // [R, P + L]
         let sum = ops::sum(cx, &ops::mul(cx, &log_probs, &slopes)?)?;
         let loss = ops::add(cx, &sum, &constant(&[rest], [1].into())?)?; // [1]
         Ok(ObjectiveLoss { loss, numbers: vec![constant(&[clipped], [1].into())?.into_value()] })
@@ -110,7 +110,8 @@ fn main() -> Result<()> {
     });
     let objective = Box::new(Grpo { advantages, old: old.collect::<Result<_>>()? });
     let settings = TrainSettings { steps: Some(STEPS), lr: 1e-3, ..TrainSettings::default() };
-    let mut trainer = StepTraining::new(&*opened.model, &device, &settings)?.with_objective(objective).of(opened.model);
+    let training = StepTraining::new(&*opened.model, &device, &settings)?.with_objective(objective)?;
+    let mut trainer = training.of(opened.model)?;
     for step in 0..STEPS {
         let done = trainer.step(batches.clone())?;
         println!("step {step} loss {:.6} {:?}", done.loss, done.metrics);

@@ -116,6 +116,11 @@ impl Param {
         Param { inner: Rc::clone(&self.inner), gradient_use: GradientUse::Tied }
     }
 
+    /// Whether the other one is a handle of the same parameter.
+    pub fn is_same(&self, other: &Param) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Part of the model in which it is used.
     pub fn part(&self) -> ModelPart {
         self.inner.part

@@ -91,10 +91,16 @@ impl DataSource {
         &self,
         split: Split,
         options: &ReadOptions<'_>,
-        (model, train): (TaskModel<'_>, Option<&Dataset>),
+        model: TaskModel<'_>,
+        train: Option<&Dataset>,
     ) -> Result<Option<Dataset>> {
         let path = match (&self.files, split) {
-            (DataFiles::Directory(directory), _) => directory.join(self.task.file(split).unwrap_or_default()),
+            (DataFiles::Directory(directory), _) => {
+                match self.task.file(split).filter(|_| self.task.has_split(split)) {
+                    Some(file) => directory.join(file),
+                    None => return Ok(None),
+                }
+            }
             (DataFiles::Files { train, .. }, Split::Train) => train.clone(),
             (DataFiles::Files { eval: Some(eval), .. }, Split::Validation) => eval.clone(),
             (DataFiles::OfTask, _) if self.task.has_split(split) => PathBuf::new(),

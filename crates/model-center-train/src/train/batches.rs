@@ -33,17 +33,12 @@ pub(crate) struct PretrainingBatches {
 
 impl Batches {
     /// Batches of training. Records are ordered by `options`; the batches of a step are loaded on threads of their own
-    /// where `threads` is above 0; data-parallel rank r of W has the batches r, r + W, and so on.
-    pub(super) fn training(
-        data: &RunData,
-        options: LoaderOptions,
-        (threads, rank, ranks): (usize, usize, usize),
-    ) -> Result<Self> {
+    /// where `threads` is above 0; `part` has the micro-batches of this rank.
+    pub(super) fn training(data: &RunData, options: LoaderOptions, part: StepPart, threads: usize) -> Result<Self> {
         match data {
             RunData::Records(records) => Ok(Batches::Records(Loader::new(Arc::clone(records), options)?)),
             RunData::Pretraining { samples, count } => {
                 let batches = PretrainingBatches::new(samples, *count, options.batch_size);
-                let part = StepPart { rank: rank as u64, ranks: ranks as u64 };
                 let prefetcher = (threads > 0).then(|| Prefetcher::new(Arc::clone(samples), options.batch_size, part));
                 let prefetcher = prefetcher.map(|prefetcher| prefetcher.with_threads(threads));
                 Ok(Batches::Pretraining(PretrainingBatches { prefetcher, ..batches }))

@@ -37,6 +37,7 @@ pub(super) fn dry_run(
     }
     let mut mistakes: Vec<Error> =
         check_layout(resolved, launch.world, registry, &options.places).err().into_iter().collect();
+    mistakes.extend(options.objective.as_ref().and_then(|own| own.check(resolved).err()));
     let setup = setup::prepare_all(resolved, registry, &options.places);
     let on_processors = device(group, resolved, is_first);
     if let (Ok(setup), Ok(true)) = (&setup, &on_processors) {

@@ -178,7 +178,27 @@ fn forward_all(
     let records = loader.records().cloned();
     let outputs = records.as_deref().map_or_else(|| loader.labels().outputs(), numbers_by_row);
     let len = |batch: &Batch| 1 + batch.rows * outputs;
-    let compute = |batches: &[Batch]| losses_and_outputs(context, records.as_deref(), batches);
+    let compute = |batches: &[Batch]| {
+        let own = own_numbers(context, batches)?;
+        let Some(own) = own else { return losses_and_outputs(context, records.as_deref(), batches) };
+        for (batch, numbers) in batches.iter().zip(&own).filter(|(batch, numbers)| numbers.len() != len(batch)) {
+            let reason = format!(
+                "Objective::evaluated gave {} numbers of a batch of {} rows, and {} are needed: the loss, and \
+                 {outputs} for each row",
+                numbers.len(),
+                batch.rows,
+                len(batch)
+            );
+            let name = format!("{:?}", context.objective);
+            let name = name.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+            return Err(Error::argument(
+                format!("objective {name}"),
+                reason,
+                "give as many, in the order of the samples",
+            ));
+        }
+        Ok(own)
+    };
     let take = |loader: &Batches, batch: &Batch, numbers: &[f32]| {
         let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
         if let Some(labels) = &batch.labels {
@@ -207,13 +227,16 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
     }
 }
 
+/// The objective's own numbers of each batch, if it has some.
+fn own_numbers(context: EvalContext<'_>, batches: &[Batch]) -> Result<Option<Vec<Vec<f32>>>> {
+    let EvalContext { model, device, objective, .. } = context;
+    let own = batches.iter().map(|batch| objective.evaluated(&Pass::evaluation(model, batch), device));
+    Ok(own.collect::<Result<Vec<_>>>()?.into_iter().collect())
+}
+
 /// Loss of each batch and, unless tokens of the vocabulary are predicted, the numbers of its rows.
 fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
-    let EvalContext { model, device, pipeline, objective, .. } = context;
-    let own = batches.iter().map(|batch| objective.evaluated(&Pass::evaluation(model, batch), device));
-    if let Some(own) = own.collect::<Result<Vec<_>>>()?.into_iter().collect() {
-        return Ok(own);
-    }
+    let EvalContext { model, device, pipeline, .. } = context;
     let Some(pipeline) = pipeline else {
         return batches.iter().map(|batch| loss_and_outputs(model, dataset, batch, device)).collect();
     };

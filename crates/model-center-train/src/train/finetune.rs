@@ -67,6 +67,9 @@ pub fn abandon_unless_done(group: &ProcessGroup, ended: &Result<ExitStatus>) {
 }
 
 /// [`finetune`] on the ranks of `group`.
+///
+/// # Errors
+/// As [`finetune`].
 pub fn finetune_on(
     group: &ProcessGroup,
     resolved: Resolved,
@@ -79,6 +82,7 @@ pub fn finetune_on(
     if options.dry_run {
         return dry_run(group, &resolved, options, registry);
     }
+    options.objective.as_ref().map_or(Ok(()), |own| own.check(&resolved))?;
     let mut changes = changes(&resolved);
     // The first rank writes and reports; the others would only repeat it.
     if launch.rank == 0 {
@@ -279,6 +283,7 @@ impl Trainer {
         };
         passes.local.phases.data = data_seconds;
         self.objective.run(&mut passes)?;
+        passes.check(&*self.objective)?;
         let StepPasses { weights, local, .. } = passes;
         let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
         let vote = self.vote(self.progress.step + 1, checkpoint_due);

@@ -79,7 +79,7 @@ pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use model_options::{open_options, save_options};
-pub use objective::{Objective, ObjectiveLoss, OwnObjective, Part, Pass, PassNumbers, Reference, Supervised};
+pub use objective::{Objective, ObjectiveLoss, OwnObjective, Pass, PassNumbers, Reference, Supervised};
 pub use passes::StepPasses;
 pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, passed_over_warning, recipe_of, store_directory};

@@ -5,7 +5,8 @@
 use super::run_data::{EvalSet, RunData, Samples};
 use crate::{Error, Result};
 use model_center_base::batch::VerbalizerPosition;
-use model_center_data::{ReadOptions, Split, TaskModel};
+use model_center_data::metrics::LabelKind;
+use model_center_data::{Dataset, ReadOptions, Split, Task, TaskModel};
 use model_center_formats::tokenizer::{ChatTemplate, Tokenizer};
 use model_center_recipe::Resolved;
 use std::sync::Arc;
@@ -48,19 +49,35 @@ impl ModelSide {
 /// What the task reports.
 pub(super) fn read(resolved: &Resolved, tokenizer: &dyn Tokenizer, model: &ModelSide) -> Result<Samples> {
     let (source, options) = (&resolved.data.source, read_options(resolved, tokenizer));
-    let train = source.read(Split::Train, &options, (model.task(), None)).map_err(of_recipe)?;
+    let train = source.read(Split::Train, &options, model.task(), None).map_err(of_recipe)?;
     let train = train.ok_or_else(|| {
         let fix = "name a file of records, or a directory with the directory train";
         Error::recipe(resolved.place("data.train"), "there is no training data", fix)
     })?;
+    check_kind(source.task(), &train)?;
     let options = ReadOptions { limit: resolved.data.eval_limit, ..options };
-    let eval = source.read(Split::Validation, &options, (model.task(), Some(&train))).map_err(of_recipe)?;
+    let eval = source.read(Split::Validation, &options, model.task(), Some(&train)).map_err(of_recipe)?;
+    eval.as_ref().map_or(Ok(()), |eval| check_kind(source.task(), eval))?;
     let of_eval = |data| EvalSet { name: "eval".to_owned(), data: RunData::Records(Arc::new(data)) };
     Ok(Samples {
         train: RunData::Records(Arc::new(train)),
         eval: eval.into_iter().map(of_eval).collect(),
         test: Vec::new(),
     })
+}
+
+/// Refuses labels of another kind than the task has stated, by which recipes are checked.
+fn check_kind(task: &dyn Task, data: &Dataset) -> Result<()> {
+    let (stated, read) = (task.label_kind(), LabelKind::of(data.labels()));
+    if stated == read {
+        return Ok(());
+    }
+    let reason = format!("label_kind is {stated:?}, and read_split gave labels of the kind {read:?}");
+    Err(Error::argument(
+        format!("task {}", task.name()),
+        reason,
+        "correct one of the two in the implementation of Task",
+    ))
 }
 
 fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOptions<'t> {

@@ -12,35 +12,43 @@ use model_center_base::batch::Batch;
 use model_center_models::{LossSettings, TextModel};
 use std::time::Instant;
 
+/// A micro-batch's part of its step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepShare {
+    /// Weight of its loss in the loss of the step.
+    pub(super) weight: f32,
+    /// Whether it is the rank's last one, with which gradients are reduced.
+    pub(super) is_last: bool,
+}
+
 /// The loss of a micro-batch after its passes, and their seconds.
-pub(super) struct Pass {
+pub(super) struct PassDone {
     pub(super) loss: Var,
     pub(super) forward: f64,
     pub(super) backward: f64,
 }
 
-/// Forward and backward pass of a micro-batch. `weight` is the share of its loss in the step's; gradients are reduced
-/// with the last micro-batch of the step.
+/// Forward and backward pass of a micro-batch.
 pub(super) fn pass(
     optim: &OptimManager,
-    (weight, is_last): (f32, bool),
+    share: StepShare,
     mut cx: Ctx,
     forward: impl FnOnce(&mut Ctx) -> Result<Var>,
-) -> Result<Pass> {
+) -> Result<PassDone> {
     let begun = Instant::now();
     let loss = forward(&mut cx)?;
     let computed = Instant::now();
-    backward(optim, &loss, (weight, is_last), &mut cx)?;
+    backward(optim, &loss, share, &mut cx)?;
     let (forward, backward) = ((computed - begun).as_secs_f64(), computed.elapsed().as_secs_f64());
-    Ok(Pass { loss, forward, backward })
+    Ok(PassDone { loss, forward, backward })
 }
 
 /// The backward pass of a micro-batch's loss with its weight, which gathers and recomputes per block, and reduces
 /// gradients with the last micro-batch.
-pub(super) fn backward(optim: &OptimManager, loss: &Var, (weight, is_last): (f32, bool), cx: &mut Ctx) -> Result<()> {
-    match is_last {
-        true => optim.backward_last(loss, weight, cx)?,
-        false => optim.backward(loss, weight, cx)?,
+pub(super) fn backward(optim: &OptimManager, loss: &Var, share: StepShare, cx: &mut Ctx) -> Result<()> {
+    match share.is_last {
+        true => optim.backward_last(loss, share.weight, cx)?,
+        false => optim.backward(loss, share.weight, cx)?,
     }
     Ok(())
 }
@@ -81,8 +89,16 @@ impl StepRunner {
     ///
     /// # Errors
     /// What `load` fails with; a micro-batch without labels, or with others than the head's; a failing device; a lost
-    /// rank.
+    /// rank. A step that fails leaves no gradients.
     pub fn step(&mut self, load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>) -> Result<Vec<f32>> {
+        let done = self.passes_and_update(load);
+        if done.is_err() {
+            self.optim.zero_grad()?;
+        }
+        done
+    }
+
+    fn passes_and_update(&mut self, load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>) -> Result<Vec<f32>> {
         let losses = match &self.pipeline {
             Some(pipeline) => {
                 let load = &mut |number| Ok((load(number)?, LossSettings::default()));
@@ -97,7 +113,8 @@ impl StepRunner {
     fn pass(&self, MicroBatch { batch, randomness, weight }: MicroBatch<Batch>, number: usize) -> Result<Tensor> {
         let cx = Ctx::training(&self.device, randomness);
         let forward = |cx: &mut Ctx| self.model.loss(&batch, cx)?.ok_or_else(no_loss);
-        Ok(pass(&self.optim, (weight, number + 1 == self.micro_batches), cx, forward)?.loss.into_value())
+        let share = StepShare { weight, is_last: number + 1 == self.micro_batches };
+        Ok(pass(&self.optim, share, cx, forward)?.loss.into_value())
     }
 }
 

@@ -14,8 +14,8 @@ use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::comm::Solo;
 use bmtrain_core::{DType, Device};
-use bmtrain_dist::RankGroups;
 use bmtrain_dist::optim::OptimManager;
+use bmtrain_dist::{Param, RankGroups};
 use model_center_base::batch::Batch;
 use model_center_base::stop_flag::StopFlag;
 use model_center_models::TextModel;
@@ -28,9 +28,12 @@ pub struct StepTraining {
     ranks: RunRanks,
     optim: OptimManager,
     objective: Box<dyn Objective>,
+    label_smoothing: f32,
     seed: u64,
     stop: StopConditions,
     divergence: Option<DivergenceGuard>,
+    /// A parameter of the model, which tells it from others.
+    first: Option<Param>,
 }
 
 /// A model that a program trains step by step.
@@ -46,7 +49,7 @@ pub struct StepTraining {
 /// let device = Device::cpu(2)?;
 /// let opened = Registry::default().open("gpt2".as_ref(), &OpenOptions::new(&device))?;
 /// let settings = TrainSettings { steps: Some(100), lr: 1e-4, ..TrainSettings::default() };
-/// let mut trainer = StepTraining::new(&*opened.model, &device, &settings)?.of(opened.model);
+/// let mut trainer = StepTraining::new(&*opened.model, &device, &settings)?.of(opened.model)?;
 /// let batch = Batch::next_tokens(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
 /// println!("{}", trainer.step(vec![batch])?.loss);
 /// # Ok(())
@@ -98,10 +101,11 @@ impl StepTraining {
     /// keep its last rate.
     ///
     /// # Errors
-    /// [`Error::Argument`] for settings that are not of a step; patterns of parameter groups that match no parameter; a
-    /// model without a parameter to train.
+    /// [`Error::Argument`] for settings that are not of a step; numbers of the schedule, the optimizer, clipping, loss
+    /// scale and label smoothing out of range; patterns of parameter groups that match no parameter; a model without a
+    /// parameter to train.
     pub fn new(model: &dyn TextModel, device: &Device, train: &TrainSettings) -> Result<Self> {
-        check(train)?;
+        train.check_of_step()?;
         let groups = RankGroups::split(Arc::new(Solo), 1, 1)?;
         let schedule = setup::schedule(train, 1, "train.warmup").map_err(of_argument)?;
         Ok(StepTraining {
@@ -109,9 +113,11 @@ impl StepTraining {
             ranks: RunRanks::new(&groups, device),
             optim: trainer::optimizer(train, dtype_of(model), schedule, device, model).map_err(of_argument)?,
             objective: Box::new(Supervised { label_smoothing: train.label_smoothing, ..Supervised::default() }),
+            label_smoothing: train.label_smoothing,
             seed: train.seed,
             stop: StopConditions::new(train, 1, StopFlag::default()),
             divergence: train.divergence.map(DivergenceGuard::new),
+            first: model.parameters().declared().first().cloned(),
         })
     }
 
@@ -124,15 +130,32 @@ impl StepTraining {
     }
 
     /// The same for another objective than the loss of the labels.
-    #[must_use]
-    pub fn with_objective(self, objective: Box<dyn Objective>) -> Self {
-        StepTraining { objective, ..self }
+    ///
+    /// # Errors
+    /// Label smoothing, which is of the loss of the labels.
+    pub fn with_objective(self, objective: Box<dyn Objective>) -> Result<Self> {
+        if self.label_smoothing != 0.0 {
+            let reason = "it is of the loss of the labels, and another objective is given";
+            return Err(Error::argument("train.label_smoothing", reason, "leave it out"));
+        }
+        Ok(StepTraining { objective, ..self })
     }
 
     /// The trainer of the model that these settings were made for.
-    pub fn of(self, model: Box<dyn TextModel>) -> StepTrainer {
-        let StepTraining { device, ranks, optim, objective, seed, stop, divergence } = self;
-        StepTrainer {
+    ///
+    /// # Errors
+    /// Another model, whose parameters the optimizer does not have.
+    pub fn of(self, model: Box<dyn TextModel>) -> Result<StepTrainer> {
+        let StepTraining { device, ranks, optim, objective, seed, stop, divergence, first, .. } = self;
+        let is_same = match (model.parameters().declared().first(), &first) {
+            (Some(given), Some(first)) => given.is_same(first),
+            _ => false,
+        };
+        if !is_same {
+            let reason = "the optimizer has the parameters of another model";
+            return Err(Error::argument("StepTraining::of", reason, "give the model that StepTraining::new was given"));
+        }
+        Ok(StepTrainer {
             trainer: Trainer {
                 device,
                 ranks,
@@ -151,7 +174,7 @@ impl StepTraining {
                 guard: divergence,
                 inspect_every: None,
             },
-        }
+        })
     }
 }
 
@@ -161,12 +184,20 @@ impl StepTrainer {
     ///
     /// # Errors
     /// As [`TextModel::loss`]; no batch, batches without labels, or with labels of several kinds; too many steps in a
-    /// row whose gradients are not finite.
+    /// row whose gradients are not finite. Training goes on after an error as if the batches had not been given, but
+    /// that steps with such gradients count.
     pub fn step(&mut self, batches: Vec<Batch>) -> Result<StepOutcome> {
         let batches = GivenBatches::new(batches)?;
         self.trainer.schedule = StepSchedule::given(batches.count());
         self.trainer.batches = Batches::Given(batches);
-        let done = self.trainer.step(false)?;
+        let done = match self.trainer.step(false) {
+            Ok(done) => done,
+            Err(error) => {
+                // Micro-batches before the one that failed have left gradients.
+                self.trainer.optim.zero_grad()?;
+                return Err(error);
+            }
+        };
         Ok(StepOutcome {
             step: self.trainer.steps(),
             loss: done.metrics.loss,
@@ -197,43 +228,10 @@ impl StepTrainer {
     }
 }
 
+/// The dtype of a model's parameters; some of them may be f32 nevertheless.
 fn dtype_of(model: &dyn TextModel) -> DType {
-    model.parameters().declared().first().map_or(DType::F32, |param| param.spec().dtype)
-}
-
-/// The number of steps, and no setting that belongs to a run or to how a model is opened.
-fn check(train: &TrainSettings) -> Result<()> {
-    if train.steps.is_none() {
-        let reason = "it is missing, and the learning-rate schedule is made for it";
-        return Err(Error::argument("train.steps", reason, "give the number of steps"));
-    }
-    let of_step = train.clone();
-    let of_step = TrainSettings {
-        steps: of_step.steps,
-        lr: of_step.lr,
-        schedule: of_step.schedule,
-        warmup: of_step.warmup,
-        decay_steps: of_step.decay_steps,
-        decay_endpoint: of_step.decay_endpoint,
-        final_lr_ratio: of_step.final_lr_ratio,
-        weight_decay: of_step.weight_decay,
-        decay_norms_and_biases: of_step.decay_norms_and_biases,
-        groups: of_step.groups,
-        layer_decay: of_step.layer_decay,
-        optimizer: of_step.optimizer,
-        clip: of_step.clip,
-        label_smoothing: of_step.label_smoothing,
-        seed: of_step.seed,
-        loss_scale: of_step.loss_scale,
-        offload: of_step.offload,
-        divergence: of_step.divergence,
-        ..TrainSettings::default()
-    };
-    if *train == of_step {
-        return Ok(());
-    }
-    let reason = "batches, further limits, averages or what a model is opened with are set, which are not of a step";
-    Err(Error::argument("the settings of training", reason, "leave them at their defaults"))
+    let mut dtypes = model.parameters().declared().iter().map(|param| param.spec().dtype);
+    dtypes.find(|dtype| *dtype != DType::F32).unwrap_or(DType::F32)
 }
 
 /// A mistake in settings, where there is no recipe but arguments.

@@ -8,6 +8,7 @@ use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
 use super::objective::{self, Objective, Opening};
 use super::preconditions::FinetuneOptions;
+use super::prefetch::StepPart;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use super::step_runner::pipeline;
@@ -305,8 +306,8 @@ pub(super) fn batches(setup: &Setup, resolved: &Resolved, ranks: &RunRanks) -> R
         ..LoaderOptions::training(micro_batch, resolved.train.seed)
     };
     let threads = resolved.data.source.pretraining().map_or(0, |settings| settings.loading_threads);
-    let part = (threads, ranks.data_rank(), ranks.data_size());
-    Ok(Batches::training(&setup.train, options, part)?.weighing(setup.class_weights.clone()))
+    let part = StepPart { rank: ranks.data_rank() as u64, ranks: ranks.data_size() as u64 };
+    Ok(Batches::training(&setup.train, options, part, threads)?.weighing(setup.class_weights.clone()))
 }
 
 /// Whether the loss is scaled, so that its scale is worth showing.

@@ -2,10 +2,10 @@
 
 use crate::fixture::Fixture;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
+use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use model_center::Result;
 use model_center::model::Registry;
-use model_center::recipe::Recipe;
+use model_center::recipe::{Recipe, Resolved, list};
 use model_center::run::ExitStatus;
 use model_center::train::{FinetuneOptions, Objective, ObjectiveLoss, OwnObjective, Pass, finetune};
 use serde_json::Value;
@@ -32,14 +32,19 @@ impl Objective for Margin {
     }
 }
 
-/// Trains for 12 steps in `run`, for the margin, if there is one; at most this many steps at once.
-fn train(fixture: &Fixture, margin: Option<f32>, exit_after_steps: Option<u64>) -> Result<ExitStatus> {
+/// The recipe of 12 steps in `run`, with further settings.
+fn recipe(fixture: &Fixture, further: &[&str]) -> Resolved {
     let path = |name: &str| fixture.path(name).display().to_string();
     let paths = [("model.path", "model"), ("data.train", "train.jsonl"), ("output.dir", "run")];
     let usual = ["data.task=classification", "data.max_length=12", "train.steps=12", "train.batch_size=4"];
     let usual = usual.into_iter().chain(["train.lr=1e-2", "log.every=1"]).map(str::to_owned);
-    let sets: Vec<String> = paths.map(|(key, name)| format!("{key}={}", path(name))).into_iter().chain(usual).collect();
-    let resolved = Recipe::read(None, &sets).expect("a recipe");
+    let paths = paths.map(|(key, name)| format!("{key}={}", path(name))).into_iter();
+    let sets: Vec<String> = paths.chain(usual).chain(further.iter().map(ToString::to_string)).collect();
+    Recipe::read(None, &sets).unwrap_or_else(|found| panic!("{}", list(&found)))
+}
+
+/// Trains for the margin, if there is one; at most this many steps at once.
+fn train(fixture: &Fixture, margin: Option<f32>, exit_after_steps: Option<u64>) -> Result<ExitStatus> {
     let objective = margin.map(|margin| {
         OwnObjective::new(format!("margin {margin}"), move |setup, _| {
             let samples = setup.train.len();
@@ -47,7 +52,7 @@ fn train(fixture: &Fixture, margin: Option<f32>, exit_after_steps: Option<u64>) 
         })
     });
     let options = FinetuneOptions { objective, exit_after_steps, ..FinetuneOptions::default() };
-    finetune(resolved, &options, Registry::default())
+    finetune(recipe(fixture, &[]), &options, Registry::default())
 }
 
 fn steps(fixture: &Fixture) -> Vec<Value> {
@@ -82,4 +87,54 @@ fn a_run_trains_for_it_reports_its_metric_and_resumes_only_with_it() {
         assert!((loss - (of_labels - 0.5).max(0.0)).abs() < 1e-6, "{step}");
     }
     assert!(steps[11]["of_labels"].as_f64() < steps[0]["of_labels"].as_f64(), "it learns");
+}
+
+#[test]
+fn settings_that_it_does_not_go_with_are_refused_before_the_model_is_read_and_by_a_dry_run() {
+    let fixture = Fixture::new();
+    data(&fixture);
+    let never = || OwnObjective::new("own", |_, _| panic!("it is opened"));
+    for (sets, place, reason) in [
+        (&["train.label_smoothing=0.1"][..], "train.label_smoothing=0.1", "is of the loss of the labels"),
+        (&["data.class_weights=balanced"], "data.class_weights=balanced", "is of the loss of the labels"),
+        (&["distill.teacher=large"], "distill.teacher=large", "the recipe has an objective of its own"),
+        (&["parallel.pipeline=2"], "parallel.pipeline=2", "own computes its loss on one pipeline stage"),
+    ] {
+        let resolved = recipe(&fixture, sets);
+        let options = FinetuneOptions { objective: Some(never()), ..FinetuneOptions::default() };
+        let error = finetune(resolved.clone(), &options, Registry::default()).unwrap_err().to_string();
+        assert!(error.contains(place) && error.contains(reason), "{sets:?}: {error}");
+        if *sets == ["train.label_smoothing=0.1"] {
+            let dry = FinetuneOptions { dry_run: true, ..options };
+            let error = finetune(resolved, &dry, Registry::default()).unwrap_err().to_string();
+            assert!(error.contains(place) && error.contains(reason), "dry run: {error}");
+        }
+    }
+}
+
+/// The loss of the labels, and fewer numbers of evaluations than their rows have.
+#[derive(Debug)]
+struct Short;
+
+impl Objective for Short {
+    fn loss(&self, pass: &Pass<'_>, cx: &mut Ctx) -> Result<ObjectiveLoss> {
+        Ok(pass.model.loss(pass.batch, cx)?.expect("labels").into())
+    }
+
+    fn evaluated(&self, pass: &Pass<'_>, _: &Device) -> Result<Option<Vec<f32>>> {
+        Ok(Some(vec![0.0; pass.batch.rows]))
+    }
+}
+
+#[test]
+fn results_of_an_evaluation_of_another_length_are_refused() {
+    let fixture = Fixture::new();
+    data(&fixture);
+    let eval = format!("data.eval={}", fixture.path("train.jsonl").display());
+    let objective = Some(OwnObjective::new("short", |_, _| Ok(Box::new(Short))));
+    let options = FinetuneOptions { objective, ..FinetuneOptions::default() };
+    let error = finetune(recipe(&fixture, &[&eval]), &options, Registry::default()).unwrap_err().to_string();
+    let expected = "objective Short: Objective::evaluated gave 4 numbers of a batch of 4 rows, and 9 are needed: the \
+                    loss, and 2 for each row";
+    assert!(error.contains(expected), "{error}");
 }

@@ -12,7 +12,7 @@
 use super::{Objective, ObjectiveLoss, Pass, StepPasses};
 use crate::train::batches::Batches;
 use crate::train::evaluate::{EvalContext, EvalResult, Evaluation};
-use crate::train::step_runner::backward;
+use crate::train::step_runner::{StepShare, backward};
 use crate::{Error, Result};
 use bmtrain_core::ops;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
@@ -76,7 +76,8 @@ impl Objective for Contrastive {
             };
             // Its gradient by the embeddings is the one of the step's loss.
             let product = ops::sum(&cx, &ops::mul(&cx, &embedded, &Var::constant(gradient))?)?; // [1]
-            backward(step.optim, &product, (weight, step.is_last(*micro_batch)), &mut cx)?;
+            let share = StepShare { weight, is_last: step.is_last(*micro_batch) };
+            backward(step.optim, &product, share, &mut cx)?;
             step.local.losses.push(loss.clone());
         }
         step.local.phases.backward += compared.elapsed().as_secs_f64();

@@ -22,6 +22,7 @@ use crate::Result;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::RankGroups;
 use model_center_base::batch::Batch;
+use model_center_data::Split;
 use model_center_models::adapter::AdapterPlan;
 use model_center_models::{OpenMode, Pooling, Registry, TextModel};
 use model_center_recipe::Resolved;
@@ -85,15 +86,6 @@ pub trait Objective: Debug {
     }
 }
 
-/// Which samples a batch has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Training data.
-    Train,
-    /// Evaluation data.
-    Eval,
-}
-
 /// A micro-batch.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
@@ -103,7 +95,7 @@ pub struct Pass<'a> {
     /// The batch; [`Batch::samples`] are the numbers of its samples in the data, or in a step that a program gives.
     pub batch: &'a Batch,
     /// Which data these are.
-    pub part: Part,
+    pub split: Split,
     /// Its number in the step, counted over all ranks; 0 in an evaluation.
     pub micro_batch: u64,
     /// The most samples that a micro-batch has.
@@ -113,7 +105,7 @@ pub struct Pass<'a> {
 impl<'a> Pass<'a> {
     /// A batch of an evaluation.
     pub(super) fn evaluation(model: &'a dyn TextModel, batch: &'a Batch) -> Self {
-        Pass { model, batch, part: Part::Eval, micro_batch: 0, most_samples: batch.samples.len() }
+        Pass { model, batch, split: Split::Validation, micro_batch: 0, most_samples: batch.samples.len() }
     }
 }
 

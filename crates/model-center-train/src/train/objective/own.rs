@@ -39,11 +39,12 @@ impl OwnObjective {
         &self.name
     }
 
-    /// Opens it for a run.
+    /// Refuses settings of a recipe that it does not go with.
     ///
     /// # Errors
-    /// A recipe with another objective than the loss of the labels; errors of the program.
-    pub(super) fn open(&self, setup: &Setup, resolved: &Resolved) -> Result<Box<dyn Objective>> {
+    /// Another objective than the loss of the labels, settings of that loss, several pipeline stages.
+    pub(crate) fn check(&self, resolved: &Resolved) -> Result<()> {
+        let refuse = |key: &str, reason: String, fix: &str| Err(Error::recipe(resolved.place(key), reason, fix));
         let others = [
             ("preference.loss", resolved.preference.is_some()),
             ("data.task", resolved.contrastive.is_some()),
@@ -51,8 +52,30 @@ impl OwnObjective {
         ];
         if let Some((key, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
             let reason = format!("the recipe has an objective of its own, and the program has {}", self.name);
-            return Err(Error::recipe(resolved.place(key), reason, "remove one of the two"));
+            return refuse(key, reason, "remove one of the two");
         }
+        let of_labels = [
+            ("train.label_smoothing", resolved.train.label_smoothing != 0.0),
+            ("train.prompt_loss", resolved.train.prompt_loss != 0.0),
+            ("data.class_weights", resolved.data.class_weights.is_some()),
+        ];
+        if let Some((key, _)) = of_labels.into_iter().find(|(_, is_set)| *is_set) {
+            let reason = format!("`{key}` is of the loss of the labels, and the program trains for {}", self.name);
+            return refuse(key, reason, "remove it");
+        }
+        if resolved.parallel.pipeline > 1 {
+            let reason = format!("{} computes its loss on one pipeline stage", self.name);
+            return refuse("parallel.pipeline", reason, "set parallel.pipeline = 1");
+        }
+        Ok(())
+    }
+
+    /// Opens it for a run.
+    ///
+    /// # Errors
+    /// As [`OwnObjective::check`]; errors of the program.
+    pub(super) fn open(&self, setup: &Setup, resolved: &Resolved) -> Result<Box<dyn Objective>> {
+        self.check(resolved)?;
         (self.open)(setup, resolved)
     }
 }

@@ -5,11 +5,12 @@
 //! `reference.rs` computes its log-probabilities of all samples before the first step, so that there is never a second
 //! model.
 
-use super::{Objective, ObjectiveLoss, Part, Pass, PassNumbers};
+use super::{Objective, ObjectiveLoss, Pass, PassNumbers};
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::param::widen;
 use model_center_base::batch::Batch;
+use model_center_data::Split;
 use model_center_data::metrics::PairStatistics;
 use model_center_models::TextModel;
 use model_center_models::adapter::AdapterPlan;
@@ -70,12 +71,12 @@ impl Preference {
 
     /// The loss of a batch of pairs, or of unpaired completions.
     fn outcome(&self, pass: &Pass<'_>, cx: &mut Ctx) -> Result<PreferenceOutcome> {
-        let Pass { model, batch, part, .. } = *pass;
+        let Pass { model, batch, split, .. } = *pass;
         if self.is_unpaired() {
-            return self.unpaired(model, (batch, part), cx);
+            return self.unpaired(model, (batch, split), cx);
         }
         let reference = match self.loss.kind.has_reference() {
-            true => Some(self.reference_of(model, (batch, part), &[0, 1], cx.device())?), // [R]
+            true => Some(self.reference_of(model, (batch, split), &[0, 1], cx.device())?), // [R]
             false => None,
         };
         let log_probs = log_probs(model, batch, cx)?; // [R]
@@ -92,12 +93,12 @@ impl Preference {
     fn unpaired(
         &self,
         model: &dyn TextModel,
-        (batch, part): (&Batch, Part),
+        (batch, split): (&Batch, Split),
         cx: &mut Ctx,
     ) -> Result<PreferenceOutcome> {
         let [own, mismatch] = own_and_mismatched(batch);
         let policy = log_probs(model, &mismatch, &mut Ctx::inference(cx.device()))?.into_value(); // [B]
-        let reference_of = |batch: &Batch, side| self.reference_of(model, (batch, part), &[side], cx.device());
+        let reference_of = |batch: &Batch, side| self.reference_of(model, (batch, split), &[side], cx.device());
         let (reference, of_mismatch) = (reference_of(&own, 0)?, reference_of(&mismatch, 1)?); // [B]
         let log_probs = log_probs(model, &own, cx)?; // [B]
         // A batch without samples has the row of one in their place.
@@ -111,7 +112,7 @@ impl Preference {
     fn reference_of(
         &self,
         model: &dyn TextModel,
-        (batch, part): (&Batch, Part),
+        (batch, split): (&Batch, Split),
         sides: &[usize],
         device: &Device,
     ) -> Result<Tensor> {
@@ -125,7 +126,7 @@ impl Preference {
                 Err(Error::argument("preference.loss", reason, "report this"))
             }
             Reference::Stored { train, eval } => {
-                let (known, name) = if part == Part::Train { (train, "training") } else { (eval, "evaluation") };
+                let (known, name) = if split == Split::Train { (train, "training") } else { (eval, "evaluation") };
                 let of_sides = |pair: [f32; 2]| sides.iter().filter_map(move |side| pair.get(*side).copied());
                 let pairs = pairs_of(known, name, batch, batch.rows / sides.len())?;
                 let known: Vec<f32> = pairs.into_iter().flat_map(of_sides).collect();
