@@ -243,6 +243,10 @@ impl<'a> Builder<'a> {
                 "correct the parse function of the task",
             ));
         }
+        if let Some(reason) = examples.iter().find_map(|example| misfit(&self.dataset.labels, example.label)) {
+            let fix = "correct the parse function of the task";
+            return Err(Error::data(self.place(line), reason, fix));
+        }
         for example in examples.drain(..) {
             self.waiting_bytes += example.first.len() + example.second.as_ref().map_or(0, String::len);
             self.waiting.push(Waiting { line, example });
@@ -382,6 +386,22 @@ impl<'a> Builder<'a> {
             RowForm::Squad(_) | RowForm::Question => format!("{}, question {line}", self.path.display()),
         }
     }
+}
+
+/// Why a label is not of a space; names of classes may be found later, and other spaces are settled by their tasks.
+fn misfit(labels: &LabelSpace, label: Label) -> Option<String> {
+    let (wanted, count) = match (labels, label) {
+        (LabelSpace::Classes(names), Label::Class(class)) if names.is_empty() || class < names.len() => return None,
+        (LabelSpace::Choices(choices), Label::Class(class)) if class < *choices => return None,
+        (LabelSpace::Value, Label::Value(value)) if value.is_finite() => return None,
+        (LabelSpace::NextTokens | LabelSpace::Target, Label::TokensFrom(_) | Label::Learned) => return None,
+        (LabelSpace::Classes(names), _) => ("the index of one of", format!("{} classes", names.len())),
+        (LabelSpace::Choices(choices), _) => ("the index of one of", format!("{choices} choices")),
+        (LabelSpace::Value, _) => ("a finite", "number".to_owned()),
+        (LabelSpace::NextTokens | LabelSpace::Target, _) => ("tokens from", "a position on".to_owned()),
+        _ => return None,
+    };
+    Some(format!("the task made the label {label:?} of this record, and it is to be {wanted} {count}"))
 }
 
 /// The id that fills rows. Decoder vocabularies without a padding token get any: the mask hides it.

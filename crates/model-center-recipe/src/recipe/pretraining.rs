@@ -100,6 +100,9 @@ pub struct PretrainingSettings {
 
 impl PretrainingSettings {
     /// The shares of training, validation and test, where parts with files of their own have none.
+    ///
+    /// # Errors
+    /// A `data.split` that is not one; no part without files of its own.
     pub fn shares(&self) -> Result<SplitShares> {
         SplitShares::parse(&self.split)?.without(!self.valid.is_empty(), !self.test.is_empty())
     }
@@ -125,6 +128,14 @@ impl Task for PretrainingSettings {
     }
 
     fn has_teachable_labels(&self) -> bool {
+        false
+    }
+
+    fn can_be_packed(&self) -> bool {
+        false
+    }
+
+    fn has_rendered_texts(&self) -> bool {
         false
     }
 

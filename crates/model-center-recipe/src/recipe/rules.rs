@@ -104,7 +104,7 @@ fn check_task(r: &mut Reader, s: &Settings) {
         let why = "each of any number of labels has a loss of its own";
         r.without_effect("train.label_smoothing", "data.task", why, "remove it");
     }
-    if !s.data.source.task().has_token_labels() {
+    if !s.data.source.task().uses_label_words() {
         let fix = "remove it, or set data.objective = \"verbalizer\"";
         r.without_effect("train.prompt_loss", "data.objective", "there is no prompt before an answer", fix);
     }

@@ -238,6 +238,10 @@ fn has_limits(set: &DataSet) -> bool {
 fn read_sets(r: &mut Reader) -> Option<Vec<GivenSet>> {
     let classes: Vec<&'static DataClass> = DATA_CLASSES.iter().chain(r.own.classes).collect();
     let names: Vec<&str> = classes.iter().map(|class| class.name).collect();
+    if let Some((_, twice)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+        let reason = format!("two classes of data of this program have the name {twice}");
+        r.contradiction(&["data.sets"], reason, "rename the class that the program adds");
+    }
     let wanted = format!(
         "a list of tables with path or class (records, {}) and, if need be, eval, config, proportion, records, \
          input_format, output_format, max_input_tokens, max_output_tokens",

@@ -13,10 +13,11 @@ use super::file_tasks::{
 use super::keys::MAX_SAMPLES;
 use super::keys::data::{DataSettings, LastBatch};
 use super::keys::embedding;
+use super::keys::eval::EvalMetric;
 use super::pretraining;
 use super::pretraining_objective::PretrainingObjective;
 use super::sft::{self, Shared};
-use model_center_data::metrics::LabelKind;
+use model_center_data::metrics::{LabelKind, Metric, OwnMetric};
 use model_center_data::{
     EmbeddingTask, Format, OnBadRecord, PROMPTS, PairLabels, PromptEntry, PublishedTask, SUPERGLUE, SftTask, Split,
     Squad, Task, TaskObject, Template, TooLong,
@@ -59,7 +60,7 @@ impl TaskChoice {
         let prompts = |name: &str| PROMPTS.iter().find(|entry| entry.name == name);
         let fixed = |task: &'static dyn Task| (task.name(), TaskChoice::Fixed(task, prompts(task.name())));
         let mut all: Vec<_> = SUPERGLUE.iter().map(|entry| fixed(entry)).collect();
-        let prompted = PROMPTS.iter().filter(|entry| !entry.has_classifier_form());
+        let prompted = PROMPTS.iter().filter(|entry| SUPERGLUE.iter().all(|other| other.name != entry.name));
         all.extend(prompted.map(|entry| fixed(entry)));
         all.extend(PublishedTask::ALL.iter().map(|task| fixed(task)));
         all.push(fixed(&Squad));
@@ -134,6 +135,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         let reason = format!("two tasks of this program have the name {name}");
         r.contradiction(&["data.task"], reason, "rename the task that the program adds");
     }
+    refuse_metrics_of_one_name(r);
     let objective = read_objective(r, task);
     let source = read_source(r, task, objective);
     let parse_special = read_parse_special(r, task.is_some(), &source);
@@ -197,10 +199,35 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     }
 }
 
+/// Refuses metrics of the program's tasks with the name of another one: recipes and logs name them.
+fn refuse_metrics_of_one_name(r: &mut Reader) {
+    let mut known: Vec<&'static OwnMetric> = Vec::new();
+    let tasks: Vec<(&str, &[Metric])> =
+        r.own.tasks.iter().filter_map(|task| Some((task.name(), task.metrics()?))).collect();
+    for (task, metrics) in tasks {
+        for metric in metrics {
+            let Metric::Own(own) = metric else { continue };
+            let other = match own.name {
+                name if name == EvalMetric::Loss.name() => "the loss",
+                name if Metric::all().any(|metric| metric.name() == name) => "a metric of the library",
+                name if known.iter().any(|other| other.name == name && !std::ptr::eq(*other, *own)) => {
+                    "another metric of this program"
+                }
+                _ => {
+                    known.push(own);
+                    continue;
+                }
+            };
+            let reason = format!("metric {} of task {task} has the name of {other}", own.name);
+            r.contradiction(&["data.task"], reason, "rename the metric that the program adds");
+        }
+    }
+}
+
 /// Whether control tokens in texts are parsed: of texts that are rendered already.
 fn read_parse_special(r: &mut Reader, is_known: bool, source: &DataSource) -> bool {
     let parse_special = r.flag("data.parse_special", false);
-    if is_known && source.task().name() != "language" && !source.task().has_conversations() {
+    if is_known && !source.task().has_rendered_texts() {
         let why = "it is for texts of tasks language, sft, preference and reward";
         r.without_effect("data.parse_special", "data.task", why, "remove it");
     }
@@ -213,7 +240,7 @@ fn read_parse_special(r: &mut Reader, is_known: bool, source: &DataSource) -> bo
 
 fn read_packing(r: &mut Reader, is_known: bool, source: &DataSource) -> bool {
     let packing = r.flag("data.packing", false);
-    if is_known && !["language", "sft"].contains(&source.task().name()) {
+    if is_known && !source.task().can_be_packed() {
         r.without_effect("data.packing", "data.task", "it is for tasks language and sft", "remove it");
     }
     packing
@@ -246,7 +273,7 @@ fn read_objective(r: &mut Reader, task: Option<TaskChoice>) -> Objective {
         ("infilling", Objective::Pretraining(PretrainingObjective::Infilling)),
     ];
     let default = match task {
-        Some(TaskChoice::Fixed(task, _)) if task.has_token_labels() => Objective::Verbalizer,
+        Some(TaskChoice::Fixed(task, _)) if task.uses_label_words() => Objective::Verbalizer,
         Some(TaskChoice::Pretrain) => causal,
         _ => Objective::Classifier,
     };
@@ -268,12 +295,12 @@ fn read_objective(r: &mut Reader, task: Option<TaskChoice>) -> Objective {
         }
         Some(TaskChoice::Fixed(task, prompts)) => {
             let name = task.name();
-            if objective == Objective::Verbalizer && prompts.is_none() {
+            if objective == Objective::Verbalizer && prompts.is_none() && !task.uses_label_words() {
                 let reason = format!("task {name} has no prompts");
                 r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
                 return Objective::Classifier;
             }
-            if objective == Objective::Classifier && task.has_token_labels() {
+            if objective == Objective::Classifier && task.uses_label_words() {
                 let reason = format!("task {name} has prompts, and no form for classifiers");
                 r.contradiction(&["data.objective", "data.task"], reason, "set data.objective = \"verbalizer\"");
             }
@@ -419,7 +446,7 @@ fn fixed_source(r: &mut Reader, task: Arc<dyn Task>, keys: Keys) -> DataSource {
         r.without_effect(key, "data.task", &format!("task {name} knows its columns"), "remove it");
     }
     refuse_spans(r);
-    if task.has_token_labels() {
+    if task.uses_label_words() {
         refuse_head(r);
     }
     if !knows_files {

@@ -93,7 +93,7 @@ impl LayoutRun {
             head: match (resolved.data.source.pretraining(), task.label_kind()) {
                 (Some(settings), _) => settings.objective.head(),
                 (_, LabelKind::Tokens) => TextHead::CausalLm,
-                _ if task.has_token_labels() => TextHead::CausalLm,
+                _ if task.uses_label_words() => TextHead::CausalLm,
                 (_, LabelKind::Questions) => TextHead::QuestionAnswering,
                 (_, LabelKind::Tags) => TextHead::TokenClassification { outputs: 2 },
                 (_, LabelKind::Embeddings) => TextHead::None,

@@ -79,7 +79,7 @@ fn division(
         registry.open(&start.directory, &start.with_config(options))
     };
     let source = &resolved.data.source;
-    let opened = match source.task().has_token_labels() || source.task().label_kind() == LabelKind::Tokens {
+    let opened = match source.task().uses_label_words() || source.task().label_kind() == LabelKind::Tokens {
         // A model without such a head is refused with its task, once data are read.
         true => open(TextHead::CausalLm).or_else(|_| open(TextHead::MaskedLm)).or_else(|_| open(TextHead::None))?,
         false => open(TextHead::None)?,

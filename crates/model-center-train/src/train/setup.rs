@@ -16,6 +16,7 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use model_center_base::batch::{LabelSpace, VerbalizerPosition};
 use model_center_base::stop_flag::StopFlag;
 use model_center_data::metrics::LabelKind;
+use model_center_data::{PROMPTS, SUPERGLUE, TemplateTask};
 use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::Tokenizer;
 use model_center_formats::{ModelCaches, shortened};
@@ -119,6 +120,9 @@ impl Setup {
 }
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.
+///
+/// # Errors
+/// The first mistake in the data, the model directory or the recipe.
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches) -> Result<Setup> {
     let mut found = Vec::new();
     let prepared = prepare_into(resolved, (registry, places), &mut found);
@@ -361,8 +365,11 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
     }
     let task = resolved.data.source.task();
     let name = task.name();
-    let (key, fix) = match (task.has_token_labels(), task.has_prompt_form()) {
-        (true, _) if task.has_classifier_form() => {
+    let has_prompts = PROMPTS.iter().any(|entry| entry.name == name);
+    let has_classes =
+        SUPERGLUE.iter().any(|entry| entry.name == name) || resolved.data.source.task_as::<TemplateTask>().is_some();
+    let (key, fix) = match (task.uses_label_words(), has_prompts) {
+        (true, _) if has_classes => {
             ("data.objective", "take a language model, or data.objective = \"classifier\"".to_owned())
         }
         (true, _) => ("data.objective", "take a language model".to_owned()),
@@ -405,7 +412,7 @@ fn verbalizer_position(
     registry: Registry<'_>,
     start: &ModelStart,
 ) -> Result<Option<VerbalizerPosition>> {
-    if !resolved.data.source.task().has_token_labels() {
+    if !resolved.data.source.task().uses_label_words() {
         return Ok(None);
     }
     // As it is opened for tokens of any kind.

@@ -6,6 +6,7 @@ mod files;
 mod hash;
 mod multi_label;
 mod objectives;
+mod own_tasks;
 mod preference;
 mod printing;
 mod sft;

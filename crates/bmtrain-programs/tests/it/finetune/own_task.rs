@@ -2,8 +2,9 @@
 //! record.
 
 use crate::fixture::Fixture;
-use model_center::data::{Example, Label, Task, TaskEntry, TaskLabels};
-use model_center::metrics::Metric;
+use model_center::Error;
+use model_center::data::{Dataset, Example, Label, Split, SplitSource, Task, TaskEntry, TaskLabels};
+use model_center::metrics::{LabelKind, Metric};
 use model_center::model::Registry;
 use model_center::recipe::{Mistake, Recipe, Resolved};
 use model_center::run::ExitStatus;
@@ -71,4 +72,41 @@ fn an_unknown_task_is_refused_with_all_names_and_a_name_of_two_tasks_too() {
     static TWICE: &[&dyn Task] = &[&TaskEntry { name: "RTE", ..APPROVED }];
     let twice = &recipe(&fixture, "RTE", TWICE).unwrap_err()[0];
     assert!(twice.to_string().contains("two tasks of this program have the name RTE"), "{twice}");
+}
+
+/// States other labels than it reads.
+#[derive(Debug, Clone, PartialEq)]
+struct Misstated;
+
+impl Task for Misstated {
+    fn name(&self) -> &'static str {
+        "misstated"
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Values
+    }
+
+    fn file(&self, split: Split) -> Option<String> {
+        APPROVED.file(split)
+    }
+
+    fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset, Error> {
+        APPROVED.read_split(source)
+    }
+}
+
+#[test]
+fn a_task_that_reads_other_labels_than_it_states_is_refused() {
+    static MISSTATED: &[&dyn Task] = &[&Misstated];
+    let fixture = Fixture::new();
+    for split in ["train", "val"] {
+        let lines = "{\"report\": \"good\", \"approved\": \"yes\"}\n".repeat(4);
+        fixture.write(&format!("tasks/Approved/{split}.jsonl"), &lines);
+    }
+    let resolved = recipe(&fixture, "misstated", MISSTATED).unwrap();
+    let registry = Registry::default().with_tasks(MISSTATED);
+    let error = finetune(resolved, &FinetuneOptions::default(), registry).unwrap_err().to_string();
+    let expected = "task misstated: label_kind is Values, and read_split gave labels of the kind Classes";
+    assert!(error.contains(expected), "{error}");
 }

@@ -81,7 +81,10 @@ pub struct ClassSource<'a> {
 }
 
 impl ClassSource<'_> {
-    /// A whole number of the configuration.
+    /// A whole number of the configuration, `default` without the key.
+    ///
+    /// # Errors
+    /// A value of another type.
     pub fn whole(&self, key: &str, default: usize) -> Result<usize> {
         match self.config.get(key) {
             None => Ok(default),
@@ -89,7 +92,10 @@ impl ClassSource<'_> {
         }
     }
 
-    /// A text of the configuration.
+    /// A text of the configuration, `default` without the key.
+    ///
+    /// # Errors
+    /// A value of another type.
     pub fn text(&self, key: &str, default: &str) -> Result<String> {
         match self.config.get(key) {
             None => Ok(default.to_owned()),
@@ -97,7 +103,10 @@ impl ClassSource<'_> {
         }
     }
 
-    /// A truth value of the configuration.
+    /// A truth value of the configuration, `default` without the key.
+    ///
+    /// # Errors
+    /// A value of another type.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
         match self.config.get(key) {
             None => Ok(default),

@@ -246,6 +246,10 @@ impl Task for SftTask {
         self.pairs.is_none()
     }
 
+    fn can_be_packed(&self) -> bool {
+        self.pairs.is_none()
+    }
+
     fn has_conversations(&self) -> bool {
         true
     }

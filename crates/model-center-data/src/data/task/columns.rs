@@ -158,10 +158,6 @@ impl Task for ColumnTask {
         if self.labels == LabelSpec::Value { LabelKind::Values } else { LabelKind::Classes }
     }
 
-    fn has_classifier_form(&self) -> bool {
-        true
-    }
-
     fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
         let labels = source.labels(&self.labels);
         ColumnTask { labels, ..self.clone() }.read(source.path, &source.options)
@@ -220,6 +216,9 @@ impl<'a> LabelReader<'a> {
 
     /// The class of a spelled label; `error` makes an error of reason and fix. Labels are trimmed, unless a listed name
     /// has the same white space.
+    ///
+    /// # Errors
+    /// A label that is not listed; more classes than are accepted.
     pub fn class(&mut self, spelled: &str, error: impl Fn(String, String) -> Error) -> Result<usize> {
         if let Some(class) = self.index.get(spelled).or_else(|| self.index.get(spelled.trim())) {
             return Ok(*class);

@@ -50,7 +50,8 @@ pub struct LanguageModelingTask {
 impl LanguageModelingTask {
     /// How a file is written.
     ///
-    /// Errors: neither its name nor the task determines it.
+    /// # Errors
+    /// Neither its name nor the task determines it.
     pub fn format_of(&self, path: &Path) -> Result<Format> {
         self.format.map_or_else(|| Format::of(path), Ok)
     }
@@ -58,6 +59,9 @@ impl LanguageModelingTask {
     /// Reads a file, or plain text from a directory too. A text ends with EOS, if the tokenizer has one; a prompt and
     /// its text are tokenised separately and concatenated. A space between them must be part of one of the two, unless
     /// the tokenizer adds a leading space to every text.
+    ///
+    /// # Errors
+    /// What is wrong with the file or a record, with its place; a format that nothing determines.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
         let format = self.format_of(path)?;
         if format == Format::Text && matches!(self.columns, LanguageModelingColumns::Language { prompt: None, .. }) {
@@ -115,10 +119,6 @@ impl Task for LanguageModelingTask {
 
     fn has_targets(&self) -> bool {
         matches!(self.columns, LanguageModelingColumns::Target { .. })
-    }
-
-    fn has_teachable_labels(&self) -> bool {
-        matches!(self.columns, LanguageModelingColumns::Language { .. })
     }
 
     fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {

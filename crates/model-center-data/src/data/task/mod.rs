@@ -23,8 +23,8 @@ pub use source::{Split, SplitSource, TaskModel};
 use super::dataset::Dataset;
 use super::read::ReadOptions;
 use super::sft::TextFormats;
-use crate::Result;
 use crate::metrics::{LabelKind, Metric};
+use crate::{Error, Result};
 use model_center_formats::tokenizer::Tokenizer;
 use std::any::Any;
 use std::fmt::Debug;
@@ -62,7 +62,7 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
     /// Reads a split of a task that knows its files below `directory`.
     ///
     /// # Errors
-    /// As [`Task::read_split`].
+    /// As [`Task::read_split`]; a split that the task has no file for.
     fn read_below(
         &self,
         directory: &Path,
@@ -70,7 +70,11 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
         model: TaskModel<'_>,
         options: &ReadOptions<'_>,
     ) -> Result<Dataset> {
-        let path = directory.join(self.file(split).unwrap_or_default());
+        let file = self.file(split).ok_or_else(|| {
+            let reason = format!("task {} has no file for this split", self.name());
+            Error::argument("data.path", reason, "read a split that it has, or a file of your own with read_split")
+        })?;
+        let path = directory.join(file);
         self.read_split(&SplitSource { model, ..SplitSource::new(&path, split, options) })
     }
 
@@ -89,23 +93,15 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Whether a split exists, as far as the task itself names its files.
-    fn has_split(&self, _split: Split) -> bool {
-        true
+    /// Whether a split exists, as far as the task itself names its files: of a task that names a training file, those
+    /// that it names.
+    fn has_split(&self, split: Split) -> bool {
+        self.file(Split::Train).is_none() || self.file(split).is_some()
     }
 
-    /// Whether classes are tokens of the vocabulary, predicted by a language-modelling head after a prompt.
-    fn has_token_labels(&self) -> bool {
-        false
-    }
-
-    /// Whether the task of this name can be learned by a classification head.
-    fn has_classifier_form(&self) -> bool {
-        false
-    }
-
-    /// Whether the task of this name has prompts.
-    fn has_prompt_form(&self) -> bool {
+    /// Whether classes are label words: tokens of the vocabulary, predicted by a language-modelling head after a
+    /// prompt.
+    fn uses_label_words(&self) -> bool {
         false
     }
 
@@ -116,7 +112,21 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
 
     /// Whether samples have one class or next tokens as labels, which a teacher's logits can be compared with.
     fn has_teachable_labels(&self) -> bool {
-        self.label_kind() == LabelKind::Classes && !self.has_token_labels()
+        match self.label_kind() {
+            LabelKind::Classes => !self.uses_label_words(),
+            LabelKind::Tokens => !self.has_targets(),
+            _ => false,
+        }
+    }
+
+    /// Whether several samples can be packed into one sequence (`data.packing`), as of next tokens.
+    fn can_be_packed(&self) -> bool {
+        self.label_kind() == LabelKind::Tokens && !self.has_targets()
+    }
+
+    /// Whether texts may be rendered already, with control tokens that are parsed (`data.parse_special`).
+    fn has_rendered_texts(&self) -> bool {
+        self.has_conversations() || (self.label_kind() == LabelKind::Tokens && !self.has_targets())
     }
 
     /// Whether records may be conversations, which the model's chat template renders.
@@ -145,7 +155,7 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
             LabelKind::Questions => "question-answering",
             LabelKind::Tags => "token-classification",
             LabelKind::Embeddings => "sentence-similarity",
-            kind if self.has_token_labels() || matches!(kind, LabelKind::Tokens | LabelKind::Pairs) => {
+            kind if self.uses_label_words() || matches!(kind, LabelKind::Tokens | LabelKind::Pairs) => {
                 if generates_targets {
                     "text2text-generation"
                 } else {

@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use super::passages::{multirc, record_task};
-use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, SUPERGLUE, ZERO_ONE, label, truth};
+use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, ZERO_ONE, label, truth};
 use super::{SplitSource, Task};
 use crate::data::{
     Example, Split,
@@ -130,15 +130,7 @@ impl Task for PromptEntry {
         Some(format!("{}/{}", self.name, self.files.name(split)))
     }
 
-    fn has_token_labels(&self) -> bool {
-        true
-    }
-
-    fn has_classifier_form(&self) -> bool {
-        SUPERGLUE.iter().any(|entry| entry.name == self.name)
-    }
-
-    fn has_prompt_form(&self) -> bool {
+    fn uses_label_words(&self) -> bool {
         true
     }
 

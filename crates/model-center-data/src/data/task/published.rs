@@ -99,8 +99,8 @@ impl Task for PublishedTask {
         *self == PublishedTask::Race
     }
 
-    fn has_classifier_form(&self) -> bool {
-        true
+    fn has_teachable_labels(&self) -> bool {
+        *self != PublishedTask::Race
     }
 
     fn read_split(&self, SplitSource { path, options, .. }: &SplitSource<'_>) -> Result<Dataset> {

@@ -6,6 +6,7 @@ use crate::data::{
     dataset::Dataset,
     read::{ReadOptions, read},
 };
+use crate::metrics::LabelKind;
 use crate::{Error, Result};
 use model_center_base::batch::{LabelSpace, VerbalizerPosition};
 use model_center_formats::io::record::{Format, Record};
@@ -65,14 +66,17 @@ impl<'a> SplitSource<'a> {
     }
 
     /// Reads a file of records; `parse` adds the inputs of one record. The name of the file determines its format.
+    /// Labels are classes, choices, numbers, next tokens or targets.
     ///
     /// # Errors
-    /// A file or a record that is not as it must be, with its place.
+    /// A file or a record that is not as it must be, with its place; labels of another kind, or that are not of
+    /// `labels`.
     pub fn read_records(
         &self,
         labels: LabelSpace,
         parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
     ) -> Result<Dataset> {
+        check_examples(&labels)?;
         let mut dataset = read(self.path, Format::of(self.path)?, &self.options, labels, parse)?;
         dataset.seal();
         Ok(dataset)
@@ -96,5 +100,27 @@ impl<'a> SplitSource<'a> {
             let reason = "the task is answered by tokens, but no position for them is given";
             Error::argument("data.objective", reason, "take a language model")
         })
+    }
+}
+
+/// Refuses labels that examples do not carry, and fewer than two of them.
+fn check_examples(labels: &LabelSpace) -> Result<()> {
+    let wrong = |reason: String, fix: &str| Err(Error::argument("SplitSource::read_records", reason, fix));
+    match labels {
+        LabelSpace::Classes(names) if names.len() < 2 => {
+            wrong(format!("a classification has two classes at least, and {} are named", names.len()), "name all")
+        }
+        LabelSpace::Choices(choices) if *choices < 2 => {
+            wrong(format!("{choices} choices leave nothing to choose"), "give two at least")
+        }
+        LabelSpace::Classes(_)
+        | LabelSpace::Choices(_)
+        | LabelSpace::Value
+        | LabelSpace::NextTokens
+        | LabelSpace::Target => Ok(()),
+        other => {
+            let reason = format!("examples have no labels of the kind \"{}\"", LabelKind::of(other).name());
+            wrong(reason, "use Classes, Choices, Value, NextTokens or Target, or a task of the library")
+        }
     }
 }

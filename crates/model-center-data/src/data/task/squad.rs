@@ -124,10 +124,6 @@ impl Task for Squad {
         true
     }
 
-    fn has_teachable_labels(&self) -> bool {
-        false
-    }
-
     /// The sentinels before and after an answer.
     fn answer_marks(&self, tokenizer: &dyn Tokenizer) -> Result<Option<[u32; 2]>> {
         sentinels(tokenizer, "task SQuAD").map(Some)

@@ -8,7 +8,6 @@
 //! Source: ModelCenter's `bertdataset`, templates matched. Deliberate differences: labels outside the listed ones are
 //! errors (there they silently became the last class), and a `[SEP]` inside a text stays text.
 
-use super::prompts::PROMPTS;
 use super::{SplitSource, Task};
 use crate::data::{
     Example, Split,
@@ -89,20 +88,12 @@ impl Task for TaskEntry {
         Some(format!("{}/{}.jsonl", self.name, split.file_stem()))
     }
 
-    fn has_classifier_form(&self) -> bool {
-        true
-    }
-
-    fn has_prompt_form(&self) -> bool {
-        PROMPTS.iter().any(|entry| entry.name == self.name)
-    }
-
     fn has_targets(&self) -> bool {
         self.labels == TaskLabels::Target
     }
 
     fn has_teachable_labels(&self) -> bool {
-        self.labels != TaskLabels::Value
+        matches!(self.labels, TaskLabels::Classes(_) | TaskLabels::NextTokens)
     }
 
     fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
@@ -125,6 +116,9 @@ impl Task for TaskEntry {
 }
 
 /// Finds a task by name in several registries, upper and lower case alike. For programs with registries of their own.
+///
+/// # Errors
+/// A name that none of them has.
 pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a TaskEntry> {
     let mut entries = registries.iter().flat_map(|registry| registry.iter());
     entries.find(|entry| entry.name.eq_ignore_ascii_case(name)).ok_or_else(|| {

@@ -178,11 +178,7 @@ impl Task for TemplateTask {
         LabelKind::Classes
     }
 
-    fn has_token_labels(&self) -> bool {
-        true
-    }
-
-    fn has_classifier_form(&self) -> bool {
+    fn uses_label_words(&self) -> bool {
         true
     }
 

@@ -6,6 +6,7 @@ mod hostile;
 mod loader;
 mod mixture;
 mod order;
+mod own_records;
 mod preference;
 mod prompts;
 mod prose;

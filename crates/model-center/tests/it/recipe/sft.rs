@@ -83,6 +83,11 @@ fn a_class_of_a_program_is_known_to_its_recipes_alone() {
     );
     let resolved = Recipe::draft(None, &sets, OwnData { tasks: &[], classes: OWN }).unwrap().resolved().unwrap();
     assert_eq!(task(&resolved).sets[0].class, Some(&OWN[0]));
+    const SST2: DataClass = DataClass { name: "sst2", doc: "", has_split: |_, _| true, read: |_, _| Ok(()) };
+    static TWICE: &[DataClass] = &[SST2];
+    let draft = Recipe::draft(None, &sets[..4], OwnData { tasks: &[], classes: TWICE }).unwrap();
+    let found = list(&draft.resolved().unwrap_err());
+    assert!(found.contains("two classes of data of this program have the name sst2"), "{found}");
 }
 
 #[test]
