@@ -112,7 +112,8 @@ pub enum HiddenOutputs {
 /// The hidden states of a batch: what losses are computed from that are not the model's own.
 #[derive(Debug, Clone)]
 pub struct Hidden {
-    /// `[R, P + L, D]`, after the last block; of an encoder-decoder the decoder's, `[R, P + T, D]`.
+    /// `[R, P + L, E]` after the last block, E being [`ModelInfo::hidden_size`]; of an encoder-decoder the decoder's,
+    /// `[R, P + T, E]`.
     pub states: Var,
     /// P, virtual tokens of prompt tuning before each sequence.
     pub virtual_tokens: usize,
@@ -244,7 +245,7 @@ pub trait TextModel: Decode + Staged + SaveModel {
     }
 }
 
-/// Incremental decoding. A model without it implements nothing.
+/// Incremental decoding. A model without it has an empty `impl`, whose functions return errors.
 pub trait Decode: Module {
     /// Starts incremental decoding with a KV cache. Over pipeline stages every stage starts it and makes the same
     /// calls.
@@ -267,7 +268,7 @@ pub trait Decode: Module {
 /// Loads a micro-batch by its number, with the settings of its loss.
 pub type LoadMicroBatch<'a, 's> = &'a mut dyn FnMut(usize) -> Result<(MicroBatch<Batch>, LossSettings<'s>)>;
 
-/// Passes over pipeline stages. A model without them implements nothing.
+/// Passes over pipeline stages. A model without them has an empty `impl`, whose functions return errors.
 pub trait Staged: Module {
     /// The forward and backward passes of a training step over the stages of a pipeline, in place of
     /// [`TextModel::loss`] and the backward pass for each micro-batch: see [`Pipeline::forward_backward`].
@@ -325,6 +326,9 @@ pub trait SaveModel: Module {
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
     /// Fields of the configuration that the written layout cannot hold.
+    ///
+    /// # Errors
+    /// A layout that the family does not have.
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>>;
 
     /// Writes a complete directory: configuration, weights, tokenizer files. `fill` puts the values of the named
@@ -336,12 +340,18 @@ pub trait SaveModel: Module {
 
     /// [`SaveModel::write`] with the model's own values. One of the ranks that share the model writes, over pipeline
     /// stages the first one; the others call [`SaveModel::pass_save`].
+    ///
+    /// # Errors
+    /// As [`SaveModel::write`]; a lost rank.
     fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
         self.write(directory, options, &mut from_parameters(self.parameters())?)
     }
 
     /// Takes part in another rank's [`SaveModel::save`], which reads all parameters, in order, through one
     /// [`WholeReader`].
+    ///
+    /// # Errors
+    /// A lost rank.
     fn pass_save(&self) -> Result<()> {
         let mut reader = WholeReader::of(self.parameters())?;
         Ok(self.parameters().declared().iter().try_for_each(|param| reader.pass(param))?)

@@ -36,7 +36,10 @@ impl Draft {
         Ok(Draft { settings, entries, mistakes, missing })
     }
 
-    /// The settings, or every mistake.
+    /// The settings.
+    ///
+    /// # Errors
+    /// Every mistake.
     pub fn resolved(self) -> Result<Resolved, Vec<Mistake>> {
         match self.mistakes.is_empty() {
             true => Ok(Resolved::new(self.settings, self.entries)),

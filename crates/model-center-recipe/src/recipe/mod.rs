@@ -75,16 +75,25 @@ impl Recipe {
     }
 
     /// Like [`Recipe::load`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
+    ///
+    /// # Errors
+    /// As [`Recipe::load`].
     pub fn load_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved> {
         Self::read_text(name, text, sets).map_err(as_error)
     }
 
     /// Like [`Recipe::load`], and keeps going at mistakes.
+    ///
+    /// # Errors
+    /// Every mistake.
     pub fn read(path: Option<&Path>, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
         Self::draft(path, sets, OwnData::default())?.resolved()
     }
 
     /// Like [`Recipe::read`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
+    ///
+    /// # Errors
+    /// As [`Recipe::read`].
     pub fn read_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
         Draft::read(name, text, sets, OwnData::default())?.resolved()
     }

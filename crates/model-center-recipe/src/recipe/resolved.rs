@@ -73,9 +73,8 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[checkpoint]`, `[log]`, `[run]`, `[output]`, `[device]` and `[parallel]` and the keys
-    /// `train.offload`, `train.accumulation`, `train.inspect_every` and `data.loading_threads` do not count; paths
-    /// count as they are written, contents of files do not.
+    /// Keys whose row states `uncounted`, `of_rank` or `fixed` do not count. Paths count as they are written, contents
+    /// of files do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
@@ -96,6 +95,9 @@ impl Resolved {
 
     /// Keys whose values decide what the run computes and are others in `text`, a recipe that
     /// [`to_toml`](Resolved::to_toml) wrote; with both values.
+    ///
+    /// # Errors
+    /// A text that is not TOML.
     pub fn changes(&self, text: &str) -> Result<Vec<String>, toml::de::Error> {
         let earlier: toml::Table = toml::from_str(text)?;
         let now: toml::Table = toml::from_str(&self.hashed_toml())?;

@@ -220,12 +220,12 @@ fn configure<C: ModelFamily>(directory: &Path, options: &OpenOptions) -> Result<
 
 /// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with
 /// `trained` outputs, if it is reused, and otherwise the labels of the options. A reused classifier keeps the order of
-/// its outputs; a caller whose labels are in another order reads the names, see [`TextModel::label_names`].
+/// its outputs; a caller whose labels are in another order reads the names, see [`ModelInfo::label_names`].
 ///
 /// # Errors
 /// The classifier's labels or outputs do not match.
 ///
-/// [`TextModel::label_names`]: crate::model::TextModel::label_names
+/// [`ModelInfo::label_names`]: crate::model::ModelInfo::label_names
 fn take_over(
     (names, problem): (&mut Vec<String>, &mut Option<ProblemType>),
     place: &str,

@@ -129,7 +129,7 @@ pub struct OpenOptions {
     pub trained: Option<NamePatterns>,
     /// Adapter trained beside the model, which is frozen.
     pub adapter: Option<Adapter>,
-    /// Whether values are read.
+    /// How far the model is opened.
     pub mode: OpenMode,
     /// Build the model of `config.json` alone, with initialized values: weights are neither needed nor read.
     pub from_config: bool,

@@ -55,6 +55,10 @@ impl FileNames {
 /// Builds a model and reads its values. All errors in the directory are found before memory for a parameter is
 /// allocated: `build` is called once for a sketch that is compared with the weights, and once for the model. `tables`
 /// are the family's names of parameters.
+///
+/// # Errors
+/// A directory that does not fit the model: its configuration, names, shapes or dtypes; errors of `build`; out of
+/// memory.
 pub fn open_with<M: TextModel + 'static>(
     directory: &Path,
     options: &OpenOptions,

@@ -84,6 +84,9 @@ impl<'a> Registry<'a> {
     }
 
     /// The family of a directory.
+    ///
+    /// # Errors
+    /// A directory without a readable `config.json`, or of no family in the registry.
     pub fn find(&self, directory: &Path) -> Result<&'a ModelEntry> {
         self.find_as(directory, None)
     }
@@ -182,6 +185,9 @@ impl<'a> Registry<'a> {
 }
 
 /// The classes that a directory's `config.json` names.
+///
+/// # Errors
+/// A directory without a readable `config.json`.
 pub fn architectures(directory: &Path) -> Result<Vec<String>> {
     Ok(architectures_of(&config::directory_fields(directory)?))
 }
@@ -200,6 +206,9 @@ pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
 }
 
 /// Whether a directory's `config.json` is ModelCenter's, which names no class.
+///
+/// # Errors
+/// A directory without a readable `config.json`.
 pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
     Ok(model_center::is_model_center(&config::directory_fields(directory)?))
 }

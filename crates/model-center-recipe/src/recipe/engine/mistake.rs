@@ -47,7 +47,7 @@ impl Mistake {
 }
 
 impl fmt::Display for Mistake {
-    /// Writes the layout of [`Error`].
+    /// Writes the three lines that a terminal shows of an error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error[{}]: {}\n  --> {}\n  fix: {}", self.group.name(), self.reason, self.place, self.fix)
     }
