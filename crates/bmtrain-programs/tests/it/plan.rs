@@ -229,6 +229,10 @@ fn cuda_devices_are_compared_with_their_own_memory_and_the_host_with_its_own() {
     let small = on("cuda", &["--device-memory", "1"]);
     assert_eq!(small["verdict"]["fits"], Value::Bool(false), "{small}");
     assert!(!small["verdict"]["changes"].as_array().unwrap().is_empty(), "{small}");
+    // An optimizer whose state stays on the device has changes without offload.
+    let muon = on("cuda", &["--device-memory", "1", "--set", "train.optimizer=muon"]);
+    let changes = muon["verdict"]["changes"].to_string();
+    assert!(changes.len() > 2 && !changes.contains("offload"), "{muon}");
     // More ranks than any host has devices: without a statement nothing is known of theirs.
     let many = ["--ranks", "64", "--set", "train.batch_size=64", "--set", "train.micro_batch_size=1"];
     fixture.write("train.jsonl", &fixture.read("train.jsonl").repeat(4));

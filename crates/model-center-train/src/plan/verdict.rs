@@ -168,10 +168,11 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     if resolved.train.gradient_sum == GradientSum::Elastic {
         idea(&["train.gradient_sum=fast".into()]);
     }
-    if planned.device.is_some() && !resolved.train.offload {
+    let can_offload = planned.device.is_some() && resolved.train.optimizer.can_be_offloaded();
+    if can_offload && !resolved.train.offload {
         idea(&["train.offload=true".into()]);
     }
-    if planned.device.is_some() && !resolved.train.offload_parameters {
+    if can_offload && !resolved.train.offload_parameters {
         let sets = ["train.offload=true", "train.offload_parameters=true", "parallel.zero=3"];
         idea(&sets.map(String::from));
     }
