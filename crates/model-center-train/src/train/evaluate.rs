@@ -181,7 +181,8 @@ fn forward_all(
     let compute = |batches: &[Batch]| {
         let own = own_numbers(context, batches)?;
         let Some(own) = own else { return losses_and_outputs(context, records.as_deref(), batches) };
-        for (batch, numbers) in batches.iter().zip(&own).filter(|(batch, numbers)| numbers.len() != len(batch)) {
+        let mut pairs = batches.iter().zip(&own);
+        if let Some((batch, numbers)) = pairs.find(|(batch, numbers)| numbers.len() != len(batch)) {
             let reason = format!(
                 "Objective::evaluated gave {} numbers of a batch of {} rows, and {} are needed: the loss, and \
                  {outputs} for each row",
