@@ -7,9 +7,9 @@
 # Without an id: the list of claims. docs/claims.md describes each claim and how it is measured. Claims of speed on the
 # CPU take `--isa avx2` or `--isa avx512` and hold both sides to that instruction set.
 #
-# --report measures several, by default those of speed and memory on the CPU, and prints a Markdown table of their
-# figures under a line with the processor, its instruction set, the commit and the date: for docs/performance.md. Its
-# exit status is 1 if one is short.
+# --report measures several claims, by default the main ones of speed and memory on the CPU, and prints a Markdown table
+# of their figures under a line with the processor, its instruction set, the commit and the date: for
+# docs/performance.md. Its exit status is 1 if one is short.
 #
 # Some measure against PyTorch and install it into the cache on first use (about 6 GB; $BMTRAIN_CACHE, by default
 # ~/.cache/bmtrain).
@@ -30,8 +30,8 @@ known() {
 
 # report ID...: the table of --report.
 report() {
-    [ $# -gt 0 ] || set -- speed-bert-base rss-bert-base speed-gpt2 rss-gpt2 speed-minilm speed-t5 gemm-bf16 speed-bf16 \
-        speed-decode adapter-memory
+    [ $# -gt 0 ] || set -- speed-bert-base rss-bert-base speed-gpt2 rss-gpt2 speed-minilm speed-t5 gemm-bf16 \
+        speed-bf16 speed-decode adapter-memory
     local id line short=0
     for id in "$@"; do known "$id"; done
     local processor set
