@@ -150,7 +150,7 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
 /// and how the frozen model is held (`adapter.quantize`). `None` for `adapter.method="none"`, the default.
 ///
 /// # Errors
-/// [`Error::Argument`] for the first key that is unknown, out of range, without effect or of another table; quantised
+/// The first key that is unknown, out of range, without effect or of another table; quantised
 /// weights on a CUDA device.
 pub fn adapter_of_settings(texts: &[String], device: DeviceChoice) -> Result<(Option<Adapter>, WeightForm)> {
     let refuse = |key: &str| {
