@@ -24,6 +24,13 @@ pub enum DeviceChoice {
     CudaDevice(usize),
 }
 
+impl DeviceChoice {
+    /// Whether it is a CUDA device by name; `auto` is decided when the device is opened.
+    pub fn is_cuda(self) -> bool {
+        matches!(self, DeviceChoice::Cuda | DeviceChoice::CudaDevice(_))
+    }
+}
+
 impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

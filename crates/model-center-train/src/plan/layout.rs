@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::pool::Report;
 use bmtrain_core::wrap::Counting;
-use bmtrain_core::{DType, Device, DeviceChoice};
+use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::{SimulatedRank, count};
 use bmtrain_dist::mesh::RankGroup;
@@ -110,7 +110,7 @@ impl LayoutRun {
             optimizer: resolved.train.optimizer,
             offload: resolved.train.offload,
             scale: resolved.train.loss_scale.policy(resolved.model.dtype),
-            on_cuda: matches!(resolved.device.name, DeviceChoice::Cuda | DeviceChoice::CudaDevice(_)),
+            on_cuda: resolved.device.name.is_cuda(),
             micro_batch,
             micro_batches: resolved.train.batch_size / micro_batch.max(1) / data,
             length,

@@ -150,8 +150,7 @@ pub(super) fn read(r: &mut Reader) -> (Option<Adapter>, WeightForm) {
 /// and how the frozen model is held (`adapter.quantize`). `None` for `adapter.method="none"`, the default.
 ///
 /// # Errors
-/// The first key that is unknown, out of range, without effect or of another table; quantised
-/// weights on a CUDA device.
+/// The first key that is unknown, out of range, without effect or of another table; quantised weights on a CUDA device.
 pub fn adapter_of_settings(texts: &[String], device: DeviceChoice) -> Result<(Option<Adapter>, WeightForm)> {
     let refuse = |key: &str| {
         let fix = "give keys of the table [adapter], such as adapter.method=\"lora\"";
@@ -254,8 +253,7 @@ fn check_quantized(r: &mut Reader, s: &Settings) {
 }
 
 fn check_device(r: &mut Reader, form: WeightForm, device: DeviceChoice) {
-    let is_cuda = matches!(device, DeviceChoice::Cuda | DeviceChoice::CudaDevice(_));
-    if is_cuda && form != WeightForm::Dequantised {
+    if device.is_cuda() && form != WeightForm::Dequantised {
         let reason = "products with quantised blocks are computed on the CPU alone";
         r.contradiction(&["adapter.quantize", "device.name"], reason, "set device.name = \"cpu\"");
     }

@@ -77,6 +77,11 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
         let fix = "remove train.products, or set model.dtype = \"f32\"";
         r.contradiction(&["train.products", "model.dtype"], reason, fix);
     }
+    if s.train.products == Products::Bf16 && s.device.name.is_cuda() {
+        let reason = "f32 factors are rounded to bf16 on a CPU alone, and `device.name` is a CUDA device";
+        let fix = "remove train.products, or set device.name = \"cpu\"";
+        r.contradiction(&["train.products", "device.name"], reason, fix);
+    }
     if s.train.offload && !s.train.optimizer.can_be_offloaded() {
         r.contradiction(&["train.offload", "train.optimizer"], NOT_ON_HOST, "set train.optimizer = \"adamw\"");
     }

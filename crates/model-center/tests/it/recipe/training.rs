@@ -52,6 +52,9 @@ fn products_in_bf16_are_for_models_in_f32() {
     let found = mistakes(LEAST, &[set, "model.dtype=bf16"]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].to_string().contains("set model.dtype = \"f32\""), "{}", found[0]);
+    let found = mistakes(LEAST, &[set, "device.name=cuda:1"]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].to_string().contains("`device.name` is a CUDA device"), "{}", found[0]);
 }
 
 #[test]
