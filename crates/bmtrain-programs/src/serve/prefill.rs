@@ -3,9 +3,8 @@
 use super::engine::ActiveJob;
 use super::job::{Event, Score, ScoredToken};
 use crate::{Error, Result};
-use model_center_models::generate::more_probable;
+use model_center_models::generate::{more_probable, token_score};
 use model_center_models::{LogitsRead, SequenceTokens};
-use model_center_train::evaluate::token_score;
 use std::cmp::Ordering;
 use std::rc::Rc;
 

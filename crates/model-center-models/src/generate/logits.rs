@@ -75,6 +75,40 @@ pub fn log_softmax(logits: &mut [f32]) {
     }
 }
 
+/// How a model rates a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenScore {
+    /// Natural logarithm of its probability.
+    pub log_prob: f64,
+    /// Whether no other token is more probable; of equals, the first in the vocabulary counts.
+    pub is_greedy: bool,
+}
+
+/// The score of a token by the logits of a position.
+///
+/// # Errors
+/// [`Error::Model`] for logits that are not finite.
+pub fn token_score(logits: &[f32], token: u32) -> Result<TokenScore> {
+    let not_finite = |value: f32| {
+        Error::model("evaluation", format!("a logit is {value}"), "check the weights, or choose --dtype f32")
+    };
+    let own = logits.get(token as usize).copied().unwrap_or(f32::NAN);
+    let (mut most, mut best) = (f32::NEG_INFINITY, 0);
+    for (index, logit) in logits.iter().enumerate() {
+        if !logit.is_finite() && *logit != f32::NEG_INFINITY {
+            return Err(not_finite(*logit));
+        }
+        if *logit > most {
+            (most, best) = (*logit, index);
+        }
+    }
+    if !own.is_finite() || !most.is_finite() {
+        return Err(not_finite(own));
+    }
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    Ok(TokenScore { log_prob: f64::from(own) - f64::from(most) - sum.ln(), is_greedy: best == token as usize })
+}
+
 /// Set the logits of tokens to minus infinity.
 pub fn suppress(tokens: &[u32], logits: &mut [f32]) {
     for &token in tokens {
@@ -96,4 +130,19 @@ pub fn repeated_ngrams(row: &[u32], size: usize) -> Vec<u32> {
     let Some(begin) = size.checked_sub(1).and_then(|known| row.len().checked_sub(known)) else { return Vec::new() };
     let last = &row[begin..];
     row.windows(size).filter(|tokens| tokens.starts_with(last)).filter_map(|tokens| tokens.last().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::token_score as score;
+
+    #[test]
+    fn a_score_is_a_log_softmax_and_the_first_of_equals_is_greedy() {
+        let logits = [0.0, 2.0_f32.ln(), 2.0_f32.ln(), f32::NEG_INFINITY];
+        let first = score(&logits, 1).unwrap();
+        assert!((first.log_prob - (0.4_f64).ln()).abs() < 1e-7 && first.is_greedy);
+        assert!(!score(&logits, 2).unwrap().is_greedy);
+        assert!(score(&logits, 4).is_err() && score(&[f32::NAN, 0.0], 1).is_err());
+    }
 }

@@ -37,7 +37,9 @@ pub use beam::{BeamOptions, Beams, Hypothesis, Patience};
 pub use config::{GenerationConfig, Setting};
 pub use constraint::{Constraint, Grammar, TokenTexts};
 pub use generator::Generator;
-pub use logits::{RepetitionPenalty, argmax, force_token, log_softmax, repeated_ngrams, suppress};
+pub use logits::{
+    RepetitionPenalty, TokenScore, argmax, force_token, log_softmax, repeated_ngrams, suppress, token_score,
+};
 pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, TextChunk};
 pub use overrides::GenerationOverrides;
 pub use pipeline::TextGenerator;

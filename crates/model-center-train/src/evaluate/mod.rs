@@ -23,9 +23,9 @@ pub use detokenize::Detokenizer;
 pub use lambada::{LambadaResult, LambadaTotals, read_lambada};
 pub use likelihood::{LikelihoodRequest, read_requests};
 pub use masked::{EvalMasking, MaskedSequence, MaskedSet, MlmResult, read_masked};
+pub use model_center_models::generate::{TokenScore, token_score};
 pub use perplexity::{PerplexityResult, Reference};
-pub use scorer::token_score;
-pub use scorer::{ScoredSequence, ScoredTarget, Scorer, TokenScore};
+pub use scorer::{ScoredSequence, ScoredTarget, Scorer};
 pub use source::{SourceOptions, TextCounts, TokenSource};
 pub use windows::Windows;
 

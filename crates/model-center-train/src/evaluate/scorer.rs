@@ -8,6 +8,7 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::param::widen;
 use bmtrain_dist::pipeline::Pipeline;
 use model_center_base::batch::IGNORED;
+use model_center_models::generate::{TokenScore, token_score};
 use model_center_models::{Batch, ForwardOutputs, Labels, ModelOutput, TextModel};
 
 /// A token to predict.
@@ -27,15 +28,6 @@ pub struct ScoredSequence {
     pub input: Vec<u32>,
     /// The tokens to predict, in the order of their positions.
     pub targets: Vec<ScoredTarget>,
-}
-
-/// How a model rates a token.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenScore {
-    /// Natural logarithm of its probability.
-    pub log_prob: f64,
-    /// Whether no other token is more probable; of equals, the first in the vocabulary counts.
-    pub is_greedy: bool,
 }
 
 /// Called with a batch's number, its sequences and their output.
@@ -188,31 +180,6 @@ fn no_head() -> Error {
     Error::model("evaluation", "the model has no language-modelling head", "use a model that predicts tokens")
 }
 
-/// The score of a token by the logits of a position.
-///
-/// # Errors
-/// [`Error::Model`] for logits that are not finite.
-pub fn token_score(logits: &[f32], token: u32) -> Result<TokenScore> {
-    let not_finite = |value: f32| {
-        Error::model("evaluation", format!("a logit is {value}"), "check the weights, or choose --dtype f32")
-    };
-    let own = logits.get(token as usize).copied().unwrap_or(f32::NAN);
-    let (mut most, mut best) = (f32::NEG_INFINITY, 0);
-    for (index, logit) in logits.iter().enumerate() {
-        if !logit.is_finite() && *logit != f32::NEG_INFINITY {
-            return Err(not_finite(*logit));
-        }
-        if *logit > most {
-            (most, best) = (*logit, index);
-        }
-    }
-    if !own.is_finite() || !most.is_finite() {
-        return Err(not_finite(own));
-    }
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
-    Ok(TokenScore { log_prob: f64::from(own) - f64::from(most) - sum.ln(), is_greedy: best == token as usize })
-}
-
 /// Sequences padded on the right, with their targets as labels.
 fn padded(sequences: &[ScoredSequence]) -> Result<Batch> {
     let length = sequences.iter().map(|sequence| sequence.input.len()).max().unwrap_or(0);
@@ -240,17 +207,8 @@ fn padded(sequences: &[ScoredSequence]) -> Result<Batch> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{ScoredSequence, ScoredTarget, padded, token_score as score};
+    use super::{ScoredSequence, ScoredTarget, padded};
     use model_center_models::Labels;
-
-    #[test]
-    fn a_score_is_a_log_softmax_and_the_first_of_equals_is_greedy() {
-        let logits = [0.0, 2.0_f32.ln(), 2.0_f32.ln(), f32::NEG_INFINITY];
-        let first = score(&logits, 1).unwrap();
-        assert!((first.log_prob - (0.4_f64).ln()).abs() < 1e-7 && first.is_greedy);
-        assert!(!score(&logits, 2).unwrap().is_greedy);
-        assert!(score(&logits, 4).is_err() && score(&[f32::NAN, 0.0], 1).is_err());
-    }
 
     #[test]
     fn targets_are_labels_at_their_positions() {
