@@ -178,27 +178,9 @@ fn forward_all(
     let records = loader.records().cloned();
     let outputs = records.as_deref().map_or_else(|| loader.labels().outputs(), numbers_by_row);
     let len = |batch: &Batch| 1 + batch.rows * outputs;
-    let compute = |batches: &[Batch]| {
-        let own = own_numbers(context, batches)?;
-        let Some(own) = own else { return losses_and_outputs(context, records.as_deref(), batches) };
-        let mut pairs = batches.iter().zip(&own);
-        if let Some((batch, numbers)) = pairs.find(|(batch, numbers)| numbers.len() != len(batch)) {
-            let reason = format!(
-                "Objective::evaluated gave {} numbers of a batch of {} rows, and {} are needed: the loss, and \
-                 {outputs} for each row",
-                numbers.len(),
-                batch.rows,
-                len(batch)
-            );
-            let name = format!("{:?}", context.objective);
-            let name = name.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-            return Err(Error::argument(
-                format!("objective {name}"),
-                reason,
-                "give as many, in the order of the samples",
-            ));
-        }
-        Ok(own)
+    let compute = |batches: &[Batch]| match own_numbers(context, batches, outputs)? {
+        Some(own) => Ok(own),
+        None => losses_and_outputs(context, records.as_deref(), batches),
     };
     let take = |loader: &Batches, batch: &Batch, numbers: &[f32]| {
         let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
@@ -228,11 +210,26 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
     }
 }
 
-/// The objective's own numbers of each batch, if it has some.
-fn own_numbers(context: EvalContext<'_>, batches: &[Batch]) -> Result<Option<Vec<Vec<f32>>>> {
+/// The objective's own numbers of each batch, if it has some: the loss, and `outputs` numbers for each row.
+///
+/// # Errors
+/// As [`Objective::evaluated`]; another number of numbers.
+fn own_numbers(context: EvalContext<'_>, batches: &[Batch], outputs: usize) -> Result<Option<Vec<Vec<f32>>>> {
     let EvalContext { model, device, objective, .. } = context;
-    let own = batches.iter().map(|batch| objective.evaluated(&Pass::evaluation(model, batch), device));
-    Ok(own.collect::<Result<Vec<_>>>()?.into_iter().collect())
+    let of_batch = |batch: &Batch| {
+        let own = objective.evaluated(&Pass::evaluation(model, batch), device)?;
+        let needed = 1 + batch.rows * outputs;
+        let Some(wrong) = own.as_ref().map(Vec::len).filter(|len| *len != needed) else { return Ok(own) };
+        let reason = format!(
+            "Objective::evaluated gave {wrong} numbers of a batch of {} rows, and {needed} are needed: the loss, and \
+             {outputs} for each row",
+            batch.rows
+        );
+        let name = format!("{objective:?}");
+        let name = name.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        Err(Error::argument(format!("objective {name}"), reason, "give as many, in the order of the samples"))
+    };
+    Ok(batches.iter().map(of_batch).collect::<Result<Vec<_>>>()?.into_iter().collect())
 }
 
 /// Loss of each batch and, unless tokens of the vocabulary are predicted, the numbers of its rows.

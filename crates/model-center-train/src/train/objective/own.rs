@@ -70,12 +70,11 @@ impl OwnObjective {
         Ok(())
     }
 
-    /// Opens it for a run.
+    /// Opens it for a run, whose recipe was checked.
     ///
     /// # Errors
-    /// As [`OwnObjective::check`]; errors of the program.
+    /// Errors of the program.
     pub(super) fn open(&self, setup: &Setup, resolved: &Resolved) -> Result<Box<dyn Objective>> {
-        self.check(resolved)?;
         (self.open)(setup, resolved)
     }
 }
