@@ -25,7 +25,7 @@ claims() {
 # known ID: fails if there is no such claim.
 known() {
     claims | awk -v id="$1" '$1 == id { found = 1 } END { exit !found }' ||
-        fail "claims.sh $1" "there is no claim of this name" "run scripts/claims.sh for the list"
+        fail "claims.sh $1" "unknown claim" "run scripts/claims.sh for the list"
 }
 
 # report ID...: the table of --report.
@@ -34,10 +34,13 @@ report() {
         speed-bf16 speed-decode adapter-memory
     local id line short=0
     for id in "$@"; do known "$id"; done
-    local processor set
+    local processor set=portable pair
     processor="$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
-    set="$(grep -o -m 1 -w -E 'amx_bf16|avx512f|avx2' /proc/cpuinfo | sort | head -n 1)"
-    printf '%s, %s processors, %s, commit %s, %s\n\n' "${processor:-unknown processor}" "$(nproc)" "${set:-portable}" \
+    # The widest is the last that is found.
+    for pair in asimd=neon avx2=avx2 avx512dq=avx512 amx_bf16=amx; do
+        if grep -q -m 1 -w "${pair%=*}" /proc/cpuinfo; then set="${pair#*=}"; fi
+    done
+    printf '%s, %s processors, %s, commit %s, %s\n\n' "${processor:-unknown processor}" "$(nproc)" "$set" \
         "$(git -C "$root" rev-parse --short HEAD)" "$(date +%F)"
     printf '| `scripts/claims.sh` | figure | |\n|---|---|---|\n'
     for id in "$@"; do

@@ -6,7 +6,8 @@
 #
 #   --out DIR         directory of the run (default: runs/quickstart)
 #   --overwrite       replace an earlier run in that directory
-#   --set KEY=VALUE   change a value of examples/recipes/quickstart.toml, e.g. --set train.lr=3e-5
+#   --set KEY=VALUE   change a value of examples/recipes/quickstart.toml, e.g. --set train.lr=3e-5, or
+#                     --set model.dtype=bf16, faster where the processor multiplies bf16
 #
 # DIR holds afterwards a Hugging Face model directory, metrics.jsonl and the recipe with all its values.
 # Needs Rust and Python 3 with pip; downloads go to $BMTRAIN_CACHE, by default ~/.cache/bmtrain.

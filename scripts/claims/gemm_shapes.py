@@ -69,6 +69,19 @@ class Figures:
         return name, medians[name]
 
 
+def records(bench, rounds, threads):
+    """The records of `cpu_bench gemm --on-request`, each measured when it is asked for, with the key of its shape:
+    `rounds` of every shape."""
+    seen = collections.Counter()
+    while True:
+        record = json.loads(bench.ask(""))
+        key = (record["name"], record["role"], *record["size"], threads)
+        if seen[key] == rounds:
+            return  # It has started over: this one is not counted.
+        seen[key] += 1
+        yield key, record
+
+
 def measure(arguments, threads, part, figures):
     """One more set of rounds for the shapes that have `part` in their names and roles, into `figures` by shape."""
     variables = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
@@ -80,13 +93,7 @@ def measure(arguments, threads, part, figures):
         "OpenBLAS": Program([sys.executable, PRODUCTS, "numpy", arguments.seconds], variables),
         "PyTorch": Program([sys.executable, PRODUCTS, "torch", arguments.seconds], variables),
     }
-    seen = collections.Counter()
-    while True:
-        record = json.loads(bench.ask(""))
-        key = (record["name"], record["role"], *record["size"], threads)
-        if seen[key] == arguments.rounds:
-            break  # It has started over: this one is not counted.
-        seen[key] += 1
+    for key, record in records(bench, arguments.rounds, threads):
         of = figures[key]
         of.speeds["ours"].append(record["gflops"])
         of.shares.append(record["share"])

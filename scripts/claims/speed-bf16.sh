@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Training steps in bf16 on a processor with tile instructions: our tokens/s over PyTorch autocast's and our own f32's.
+# Training steps in bf16 on a processor that multiplies bf16: our tokens/s over PyTorch autocast's and our own f32's.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -16,11 +16,12 @@ verdict() {
     esac
 }
 
-# needs_tiles: a verdict of no figure, with exit status 75, on a processor that has no tiles for bf16 (Intel AMX).
-needs_tiles() {
-    if ! grep -qw amx_bf16 /proc/cpuinfo 2>/dev/null; then
-        note "this processor has no tiles for bf16 (AMX): there is nothing to measure"
-        verdict no_tiles noisy
+# needs_bf16: a verdict of no figure, with exit status 75, on a processor that does not multiply bf16: neither by the
+# tiles of AMX nor by the dot products of AVX512_BF16.
+needs_bf16() {
+    if ! grep -qwE 'amx_bf16|avx512_bf16' /proc/cpuinfo 2>/dev/null; then
+        note "this processor does not multiply bf16 (AMX, AVX512_BF16): there is nothing to measure"
+        verdict no_bf16 noisy
     fi
 }
 

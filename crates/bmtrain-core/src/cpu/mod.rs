@@ -10,7 +10,6 @@
 
 mod access;
 mod adam_8bit;
-mod amx;
 mod attention;
 mod caches;
 mod cross_entropy;
@@ -30,6 +29,7 @@ mod reduce;
 mod rotary;
 mod rows;
 mod scratch;
+mod tiles;
 mod update;
 mod vector;
 

@@ -138,6 +138,9 @@ impl Vector for Eight {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::transpose_16;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Vector;
     use std::arch::x86_64::*;
@@ -173,6 +176,40 @@ mod x86 {
             }
         };
     }
+    /// The transpose of 16 x 16 numbers of 32 bits.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512.
+    #[inline(always)]
+    pub(in crate::cpu) unsafe fn transpose_16(r: [__m512; 16]) -> [__m512; 16] {
+        // SAFETY: by the caller.
+        unsafe {
+            let mut t = [_mm512_setzero_ps(); 16];
+            // 2 x 2 blocks of 32 bits, then of 64: every 128-bit lane of t holds four elements of one column.
+            for q in 0..4 {
+                let (a, b, c, d) = (r[4 * q], r[4 * q + 1], r[4 * q + 2], r[4 * q + 3]);
+                let (ab_low, ab_high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                let (cd_low, cd_high) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+                t[4 * q] = _mm512_shuffle_ps::<0x44>(ab_low, cd_low);
+                t[4 * q + 1] = _mm512_shuffle_ps::<0xEE>(ab_low, cd_low);
+                t[4 * q + 2] = _mm512_shuffle_ps::<0x44>(ab_high, cd_high);
+                t[4 * q + 3] = _mm512_shuffle_ps::<0xEE>(ab_high, cd_high);
+            }
+            // Then a 4 x 4 transpose of whole 128-bit lanes.
+            let mut out = [_mm512_setzero_ps(); 16];
+            for c in 0..4 {
+                let (a, b, x, y) = (t[c], t[4 + c], t[8 + c], t[12 + c]);
+                let (ab_even, ab_odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xDD>(a, b));
+                let (xy_even, xy_odd) = (_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xDD>(x, y));
+                out[c] = _mm512_shuffle_f32x4::<0x88>(ab_even, xy_even);
+                out[8 + c] = _mm512_shuffle_f32x4::<0xDD>(ab_even, xy_even);
+                out[4 + c] = _mm512_shuffle_f32x4::<0x88>(ab_odd, xy_odd);
+                out[12 + c] = _mm512_shuffle_f32x4::<0xDD>(ab_odd, xy_odd);
+            }
+            out
+        }
+    }
+
     vector!(__m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
     vector!(__m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
 }

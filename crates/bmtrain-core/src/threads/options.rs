@@ -73,7 +73,10 @@ mod tests {
         assert_eq!(of("").unwrap(), CpuOptions::new(3));
         assert_eq!(of("portable").unwrap().instruction_set, InstructionSet::Portable);
         let error = of("sse9").unwrap_err().to_string();
-        assert!(error.contains("BMTRAIN_CPU") && error.contains("portable, neon, avx2, avx512, amx"), "{error}");
+        assert!(
+            error.contains("BMTRAIN_CPU") && error.contains("portable, neon, avx2, avx512, avx512_bf16, amx"),
+            "{error}"
+        );
         for set in InstructionSet::ALL.into_iter().filter(|set| !set.is_available()) {
             let error = of(set.name()).unwrap_err().to_string();
             assert!(error.contains("this processor does not have"), "{error}");

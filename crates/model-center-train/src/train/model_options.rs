@@ -75,9 +75,7 @@ pub(super) fn check_products(products: Products, set: InstructionSet, is_cuda: b
         return Err(Error::argument("train.products", reason, "set model.dtype = \"bf16\", or remove train.products"));
     }
     Ok((!set.multiplies_bf16()).then(|| {
-        format!(
-            "train.products = \"bf16\" changes nothing here: {set} has no tile instructions, and products are in f32"
-        )
+        format!("train.products = \"bf16\" changes nothing here: {set} does not multiply bf16, and products are in f32")
     }))
 }
 
@@ -188,7 +186,7 @@ mod tests {
         assert_eq!(check(Products::Full, true).unwrap(), None);
         assert_eq!(check(Products::Fp8, false).unwrap(), None);
         let note = check(Products::Bf16, false).unwrap().unwrap();
-        assert!(note.contains("portable has no tile instructions"), "{note}");
+        assert!(note.contains("portable does not multiply bf16"), "{note}");
         assert_eq!(check_products(Products::Bf16, InstructionSet::Amx, false).unwrap(), None);
         let error = check(Products::Bf16, true).unwrap_err().to_string();
         assert!(error.contains("train.products") && error.contains("model.dtype"), "{error}");

@@ -1,8 +1,8 @@
 //! The speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, in f32 or bf16, as GFLOP/s and as a
-//! share of the peak measured in the same run: of multiply-adds, for bf16 of tiles where the set has them.
+//! share of the peak measured in the same run: of multiply-adds in f32, or in bf16 where the set multiplies it.
 //!
 //! Each figure is the best of many short runs: neighbours on the machine make runs longer, never shorter. `BMTRAIN_CPU`
-//! names the instruction set: portable, neon, avx2, avx512, amx.
+//! names the instruction set: portable, neon, avx2, avx512, avx512_bf16, amx.
 
 use anyhow::Result;
 use bmtrain_core::bench::{Rounds, measure, seconds};

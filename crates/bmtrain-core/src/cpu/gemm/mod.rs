@@ -15,7 +15,7 @@
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
 //! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of at most four terms, which
 //! writes C as fast as memory is written. With a set that has tiles, products of bf16 by bf16 of some rows are a
-//! seventh way, `amx.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
+//! seventh way, `tiled.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and
@@ -25,11 +25,10 @@
 //! strides and instruction set, never on the number of threads or on which thread did what. Nothing is skipped: NaN and
 //! infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
 //!
-//! In tiles the order is another: `cpu::amx` defines it, one chain over the whole sum.
+//! In tiles the order is another: `cpu::tiles` defines it, one chain over the whole sum.
 //!
 //! Rows that start at multiples of 64 bytes are read fastest.
 
-mod amx;
 mod block;
 mod cut;
 mod in_place;
@@ -50,6 +49,7 @@ mod short;
 mod skinny;
 mod table;
 mod tile;
+mod tiled;
 mod walk;
 mod wide;
 
@@ -61,11 +61,11 @@ mod x86;
 #[cfg(test)]
 mod tests;
 
-pub(super) use amx::LEAST_COLUMNS;
 pub use operand::{Operand, Source, Target};
 pub use peak::{measure_bf16_peak, measure_peak};
 pub(super) use schedule::Tickets;
 pub use scratch::bytes as scratch_bytes;
+pub(super) use tiled::LEAST_COLUMNS;
 
 use crate::error::Result;
 use crate::simd::InstructionSet;

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use super::kernel::Kernel;
-use crate::cpu::amx::Unit;
+use crate::cpu::tiles::Unit;
 use crate::simd::InstructionSet;
 
 /// Floating-point operations per second that `threads` threads reach together in registers with an

@@ -5,15 +5,15 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::amx::{self, Tiled};
 use super::cut::Limits;
 use super::job::{Batch, GemmJob};
 use super::kernel::Kernel;
 use super::outer::Outer;
 use super::scratch::{self, Scratch};
+use super::tiled::{self, Tiled};
 use super::wide::{Own, Wide};
 use super::{Threads, in_place, narrow, short, skinny};
-use crate::cpu::amx::Unit;
+use crate::cpu::tiles::Unit;
 use crate::simd::InstructionSet;
 
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
@@ -84,7 +84,7 @@ fn compute(threads: Threads<'_>, routines: Routines, limits: &Limits, job: &Gemm
     }
     let Routines { kernel, tiles } = routines;
     if let Some(unit) = tiles
-        && amx::takes(job)
+        && tiled::takes(job)
         && in_tiles(threads, unit, limits, job, scratch)
     {
         return;
@@ -128,7 +128,7 @@ fn in_tiles(threads: Threads<'_>, unit: Unit, limits: &Limits, job: &GemmJob<'_>
     let Scratch { panels, phase_sums, left, sums, .. } = scratch;
     let workers = threads.count();
     let Some(product) = Tiled::new(unit, limits, job, workers, (panels, phase_sums)) else { return false };
-    let own = amx::Own { left, sums };
+    let own = tiled::Own { left, sums };
     on_workers(threads, workers, || scratch::with(|scratch| product.work(scratch)), || product.work_in(own));
     true
 }

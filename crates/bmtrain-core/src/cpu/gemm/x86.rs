@@ -16,6 +16,7 @@ use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine,
 use super::left;
 use super::table;
 use super::tile::{self, Wide};
+use crate::cpu::vector::transpose_16;
 use crate::simd::Fused;
 
 table::table!(
@@ -93,31 +94,7 @@ impl Wide<16> for __m512 {
     #[inline(always)]
     unsafe fn transpose(r: [Self; 16]) -> [Self; 16] {
         // SAFETY: as above.
-        unsafe {
-            let mut t = [_mm512_setzero_ps(); 16];
-            // 2 x 2 blocks of f32, then of f64: every 128-bit lane of t holds four elements of one column.
-            for q in 0..4 {
-                let (a, b, c, d) = (r[4 * q], r[4 * q + 1], r[4 * q + 2], r[4 * q + 3]);
-                let (ab_low, ab_high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-                let (cd_low, cd_high) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-                t[4 * q] = _mm512_shuffle_ps::<0x44>(ab_low, cd_low);
-                t[4 * q + 1] = _mm512_shuffle_ps::<0xEE>(ab_low, cd_low);
-                t[4 * q + 2] = _mm512_shuffle_ps::<0x44>(ab_high, cd_high);
-                t[4 * q + 3] = _mm512_shuffle_ps::<0xEE>(ab_high, cd_high);
-            }
-            // then a 4 x 4 transpose of whole 128-bit lanes.
-            let mut out = [_mm512_setzero_ps(); 16];
-            for c in 0..4 {
-                let (a, b, x, y) = (t[c], t[4 + c], t[8 + c], t[12 + c]);
-                let (ab_even, ab_odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xDD>(a, b));
-                let (xy_even, xy_odd) = (_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xDD>(x, y));
-                out[c] = _mm512_shuffle_f32x4::<0x88>(ab_even, xy_even);
-                out[8 + c] = _mm512_shuffle_f32x4::<0xDD>(ab_even, xy_even);
-                out[4 + c] = _mm512_shuffle_f32x4::<0x88>(ab_odd, xy_odd);
-                out[12 + c] = _mm512_shuffle_f32x4::<0xDD>(ab_odd, xy_odd);
-            }
-            out
-        }
+        unsafe { transpose_16(r) }
     }
 }
 

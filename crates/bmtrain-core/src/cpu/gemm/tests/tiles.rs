@@ -1,7 +1,7 @@
-//! Products in tiles: by the model on every machine, and by the processor with the model's bits where it has tiles.
+//! Products of bf16 in tiles: by a model on every machine, and by the processor with the bits of its model.
 
 use super::*;
-use crate::cpu::amx::Unit;
+use crate::cpu::tiles::Unit;
 
 /// Edges of tiles and steps, one stretch and several, one task and several.
 const SHAPES: [(usize, usize, usize); 11] = [
@@ -52,24 +52,35 @@ fn processor_and_model_have_the_same_bits_for_any_threads_and_phases() {
     // Phases of one panel and one stretch and tasks of one step; then of some.
     let small = Limits { panels: 1, depth: 1, left: 1, tallest: 1, narrow: 0, rows_of_sums: 64 };
     let wider = Limits { panels: 40_000, depth: 300, ..small };
+    let models = [
+        (InstructionSet::Amx, InstructionSet::AmxModel),
+        (InstructionSet::Avx512Bf16, InstructionSet::Avx512Bf16Model),
+    ];
     for (index, case) in cases().enumerate() {
         let trial = Trial::new(case);
-        let whole = InstructionSet::AmxModel.within(|| trial.run(Threads::Calling));
-        let same = |set: InstructionSet, outcome: &Outcome, how: &str| {
-            assert!(whole.c.bits() == outcome.c.bits(), "{set}, {how}: {case:?}");
-            assert!(whole.pre.bits() == outcome.pre.bits(), "{set}, {how}: {case:?}");
-        };
-        for set in sets() {
-            set.within(|| {
-                let pool = pool(3);
-                same(set, &trial.run(Threads::Calling), "one thread");
-                same(set, &trial.run(Threads::Pool(&pool)), "three threads");
-                // The model is slow: it computes every third product in phases.
-                if set == InstructionSet::Amx || index % 3 == 0 {
-                    same(set, &trial.run_within(Threads::Pool(&pool), &small), "small phases");
-                    same(set, &trial.run_within(Threads::Calling, &wider), "phases");
-                }
-            });
+        for (processor, model) in models {
+            // Models differ in the bits of a step alone: one is tested where no processor is compared with it.
+            if !processor.is_available() && model != InstructionSet::AmxModel {
+                continue;
+            }
+            let whole = model.within(|| trial.run(Threads::Calling));
+            let same = |set: InstructionSet, outcome: &Outcome, how: &str| {
+                assert!(whole.c.bits() == outcome.c.bits(), "{set}, {how}: {case:?}");
+                assert!(whole.pre.bits() == outcome.pre.bits(), "{set}, {how}: {case:?}");
+            };
+            let slow = (model == InstructionSet::AmxModel).then_some(model);
+            for set in slow.into_iter().chain(processor.is_available().then_some(processor)) {
+                set.within(|| {
+                    let pool = pool(3);
+                    same(set, &trial.run(Threads::Calling), "one thread");
+                    same(set, &trial.run(Threads::Pool(&pool)), "three threads");
+                    // The model is slow: it computes every third product in phases.
+                    if set == processor || index % 3 == 0 {
+                        same(set, &trial.run_within(Threads::Pool(&pool), &small), "small phases");
+                        same(set, &trial.run_within(Threads::Calling, &wider), "phases");
+                    }
+                });
+            }
         }
     }
 }

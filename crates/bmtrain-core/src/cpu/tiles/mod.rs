@@ -1,8 +1,8 @@
-//! Products of bf16 by bf16 in tiles: the tile registers of Intel AMX, and a software model of them.
+//! Products of bf16 by bf16, summed in f32, in blocks of 32 x 32: by the tile registers of Intel AMX, by the dot
+//! products of AVX512_BF16, and by software models of both.
 //!
-//! Defines [`Unit`], what multiplies tiles; [`Unit::begin`], which makes the tile registers of a thread ready until the
-//! [`Session`] ends; and [`Multiply`], one block of a product. `pack.rs` lays out operands. `cpu::gemm` and
-//! `cpu::attention` call them.
+//! Defines [`Unit`], what multiplies; [`Unit::begin`], which makes the tile registers of a thread ready until the
+//! [`Session`] ends; and [`Multiply`], one block of a product. `pack.rs` lays out operands. `cpu::gemm` calls them.
 //!
 //! # Layout
 //! A block of the result has at most 32 x 32 elements, in 2 x 2 tiles, and is summed [`STEP`] terms at a time. A *step*
@@ -16,8 +16,11 @@
 //! Rows, columns and terms that a product does not have are zeros in both operands.
 //!
 //! # Numerics
-//! The processor's definition of TDPBF16PS: for each element and step, the terms with even numbers and those with odd
-//! ones are two chains of fused multiply-adds from zero in f32; the sum of the two is added to what the element has.
+//! The processor's definitions. TDPBF16PS of AMX: for each element and step, the terms with even numbers and those with
+//! odd ones are two chains of fused multiply-adds from zero in f32; the sum of the two is added to what the element
+//! has. VDPBF16PS of AVX512_BF16: an element is one chain of fused multiply-adds in which of each pair the odd term
+//! comes first.
+//!
 //! Every operation rounds to nearest even; subnormal operands count as zeros, subnormal results become zeros, with
 //! their signs. Since sums are f32 in the registers as in memory, how a sum is cut into calls at multiples of [`STEP`]
 //! does not change its bits. NaN and infinities propagate; the payload of a NaN is unspecified.
@@ -25,12 +28,15 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-mod hardware;
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 #[cfg(any(test, feature = "testing"))]
 mod model;
 pub(super) mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pack_x86;
+mod term;
 
 #[cfg(test)]
 mod tests;
@@ -47,15 +53,18 @@ pub(super) const STEP: usize = 32;
 /// Numbers of one step of an operand.
 pub(super) const STEP_LEN: usize = BLOCK * STEP;
 
-/// Hardware or software that multiplies tiles.
+/// Hardware or software that multiplies blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// The tile registers of this processor.
+    /// The tile registers of AMX.
     #[cfg(target_arch = "x86_64")]
-    Hardware,
-    /// Plain Rust with the same results.
+    Amx,
+    /// The vector registers, by dot products of pairs.
+    #[cfg(target_arch = "x86_64")]
+    Dots,
+    /// Plain Rust with the results of an instruction.
     #[cfg(any(test, feature = "testing"))]
-    Model,
+    Model(model::Instruction),
 }
 
 /// A block of a product: `to = from + a·b`.
@@ -64,7 +73,7 @@ pub(super) struct Multiply<'s> {
     pub(super) a: &'s [bf16],
     /// A panel of the right operand with as many steps.
     pub(super) b: &'s [bf16],
-    /// Rows and columns of the result, from 1 to [`BLOCK`]. Whole tiles are read and written.
+    /// Rows and columns of the result, from 1 to [`BLOCK`]. Whole tiles may be read and written.
     pub(super) rows: usize,
     pub(super) columns: usize,
     /// The sums to start from, instead of zero. `to` may have them.
@@ -86,13 +95,17 @@ pub(super) struct Sums {
 pub(super) const FETCHED: usize = 4;
 
 impl Unit {
-    /// The tiles of an instruction set, which is available, if it has any.
+    /// The unit that multiplies bf16 with an instruction set, which is available, if there is one.
     pub(super) fn of(set: InstructionSet) -> Option<Self> {
         match set {
             #[cfg(target_arch = "x86_64")]
-            InstructionSet::Amx => Some(Unit::Hardware),
+            InstructionSet::Amx => Some(Unit::Amx),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512Bf16 => Some(Unit::Dots),
             #[cfg(any(test, feature = "testing"))]
-            InstructionSet::AmxModel => Some(Unit::Model),
+            InstructionSet::AmxModel => Some(Unit::Model(model::Instruction::Tdpbf16ps)),
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::Avx512Bf16Model => Some(Unit::Model(model::Instruction::Vdpbf16ps)),
             _ => None,
         }
     }
@@ -105,24 +118,28 @@ impl Unit {
     /// `to` must be valid for writes of these rows, which no other thread uses meanwhile.
     pub(super) unsafe fn round(self, from: (&[f32], usize), columns: usize, to: (*mut bf16, usize)) -> bool {
         #[cfg(target_arch = "x86_64")]
-        if self == Unit::Hardware {
+        if matches!(self, Unit::Amx | Unit::Dots) {
             assert!(columns.is_multiple_of(BLOCK) && columns <= from.1, "tiles: rows of {columns} sums");
             // SAFETY: the machine has what the set means; the caller vouches for the rows.
-            unsafe { hardware::round(from, columns, to) };
+            unsafe { dots::round(from, columns, to) };
             return true;
         }
         let _ = (from, columns, to);
         false
     }
 
-    /// Floating-point operations of a round of [`Unit::spin`]: four products of whole tiles.
-    pub(super) const SPIN_OPERATIONS: usize = 4 * TILE * TILE * STEP * 2;
+    /// Floating-point operations of a round of [`Unit::spin`]: a step of a whole block.
+    pub(super) const SPIN_OPERATIONS: usize = BLOCK * BLOCK * STEP * 2;
 
-    /// Multiplies tiles that stay in registers.
+    /// Multiplies numbers that stay in registers.
     pub(super) fn spin(self, rounds: usize) {
         #[cfg(target_arch = "x86_64")]
-        if let Some(tiles) = &self.begin().1 {
-            return tiles.spin(rounds);
+        match self {
+            Unit::Amx => return amx::Configured::new().spin(rounds),
+            // SAFETY: the set is available.
+            Unit::Dots => return unsafe { dots::spin(rounds) },
+            #[cfg(any(test, feature = "testing"))]
+            Unit::Model(_) => {}
         }
         let (a, b) = ([bf16::ONE; STEP_LEN], [bf16::ONE; STEP_LEN]);
         let mut sums = [0.0; BLOCK * BLOCK];
@@ -134,11 +151,11 @@ impl Unit {
         }
     }
 
-    /// Makes the tile registers of this thread ready until the session is dropped.
+    /// Makes this thread ready, its tile registers if there are any, until the session is dropped.
     pub(super) fn begin(self) -> Session {
         #[cfg(target_arch = "x86_64")]
-        if self == Unit::Hardware {
-            return Session(self, Some(hardware::Configured::new()));
+        if self == Unit::Amx {
+            return Session(self, Some(amx::Configured::new()));
         }
         Session(
             self,
@@ -148,9 +165,9 @@ impl Unit {
     }
 }
 
-/// A thread that multiplies tiles. When it ends, after a panic too, the tile registers are released, so that a context
+/// A thread that multiplies blocks. When it ends, after a panic too, the tile registers are released, so that a context
 /// switch saves none.
-pub(super) struct Session(Unit, #[cfg(target_arch = "x86_64")] Option<hardware::Configured>);
+pub(super) struct Session(Unit, #[cfg(target_arch = "x86_64")] Option<amx::Configured>);
 
 impl Session {
     /// Computes a block.
@@ -168,12 +185,14 @@ impl Session {
         unsafe {
             match self.0 {
                 #[cfg(target_arch = "x86_64")]
-                Unit::Hardware => match &self.1 {
+                Unit::Amx => match &self.1 {
                     Some(tiles) => tiles.multiply(block),
-                    None => unreachable!("a session of the hardware has configured tiles"),
+                    None => unreachable!("a session of AMX has configured tiles"),
                 },
+                #[cfg(target_arch = "x86_64")]
+                Unit::Dots => dots::multiply(block),
                 #[cfg(any(test, feature = "testing"))]
-                Unit::Model => model::multiply(block),
+                Unit::Model(instruction) => model::multiply(instruction, block),
             }
         }
     }

@@ -4,10 +4,8 @@
 //! that is filled up with zeros. Numbers in f32 are rounded to bf16 on the way.
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
-use super::pack_x86;
+use super::term::Term;
 use super::{BLOCK, STEP, STEP_LEN};
-use crate::dtype::Float;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::InstructionSet;
 use half::bf16;
@@ -39,19 +37,6 @@ pub(super) struct Lines<'s, T> {
     data: &'s [T],
     stride: usize,
     across: bool,
-}
-
-/// An element of an operand.
-pub(super) trait Term: Copy {
-    const ZERO: Self;
-    /// Rounded to nearest even.
-    fn narrow(self) -> bf16;
-    /// 32 elements from an address on, narrowed.
-    ///
-    /// # Safety
-    /// The machine must have AVX-512, for f32 AVX512_BF16 too, and the elements be valid.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn load(from: *const Self) -> std::arch::x86_64::__m512i;
 }
 
 impl<T> Lines<'_, T> {
@@ -101,36 +86,28 @@ fn pack<const LEFT: bool>(from: Source<'_>, lines: Range<usize>, terms: Range<us
         return;
     }
     let Source { data, stride, across } = from;
-    #[cfg(target_arch = "x86_64")]
-    let [of_bf16, of_f32] = {
-        let has_vectors = InstructionSet::current().vectors() == InstructionSet::Avx512;
-        [has_vectors, has_vectors && is_x86_feature_detected!("avx512bf16")]
-    };
     match data {
-        Numbers::Bf16(data) => {
-            let from = Lines { data, stride, across };
-            from.check(&lines, &terms);
-            #[cfg(target_arch = "x86_64")]
-            if of_bf16 {
-                // SAFETY: the current set is available.
-                return unsafe { pack_x86::bf16::<LEFT>(from, lines, terms, to) };
-            }
-            // SAFETY: plain Rust, on any processor.
-            unsafe { pack_with::<Plain, _, LEFT>(from, lines, terms, to) }
-        }
-        Numbers::F32(data) => {
-            let from = Lines { data, stride, across };
-            from.check(&lines, &terms);
-            #[cfg(target_arch = "x86_64")]
-            if of_f32 {
-                // SAFETY: as above, and the instruction that rounds was found.
-                return unsafe { pack_x86::f32::<LEFT>(from, lines, terms, to) };
-            }
-            // SAFETY: plain Rust, on any processor.
-            unsafe { pack_with::<Plain, _, LEFT>(from, lines, terms, to) }
-        }
+        Numbers::Bf16(data) => pack_lines::<_, LEFT>(Lines { data, stride, across }, lines, terms, to),
+        Numbers::F32(data) => pack_lines::<_, LEFT>(Lines { data, stride, across }, lines, terms, to),
     }
 }
+
+fn pack_lines<T: Term, const LEFT: bool>(
+    from: Lines<'_, T>,
+    lines: Range<usize>,
+    terms: Range<usize>,
+    to: &mut [bf16],
+) {
+    from.check(&lines, &terms);
+    #[cfg(target_arch = "x86_64")]
+    if InstructionSet::current().vectors() == InstructionSet::Avx512 && T::has_vectors() {
+        // SAFETY: the current set is available, and what the elements need besides was found.
+        return unsafe { T::pack::<LEFT>(from, lines, terms, to) };
+    }
+    // SAFETY: plain Rust, on any processor.
+    unsafe { pack_with::<Plain, _, LEFT>(from, lines, terms, to) }
+}
+
 /// # Safety
 /// The instructions of `S` must be there, and the last element of lines and terms inside the source.
 #[inline(always)]
@@ -230,39 +207,6 @@ impl<T> Lines<'_, T> {
                 fetch::<NEAREST>(at.wrapping_add(LINE));
             }
         }
-    }
-}
-
-impl Term for bf16 {
-    const ZERO: Self = bf16::ZERO;
-
-    #[inline(always)]
-    fn narrow(self) -> bf16 {
-        self
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn load(from: *const Self) -> std::arch::x86_64::__m512i {
-        // SAFETY: by the caller.
-        unsafe { std::arch::x86_64::_mm512_loadu_si512(from.cast()) }
-    }
-}
-
-impl Term for f32 {
-    const ZERO: Self = 0.0;
-
-    /// As VCVTNE2PS2BF16 does, which takes subnormal numbers for zeros.
-    #[inline(always)]
-    fn narrow(self) -> bf16 {
-        Float::from_f32(if self.is_subnormal() { 0.0_f32.copysign(self) } else { self })
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn load(from: *const Self) -> std::arch::x86_64::__m512i {
-        // SAFETY: by the caller.
-        unsafe { pack_x86::narrow(from) }
     }
 }
 

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::STEP;
-use super::pack::{Lines, Step, Steps, Term, pack_with};
+use super::pack::{Lines, Step, Steps, pack_with};
+use super::term::Term;
+use crate::cpu::vector::transpose_16;
 use std::arch::x86_64::{
-    __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_permutexvar_epi64, _mm512_setr_epi64, _mm512_setzero_si512,
-    _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512, __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_permutexvar_epi64, _mm512_setr_epi64,
+    _mm512_setzero_si512, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
 };
 use std::ops::Range;
 
@@ -68,32 +69,9 @@ unsafe fn store_rows(to: &mut Step, half: usize, rows: &[__m512i; 16]) {
 
 /// The transpose of 16 x 16 numbers of 32 bits.
 #[inline(always)]
-unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller has the instructions.
-    unsafe {
-        let mut t = [_mm512_setzero_si512(); 16];
-        for q in 0..4 {
-            let (a, b, c, d) = (r[4 * q], r[4 * q + 1], r[4 * q + 2], r[4 * q + 3]);
-            let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-            let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-            t[4 * q] = _mm512_unpacklo_epi64(ab_low, cd_low);
-            t[4 * q + 1] = _mm512_unpackhi_epi64(ab_low, cd_low);
-            t[4 * q + 2] = _mm512_unpacklo_epi64(ab_high, cd_high);
-            t[4 * q + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
-        }
-        // then a 4 x 4 transpose of whole 128-bit lanes.
-        let mut out = [_mm512_setzero_si512(); 16];
-        for c in 0..4 {
-            let (a, b, x, y) = (t[c], t[4 + c], t[8 + c], t[12 + c]);
-            let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xDD>(a, b));
-            let (xy_even, xy_odd) = (_mm512_shuffle_i32x4::<0x88>(x, y), _mm512_shuffle_i32x4::<0xDD>(x, y));
-            out[c] = _mm512_shuffle_i32x4::<0x88>(ab_even, xy_even);
-            out[8 + c] = _mm512_shuffle_i32x4::<0xDD>(ab_even, xy_even);
-            out[4 + c] = _mm512_shuffle_i32x4::<0x88>(ab_odd, xy_odd);
-            out[12 + c] = _mm512_shuffle_i32x4::<0xDD>(ab_odd, xy_odd);
-        }
-        out
-    }
+unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: the caller has the instructions; both types are 512 bits.
+    unsafe { std::mem::transmute(transpose_16(std::mem::transmute::<[__m512i; 16], [__m512; 16]>(rows))) }
 }
 
 /// Runs `2 * pair` and `2 * pair + 1` element by element in turn: the first 16 elements of both, and the others.

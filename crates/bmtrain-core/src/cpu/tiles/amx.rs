@@ -1,11 +1,9 @@
-//! The tile registers of this processor, by inline assembly: the compiler's intrinsics are unstable.
+//! The tile registers of AMX, by inline assembly: the compiler's intrinsics are unstable.
 #![allow(unsafe_code)]
 
-use super::{BLOCK, Multiply, STEP_LEN, TILE};
-use crate::cpu::vector::fetch_to_write;
+use super::{Multiply, STEP_LEN, TILE};
 use half::bf16;
 use std::arch::asm;
-use std::arch::x86_64::{__m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_storeu_si512};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
@@ -44,7 +42,7 @@ pub(super) struct Configured {
 }
 
 impl Configured {
-    /// The machine has the tiles: [`super::Unit::Hardware`] is of an instruction set that is available.
+    /// The machine has the tiles: [`super::Unit::Amx`] is of an instruction set that is available.
     pub(super) fn new() -> Self {
         let outer = SESSIONS.replace(SESSIONS.get() + 1);
         if outer == 0 {
@@ -100,30 +98,6 @@ impl Configured {
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack, readonly)
             );
-        }
-    }
-}
-
-/// Rounds rows of sums, see [`super::Unit::round`]. The instruction takes subnormal numbers for zeros: sums of tiles
-/// are never subnormal.
-///
-/// # Safety
-/// The machine must have AVX512_BF16; `columns` is a multiple of [`BLOCK`], and `to` valid for as many rows.
-#[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) unsafe fn round((from, width): (&[f32], usize), columns: usize, (to, row): (*mut bf16, usize)) {
-    /// Rows ahead: each is on another page, which the hardware does not foresee.
-    const AHEAD: usize = 4;
-    for (i, sums) in from.chunks_exact(width).enumerate() {
-        let to = to.wrapping_add(i * row);
-        for j in (0..columns).step_by(BLOCK) {
-            fetch_to_write(to.wrapping_add(AHEAD * row + j).cast());
-            let sums = &sums[j..j + BLOCK];
-            // SAFETY: there are 32 numbers from here on, in the sums and in the row.
-            unsafe {
-                let (low, high) = (_mm512_loadu_ps(sums.as_ptr()), _mm512_loadu_ps(sums.as_ptr().add(TILE)));
-                let rounded: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(high, low));
-                _mm512_storeu_si512(to.add(j).cast(), rounded);
-            }
         }
     }
 }

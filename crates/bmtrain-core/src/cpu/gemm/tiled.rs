@@ -1,5 +1,5 @@
-//! Products of bf16 by bf16 in tiles ([`crate::cpu::amx`]): as in `wide.rs`, threads pack panels of B together and take
-//! tasks as they get free.
+//! Products of bf16, or of f32 that may be rounded to it, in tiles ([`crate::cpu::tiles`]): as in `wide.rs`, threads
+//! pack panels of B together and take tasks as they get free.
 //!
 //! A task packs its rows of A over a whole phase into the second-level cache. Panel after panel of B, a stretch at a
 //! time, then stays in the first-level cache while these rows stream past it. The sums of some panels side by side are
@@ -20,8 +20,8 @@ use super::operand::{Matrix, Source, Target};
 use super::scratch::Scratch;
 use super::shared::Shared;
 use super::walk::Walk;
-use crate::cpu::amx::{BLOCK, FETCHED, Multiply, STEP, Sums, Unit, pack};
 use crate::cpu::scratch::Region;
+use crate::cpu::tiles::{BLOCK, FETCHED, Multiply, STEP, Sums, Unit, pack};
 use crate::simd::vectorised;
 
 /// Terms of a stretch: 32 columns of B over them are three quarters of a first-level cache.

@@ -1,15 +1,24 @@
-//! The software model of a product of tiles, from the definition of TDPBF16PS in Intel's manual: it has the bits of
-//! the instruction, but for the payload of a NaN.
+//! Software models of products of blocks, from the definitions of TDPBF16PS and VDPBF16PS in Intel's manual: they have
+//! the bits of the instructions, but for the payload of a NaN.
 #![allow(unsafe_code)]
 
 use super::{Multiply, STEP, STEP_LEN, TILE};
 use half::bf16;
 
+/// An instruction, whose results a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cpu) enum Instruction {
+    /// The product of tiles of AMX.
+    Tdpbf16ps,
+    /// The dot product of pairs of AVX512_BF16.
+    Vdpbf16ps,
+}
+
 /// Computes a block whose lengths were checked by [`super::Session::multiply`].
 ///
 /// # Safety
 /// As for that function.
-pub(super) unsafe fn multiply(block: Multiply<'_>) {
+pub(super) unsafe fn multiply(instruction: Instruction, block: Multiply<'_>) {
     let Multiply { a, b, rows, columns, from, to, .. } = block;
     let (height, width) = (rows.next_multiple_of(TILE), columns.next_multiple_of(TILE));
     for (i, j) in (0..height).flat_map(|i| (0..width).map(move |j| (i, j))) {
@@ -18,21 +27,28 @@ pub(super) unsafe fn multiply(block: Multiply<'_>) {
         for (a, b) in a.chunks_exact(STEP_LEN).zip(b.chunks_exact(STEP_LEN)) {
             let left = &a[i * STEP..][..STEP];
             let right = &b[j / TILE * (STEP_LEN / 2) + j % TILE * 2..];
-            sum = add_step(sum, left, |p| right[p / 2 * STEP + p % 2]);
+            sum = instruction.add_step(sum, left, |p| right[p / 2 * STEP + p % 2]);
         }
         // SAFETY: as above.
         unsafe { *to.first.add(i * to.row + j) = sum };
     }
 }
 
-/// The sum of an element after one step: `left` has the terms of its row, `right(p)` the terms of its column.
-pub(super) fn add_step(sum: f32, left: &[bf16], right: impl Fn(usize) -> bf16) -> f32 {
-    let mut chains = [0.0_f32; 2];
-    for (p, x) in left.iter().enumerate() {
-        let chain = &mut chains[p % 2];
-        *chain = multiply_add(widen(*x), widen(right(p)), *chain);
+impl Instruction {
+    /// The sum of an element after one step: `left` has the terms of its row, `right(p)` the terms of its column.
+    pub(super) fn add_step(self, sum: f32, left: &[bf16], right: impl Fn(usize) -> bf16) -> f32 {
+        let add = |to: f32, p: usize| multiply_add(widen(left[p]), widen(right(p)), to);
+        match self {
+            Instruction::Tdpbf16ps => {
+                let chain = |first: usize| (first..left.len()).step_by(2).fold(0.0, add);
+                flush(flush(sum) + flush(chain(0) + chain(1)))
+            }
+            Instruction::Vdpbf16ps => {
+                let pairs = (0..left.len()).step_by(2);
+                pairs.fold(flush(sum), |sum, even| add(add(sum, even + 1), even))
+            }
+        }
     }
-    flush(flush(sum) + flush(chains[0] + chains[1]))
 }
 
 /// A bf16 as f32; subnormal numbers are zeros.
