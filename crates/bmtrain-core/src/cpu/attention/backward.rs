@@ -67,7 +67,7 @@ fn is_whole(pass: &Pass<'_>, shape: &AttentionShape, threads: usize, pieces: usi
 fn whole(pass: &Pass<'_>, extent: &Extent, kv: usize, scratch: &mut Scratch) {
     let (b, head, queries) = (extent.b, pass.tiles.head, extent.queries.len());
     let group = pass.group(kv);
-    let (mut work, dquery, delta) = Work::new(scratch, &pass.tiles, group.len() * queries);
+    let (mut work, dquery, delta) = Work::new(scratch, pass.sizes_for(extent), group.len() * queries);
     dquery.fill(0.0);
     for (n, delta) in group.clone().zip(delta.chunks_exact_mut(queries.max(1))) {
         pass.deltas(b, n, &extent.queries, delta, &mut work);
@@ -98,7 +98,7 @@ fn whole(pass: &Pass<'_>, extent: &Extent, kv: usize, scratch: &mut Scratch) {
 fn split(threads: &Threads, pass: &Pass<'_>, shape: &AttentionShape, order: Order, delta: &mut [f32]) {
     threads.for_each_piece(delta, shape.queries, |piece, delta| {
         scratch::with(|scratch| {
-            let (mut work, ..) = Work::new(scratch, &pass.tiles, 0);
+            let (mut work, ..) = Work::new(scratch, (&pass.tiles, None), 0);
             pass.deltas(piece / shape.heads, piece % shape.heads, &(0..shape.queries), delta, &mut work);
         });
     });
@@ -135,7 +135,7 @@ fn split_queries(
     scratch: &mut Scratch,
 ) {
     let b = extent.b;
-    let (mut work, dquery, _) = Work::new(scratch, &pass.tiles, pass.tiles.queries);
+    let (mut work, dquery, _) = Work::new(scratch, pass.sizes_for(extent), pass.tiles.queries);
     dquery.fill(0.0);
     pass.clear_bias(b, n, block.clone());
     let kv = n / (pass.rules.shape.heads / pass.rules.shape.kv_heads);
@@ -153,7 +153,7 @@ fn split_queries(
 /// The gradients of one block of an extent's keys and values of head `kv`; with the first also of unseen keys.
 fn split_keys(pass: &Pass<'_>, (extent, kv): (&Extent, usize), block: usize, delta: &[f32], scratch: &mut Scratch) {
     let b = extent.b;
-    let (mut work, ..) = Work::new(scratch, &pass.tiles, 0);
+    let (mut work, ..) = Work::new(scratch, pass.sizes_for(extent), 0);
     if let Some(keys) = pass.key_blocks(extent).nth(block) {
         pass.load_keys(b, kv, &keys, &mut work);
         pass.start_key_sums(&keys, &mut work);

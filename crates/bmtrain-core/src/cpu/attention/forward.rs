@@ -5,6 +5,7 @@
 //! heads are together do not show in its bits.
 #![allow(unsafe_code)]
 
+use super::blocks::{self, Blocks, Matrix};
 use super::extent::{Extent, Extents};
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
@@ -15,6 +16,7 @@ use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
 use crate::cpu::floats::{Floats, FloatsMut};
 use crate::cpu::gemm::{self, Epilogue, Operand, Product};
+use crate::cpu::tiles::Unit;
 use crate::error::Result;
 use crate::kernel::{Arguments, AttentionForward, AttentionShape};
 use crate::threads::Threads;
@@ -24,11 +26,14 @@ use std::sync::OnceLock;
 pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings) -> Result<()> {
     let op = AttentionForward::NAME;
     let (shape, h) = (a.inputs.shape, a.inputs.shape.head_size);
+    let heads = |heads| ReadHeads::new(op, heads, h);
+    let (q, k, v) = (heads(a.inputs.q)?, heads(a.inputs.k)?, heads(a.inputs.v)?);
     let pass = Forward {
         rules: Rules::new(op, &a.inputs)?,
-        q: ReadHeads::new(op, a.inputs.q, h)?,
-        k: ReadHeads::new(op, a.inputs.k, h)?,
-        v: ReadHeads::new(op, a.inputs.v, h)?,
+        unit: blocks::unit([&q, &k, &v].into_iter().all(ReadHeads::is_bf16), h),
+        q,
+        k,
+        v,
         out: WriteHeads::new(op, a.out, h)?,
         lse: access::write_rows(op, a.lse)?,
         tiles: settings.tiles_for(&shape),
@@ -76,6 +81,8 @@ fn is_small(shape: &AttentionShape) -> bool {
 
 struct Forward<'a> {
     rules: Rules<'a>,
+    /// The unit that multiplies bf16, if the processor has one.
+    unit: Option<Unit>,
     q: ReadHeads<'a>,
     k: ReadHeads<'a>,
     v: ReadHeads<'a>,
@@ -100,10 +107,18 @@ impl Forward<'_> {
         let (largest, sum) = scratch.statistics.take(2 * most_rows).split_at_mut(most_rows);
         let space = scratch.row.take(most_keys + rows::ROW_SLACK);
 
-        for (n, query) in heads.clone().zip(query.chunks_exact_mut(per_head * head)) {
-            self.q.rows(b, n, queries.clone(), query, head);
+        let mut blocks = blocks::unit_for(self.unit, extent).map(|unit| {
+            let queries = Matrix::rows(self.q.in_place(b, heads.start, queries.clone()), (rows, h));
+            let regions = [&mut scratch.packed_query, &mut scratch.packed_key, &mut scratch.packed_scores];
+            Blocks::new(unit, &self.tiles, queries, regions)
+        });
+        let factor = if blocks.is_some() { rules.scale } else { 1.0 };
+        if blocks.is_none() {
+            for (n, query) in heads.clone().zip(query.chunks_exact_mut(per_head * head)) {
+                self.q.rows(b, n, queries.clone(), query, head);
+            }
+            query[..rows * head].iter_mut().for_each(|x| *x *= rules.scale);
         }
-        query[..rows * head].iter_mut().for_each(|x| *x *= rules.scale);
         out[..rows * head].fill(0.0);
         largest[..rows].fill(f32::NEG_INFINITY);
         sum[..rows].fill(0.0);
@@ -119,7 +134,11 @@ impl Forward<'_> {
                 continue;
             }
             let padded = keys.len().next_multiple_of(16);
-            if one {
+            if let Some(blocks) = &mut blocks {
+                let of_keys = Matrix::rows(self.k.in_place(b, kv, keys.clone()), (keys.len(), h));
+                let size = Size { m: rows, n: padded, k: h, add: false };
+                blocks.scores(size, of_keys, scores, most_keys);
+            } else if one {
                 let (data, stride) = self.k.in_place(b, kv, keys.clone());
                 let keys_in_place = Operand::transposed(data, stride);
                 dot_products(&query[..rows * head], head, h, keys_in_place, keys.len(), scores, most_keys)?;
@@ -135,6 +154,7 @@ impl Forward<'_> {
                     rules,
                     place: ScoreTile { b, n, l: queries.start, s: keys.start, rows: per_head, width: keys.len() },
                     scores: &mut scores[first * most_keys..],
+                    factor,
                     stride: most_keys,
                     largest: &mut largest[first..],
                     sum: &mut sum[first..],
@@ -144,6 +164,12 @@ impl Forward<'_> {
                 });
             }
             let size = Size { m: rows, n: head, k: keys.len(), add: true };
+            if let Some(blocks) = &mut blocks {
+                let probabilities = Matrix::rows((Floats::F32(scores), most_keys), (rows, keys.len()));
+                let values = Matrix::across(self.v.in_place(b, kv, keys.clone()), (keys.len(), h));
+                blocks.add_values(size, (probabilities, values), out, head);
+                continue;
+            }
             let values = match self.v.in_place(b, kv, keys.clone()) {
                 (Floats::F32(data), stride) if one && head == h => Right::rows(data, stride),
                 _ => {

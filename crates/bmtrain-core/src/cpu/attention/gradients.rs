@@ -3,6 +3,7 @@
 //! `backward.rs` puts the steps in order.
 #![allow(unsafe_code)]
 
+use super::blocks::{self, Packed, PackedRegions};
 use super::extent::{Extent, Extents};
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
@@ -11,6 +12,7 @@ use super::score::{Rules, ScoreTile};
 use super::scratch::Scratch;
 use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
+use crate::cpu::tiles::Unit;
 use crate::error::Result;
 use crate::kernel::{Arguments, AttentionBackward};
 use std::ops::Range;
@@ -26,6 +28,8 @@ pub(super) struct Pass<'a> {
     pub(super) extents: Extents,
     pub(super) tiles: Tiles,
     pub(super) settings: Settings,
+    /// The unit that multiplies bf16, if the processor has one.
+    unit: Option<Unit>,
     q: ReadHeads<'a>,
     k: ReadHeads<'a>,
     v: ReadHeads<'a>,
@@ -51,13 +55,30 @@ pub(super) struct Work<'s> {
     dkey: &'s mut [f32],
     dvalue: &'s mut [f32],
     row: &'s mut [f32],
+    /// Operands of products of bf16, instead of the first five.
+    packed: Option<Packed<'s>>,
 }
 
 impl<'s> Work<'s> {
-    /// Tiles, and sums of the gradients and space for the deltas of `rows` queries.
-    pub(super) fn new(scratch: &'s mut Scratch, tiles: &Tiles, rows: usize) -> (Self, &'s mut [f32], &'s mut [f32]) {
+    /// Tiles, and sums of the gradients and space for the deltas of `rows` queries. `unit` multiplies bf16.
+    pub(super) fn new(
+        scratch: &'s mut Scratch,
+        (tiles, unit): (&Tiles, Option<Unit>),
+        rows: usize,
+    ) -> (Self, &'s mut [f32], &'s mut [f32]) {
         let Tiles { queries, keys, head } = *tiles;
+        let regions = PackedRegions {
+            query: &mut scratch.packed_query,
+            query_across: &mut scratch.packed_query_across,
+            dout: &mut scratch.packed_dout,
+            dout_across: &mut scratch.packed_dout_across,
+            key: &mut scratch.packed_key,
+            key_across: &mut scratch.packed_key_across,
+            value: &mut scratch.packed_value,
+            scores: &mut scratch.packed_scores,
+        };
         let work = Work {
+            packed: unit.map(|unit| Packed::new(unit, tiles, regions)),
             query: scratch.query.take(queries * head),
             dout: scratch.out.take(queries * head),
             key: scratch.key.take(keys * head),
@@ -82,16 +103,19 @@ impl<'a> Pass<'a> {
             None => None,
         };
         let delta = access::write(op, a.delta)?;
+        let heads = |heads| ReadHeads::new(op, heads, h);
+        let (q, k, v, dout) = (heads(a.inputs.q)?, heads(a.inputs.k)?, heads(a.inputs.v)?, heads(a.dout)?);
         let pass = Pass {
             rules: Rules::new(op, &a.inputs)?,
             extents: Extents::new(op, &a.inputs)?,
             tiles: settings.tiles_for(&a.inputs.shape),
             settings,
-            q: ReadHeads::new(op, a.inputs.q, h)?,
-            k: ReadHeads::new(op, a.inputs.k, h)?,
-            v: ReadHeads::new(op, a.inputs.v, h)?,
-            out: ReadHeads::new(op, a.out, h)?,
-            dout: ReadHeads::new(op, a.dout, h)?,
+            unit: blocks::unit([&q, &k, &v, &dout].into_iter().all(ReadHeads::is_bf16), h),
+            q,
+            k,
+            v,
+            out: heads(a.out)?,
+            dout,
             lse: access::read(op, a.lse)?,
             dq: WriteHeads::new(op, a.dq, h)?,
             dk: WriteHeads::new(op, a.dk, h)?,
@@ -99,6 +123,11 @@ impl<'a> Pass<'a> {
             dbias,
         };
         Ok((pass, delta))
+    }
+
+    /// Tiles, and the unit that multiplies bf16 for an extent.
+    pub(super) fn sizes_for(&self, extent: &Extent) -> (&Tiles, Option<Unit>) {
+        (&self.tiles, blocks::unit_for(self.unit, extent))
     }
 
     /// Query heads that read a key head.
@@ -145,6 +174,9 @@ impl<'a> Pass<'a> {
 
     pub(super) fn load_keys(&self, b: usize, kv: usize, keys: &Range<usize>, work: &mut Work<'_>) {
         let size = (keys.len(), self.rules.shape.head_size);
+        if let Some(packed) = &mut work.packed {
+            return packed.load_keys(self.k.in_place(b, kv, keys.clone()), self.v.in_place(b, kv, keys.clone()), size);
+        }
         self.v.rows(b, kv, keys.clone(), work.key, self.tiles.head);
         transpose_panels(work.key, self.tiles.head, size, work.value_panels);
         self.k.rows(b, kv, keys.clone(), work.key, self.tiles.head);
@@ -154,6 +186,11 @@ impl<'a> Pass<'a> {
     /// Fill the tiles of queries, times the scale, and of gradients of the result.
     pub(super) fn load_queries(&self, place: &ScoreTile, work: &mut Work<'_>) {
         let queries = place.l..place.l + place.rows;
+        if let Some(packed) = &mut work.packed {
+            let (query, dout) = (&self.q, &self.dout);
+            let of = |heads: &ReadHeads<'a>| heads.in_place(place.b, place.n, queries.clone());
+            return packed.load_queries(of(query), of(dout), (place.rows, self.rules.shape.head_size));
+        }
         self.q.rows(place.b, place.n, queries.clone(), work.query, self.tiles.head);
         work.query[..place.rows * self.tiles.head].iter_mut().for_each(|x| *x *= self.rules.scale);
         self.dout.rows(place.b, place.n, queries, work.dout, self.tiles.head);
@@ -164,15 +201,21 @@ impl<'a> Pass<'a> {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let h = self.rules.shape.head_size;
         let size = Size { m: place.rows, n: place.width.next_multiple_of(16), k: h, add: false };
-        let query = Left { data: work.query, row: head, step: 1 };
-        multiply(size, query, Right::panels(work.key_panels, h), work.scores, stride);
-        let dout = Left { data: work.dout, row: head, step: 1 };
-        multiply(size, dout, Right::panels(work.value_panels, h), work.dscores, stride);
+        match &work.packed {
+            Some(packed) => packed.tile(size, work.scores, work.dscores, stride),
+            None => {
+                let query = Left { data: work.query, row: head, step: 1 };
+                multiply(size, query, Right::panels(work.key_panels, h), work.scores, stride);
+                let dout = Left { data: work.dout, row: head, step: 1 };
+                multiply(size, dout, Right::panels(work.value_panels, h), work.dscores, stride);
+            }
+        }
         let lse = &self.lse[self.rules.row(place.b, place.n, place.l)..][..place.rows];
         let tile = Differentiate {
             rules: &self.rules,
             place: *place,
             scores: work.scores,
+            factor: if work.packed.is_some() { self.rules.scale } else { 1.0 },
             dscores: work.dscores,
             stride,
             lse,
@@ -191,6 +234,10 @@ impl<'a> Pass<'a> {
     pub(super) fn add_key_sums(&self, place: &ScoreTile, work: &mut Work<'_>) {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let size = Size { m: place.width, n: head, k: place.rows, add: true };
+        if let Some(packed) = &mut work.packed {
+            let scores = (&*work.scores, &*work.dscores, stride);
+            return packed.add_key_sums(size, scores, (work.dvalue, work.dkey, head));
+        }
         let transposed = |data| Left { data, row: 1, step: stride };
         multiply(size, transposed(work.scores), Right::rows(work.dout, head), work.dvalue, head);
         multiply(size, transposed(work.dscores), Right::rows(work.query, head), work.dkey, head);
@@ -199,16 +246,21 @@ impl<'a> Pass<'a> {
     pub(super) fn add_query_sums(&self, place: &ScoreTile, dquery: &mut [f32], work: &mut Work<'_>) {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let size = Size { m: place.rows, n: head, k: place.width, add: true };
+        if let Some(packed) = &mut work.packed {
+            return packed.add_query_sums(size, (work.dscores, stride), (dquery, head));
+        }
         let dscores = Left { data: work.dscores, row: stride, step: 1 };
         multiply(size, dscores, Right::rows(work.key, head), dquery, head);
     }
 
     pub(super) fn finish_keys(&self, b: usize, kv: usize, keys: &Range<usize>, work: &Work<'_>) {
         let (head, h) = (self.tiles.head, self.rules.shape.head_size);
+        // Queries that were not packed have the scale already.
+        let factor = if work.packed.is_some() { self.rules.scale } else { 1.0 };
         for (row, s) in keys.clone().enumerate() {
-            // SAFETY: the block of this head belongs to the caller's piece. The scale is in the queries already.
+            // SAFETY: the block of this head belongs to the caller's piece.
             unsafe {
-                self.dk.row(b, kv, s, &work.dkey[row * head..][..h], 1.0);
+                self.dk.row(b, kv, s, &work.dkey[row * head..][..h], factor);
                 self.dv.row(b, kv, s, &work.dvalue[row * head..][..h], 1.0);
             }
         }

@@ -6,16 +6,18 @@
 //! - `forward.rs`: online softmax over blocks of keys; `backward.rs` and `gradients.rs`: the gradients.
 //! - `extent.rs`: sequences, or the documents packed into them, each computed apart from the others.
 //! - `tiles.rs`: sizes of tiles. `score.rs`: masks and bias. `rows.rs`: softmax, its gradient and dropout, row by row.
-//! - `product.rs`: products of tiles in registers.
+//! - `product.rs`: products of tiles in registers. `blocks.rs`: of bf16, where the processor multiplies it.
 //! - `operand.rs`: strided heads of any dtype. `scratch.rs`: memory for tiles.
 //!
 //! # Numerics
-//! Everything is f32 between reading and writing. The order of every sum follows from sizes and masks alone: the bits
+//! Everything is f32 between reading and writing, but for factors in `blocks.rs`: probabilities and gradients of scores
+//! are rounded to bf16 there. The order of every sum follows from sizes and masks alone: the bits
 //! of a result do not depend on the number of threads. NaN and infinities in what a query sees propagate to its result;
 //! keys that padding hides at the start and the end of a sequence are not read at all, other hidden keys are multiplied
 //! by zero.
 
 mod backward;
+mod blocks;
 mod extent;
 mod forward;
 mod gradients;

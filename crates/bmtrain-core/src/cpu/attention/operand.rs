@@ -23,6 +23,10 @@ impl<'a> ReadHeads<'a> {
         Ok(ReadHeads { data: Floats::of(op, view)?, batch_stride, row_stride, head_size })
     }
 
+    pub(super) fn is_bf16(&self) -> bool {
+        matches!(self.data, Floats::Bf16(_))
+    }
+
     /// Rows `range` of a head where they are, and the distance between two of them. The range is not empty.
     pub(super) fn in_place(&self, sequence: usize, head: usize, range: Range<usize>) -> (Floats<'a>, usize) {
         let start = sequence * self.batch_stride + head * self.head_size + range.start * self.row_stride;

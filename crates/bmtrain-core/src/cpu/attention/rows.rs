@@ -23,6 +23,8 @@ pub(super) struct Soften<'t> {
     pub(super) place: ScoreTile,
     /// Raw scores, then probabilities before normalisation, dropped.
     pub(super) scores: &'t mut [f32],
+    /// The scale, where queries do not have it.
+    pub(super) factor: f32,
     pub(super) stride: usize,
     /// Largest score of each row so far.
     pub(super) largest: &'t mut [f32],
@@ -37,10 +39,11 @@ pub(super) struct Soften<'t> {
 vectorised! {
     /// One block of keys of the online softmax.
     pub(super) fn soften<I>(tile: Soften<'_>) {
-        let Soften { rules, place, scores, stride, largest, sum, out, out_stride, row: space } = tile;
+        let Soften { rules, place, scores, factor, stride, largest, sum, out, out_stride, row: space } = tile;
         let padded = place.width.next_multiple_of(STRIP);
         for r in 0..place.rows {
             let row = &mut scores[r * stride..][..padded];
+            scale(row, factor);
             rules.apply(&place, r, row);
             let mut most = [largest[r]; STRIP];
             for chunk in row.as_chunks::<STRIP>().0 {
@@ -79,6 +82,8 @@ pub(super) struct Differentiate<'t> {
     pub(super) place: ScoreTile,
     /// Raw scores, then dropped probabilities.
     pub(super) scores: &'t mut [f32],
+    /// The scale, where queries do not have it.
+    pub(super) factor: f32,
     /// Gradients of dropped probabilities, then of scores.
     pub(super) dscores: &'t mut [f32],
     pub(super) stride: usize,
@@ -92,10 +97,11 @@ pub(super) struct Differentiate<'t> {
 vectorised! {
     /// Probabilities again, and the gradients of the scores.
     pub(super) fn differentiate<I>(tile: Differentiate<'_>) {
-        let Differentiate { rules, place, scores, dscores, stride, lse, delta, row: space } = tile;
+        let Differentiate { rules, place, scores, factor, dscores, stride, lse, delta, row: space } = tile;
         let padded = place.width.next_multiple_of(STRIP);
         for r in 0..place.rows {
             let row = &mut scores[r * stride..][..padded];
+            scale(row, factor);
             rules.apply(&place, r, row);
             let drow = &mut dscores[r * stride..][..padded];
             // Rows that see no key: everything minus infinity is nothing.
@@ -146,6 +152,13 @@ vectorised! {
             }
             *out = add_up(sums) + x_rest.iter().zip(y_rest).map(|(x, y)| x * y).sum::<f32>();
         }
+    }
+}
+
+#[inline(always)]
+fn scale(row: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        row.iter_mut().for_each(|x| *x *= factor);
     }
 }
 

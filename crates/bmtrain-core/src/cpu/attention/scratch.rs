@@ -19,6 +19,15 @@ crate::cpu::scratch::scratch! {
     dquery,
     dkey,
     dvalue,
+    /// Operands as blocks of bf16 have them, see `blocks.rs`: of the forward pass the first, the fifth and the last.
+    packed_query,
+    packed_query_across,
+    packed_dout,
+    packed_dout_across,
+    packed_key,
+    packed_key_across,
+    packed_value,
+    packed_scores,
     /// Maximum and sum of every row.
     statistics,
     row,

@@ -94,8 +94,8 @@ fn packed_documents_equal_f64_arithmetic() {
 
 #[test]
 fn a_packed_document_has_the_bits_of_a_sequence_of_its_own() {
-    for causal in [false, true] {
-        let packed = Case { batch: 1, queries: 150, keys: 150, packed: true, causal, ..Case::default() };
+    for (causal, dtype) in [(false, crate::DType::F32), (true, crate::DType::F32), (true, crate::DType::BF16)] {
+        let packed = Case { batch: 1, queries: 150, keys: 150, packed: true, causal, dtype, ..Case::default() };
         let data = Data::new(&packed);
         let together = run(&packed, &data, 2, settings());
         let starts = packed.starts();
@@ -202,6 +202,13 @@ fn every_instruction_set_equals_f64_arithmetic() {
         for head_size in [3, 32, 64, 80] {
             let case = Case { queries: 67, keys: 75, head_size, dropout: 0.1, bias: Some(false), ..Case::default() };
             check(&case, settings());
+            let case = Case { dtype: crate::DType::BF16, heads: 4, causal: head_size == 32, ..case };
+            check(&case, settings());
+            check(&Case { fused: true, add: true, keys: 67, window: Some(20), causal: true, ..case }, settings());
+            check(
+                &Case { head_size: head_size + 5, ..case },
+                Settings { sizes: Some((24, 48)), scheme: Scheme::Split },
+            );
         }
     });
 }
@@ -240,6 +247,8 @@ fn threads_and_schemes_give_the_same_bits() {
         Case { bias: Some(true), mask: Masking::Full, dtype: crate::DType::BF16, ..base },
         Case { packed: true, keys: 140, mask: Masking::Padding, causal: true, ..base },
         Case { packed: true, keys: 140, bias: Some(false), ..base },
+        Case { packed: true, keys: 140, mask: Masking::Padding, causal: true, dtype: crate::DType::BF16, ..base },
+        Case { causal: true, head_size: 40, dtype: crate::DType::BF16, ..base },
     ] {
         let data = Data::new(&case);
         let one = run(&case, &data, 1, Settings { scheme: Scheme::Whole, ..settings() });
