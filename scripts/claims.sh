@@ -37,7 +37,9 @@ report() {
     local processor set=portable pair
     processor="$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
     # The widest is the last that is found.
-    for pair in asimd=neon avx2=avx2 avx512dq=avx512 amx_bf16=amx; do
+    for pair in asimd=neon avx2=avx2 avx512dq=avx512 avx512_bf16=avx512_bf16 amx_bf16=amx; do
+        # On Intel's processors it is for requests alone.
+        if [ "$pair" = avx512_bf16=avx512_bf16 ] && ! grep -q -m 1 AuthenticAMD /proc/cpuinfo; then continue; fi
         if grep -q -m 1 -w "${pair%=*}" /proc/cpuinfo; then set="${pair#*=}"; fi
     done
     printf '%s, %s processors, %s, commit %s, %s\n\n' "${processor:-unknown processor}" "$(nproc)" "$set" \

@@ -25,20 +25,26 @@ THREADS, BATCH, LENGTH, STEPS, WARMUP, RATE = 2, 4, 512, 5, 2, 2e-4
 MAX_MEMORY, LEAST_SPEED, MAX_NF4, MAX_SPREAD = 0.5, 1.3, 0.35, 0.10
 
 
-def peer(model, text):
-    """PEFT's steps: prints tokens/s."""
+def peer(model, text, dtype, batch, nf4):
+    """PEFT's steps, with the frozen weights in a dtype or by bitsandbytes in NF4: prints tokens/s."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(THREADS)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tuned = with_lora(AutoModelForCausalLM.from_pretrained(model)).train()
+    tokenizer, dtype = AutoTokenizer.from_pretrained(model), getattr(torch, dtype)
+    loading = {}
+    if nf4:
+        from transformers import BitsAndBytesConfig
+
+        loading["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                                                            bnb_4bit_compute_dtype=dtype)
+    tuned = with_lora(AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **loading)).train()
     trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0, fused=True)
     rows = [json.loads(line)["text"] for line in Path(text).read_text(encoding="utf-8").splitlines()]
     times = []
     for step in range(WARMUP + STEPS):
-        ids = torch.tensor([tokenizer(row)["input_ids"][:LENGTH] for row in rows[step * BATCH:(step + 1) * BATCH]])
+        ids = torch.tensor([tokenizer(row)["input_ids"][:LENGTH] for row in rows[step * batch:(step + 1) * batch]])
         begin = time.perf_counter()
         loss = tuned(input_ids=ids, labels=ids).loss
         loss.backward()
@@ -46,7 +52,7 @@ def peer(model, text):
         optimizer.step()
         optimizer.zero_grad()
         times.append(time.perf_counter() - begin)
-    print(BATCH * LENGTH / statistics.median(times[WARMUP:]))
+    print(batch * LENGTH / statistics.median(times[WARMUP:]))
 
 
 def measured(command, out=os.devnull):
@@ -62,17 +68,19 @@ def measured(command, out=os.devnull):
     return usage.ru_maxrss * 1024
 
 
-def run_peer(scratch, rows):
-    out = scratch / "peer.txt"
-    peak = measured([sys.executable, __file__, "--peer", str(scratch / "smollm2"), str(rows)], str(out))
+def run_peer(model, rows, *options):
+    """PEFT's peak of memory and tokens/s."""
+    out = rows.with_name("peer.txt")
+    peak = measured([sys.executable, __file__, "--peer", str(model), str(rows), *options], str(out))
     return peak, float(out.read_text().strip().splitlines()[-1])
 
 
-def run_ours(finetune, scratch, rows, name, further):
-    out = scratch / name
-    sets = training_of(WARMUP + STEPS, BATCH, LENGTH, RATE) | {
-        "model.path": scratch / "smollm2", "adapter.rank": LORA["r"], "adapter.alpha": LORA["lora_alpha"],
-        "data.train": rows, "train.micro_batch_size": BATCH, "train.weight_decay": 0.0, "log.tensorboard": "false",
+def run_ours(finetune, model, rows, name, further, batch=BATCH):
+    """Our peak of memory and tokens/s."""
+    out = rows.with_name(name)
+    sets = training_of(WARMUP + STEPS, batch, LENGTH, RATE) | {
+        "model.path": model, "adapter.rank": LORA["r"], "adapter.alpha": LORA["lora_alpha"],
+        "data.train": rows, "train.micro_batch_size": batch, "train.weight_decay": 0.0, "log.tensorboard": "false",
         "save.which": "none", "device.threads": THREADS} | further
     peak = measured([str(finetune), "--overwrite", "--ranks", "1", *settings_of(sets, out)])
     steps = steps_of(out, WARMUP + STEPS)
@@ -88,18 +96,21 @@ def main():
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--dtype", default="float32", help="with --peer: PyTorch's name of a dtype")
+    parser.add_argument("--batch", type=int, default=BATCH, help="with --peer: sequences of a step")
+    parser.add_argument("--nf4", action="store_true", help="with --peer: the frozen weights in NF4")
     arguments = parser.parse_args()
     if arguments.peer:
-        return peer(*arguments.paths)
+        return peer(*arguments.paths, arguments.dtype, arguments.batch, arguments.nf4)
     finetune, scratch, text = arguments.paths
     rows = scratch / "train.jsonl"
     write_passages(text, rows, BATCH * (WARMUP + STEPS), 4000)
     quantised = {"adapter.quantize": "nf4", "train.recompute": "blocks"}
-    rounds = []
+    rounds, model = [], scratch / "smollm2"
     for number in range(arguments.pairs):
-        theirs = run_peer(scratch, rows)
-        ours = run_ours(finetune, scratch, rows, "lora", {"train.recompute": "none"})
-        nf4 = run_ours(finetune, scratch, rows, "qlora", quantised)
+        theirs = run_peer(model, rows)
+        ours = run_ours(finetune, model, rows, "lora", {"train.recompute": "none"})
+        nf4 = run_ours(finetune, model, rows, "qlora", quantised)
         rounds.append((theirs, ours, nf4))
         say(f"round {number + 1}: " + "; ".join(f"{name} {peak / 2**30:.2f} GiB, {speed:.0f} tokens/s" for
                                                 name, (peak, speed) in zip(("PEFT", "ours", "NF4"), rounds[-1])))

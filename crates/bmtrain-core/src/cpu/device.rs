@@ -7,7 +7,7 @@ use crate::threads::CpuOptions;
 use std::sync::Arc;
 
 impl Device {
-    /// The CPU with this many threads and the widest instruction set of the processor.
+    /// The CPU with this many threads and the fastest instruction set of the processor.
     pub fn cpu(threads: usize) -> Result<Self> {
         Self::cpu_with(CpuOptions::new(threads))
     }

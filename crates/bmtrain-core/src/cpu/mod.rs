@@ -61,7 +61,7 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend with this many threads of its own and the widest instruction set of the processor.
+    /// A backend with this many threads of its own and the fastest instruction set of the processor.
     pub fn new(threads: usize) -> Result<Self> {
         Self::with(CpuOptions::new(threads))
     }

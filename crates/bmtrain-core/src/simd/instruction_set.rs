@@ -24,12 +24,12 @@ pub enum InstructionSet {
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
     Avx512,
-    /// [`InstructionSet::Avx512`], with products of bf16 by bf16 by the dot products of AVX512_BF16. Everything else
-    /// has the bits of that set. On AMD's processors such products are twice as fast as of f32; on Intel's half as
-    /// fast, so that there it is for requests alone.
+    /// [`InstructionSet::Avx512`], with products of bf16 by bf16, also in attention, by the dot products of
+    /// AVX512_BF16. Everything else has the bits of that set. On AMD's processors such products are twice as fast as of
+    /// f32; on Intel's half as fast, so that there it is for requests alone.
     Avx512Bf16,
-    /// [`InstructionSet::Avx512`], with products of bf16 by bf16 in the tile registers of Intel AMX. Everything else
-    /// has the bits of that set.
+    /// [`InstructionSet::Avx512`], with products of bf16 by bf16, also in attention, in the tile registers of Intel
+    /// AMX. Everything else has the bits of that set.
     Amx,
     /// [`InstructionSet::Amx`] for tests on any processor: a software model computes the products of tiles, the widest
     /// other set everything else. In no list of sets; a thousand times slower.

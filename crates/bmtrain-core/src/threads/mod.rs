@@ -73,7 +73,7 @@ divide_tuples!(A, B, C);
 divide_tuples!(A, B, C, D);
 
 impl Threads {
-    /// `count` threads with the widest instruction set of the processor.
+    /// `count` threads with the fastest instruction set of the processor.
     ///
     /// # Errors
     /// As for [`Threads::with`].

@@ -14,8 +14,8 @@ pub struct CpuOptions {
     pub instruction_set: InstructionSet,
     /// Placement of the threads.
     pub placement: Placement,
-    /// Round the f32 factors of matrix products to bf16 where the instruction set multiplies bf16 in tiles, which is
-    /// several times as fast; sums and results stay f32. Where it does not, products are as without.
+    /// Round the f32 factors of matrix products to bf16 where the instruction set multiplies bf16, which is two to six
+    /// times as fast; sums and results stay f32. Where it does not, products are as without.
     pub bf16_products: bool,
 }
 
@@ -23,7 +23,7 @@ impl CpuOptions {
     /// The environment variable that [`CpuOptions::of_environment`] reads.
     pub const VARIABLE: &'static str = "BMTRAIN_CPU";
 
-    /// This many threads anywhere and the widest instruction set of the processor.
+    /// This many threads anywhere and the fastest instruction set of the processor.
     pub fn new(threads: usize) -> Self {
         CpuOptions {
             threads,

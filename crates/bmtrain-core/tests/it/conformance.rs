@@ -88,14 +88,18 @@ fn two_threads_give_the_bits_of_one() {
 }
 
 #[test]
-fn processor_and_model_of_tiles_give_the_same_bits() {
-    if !InstructionSet::Amx.is_available() {
-        return;
-    }
+fn processor_and_models_of_products_of_bf16_give_the_same_bits() {
     let cases = conformance::cases();
-    let (tiles, model) = (device(2, InstructionSet::Amx), device(2, InstructionSet::AmxModel));
-    let dtypes = |case: &Case| dtypes(case, InstructionSet::AmxModel);
-    all_pass("tiles", &cases, dtypes, |case, dtype| compare_bits(&tiles, &model, case, dtype));
+    for (set, model) in
+        [(InstructionSet::Amx, InstructionSet::AmxModel), (InstructionSet::Avx512Bf16, InstructionSet::Avx512Bf16Model)]
+    {
+        if !set.is_available() {
+            continue;
+        }
+        let (processor, software) = (device(2, set), device(2, model));
+        let dtypes = |case: &Case| dtypes(case, InstructionSet::AmxModel);
+        all_pass(set.name(), &cases, dtypes, |case, dtype| compare_bits(&processor, &software, case, dtype));
+    }
 }
 
 /// The dtypes of a case that differ with an instruction set: the model of tiles computes bf16 its own way, everything

@@ -28,7 +28,7 @@ pub fn cpu_options_of_rank(
     Ok(CpuOptions { placement: Placement { pinning, index, ranks }, ..cpu_options(threads)? })
 }
 
-/// Settings of a CPU backend with this many threads: the widest instruction set of the processor, or the one that
+/// Settings of a CPU backend with this many threads: the fastest instruction set of the processor, or the one that
 /// `BMTRAIN_CPU` names in this process's environment (`portable`, `neon`, `avx2`, `avx512`, `avx512_bf16`, `amx`).
 ///
 /// # Errors

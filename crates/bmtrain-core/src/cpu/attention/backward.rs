@@ -10,8 +10,10 @@
 //!   for the scratch.
 //!
 //! Sums run over keys in order for a query, over heads and queries in order for a key, over sequences in order for a
-//! shared bias, in both schemes; a product that adds continues the chain of sums (see `product.rs`).
+//! shared bias, in both schemes; a product that adds continues the chain of sums (see `product.rs`), and both schemes
+//! cut queries and keys at the same places.
 
+use super::blocks::Wanted;
 use super::extent::Extent;
 use super::gradients::{MAX_WHOLE, Pass, Work};
 use super::scratch::{self, Scratch};
@@ -67,7 +69,7 @@ fn is_whole(pass: &Pass<'_>, shape: &AttentionShape, threads: usize, pieces: usi
 fn whole(pass: &Pass<'_>, extent: &Extent, kv: usize, scratch: &mut Scratch) {
     let (b, head, queries) = (extent.b, pass.tiles.head, extent.queries.len());
     let group = pass.group(kv);
-    let (mut work, dquery, delta) = Work::new(scratch, pass.sizes_for(extent), group.len() * queries);
+    let (mut work, dquery, delta) = Work::new(scratch, pass.sizes_for(extent), (Wanted::All, group.len() * queries));
     dquery.fill(0.0);
     for (n, delta) in group.clone().zip(delta.chunks_exact_mut(queries.max(1))) {
         pass.deltas(b, n, &extent.queries, delta, &mut work);
@@ -80,7 +82,7 @@ fn whole(pass: &Pass<'_>, extent: &Extent, kv: usize, scratch: &mut Scratch) {
             for block in pass.query_blocks(&extent.queries) {
                 let Some(place) = pass.place(b, n, &block, &keys) else { continue };
                 let row = index * queries + block.start - extent.queries.start;
-                pass.load_queries(&place, &mut work);
+                pass.load_queries((b, n), &block, &mut work);
                 pass.tile(&place, &delta[row..row + place.rows], &mut work);
                 pass.add_key_sums(&place, &mut work);
                 pass.add_query_sums(&place, &mut dquery[row * head..], &mut work);
@@ -98,7 +100,7 @@ fn whole(pass: &Pass<'_>, extent: &Extent, kv: usize, scratch: &mut Scratch) {
 fn split(threads: &Threads, pass: &Pass<'_>, shape: &AttentionShape, order: Order, delta: &mut [f32]) {
     threads.for_each_piece(delta, shape.queries, |piece, delta| {
         scratch::with(|scratch| {
-            let (mut work, ..) = Work::new(scratch, (&pass.tiles, None), 0);
+            let (mut work, ..) = Work::new(scratch, (&pass.tiles, None), (Wanted::All, 0));
             pass.deltas(piece / shape.heads, piece % shape.heads, &(0..shape.queries), delta, &mut work);
         });
     });
@@ -135,13 +137,13 @@ fn split_queries(
     scratch: &mut Scratch,
 ) {
     let b = extent.b;
-    let (mut work, dquery, _) = Work::new(scratch, pass.sizes_for(extent), pass.tiles.queries);
+    let (mut work, dquery, _) = Work::new(scratch, pass.sizes_for(extent), (Wanted::OfQueries, pass.tiles.queries));
     dquery.fill(0.0);
     pass.clear_bias(b, n, block.clone());
     let kv = n / (pass.rules.shape.heads / pass.rules.shape.kv_heads);
+    pass.load_queries((b, n), block, &mut work);
     for keys in pass.key_blocks(extent) {
         let Some(place) = pass.place(b, n, block, &keys) else { continue };
-        pass.load_queries(&place, &mut work);
         pass.load_keys(b, kv, &keys, &mut work);
         pass.tile(&place, &delta[pass.rules.row(b, n, block.start)..][..place.rows], &mut work);
         pass.add_query_sums(&place, dquery, &mut work);
@@ -153,14 +155,14 @@ fn split_queries(
 /// The gradients of one block of an extent's keys and values of head `kv`; with the first also of unseen keys.
 fn split_keys(pass: &Pass<'_>, (extent, kv): (&Extent, usize), block: usize, delta: &[f32], scratch: &mut Scratch) {
     let b = extent.b;
-    let (mut work, ..) = Work::new(scratch, pass.sizes_for(extent), 0);
+    let (mut work, ..) = Work::new(scratch, pass.sizes_for(extent), (Wanted::OfKeys, 0));
     if let Some(keys) = pass.key_blocks(extent).nth(block) {
         pass.load_keys(b, kv, &keys, &mut work);
         pass.start_key_sums(&keys, &mut work);
         for n in pass.group(kv) {
             for block in pass.query_blocks(&extent.queries) {
                 let Some(place) = pass.place(b, n, &block, &keys) else { continue };
-                pass.load_queries(&place, &mut work);
+                pass.load_queries((b, n), &block, &mut work);
                 pass.tile(&place, &delta[pass.rules.row(b, n, block.start)..][..place.rows], &mut work);
                 pass.add_key_sums(&place, &mut work);
             }

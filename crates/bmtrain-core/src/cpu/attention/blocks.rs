@@ -10,7 +10,7 @@ use super::product::Size;
 use super::tiles::Tiles;
 use crate::cpu::floats::Floats;
 use crate::cpu::scratch::Region;
-use crate::cpu::tiles::{BLOCK, Multiply, STEP, Session, Sums, Unit, pack};
+use crate::cpu::tiles::{BLOCK, Multiply, STEP, Session, Sums, TILE, Unit, pack};
 use crate::simd::InstructionSet;
 use half::bf16;
 
@@ -92,25 +92,23 @@ fn packed_len(lines: usize, terms: usize) -> usize {
 
 /// `c (+)= a b`, rows of `c` being `c_row` elements apart; `size.n` is a multiple of 16.
 fn multiply(tiles: &Session, size: Size, (a, b): (Operand<'_>, Operand<'_>), c: &mut [f32], c_row: usize) {
-    /// Rows of a tile, which are read and written together.
-    const TOGETHER: usize = 16;
     let Size { m, n, k, add } = size;
-    assert!(n.is_multiple_of(TOGETHER) && (m.max(1) - 1) * c_row + n <= c.len(), "result of {m} x {n}");
+    assert!(n.is_multiple_of(TILE) && (m.max(1) - 1) * c_row + n <= c.len(), "result of {m} x {n}");
     for (b, j) in b.panels(k).zip((0..n).step_by(BLOCK)) {
         let columns = BLOCK.min(n - j);
         for (a, i) in a.panels(k).zip((0..m).step_by(BLOCK)) {
             let rows = BLOCK.min(m - i);
-            let block = |to: Sums| Multiply { a, b, rows, columns, from: add.then_some(to), to, next: &[] };
-            if rows.is_multiple_of(TOGETHER) {
+            let block = |to: Sums| Multiply { a, b, rows, columns, from: add.then_some(to), to, next: b };
+            if rows.is_multiple_of(TILE) || tiles.keeps_to_rows() {
                 let to = Sums { first: c[i * c_row + j..].as_mut_ptr(), row: c_row };
-                // SAFETY: whole tiles are inside the result, which is borrowed.
+                // SAFETY: the rows and whole tiles of them are inside the result, which is borrowed.
                 unsafe { tiles.multiply(block(to)) };
                 continue;
             }
             // What follows the last rows is another's, or not there.
             let mut edge = [0.0; BLOCK * BLOCK];
             let place = |row: usize| row * c_row + j..row * c_row + j + columns;
-            for (row, edge) in (i..i + rows).zip(edge.chunks_exact_mut(BLOCK)) {
+            for (row, edge) in (i..i + rows).zip(edge.chunks_exact_mut(BLOCK)).filter(|_| add) {
                 edge[..columns].copy_from_slice(&c[place(row)]);
             }
             // SAFETY: these are the sums of a whole block.
@@ -162,6 +160,14 @@ impl<'s> Blocks<'s> {
     }
 }
 
+/// The gradients that a piece of work computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    All,
+    OfQueries,
+    OfKeys,
+}
+
 /// Operands of the backward pass.
 pub(super) struct Packed<'s> {
     tiles: Session,
@@ -172,6 +178,7 @@ pub(super) struct Packed<'s> {
     key: [Slot<'s>; 2],
     value: Slot<'s>,
     scores: &'s mut [f32],
+    wanted: Wanted,
 }
 
 /// Memory of an operand, and the terms of what it holds.
@@ -203,7 +210,7 @@ type InPlace<'a> = (Floats<'a>, usize);
 
 impl<'s> Packed<'s> {
     /// Memory for the largest tiles.
-    pub(super) fn new(unit: Unit, largest: &Tiles, regions: PackedRegions<'s>) -> Self {
+    pub(super) fn new(unit: Unit, largest: &Tiles, wanted: Wanted, regions: PackedRegions<'s>) -> Self {
         let Tiles { queries, keys, head } = *largest;
         let PackedRegions { query, query_across, dout, dout_across, key, key_across, value, scores } = regions;
         let slot = |region: &'s mut Region, rows: usize| Slot::new(region, packed_len(rows, head));
@@ -214,22 +221,27 @@ impl<'s> Packed<'s> {
             key: [slot(key, keys), slot(key_across, keys)],
             value: slot(value, keys),
             scores: scores.take(packed_len(queries, keys)),
+            wanted,
         }
     }
 
     /// Packs keys and values, `(rows, head size)`.
     pub(super) fn load_keys(&mut self, key: InPlace<'_>, value: InPlace<'_>, size: (usize, usize)) {
         self.key[0].right(Matrix::rows(key, size));
-        self.key[1].right(Matrix::across(key, size));
+        if self.wanted != Wanted::OfKeys {
+            self.key[1].right(Matrix::across(key, size));
+        }
         self.value.right(Matrix::rows(value, size));
     }
 
     /// Packs queries and gradients of the result, `(rows, head size)`.
     pub(super) fn load_queries(&mut self, query: InPlace<'_>, dout: InPlace<'_>, size: (usize, usize)) {
         self.query[0].left(Matrix::rows(query, size));
-        self.query[1].right(Matrix::across(query, size));
         self.dout[0].left(Matrix::rows(dout, size));
-        self.dout[1].right(Matrix::across(dout, size));
+        if self.wanted != Wanted::OfQueries {
+            self.query[1].right(Matrix::across(query, size));
+            self.dout[1].right(Matrix::across(dout, size));
+        }
     }
 
     /// Scores without the scale, and gradients of dropped probabilities.

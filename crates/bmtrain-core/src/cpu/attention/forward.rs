@@ -49,7 +49,7 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     let work = |piece: usize| {
         let (part, block) = (piece / count, piece % count);
         let Some(extent) = extents.get(part / parts) else { return };
-        let Some(queries) = tiles::blocks(extent.queries.clone(), pass.tiles.queries, 1).nth(block) else { return };
+        let Some(queries) = tiles::blocks(extent.queries.clone(), pass.tiles.queries, 16).nth(block) else { return };
         let (kv, first) = (part % parts / per_group, part % per_group * together);
         let heads = kv * group + first..kv * group + group.min(first + together);
         let done = scratch::with(|scratch| pass.block(&extent, heads, queries, scratch));

@@ -3,7 +3,7 @@
 //! `backward.rs` puts the steps in order.
 #![allow(unsafe_code)]
 
-use super::blocks::{self, Packed, PackedRegions};
+use super::blocks::{self, Packed, PackedRegions, Wanted};
 use super::extent::{Extent, Extents};
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
@@ -55,18 +55,20 @@ pub(super) struct Work<'s> {
     dkey: &'s mut [f32],
     dvalue: &'s mut [f32],
     row: &'s mut [f32],
-    /// Operands of products of bf16, instead of the first five.
+    /// Operands of products of bf16, instead of those in f32.
     packed: Option<Packed<'s>>,
 }
 
 impl<'s> Work<'s> {
-    /// Tiles, and sums of the gradients and space for the deltas of `rows` queries. `unit` multiplies bf16.
+    /// Tiles, and sums of the gradients and space for the deltas of `rows` queries. `unit` multiplies bf16 for the
+    /// gradients that are wanted.
     pub(super) fn new(
         scratch: &'s mut Scratch,
         (tiles, unit): (&Tiles, Option<Unit>),
-        rows: usize,
+        (wanted, rows): (Wanted, usize),
     ) -> (Self, &'s mut [f32], &'s mut [f32]) {
         let Tiles { queries, keys, head } = *tiles;
+        let panels = if unit.is_some() { 0 } else { tiles.panels() };
         let regions = PackedRegions {
             query: &mut scratch.packed_query,
             query_across: &mut scratch.packed_query_across,
@@ -78,12 +80,12 @@ impl<'s> Work<'s> {
             scores: &mut scratch.packed_scores,
         };
         let work = Work {
-            packed: unit.map(|unit| Packed::new(unit, tiles, regions)),
+            packed: unit.map(|unit| Packed::new(unit, tiles, wanted, regions)),
             query: scratch.query.take(queries * head),
             dout: scratch.out.take(queries * head),
             key: scratch.key.take(keys * head),
-            key_panels: scratch.key_panels.take(tiles.panels()),
-            value_panels: scratch.value_panels.take(tiles.panels()),
+            key_panels: scratch.key_panels.take(panels),
+            value_panels: scratch.value_panels.take(panels),
             scores: scratch.scores.take(queries * keys),
             dscores: scratch.dscores.take(queries * keys),
             dkey: scratch.dkey.take(keys * head),
@@ -137,7 +139,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn query_blocks(&self, queries: &Range<usize>) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
-        tiles::blocks(queries.clone(), self.tiles.queries, 1)
+        tiles::blocks(queries.clone(), self.tiles.queries, 16)
     }
 
     /// The keys of an extent that padding leaves, block by block.
@@ -183,17 +185,16 @@ impl<'a> Pass<'a> {
         transpose_panels(work.key, self.tiles.head, size, work.key_panels);
     }
 
-    /// Fill the tiles of queries, times the scale, and of gradients of the result.
-    pub(super) fn load_queries(&self, place: &ScoreTile, work: &mut Work<'_>) {
-        let queries = place.l..place.l + place.rows;
+    /// Fill the tiles of queries of head `n`, times the scale unless they are packed, and of gradients of the result.
+    pub(super) fn load_queries(&self, (b, n): (usize, usize), queries: &Range<usize>, work: &mut Work<'_>) {
+        let (rows, head) = (queries.len(), self.tiles.head);
         if let Some(packed) = &mut work.packed {
-            let (query, dout) = (&self.q, &self.dout);
-            let of = |heads: &ReadHeads<'a>| heads.in_place(place.b, place.n, queries.clone());
-            return packed.load_queries(of(query), of(dout), (place.rows, self.rules.shape.head_size));
+            let of = |heads: &ReadHeads<'a>| heads.in_place(b, n, queries.clone());
+            return packed.load_queries(of(&self.q), of(&self.dout), (rows, self.rules.shape.head_size));
         }
-        self.q.rows(place.b, place.n, queries.clone(), work.query, self.tiles.head);
-        work.query[..place.rows * self.tiles.head].iter_mut().for_each(|x| *x *= self.rules.scale);
-        self.dout.rows(place.b, place.n, queries, work.dout, self.tiles.head);
+        self.q.rows(b, n, queries.clone(), work.query, head);
+        work.query[..rows * head].iter_mut().for_each(|x| *x *= self.rules.scale);
+        self.dout.rows(b, n, queries.clone(), work.dout, head);
     }
 
     /// Fill the tiles of dropped probabilities and of gradients of the scores.

@@ -1,6 +1,7 @@
 //! "Attention scratch": the tiles of one thread, kept between calls; each is at most 1 MiB for heads of up to 2048.
 //!
-//! Regions are sized by the tiles and the head size alone, so they stop growing after the first call of a model.
+//! Regions are sized by the tiles and the head size alone, so they stop growing after the first call of a model; those
+//! of packed operands after the first with some queries.
 
 crate::cpu::scratch::scratch! {
     /// Queries times the scale, by row.

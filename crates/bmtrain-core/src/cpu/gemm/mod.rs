@@ -14,7 +14,7 @@
 //! six ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
 //! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of at most four terms, which
-//! writes C as fast as memory is written. With a set that has tiles, products of bf16 by bf16 of some rows are a
+//! writes C as fast as memory is written. With a set that multiplies bf16, its products of some rows are a
 //! seventh way, `tiled.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
 //!
 //! # Numerics

@@ -32,8 +32,8 @@ pub struct Operand<'a> {
     pub row_stride: usize,
     /// Distance between columns.
     pub col_stride: usize,
-    /// Whether f32 elements may be rounded to bf16. They are where the instruction set multiplies bf16 in tiles, and
-    /// the other operand is bf16 or may be rounded too; elsewhere they stay as they are.
+    /// Whether f32 elements may be rounded to bf16. They are where the instruction set multiplies bf16, and the
+    /// other operand is bf16 or may be rounded too; elsewhere they stay as they are.
     pub in_bf16: bool,
 }
 

@@ -23,9 +23,9 @@ pub fn measure_peak(threads: usize, set: InstructionSet) -> f64 {
     rate(threads, || fastest_window(100_000, kernel.spin_operations, spin))
 }
 
-/// As [`measure_peak`], of products of bf16 by bf16: in tiles with a set that has them, else in f32.
+/// As [`measure_peak`], of products of bf16 by bf16 with a set that multiplies them, else in f32.
 ///
-/// Tiles multiply numbers of ordinary size here; zeros are multiplied faster.
+/// Of numbers of ordinary size: tiles multiply zeros faster.
 pub fn measure_bf16_peak(threads: usize, set: InstructionSet) -> f64 {
     match Unit::of(set) {
         Some(unit) => rate(threads, || fastest_window(4_000, Unit::SPIN_OPERATIONS, |rounds| unit.spin(rounds))),

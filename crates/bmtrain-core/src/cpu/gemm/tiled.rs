@@ -24,7 +24,7 @@ use crate::cpu::scratch::Region;
 use crate::cpu::tiles::{BLOCK, FETCHED, Multiply, STEP, Sums, Unit, pack};
 use crate::simd::vectorised;
 
-/// Terms of a stretch: 32 columns of B over them are three quarters of a first-level cache.
+/// Terms of a stretch: 32 columns of B over them are three quarters of a first-level cache of 48 KiB.
 const STRETCH: usize = 576;
 
 /// Columns that a task finishes together. Rows of C tend to be on pages of their own: written in runs, they are fetched

@@ -36,7 +36,7 @@ thread_local! {
 
 /// A thread with configured tiles. All sessions have the same configuration, so that the outermost loads and releases
 /// it. No tile keeps a value between two calls.
-pub(super) struct Configured {
+pub(in crate::cpu) struct Configured {
     /// The registers belong to a thread: neither `Send` nor `Sync`.
     of_thread: PhantomData<*const ()>,
 }

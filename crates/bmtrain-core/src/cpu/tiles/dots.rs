@@ -90,6 +90,7 @@ unsafe fn group<const ROWS: usize, const VECTORS: usize>(block: &Multiply<'_>, f
 
 /// # Safety
 /// 32 elements must be valid, and the machine have AVX512_BF16.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn load_pairs(from: *const bf16) -> __m512bh {
     // SAFETY: by the caller; both types are 512 bits.
@@ -100,6 +101,7 @@ unsafe fn load_pairs(from: *const bf16) -> __m512bh {
 ///
 /// # Safety
 /// Two elements must be valid, and the machine have AVX512_BF16.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn broadcast(from: *const bf16) -> __m512bh {
     // SAFETY: as above.

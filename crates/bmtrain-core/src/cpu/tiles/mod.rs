@@ -2,7 +2,8 @@
 //! products of AVX512_BF16, and by software models of both.
 //!
 //! Defines [`Unit`], what multiplies; [`Unit::begin`], which makes the tile registers of a thread ready until the
-//! [`Session`] ends; and [`Multiply`], one block of a product. `pack.rs` lays out operands. `cpu::gemm` calls them.
+//! [`Session`] ends; and [`Multiply`], one block of a product. `pack.rs` lays out operands. `cpu::gemm` and
+//! `cpu::attention` call them.
 //!
 //! # Layout
 //! A block of the result has at most 32 x 32 elements, in 2 x 2 tiles, and is summed [`STEP`] terms at a time. A *step*
@@ -47,7 +48,7 @@ use half::bf16;
 /// Rows and columns of a block at most.
 pub(super) const BLOCK: usize = 32;
 /// Rows or columns of a tile.
-const TILE: usize = 16;
+pub(super) const TILE: usize = 16;
 /// Terms that are summed at a time.
 pub(super) const STEP: usize = 32;
 /// Numbers of one step of an operand.
@@ -133,43 +134,65 @@ impl Unit {
 
     /// Multiplies numbers that stay in registers.
     pub(super) fn spin(self, rounds: usize) {
-        #[cfg(target_arch = "x86_64")]
+        let _ = rounds;
         match self {
-            Unit::Amx => return amx::Configured::new().spin(rounds),
+            #[cfg(target_arch = "x86_64")]
+            Unit::Amx => amx::Configured::new().spin(rounds),
             // SAFETY: the set is available.
-            Unit::Dots => return unsafe { dots::spin(rounds) },
+            #[cfg(target_arch = "x86_64")]
+            Unit::Dots => unsafe { dots::spin(rounds) },
             #[cfg(any(test, feature = "testing"))]
-            Unit::Model(_) => {}
-        }
-        let (a, b) = ([bf16::ONE; STEP_LEN], [bf16::ONE; STEP_LEN]);
-        let mut sums = [0.0; BLOCK * BLOCK];
-        let to = Sums { first: sums.as_mut_ptr(), row: BLOCK };
-        for _ in 0..rounds {
-            let block = Multiply { a: &a, b: &b, rows: BLOCK, columns: BLOCK, from: Some(to), to, next: &[] };
-            // SAFETY: these are the sums of a whole block.
-            unsafe { self.begin().multiply(block) };
+            Unit::Model(_) => {
+                let (a, b) = ([bf16::ONE; STEP_LEN], [bf16::ONE; STEP_LEN]);
+                let mut sums = [0.0; BLOCK * BLOCK];
+                let to = Sums { first: sums.as_mut_ptr(), row: BLOCK };
+                for _ in 0..rounds {
+                    let block = Multiply { a: &a, b: &b, rows: BLOCK, columns: BLOCK, from: Some(to), to, next: &[] };
+                    // SAFETY: these are the sums of a whole block.
+                    unsafe { self.begin().multiply(block) };
+                }
+            }
         }
     }
 
     /// Makes this thread ready, its tile registers if there are any, until the session is dropped.
     pub(super) fn begin(self) -> Session {
-        #[cfg(target_arch = "x86_64")]
-        if self == Unit::Amx {
-            return Session(self, Some(amx::Configured::new()));
-        }
-        Session(
-            self,
+        match self {
             #[cfg(target_arch = "x86_64")]
-            None,
-        )
+            Unit::Amx => Session::Amx(amx::Configured::new()),
+            #[cfg(target_arch = "x86_64")]
+            Unit::Dots => Session::Dots,
+            #[cfg(any(test, feature = "testing"))]
+            Unit::Model(instruction) => Session::Model(instruction),
+        }
     }
 }
 
 /// A thread that multiplies blocks. When it ends, after a panic too, the tile registers are released, so that a context
 /// switch saves none.
-pub(super) struct Session(Unit, #[cfg(target_arch = "x86_64")] Option<amx::Configured>);
+pub(super) enum Session {
+    /// By the tile registers of the thread.
+    #[cfg(target_arch = "x86_64")]
+    Amx(amx::Configured),
+    /// By its vector registers.
+    #[cfg(target_arch = "x86_64")]
+    Dots,
+    /// In software.
+    #[cfg(any(test, feature = "testing"))]
+    Model(model::Instruction),
+}
 
 impl Session {
+    /// Whether blocks of fewer rows than whole tiles read and write no others.
+    pub(super) fn keeps_to_rows(&self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Session::Dots => true,
+            #[cfg(any(target_arch = "x86_64", test, feature = "testing"))]
+            _ => false,
+        }
+    }
+
     /// Computes a block.
     ///
     /// # Safety
@@ -183,16 +206,13 @@ impl Session {
         assert!((1..=BLOCK).contains(&rows) && (1..=BLOCK).contains(&columns), "tiles: block of {rows} x {columns}");
         // SAFETY: by the caller, and the assertions above are the conditions on lengths.
         unsafe {
-            match self.0 {
+            match self {
                 #[cfg(target_arch = "x86_64")]
-                Unit::Amx => match &self.1 {
-                    Some(tiles) => tiles.multiply(block),
-                    None => unreachable!("a session of AMX has configured tiles"),
-                },
+                Session::Amx(tiles) => tiles.multiply(block),
                 #[cfg(target_arch = "x86_64")]
-                Unit::Dots => dots::multiply(block),
+                Session::Dots => dots::multiply(block),
                 #[cfg(any(test, feature = "testing"))]
-                Unit::Model(instruction) => model::multiply(instruction, block),
+                Session::Model(instruction) => model::multiply(*instruction, block),
             }
         }
     }

@@ -132,7 +132,7 @@ pub(super) unsafe fn pack_with<S: Steps, T: Term, const LEFT: bool>(
                 let data = from.data.as_ptr().wrapping_add(start);
                 // SAFETY: the step is whole, and its last element inside the source.
                 unsafe {
-                    from.prefetch(start, lines.end - line > BLOCK, terms.end - term > STEP);
+                    from.prefetch(start, terms.end - term);
                     whole::<S, T, LEFT>(data, from, to);
                 }
             } else {
@@ -188,16 +188,16 @@ unsafe fn edge<S: Steps, T: Term, const LEFT: bool>(
 }
 
 impl<T> Lines<'_, T> {
-    /// Fetches the runs of a step that is packed soon: runs are short, each on another page, and the hardware does not
-    /// see that they go on.
+    /// Fetches the runs of a step that is packed soon, if it is one of the `terms` that are left: runs are short, each
+    /// on another page, and the hardware does not see that they go on.
     #[inline(always)]
-    fn prefetch(&self, start: usize, more_lines: bool, more_terms: bool) {
+    fn prefetch(&self, start: usize, terms: usize) {
         use crate::cpu::vector::{LINE, NEAREST, fetch};
         /// Steps ahead, along runs of memory.
         const AHEAD: usize = 8;
-        let ahead = match (self.across, more_lines, more_terms) {
-            (true, _, true) => STEP * self.stride,
-            (false, _, true) => AHEAD * STEP,
+        let ahead = match self.across {
+            true if terms > STEP => STEP * self.stride,
+            false if terms > AHEAD * STEP => AHEAD * STEP,
             _ => return,
         };
         for run in 0..STEP {

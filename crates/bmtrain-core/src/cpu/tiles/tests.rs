@@ -1,4 +1,4 @@
-//! Packing against its definition, and the model of tiles against sums in f64 and against the processor.
+//! Packing against its definition, and the models of the instructions against the manual and the processor.
 #![allow(unsafe_code)]
 
 use super::model::Instruction;
@@ -199,6 +199,12 @@ fn the_model_rounds_and_flushes_as_the_manual_states() {
     assert_eq!(step(&[(0, -power(127), 1.0), (2, power(64), power(64))], 0.0), power(127));
     assert!(step(&[(0, f32::INFINITY, 0.0)], 1.0).is_nan());
     assert_eq!(step(&[(0, f32::INFINITY, 2.0)], 1.0), f32::INFINITY);
+    // Dot products are one chain in pairs, each with its odd term first.
+    let large = bf16::from_f32(power(24));
+    let dot = |terms: [bf16; 4]| Instruction::Vdpbf16ps.add_step(0.0, &terms, |_| bf16::ONE);
+    assert_eq!(dot([-large, large, bf16::ONE, bf16::ZERO]), 1.0);
+    assert_eq!(dot([bf16::ONE, large, -large, bf16::ZERO]), 0.0);
+    assert_eq!(dot([bf16::ONE, -large, bf16::ZERO, large]), 1.0 - power(24) + power(24));
 }
 
 #[test]

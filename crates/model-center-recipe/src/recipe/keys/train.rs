@@ -111,7 +111,7 @@ settings! {
         /// Rounding of the factors of matrix products. `fp8`: where the weight is of a block, to 8 bits with a scale
         /// for each tensor, on GPUs of compute capability 8.9 and later; others, and the CPU, compute the same more
         /// slowly (`docs/fp8.md`). `bf16`: f32 factors to bf16 on a CPU that multiplies bf16 (AMX, or AVX512_BF16 of
-        /// AMD), several times as fast; other CPUs multiply in f32 (`docs/devices.md`).
+        /// AMD), two to six times as fast; other CPUs multiply in f32 (`docs/devices.md`).
         pub products: Products = choice(
             &[("full", Products::Full), ("bf16", Products::Bf16), ("fp8", Products::Fp8)], Products::Full), "0.2",
             later("\"full\""), not_of_step(OPENED);
@@ -277,7 +277,7 @@ pub(super) fn read_divergence(r: &mut Reader) -> Option<DivergenceSettings> {
 pub enum Products {
     /// None: factors are multiplied in their dtypes.
     Full,
-    /// f32 factors to bf16, where the CPU multiplies bf16 in tiles
+    /// f32 factors to bf16, where the CPU multiplies bf16
     /// ([`CpuOptions::bf16_products`](bmtrain_core::cpu::CpuOptions)).
     Bf16,
     /// Factors of layers in blocks to 8 bits ([`ProductPrecision::Fp8`](bmtrain_core::ops::ProductPrecision)).

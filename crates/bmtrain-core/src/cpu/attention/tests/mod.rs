@@ -4,7 +4,7 @@ mod case;
 mod reference;
 
 use super::tiles::{Scheme, Settings};
-use crate::simd::for_each_set;
+use crate::simd::{InstructionSet, for_each_set};
 use case::{Case, Data, Masking, Results, run};
 use reference::reference;
 
@@ -94,26 +94,31 @@ fn packed_documents_equal_f64_arithmetic() {
 
 #[test]
 fn a_packed_document_has_the_bits_of_a_sequence_of_its_own() {
-    for (causal, dtype) in [(false, crate::DType::F32), (true, crate::DType::F32), (true, crate::DType::BF16)] {
-        let packed = Case { batch: 1, queries: 150, keys: 150, packed: true, causal, dtype, ..Case::default() };
-        let data = Data::new(&packed);
-        let together = run(&packed, &data, 2, settings());
-        let starts = packed.starts();
-        let width = packed.heads * packed.head_size;
-        for document in starts.chunk_by(|a, b| a == b) {
-            let (start, length) = (document[0] as usize, document.len());
-            let alone = Case { queries: length, keys: length, packed: false, ..packed };
-            let cut = |x: &[f32]| x[start * width..(start + length) * width].to_vec();
-            let own = Data { q: cut(&data.q), k: cut(&data.k), v: cut(&data.v), dout: cut(&data.dout), ..data.clone() };
-            let alone = run(&alone, &own, 2, settings());
-            for (name, together, alone) in [
-                ("out", &together.out, &alone.out),
-                ("dq", &together.dq, &alone.dq),
-                ("dk", &together.dk, &alone.dk),
-                ("dv", &together.dv, &alone.dv),
-            ] {
-                assert_eq!(cut(together), *alone, "{name} of the document at {start}");
-            }
+    compare_documents(false, crate::DType::F32);
+    compare_documents(true, crate::DType::F32);
+    compare_documents(true, crate::DType::BF16);
+    InstructionSet::AmxModel.within(|| compare_documents(true, crate::DType::BF16));
+}
+
+fn compare_documents(causal: bool, dtype: crate::DType) {
+    let packed = Case { batch: 1, queries: 150, keys: 150, packed: true, causal, dtype, ..Case::default() };
+    let data = Data::new(&packed);
+    let together = run(&packed, &data, 2, settings());
+    let starts = packed.starts();
+    let width = packed.heads * packed.head_size;
+    for document in starts.chunk_by(|a, b| a == b) {
+        let (start, length) = (document[0] as usize, document.len());
+        let alone = Case { queries: length, keys: length, packed: false, ..packed };
+        let cut = |x: &[f32]| x[start * width..(start + length) * width].to_vec();
+        let own = Data { q: cut(&data.q), k: cut(&data.k), v: cut(&data.v), dout: cut(&data.dout), ..data.clone() };
+        let alone = run(&alone, &own, 2, settings());
+        for (name, together, alone) in [
+            ("out", &together.out, &alone.out),
+            ("dq", &together.dq, &alone.dq),
+            ("dk", &together.dk, &alone.dk),
+            ("dv", &together.dv, &alone.dv),
+        ] {
+            assert_eq!(cut(together), *alone, "{name} of the document at {start}");
         }
     }
 }
@@ -250,15 +255,21 @@ fn threads_and_schemes_give_the_same_bits() {
         Case { packed: true, keys: 140, mask: Masking::Padding, causal: true, dtype: crate::DType::BF16, ..base },
         Case { causal: true, head_size: 40, dtype: crate::DType::BF16, ..base },
     ] {
-        let data = Data::new(&case);
-        let one = run(&case, &data, 1, Settings { scheme: Scheme::Whole, ..settings() });
-        for threads in [1, 2, 3] {
-            for scheme in [Scheme::Best, Scheme::Whole, Scheme::Split] {
-                let other = run(&case, &data, threads, Settings { scheme, ..settings() });
-                for ((name, x), (_, y)) in one.all().iter().zip(other.all()) {
-                    let same = x.iter().zip(y).all(|(x, y)| x.to_bits() == y.to_bits());
-                    assert!(same, "{name} of {case:?} with {threads} threads, {scheme:?}");
-                }
+        compare_divisions(&case, &[1, 2, 3]);
+    }
+    let small = Case { queries: 70, keys: 75, causal: true, head_size: 24, dtype: crate::DType::BF16, ..base };
+    InstructionSet::AmxModel.within(|| compare_divisions(&Case { batch: 1, ..small }, &[2]));
+}
+
+fn compare_divisions(case: &Case, threads: &[usize]) {
+    let data = Data::new(case);
+    let one = run(case, &data, 1, Settings { scheme: Scheme::Whole, ..settings() });
+    for threads in threads.iter().copied() {
+        for scheme in [Scheme::Best, Scheme::Whole, Scheme::Split] {
+            let other = run(case, &data, threads, Settings { scheme, ..settings() });
+            for ((name, x), (_, y)) in one.all().iter().zip(other.all()) {
+                let same = x.iter().zip(y).all(|(x, y)| x.to_bits() == y.to_bits());
+                assert!(same, "{name} of {case:?} with {threads} threads, {scheme:?}");
             }
         }
     }
