@@ -5,7 +5,7 @@
 # fetches model and sentences, builds, trains, and prints the seconds of each part.
 #
 #   --out DIR         directory of the run (default: runs/quickstart)
-#   --overwrite       replace an earlier run in that directory
+#   --overwrite       replace an earlier run with the same values in that directory
 #   --set KEY=VALUE   change a value of examples/recipes/quickstart.toml, e.g. --set train.lr=3e-5, or
 #                     --set model.dtype=bf16, faster where the processor multiplies bf16
 #

@@ -34,7 +34,17 @@ pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// Other names of choices, which no number of edits leads to.
-const SYNONYMS: [(&str, &str); 2] = [("gpu", "cuda"), ("nvidia", "cuda")];
+const SYNONYMS: [(&str, &str); 9] = [
+    ("gpu", "cuda"),
+    ("nvidia", "cuda"),
+    ("bfloat16", "bf16"),
+    ("float16", "f16"),
+    ("fp16", "f16"),
+    ("half", "f16"),
+    ("float32", "f32"),
+    ("fp32", "f32"),
+    ("float", "f32"),
+];
 
 /// The choice that a wrong value most likely stands for.
 pub fn choice<'a>(value: &str, choices: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
@@ -89,6 +99,8 @@ mod tests {
     fn other_names_of_choices_are_known_where_there_is_such_a_choice() {
         assert_eq!(choice("GPU", ["auto", "cpu", "cuda"].into_iter()), Some("cuda"));
         assert_eq!(choice("gpu", ["auto", "cpu"].into_iter()), Some("cpu"));
+        assert_eq!(choice("bfloat16", ["f32", "f16", "bf16"].into_iter()), Some("bf16"));
+        assert_eq!(choice("float32", ["f32", "f16", "bf16"].into_iter()), Some("f32"));
         assert_eq!(choice("atuo", ["auto", "cpu"].into_iter()), Some("auto"));
     }
 

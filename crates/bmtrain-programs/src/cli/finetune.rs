@@ -70,7 +70,7 @@ pub struct Options {
     /// scale and position in the data are kept.
     #[arg(long, conflicts_with = "overwrite")]
     pub fresh_optimizer: bool,
-    /// Replace what an earlier run left in the output directory.
+    /// Replace what an earlier run of this recipe left in the output directory.
     #[arg(long)]
     pub overwrite: bool,
     /// Save a checkpoint and stop after this many steps, with exit code 75: the same command goes on.

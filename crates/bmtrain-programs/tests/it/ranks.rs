@@ -1,6 +1,7 @@
 //! The finetune program on several ranks: threads and processes, and what becomes of the bits.
 
 use crate::fixture::{Fixture, Outcome, into_outcome, sentences};
+use bmtrain_core::cpu::InstructionSet;
 use model_center::run::deterministic_part;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -390,4 +391,25 @@ fn a_rank_that_fails_in_training_passes_its_exit_code_on() {
     let outcomes = ends([(0, "model.path=model"), (1, "model.path=damaged")].map(start).into());
     let codes: Vec<i32> = outcomes.iter().map(|outcome| outcome.code).collect();
     assert_eq!(codes, [3, 3], "{outcomes:?}");
+}
+
+#[test]
+fn ranks_with_several_instruction_sets_are_refused() {
+    let best = InstructionSet::best().name();
+    if best == "portable" {
+        return;
+    }
+    let fixture = Fixture::new();
+    let start = |rank: usize, set: &str| {
+        let job = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29693";
+        let variables = format!("{job} RANK={rank} LOCAL_RANK={rank} BMTRAIN_CPU={set}");
+        fixture.start_launched(&variables, &["--set", "output.dir=run", "--set", "parallel.tensor=2"])
+    };
+    let children = [start(0, best), start(1, "portable")];
+    for outcome in children.map(|child| into_outcome(child.wait_with_output().unwrap())) {
+        assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+        let reason = format!("it computes with portable and rank 0 with {best}");
+        assert!(outcome.stderr.contains(&reason), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("set BMTRAIN_CPU=portable for all ranks"), "{}", outcome.stderr);
+    }
 }

@@ -6,6 +6,7 @@ mod changes;
 mod options;
 use crate::fixture;
 
+use bmtrain_core::cpu::InstructionSet;
 use fixture::{Fixture, Outcome, into_outcome};
 use model_center::run::{deterministic_part, without_overtaken};
 use std::process::{Child, Command};
@@ -457,4 +458,29 @@ fn a_signal_to_one_rank_of_two_stops_both_within_a_step() {
     let names = checkpoints(&fixture, "run");
     assert!(names.len() == 1 && names[0].starts_with(&format!("step-{}-", steps())), "{names:?} after {}", steps());
     assert!(steps() < 2000);
+}
+
+#[test]
+fn a_resume_with_another_instruction_set_is_reported_and_recorded() {
+    let fixture = Fixture::new();
+    let run = |set: &str, further: &[&str]| {
+        let arguments = arguments("run", further, &[]);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let child = fixture.start_launched(&format!("BMTRAIN_CPU={set}"), &arguments);
+        into_outcome(child.wait_with_output().unwrap())
+    };
+    let best = InstructionSet::best().name();
+    assert_eq!(run("portable", &["--exit-after-steps", "4"]).code, 75);
+    let again = run("", &["--exit-after-steps", "2"]);
+    assert_eq!(again.code, 75, "{}", again.stderr);
+    let warning = format!("was computed with portable, and this run computes with {best}");
+    assert_eq!(again.stderr.contains(&warning), best != "portable", "{}", again.stderr);
+    assert!(!run("", &[]).succeeded().stderr.contains("was computed with"));
+    let log = fixture.read("run/metrics.jsonl");
+    let sets: Vec<bool> = log
+        .lines()
+        .filter(|line| line.contains("\"kind\":\"resume\""))
+        .map(|line| line.contains(&format!("\"instruction_set\":\"{best}\"")))
+        .collect();
+    assert_eq!(sets, [true, true]);
 }

@@ -1,7 +1,6 @@
 //! The runs program: lists, reports, exports and the local page of runs that finetune wrote.
 
-use crate::fixture::program;
-use crate::fixture::{Fixture, Outcome};
+use crate::fixture::{Fixture, Outcome, into_outcome, program};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -56,6 +55,21 @@ fn runs_are_listed_reported_exported_and_followed() {
     let watched = runs(&fixture, &["watch", "all/one", "--last", "2"]).succeeded().stdout;
     assert!(watched.ends_with("finished (steps)\n") && watched.lines().count() == 3, "{watched}");
     assert!(runs(&fixture, &["watch", "model"]).refused().contains("neither run.json nor metrics.jsonl"));
+}
+
+#[test]
+fn a_note_that_products_are_not_in_bf16_is_in_the_log_and_the_dry_run() {
+    let fixture = Fixture::new();
+    let run = |further: &[&str]| {
+        let sets = ["--set", "output.dir=run", "--set", "train.products=bf16"];
+        let child = fixture.start_launched("BMTRAIN_CPU=portable", &[&sets, further].concat());
+        into_outcome(child.wait_with_output().unwrap()).succeeded()
+    };
+    let note = "changes nothing here: portable does not multiply bf16";
+    assert!(run(&["--dry-run"]).stderr.contains(note));
+    let outcome = run(&[]);
+    assert_eq!(outcome.stderr.matches(note).count(), 1, "{}", outcome.stderr);
+    assert!(fixture.read("run/log.txt").contains(note));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use bmtrain_dist::Error as DistError;
 use bmtrain_dist::checkpoint::Fault;
 use bmtrain_dist::launch::RankFailure;
 use std::borrow::Cow;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Result of these crates.
@@ -19,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// The group decides the exit code of a program, see [`Error::exit_code`]. `Display` is one plain line;
 /// [`crate::error::render_error`] lays an error out for a terminal.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A recipe is wrong: a key, a value, or a combination of settings.
@@ -243,6 +244,13 @@ impl Error {
         fix: impl Into<String>,
     ) -> Self {
         Error::File { action, path: path.into(), source, fix: fix.into() }
+    }
+}
+
+/// As [`Error`] displays: `main` of a program that returns one prints it so.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -133,12 +133,17 @@ pub struct ResumeRecord {
     pub unix_seconds: f64,
     /// Ranks that share the work from here on.
     pub ranks: u64,
+    /// The instruction set from here on, of a run on processors.
+    pub instruction_set: Option<String>,
 }
 
 impl Record for ResumeRecord {
     fn to_json(&self) -> String {
         let mut time = Object::default();
         time.float("unix_seconds", self.unix_seconds).integer("ranks", self.ranks);
+        if let Some(set) = &self.instruction_set {
+            time.text("instruction_set", set);
+        }
         let mut out = Object::default();
         out.text("kind", "resume").integer("step", self.step).text("checkpoint", &self.checkpoint);
         out.integer("passed_over", self.passed_over).text("changed", &self.changed.join(", "));

@@ -12,23 +12,23 @@ use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, 
 use super::run::Run;
 use super::run_ranks::RunRanks;
 use super::setup::{self, Setup};
-use super::start::compare_ranks;
+use super::start::{compare_instruction_sets, compare_ranks};
 use super::trainer::{LocalMetrics, StepResult, Trainer};
 use super::{memory_limit, profile, timed_partition, waiting};
 use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::cpu::gemm::measure_peak;
+use bmtrain_core::cpu::gemm::{measure_bf16_peak, measure_peak};
 use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, Device};
+use bmtrain_core::{Backend, DType, Device};
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank, init_distributed};
 use bmtrain_dist::{ControlGroup, RankGroups};
 use model_center_base::error::ExitStatus;
 use model_center_base::stop_flag::StopFlag;
 use model_center_models::{OpenMode, Registry};
 use model_center_recipe::run::{Machine, Phases, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
-use model_center_recipe::{Resolved, Threads};
+use model_center_recipe::{Products, Resolved, Threads};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -137,8 +137,8 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let is_first = ranks.rank() == 0;
     let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
-    let note = check_products(resolved.train.products, cpu.instruction_set, opened.cuda.is_some())?;
-    note.iter().filter(|_| is_first).for_each(|note| console::note(note));
+    let products = check_products(resolved.train.products, cpu.instruction_set, opened.cuda.is_some())?;
+    compare_instruction_sets(&control, opened.cuda.is_none().then_some(cpu.instruction_set))?;
     let places = group.describe_ranks(&control, &opened, threads)?;
     places.iter().filter(|_| is_first).for_each(|place| console::note(place));
     let on_processors = opened.cuda.is_none();
@@ -170,8 +170,11 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;
+    products.into_iter().for_each(|note| run.note_first(note));
     // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
-    let measured = || if on_processors { measure_peak(threads, cpu.instruction_set) } else { 0.0 };
+    let in_bf16 = resolved.model.dtype == DType::BF16 || resolved.train.products == Products::Bf16;
+    let on_this = if in_bf16 { measure_bf16_peak } else { measure_peak };
+    let measured = || if on_processors { on_this(threads, cpu.instruction_set) } else { 0.0 };
     let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);
     run.set_peak(peak * launch.world as f64, &trainer);
     let ended = match run.start(&mut trainer, (threads, machine)) {

@@ -35,6 +35,8 @@ const SECONDS: &str = "train_seconds";
 pub(super) const BEST_MODEL: &str = "best_model";
 /// The member of the manifest's layout that holds the length of the metrics file.
 pub(super) const METRICS_BYTES: &str = "metrics_bytes";
+/// The member of the manifest's layout that holds the instruction set of a run on processors.
+pub(super) const INSTRUCTION_SET: &str = "instruction_set";
 
 /// Which checkpoint a run is resumed from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::beside::{BESIDE, Beside};
 use super::checkpointer::{Checkpointer, check_disk};
 use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
-use super::resume::{BEST_MODEL, METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
+use super::resume::{BEST_MODEL, INSTRUCTION_SET, METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
 use super::run_times::RunTimes;
 use super::save::{ModelContents, check_finite};
 use super::trainer::{StepResult, Trainer, scales_loss};
@@ -58,6 +58,8 @@ pub(super) struct Run<'a> {
     pub(super) times: RunTimes,
     /// Facts about model and data before the first step.
     pub(super) first_notes: Vec<String>,
+    /// The instruction set of a run on processors.
+    pub(super) instruction_set: Option<String>,
     peak: PeakThroughput,
 }
 
@@ -155,6 +157,7 @@ impl<'a> Run<'a> {
             start_step: 0,
             times: RunTimes::new(begin),
             first_notes: Vec::new(),
+            instruction_set: None,
             peak: PeakThroughput::new(0.0, trainer),
         })
     }
@@ -185,6 +188,9 @@ impl<'a> Run<'a> {
         // The log must be on disk at least as far as the checkpoint.
         let mut layout = layout(self.config, trainer);
         layout.insert(BESIDE.to_owned(), self.beside.to_value());
+        if let Some(set) = &self.instruction_set {
+            layout.insert(INSTRUCTION_SET.to_owned(), set.as_str().into());
+        }
         if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
             log.sync()?;
             layout.insert(METRICS_BYTES.to_owned(), log.bytes()?.into());

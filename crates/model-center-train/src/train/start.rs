@@ -2,12 +2,15 @@
 
 use super::beside::{BESIDE, BesideChange};
 use super::finetune::RunConfig;
-use super::resume::{BEST_MODEL, CheckpointPath, Choice, METRICS_BYTES, RunState, SavedLastEval, choose, named};
+use super::resume::{
+    BEST_MODEL, CheckpointPath, Choice, INSTRUCTION_SET, METRICS_BYTES, RunState, SavedLastEval, choose, named,
+};
 use super::resume_rules::Rules;
 use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::run_data;
 use super::trainer::Trainer;
 use crate::{Error, Result};
+use bmtrain_core::cpu::InstructionSet;
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
 use model_center_base::error::OutputFault;
@@ -30,6 +33,7 @@ impl Run<'_> {
     pub(super) fn start(&mut self, trainer: &mut Trainer, (threads, machine): (usize, Machine)) -> Result<()> {
         let RunConfig { options, resolved, setup, .. } = self.config;
         let own = self.checkpoints.clone();
+        self.instruction_set = machine.cuda.is_none().then(|| machine.instruction_set.clone());
         // Checking every byte takes longer than ranks wait for each other.
         let chosen = trainer.ranks.while_first(|| {
             if own.is_dir() {
@@ -48,8 +52,8 @@ impl Run<'_> {
                 let formula = "3 x (2 x matrices of blocks and head + 4 N H S of the attention of each block)";
                 lines.push(format!("model FLOPs of a token: {flops:.4e}, {formula}"));
             }
-            self.first_notes = lines;
-            self.first_notes.iter().for_each(|line| self.display.note(line));
+            lines.iter().for_each(|line| self.display.note(line));
+            self.first_notes.extend(lines);
         }
         let Some(choice) = choice else {
             if let Some(at) = &options.init_from {
@@ -82,10 +86,10 @@ impl Run<'_> {
         trainer.ranks.gather(&[0.0])?;
         self.best.load_state(&state.best);
         self.check_best(trainer, &choice, layout.get(BEST_MODEL).and_then(Value::as_str))?;
-        let metrics = self.missing_metrics(&choice, &layout);
+        let notes = [self.missing_metrics(&choice, &layout), self.other_instruction_set(&choice, &layout)];
         self.open_log(true)?;
         self.keep_reference(trainer)?;
-        self.note(metrics);
+        notes.into_iter().for_each(|note| self.note(note));
         self.resume(trainer, (&choice, &changed), state, &rules)?;
         self.decision = trainer.agree()?;
         Ok(())
@@ -178,6 +182,18 @@ impl Run<'_> {
         Some(format!("warning: {path} {what} when {name} was saved: records of earlier steps are lost"))
     }
 
+    /// A line where the checkpoint is of another instruction set, whose results have other last digits.
+    fn other_instruction_set(&self, choice: &Choice, layout: &Map<String, Value>) -> Option<String> {
+        let (then, now) = (layout.get(INSTRUCTION_SET)?.as_str()?, self.instruction_set.as_deref()?);
+        (then != now).then(|| {
+            format!(
+                "warning: {} was computed with {then}, and this run computes with {now}: the last digits of sums \
+                 differ; BMTRAIN_CPU={then} keeps them",
+                choice.name
+            )
+        })
+    }
+
     fn resume(
         &mut self,
         trainer: &Trainer,
@@ -222,6 +238,7 @@ impl Run<'_> {
             kept_schedule: rules.kept_schedule.is_some(),
             unix_seconds: unix_seconds(),
             ranks: trainer.ranks.size() as u64,
+            instruction_set: self.instruction_set.clone(),
         })
     }
 
@@ -283,4 +300,26 @@ pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<
     // A rank that ends stops the others, so that one which has not read all texts by then would report that instead.
     let _ = ranks.gather_texts("");
     Err(Error::recipe(format!("rank {rank}"), reason, "start all ranks by the same command on the same files"))
+}
+
+/// Ranks that hold the same values must compute the same bits: refuses ranks on processors with several instruction
+/// sets, `None` on a CUDA device.
+pub(super) fn compare_instruction_sets(ranks: &ControlGroup, own: Option<InstructionSet>) -> Result<()> {
+    let all = ranks.gather_texts(own.map_or("", InstructionSet::name))?;
+    let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
+        return Ok(());
+    };
+    // The sets of all ranks, the one that needs least first.
+    let sets = InstructionSet::ALL.into_iter().map(InstructionSet::name).filter(|set| all.iter().any(|x| x == set));
+    let sets: Vec<&str> = sets.collect();
+    let _ = ranks.gather_texts("");
+    let (first, other) = (all.first().map_or("", String::as_str), other.as_str());
+    let shown = |set: &str| if set.is_empty() { "on a CUDA device".to_owned() } else { format!("with {set}") };
+    let reason = format!(
+        "it computes {} and rank 0 {}, whose results have other last digits: ranks would drift apart",
+        shown(other),
+        shown(first)
+    );
+    let fix = format!("set BMTRAIN_CPU={} for all ranks", sets.first().copied().unwrap_or("portable"));
+    Err(Error::recipe(format!("rank {rank}"), reason, fix))
 }

@@ -82,6 +82,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         kept_schedule: false,
         unix_seconds: 2.5,
         ranks: 4,
+        instruction_set: None,
     })
     .unwrap();
     log.write(&StepRecord { loss: f32::NAN, skipped: true, grad_norm: 1e-7, time: Timing::default(), ..step(0.0) })

@@ -73,7 +73,9 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     }
     if s.train.products == Products::Bf16 && s.model.dtype != DType::F32 {
         let dtype = s.model.dtype;
-        let reason = format!("products in bf16 are for f32 factors, and `model.dtype` = \"{dtype}\" has others");
+        let reason = format!(
+            "it rounds f32 factors, and a model in {dtype} has none: `model.dtype` = \"bf16\" multiplies bf16 by itself"
+        );
         let fix = "remove train.products, or set model.dtype = \"f32\"";
         r.contradiction(&["train.products", "model.dtype"], reason, fix);
     }
