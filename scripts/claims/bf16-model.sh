@@ -7,6 +7,6 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-needs_bf16
+needs_bf16 any
 tests --release --package bmtrain-core --lib -- --ignored models_and_processor_agree_on_ten_million_values
 counted_verdict

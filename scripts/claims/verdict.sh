@@ -16,11 +16,14 @@ verdict() {
     esac
 }
 
-# needs_bf16: a verdict of no figure, with exit status 75, on a processor that does not multiply bf16: neither by the
-# tiles of AMX nor by the dot products of AVX512_BF16.
+# needs_bf16 [any]: a verdict of no figure, with exit status 75, where products of bf16 are of f32 by default: on a
+# processor without the tiles of AMX and, if it is not of AMD, without fast dot products of AVX512_BF16. With `any`, only
+# on one with neither.
 needs_bf16() {
-    if ! grep -qwE 'amx_bf16|avx512_bf16' /proc/cpuinfo 2>/dev/null; then
-        note "this processor does not multiply bf16 (AMX, AVX512_BF16): there is nothing to measure"
+    local flags=amx_bf16
+    if [ "${1-}" = any ] || grep -qw AuthenticAMD /proc/cpuinfo 2>/dev/null; then flags='amx_bf16|avx512_bf16'; fi
+    if ! grep -qwE "$flags" /proc/cpuinfo 2>/dev/null; then
+        note "this processor does not multiply bf16 (AMX, AVX512_BF16 of AMD): there is nothing to measure"
         verdict no_bf16 noisy
     fi
 }

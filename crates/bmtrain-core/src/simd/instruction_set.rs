@@ -125,6 +125,12 @@ impl InstructionSet {
         self.vectors() != self
     }
 
+    /// The set whose results a computation has, with products of bf16 by bf16 or without: this one, or the set that
+    /// computes everything else.
+    pub fn of_products(self, in_bf16: bool) -> Self {
+        if in_bf16 { self } else { self.vectors() }
+    }
+
     /// The set of everything but products of bf16 by bf16.
     pub(crate) fn vectors(self) -> Self {
         match self {

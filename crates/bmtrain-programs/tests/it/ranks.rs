@@ -395,7 +395,8 @@ fn a_rank_that_fails_in_training_passes_its_exit_code_on() {
 
 #[test]
 fn ranks_with_several_instruction_sets_are_refused() {
-    let best = InstructionSet::best().name();
+    // The run multiplies f32, which all sets of this processor that multiply bf16 do alike.
+    let best = InstructionSet::best().of_products(false).name();
     if best == "portable" {
         return;
     }

@@ -469,13 +469,14 @@ fn a_resume_with_another_instruction_set_is_reported_and_recorded() {
         let child = fixture.start_launched(&format!("BMTRAIN_CPU={set}"), &arguments);
         into_outcome(child.wait_with_output().unwrap())
     };
-    let best = InstructionSet::best().name();
+    // The run multiplies f32, which all sets of this processor that multiply bf16 do alike.
+    let best = InstructionSet::best().of_products(false).name();
     assert_eq!(run("portable", &["--exit-after-steps", "4"]).code, 75);
     let again = run("", &["--exit-after-steps", "2"]);
     assert_eq!(again.code, 75, "{}", again.stderr);
     let warning = format!("was computed with portable, and this run computes with {best}");
     assert_eq!(again.stderr.contains(&warning), best != "portable", "{}", again.stderr);
-    assert!(!run("", &[]).succeeded().stderr.contains("was computed with"));
+    assert!(!run(best, &[]).succeeded().stderr.contains("was computed with"));
     let log = fixture.read("run/metrics.jsonl");
     let sets: Vec<bool> = log
         .lines()

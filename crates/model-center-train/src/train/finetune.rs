@@ -5,7 +5,7 @@ use super::agree::StepMetrics;
 use super::beside::Beside;
 use super::division::check_layout;
 use super::dry_run::dry_run;
-use super::model_options::{check_products, open_options, with_products};
+use super::model_options::{check_products, multiplies_bf16, open_options, with_products};
 use super::objective::Opening;
 use super::passes::StepPasses;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
@@ -21,14 +21,14 @@ use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::{measure_bf16_peak, measure_peak};
 use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, DType, Device};
+use bmtrain_core::{Backend, Device};
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank, init_distributed};
 use bmtrain_dist::{ControlGroup, RankGroups};
 use model_center_base::error::ExitStatus;
 use model_center_base::stop_flag::StopFlag;
 use model_center_models::{OpenMode, Registry};
 use model_center_recipe::run::{Machine, Phases, Progress, ProgressMode, STOP_FILE, StopReason, console, listen};
-use model_center_recipe::{Products, Resolved, Threads};
+use model_center_recipe::{Resolved, Threads};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -138,7 +138,10 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
     let products = check_products(resolved.train.products, cpu.instruction_set, opened.cuda.is_some())?;
-    compare_instruction_sets(&control, opened.cuda.is_none().then_some(cpu.instruction_set))?;
+    let in_bf16 = multiplies_bf16(resolved);
+    // None on a CUDA device.
+    let set = opened.cuda.is_none().then_some(cpu.instruction_set.of_products(in_bf16));
+    compare_instruction_sets(&control, set)?;
     let places = group.describe_ranks(&control, &opened, threads)?;
     places.iter().filter(|_| is_first).for_each(|place| console::note(place));
     let on_processors = opened.cuda.is_none();
@@ -170,9 +173,9 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;
+    run.instruction_set = set.map(|set| set.name().to_owned());
     products.into_iter().for_each(|note| run.note_first(note));
     // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
-    let in_bf16 = resolved.model.dtype == DType::BF16 || resolved.train.products == Products::Bf16;
     let on_this = if in_bf16 { measure_bf16_peak } else { measure_peak };
     let measured = || if on_processors { on_this(threads, cpu.instruction_set) } else { 0.0 };
     let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);

@@ -1,7 +1,7 @@
 //! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
 
 use crate::{Error, Result};
-use bmtrain_core::Device;
+use bmtrain_core::{DType, Device};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, InstructionSet};
 use bmtrain_core::ops::ProductPrecision;
@@ -60,6 +60,11 @@ pub fn open_options(
 /// Options of a CPU backend for the products of a run.
 pub(super) fn with_products(resolved: &Resolved, cpu: CpuOptions) -> CpuOptions {
     CpuOptions { bf16_products: resolved.train.products == Products::Bf16, ..cpu }
+}
+
+/// Whether a run multiplies bf16 by bf16 where the processor can.
+pub(super) fn multiplies_bf16(resolved: &Resolved) -> bool {
+    resolved.model.dtype == DType::BF16 || resolved.train.products == Products::Bf16
 }
 
 /// Whether the device that was opened multiplies as the run asks; a note where it is as without.

@@ -33,7 +33,6 @@ impl Run<'_> {
     pub(super) fn start(&mut self, trainer: &mut Trainer, (threads, machine): (usize, Machine)) -> Result<()> {
         let RunConfig { options, resolved, setup, .. } = self.config;
         let own = self.checkpoints.clone();
-        self.instruction_set = machine.cuda.is_none().then(|| machine.instruction_set.clone());
         // Checking every byte takes longer than ranks wait for each other.
         let chosen = trainer.ranks.while_first(|| {
             if own.is_dir() {
@@ -289,35 +288,45 @@ pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<
     let samples =
         blake3::hash(format!("{:?}", (&resolved.log.samples, resolved.log.sample_tokens)).as_bytes()).to_hex();
     let own = format!("{}\n{}\n{eval}\n{samples}", resolved.shared_hash(), setup.train.fingerprint());
-    let all = ranks.gather_texts(&own)?;
-    let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
-        return Ok(());
-    };
-    let parts = all.first().map(|first| first.lines().zip(other.lines())).into_iter().flatten();
+    let Some(Other { rank, text, all }) = other_than_first(ranks, &own)? else { return Ok(()) };
+    let parts = all.first().map(|first| first.lines().zip(text.lines())).into_iter().flatten();
     let names = ["settings", "training data", "evaluation data", "prompts of log.samples"];
     let what: Vec<&str> = parts.zip(names).filter(|((a, b), _)| a != b).map(|(_, name)| name).collect();
     let reason = format!("it has other {} than rank 0", what.join(", "));
+    Err(Error::recipe(format!("rank {rank}"), reason, "start all ranks by the same command on the same files"))
+}
+
+/// The first rank whose text is not rank 0's.
+struct Other {
+    rank: usize,
+    text: String,
+    /// The texts of all ranks.
+    all: Vec<String>,
+}
+
+/// Compare a text of every rank, `None` if all are the same.
+fn other_than_first(ranks: &ControlGroup, own: &str) -> Result<Option<Other>> {
+    let all = ranks.gather_texts(own)?;
+    let Some(rank) = all.iter().position(|text| Some(text) != all.first()) else { return Ok(None) };
     // A rank that ends stops the others, so that one which has not read all texts by then would report that instead.
     let _ = ranks.gather_texts("");
-    Err(Error::recipe(format!("rank {rank}"), reason, "start all ranks by the same command on the same files"))
+    Ok(Some(Other { rank, text: all[rank].clone(), all }))
 }
 
 /// Ranks that hold the same values must compute the same bits: refuses ranks on processors with several instruction
 /// sets, `None` on a CUDA device.
 pub(super) fn compare_instruction_sets(ranks: &ControlGroup, own: Option<InstructionSet>) -> Result<()> {
-    let all = ranks.gather_texts(own.map_or("", InstructionSet::name))?;
-    let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
+    let Some(Other { rank, text, all }) = other_than_first(ranks, own.map_or("", InstructionSet::name))? else {
         return Ok(());
     };
     // The sets of all ranks, the one that needs least first.
     let sets = InstructionSet::ALL.into_iter().map(InstructionSet::name).filter(|set| all.iter().any(|x| x == set));
     let sets: Vec<&str> = sets.collect();
-    let _ = ranks.gather_texts("");
-    let (first, other) = (all.first().map_or("", String::as_str), other.as_str());
+    let first = all.first().map_or("", String::as_str);
     let shown = |set: &str| if set.is_empty() { "on a CUDA device".to_owned() } else { format!("with {set}") };
     let reason = format!(
         "it computes {} and rank 0 {}, whose results have other last digits: ranks would drift apart",
-        shown(other),
+        shown(&text),
         shown(first)
     );
     let fix = format!("set BMTRAIN_CPU={} for all ranks", sets.first().copied().unwrap_or("portable"));

@@ -209,16 +209,18 @@ impl<'s> Slot<'s> {
 type InPlace<'a> = (Floats<'a>, usize);
 
 impl<'s> Packed<'s> {
-    /// Memory for the largest tiles.
+    /// Memory for the largest tiles of the operands that what is wanted needs.
     pub(super) fn new(unit: Unit, largest: &Tiles, wanted: Wanted, regions: PackedRegions<'s>) -> Self {
         let Tiles { queries, keys, head } = *largest;
         let PackedRegions { query, query_across, dout, dout_across, key, key_across, value, scores } = regions;
         let slot = |region: &'s mut Region, rows: usize| Slot::new(region, packed_len(rows, head));
+        let slot_if = |is_wanted: bool, region, rows| slot(region, if is_wanted { rows } else { 0 });
+        let (of_keys, of_queries) = (wanted != Wanted::OfQueries, wanted != Wanted::OfKeys);
         Packed {
             tiles: unit.begin(),
-            query: [slot(query, queries), slot(query_across, queries)],
-            dout: [slot(dout, queries), slot(dout_across, queries)],
-            key: [slot(key, keys), slot(key_across, keys)],
+            query: [slot(query, queries), slot_if(of_keys, query_across, queries)],
+            dout: [slot(dout, queries), slot_if(of_keys, dout_across, queries)],
+            key: [slot(key, keys), slot_if(of_queries, key_across, keys)],
             value: slot(value, keys),
             scores: scores.take(packed_len(queries, keys)),
             wanted,

@@ -16,6 +16,7 @@ use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
 use crate::cpu::floats::{Floats, FloatsMut};
 use crate::cpu::gemm::{self, Epilogue, Operand, Product};
+use crate::cpu::scratch::Region;
 use crate::cpu::tiles::Unit;
 use crate::error::Result;
 use crate::kernel::{Arguments, AttentionForward, AttentionShape};
@@ -91,34 +92,37 @@ struct Forward<'a> {
     tiles: Tiles,
 }
 
+/// The keys and values of a step.
+#[derive(Clone, Copy)]
+struct KeysOfHead<'r> {
+    b: usize,
+    kv: usize,
+    keys: &'r Range<usize>,
+}
+
+/// What the products of a block of queries read.
+enum Operands<'s> {
+    /// bf16 as a unit multiplies it.
+    Packed(Blocks<'s>),
+    /// Queries times the scale, and memory for keys and values.
+    F32 { query: &'s mut [f32], key: &'s mut [f32], panels: &'s mut [f32] },
+}
+
 impl Forward<'_> {
     /// All keys for one block of queries of a head, or for one query of some heads with the same keys.
     fn block(&self, extent: &Extent, heads: Range<usize>, queries: Range<usize>, scratch: &mut Scratch) -> Result<()> {
         let (rules, b) = (&self.rules, extent.b);
-        // Decoding: keys and values are met once, and laying them out would take longer than to read them in place.
-        let one = rules.shape.queries == 1;
-        let h = rules.shape.head_size;
         let Tiles { queries: most_rows, keys: most_keys, head } = self.tiles;
         let kv = heads.start / (rules.shape.heads / rules.shape.kv_heads);
         let (per_head, rows) = (queries.len(), heads.len() * queries.len());
-        let query = scratch.query.take(most_rows * head);
-        let (key, panels) = (scratch.key.take(most_keys * head), scratch.key_panels.take(self.tiles.panels()));
-        let (scores, out) = (scratch.scores.take(most_rows * most_keys), scratch.out.take(most_rows * head));
-        let (largest, sum) = scratch.statistics.take(2 * most_rows).split_at_mut(most_rows);
-        let space = scratch.row.take(most_keys + rows::ROW_SLACK);
-
-        let mut blocks = blocks::unit_for(self.unit, extent).map(|unit| {
-            let queries = Matrix::rows(self.q.in_place(b, heads.start, queries.clone()), (rows, h));
-            let regions = [&mut scratch.packed_query, &mut scratch.packed_key, &mut scratch.packed_scores];
-            Blocks::new(unit, &self.tiles, queries, regions)
-        });
-        let factor = if blocks.is_some() { rules.scale } else { 1.0 };
-        if blocks.is_none() {
-            for (n, query) in heads.clone().zip(query.chunks_exact_mut(per_head * head)) {
-                self.q.rows(b, n, queries.clone(), query, head);
-            }
-            query[..rows * head].iter_mut().for_each(|x| *x *= rules.scale);
-        }
+        let Scratch { query, key, key_panels, packed_query, packed_key, packed_scores, .. } = scratch;
+        let regions = ([query, key, key_panels], [packed_query, packed_key, packed_scores]);
+        let mut operands = self.operands(extent, (&heads, &queries), regions);
+        let Scratch { scores, out, statistics, row, .. } = scratch;
+        let factor = if matches!(operands, Operands::Packed(_)) { rules.scale } else { 1.0 };
+        let (scores, out) = (scores.take(most_rows * most_keys), out.take(most_rows * head));
+        let (largest, sum) = statistics.take(2 * most_rows).split_at_mut(most_rows);
+        let space = row.take(most_keys + rows::ROW_SLACK);
         out[..rows * head].fill(0.0);
         largest[..rows].fill(f32::NEG_INFINITY);
         sum[..rows].fill(0.0);
@@ -133,21 +137,8 @@ impl Forward<'_> {
             if keys.end <= start {
                 continue;
             }
-            let padded = keys.len().next_multiple_of(16);
-            if let Some(blocks) = &mut blocks {
-                let of_keys = Matrix::rows(self.k.in_place(b, kv, keys.clone()), (keys.len(), h));
-                let size = Size { m: rows, n: padded, k: h, add: false };
-                blocks.scores(size, of_keys, scores, most_keys);
-            } else if one {
-                let (data, stride) = self.k.in_place(b, kv, keys.clone());
-                let keys_in_place = Operand::transposed(data, stride);
-                dot_products(&query[..rows * head], head, h, keys_in_place, keys.len(), scores, most_keys)?;
-            } else {
-                self.k.rows(b, kv, keys.clone(), key, head);
-                transpose_panels(key, head, (keys.len(), h), panels);
-                let size = Size { m: rows, n: padded, k: h, add: false };
-                multiply(size, Left { data: query, row: head, step: 1 }, Right::panels(panels, h), scores, most_keys);
-            }
+            let at = KeysOfHead { b, kv, keys: &keys };
+            self.scores(&mut operands, at, rows, scores)?;
             for (i, n) in heads.clone().enumerate() {
                 let first = i * per_head;
                 rows::soften(Soften {
@@ -163,24 +154,90 @@ impl Forward<'_> {
                     row: space,
                 });
             }
-            let size = Size { m: rows, n: head, k: keys.len(), add: true };
-            if let Some(blocks) = &mut blocks {
-                let probabilities = Matrix::rows((Floats::F32(scores), most_keys), (rows, keys.len()));
-                let values = Matrix::across(self.v.in_place(b, kv, keys.clone()), (keys.len(), h));
-                blocks.add_values(size, (probabilities, values), out, head);
-                continue;
-            }
-            let values = match self.v.in_place(b, kv, keys.clone()) {
-                (Floats::F32(data), stride) if one && head == h => Right::rows(data, stride),
-                _ => {
-                    self.v.rows(b, kv, keys.clone(), key, head);
-                    Right::rows(key, head)
-                }
-            };
-            multiply(size, Left { data: scores, row: most_keys, step: 1 }, values, out, head);
+            self.add_values(&mut operands, at, (scores, rows), out);
         }
         self.write((b, heads), queries, (out, head), (largest, sum));
         Ok(())
+    }
+
+    /// The queries of a piece of work as its products read them, and memory for keys and values.
+    fn operands<'s>(
+        &self,
+        extent: &Extent,
+        (heads, queries): (&Range<usize>, &Range<usize>),
+        (in_f32, packed): ([&'s mut Region; 3], [&'s mut Region; 3]),
+    ) -> Operands<'s> {
+        let (h, head, rows) = (self.rules.shape.head_size, self.tiles.head, heads.len() * queries.len());
+        if let Some(unit) = blocks::unit_for(self.unit, extent) {
+            let queries = Matrix::rows(self.q.in_place(extent.b, heads.start, queries.clone()), (rows, h));
+            return Operands::Packed(Blocks::new(unit, &self.tiles, queries, packed));
+        }
+        let [query, key, panels] = in_f32;
+        let query = query.take(self.tiles.queries * head);
+        for (n, query) in heads.clone().zip(query.chunks_exact_mut(queries.len() * head)) {
+            self.q.rows(extent.b, n, queries.clone(), query, head);
+        }
+        query[..rows * head].iter_mut().for_each(|x| *x *= self.rules.scale);
+        let (key, panels) = (key.take(self.tiles.keys * head), panels.take(self.tiles.panels()));
+        Operands::F32 { query, key, panels }
+    }
+
+    /// Scores of `rows` queries, with the scale unless they are packed.
+    fn scores(&self, operands: &mut Operands<'_>, at: KeysOfHead<'_>, rows: usize, scores: &mut [f32]) -> Result<()> {
+        let (h, Tiles { keys: most_keys, head, .. }) = (self.rules.shape.head_size, self.tiles);
+        let KeysOfHead { b, kv, keys } = at;
+        let size = Size { m: rows, n: keys.len().next_multiple_of(16), k: h, add: false };
+        match operands {
+            Operands::Packed(blocks) => {
+                let keys = Matrix::rows(self.k.in_place(b, kv, keys.clone()), (keys.len(), h));
+                blocks.scores(size, keys, scores, most_keys);
+            }
+            Operands::F32 { query, .. } if self.is_decoding() => {
+                let (data, stride) = self.k.in_place(b, kv, keys.clone());
+                let in_place = Operand::transposed(data, stride);
+                dot_products(&query[..rows * head], head, h, in_place, keys.len(), scores, most_keys)?;
+            }
+            Operands::F32 { query, key, panels } => {
+                self.k.rows(b, kv, keys.clone(), key, head);
+                transpose_panels(key, head, (keys.len(), h), panels);
+                multiply(size, Left { data: query, row: head, step: 1 }, Right::panels(panels, h), scores, most_keys);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds values by the probabilities of `rows` queries.
+    fn add_values(
+        &self,
+        operands: &mut Operands<'_>,
+        KeysOfHead { b, kv, keys }: KeysOfHead<'_>,
+        (probabilities, rows): (&[f32], usize),
+        out: &mut [f32],
+    ) {
+        let (h, Tiles { keys: most_keys, head, .. }) = (self.rules.shape.head_size, self.tiles);
+        let size = Size { m: rows, n: head, k: keys.len(), add: true };
+        let values = self.v.in_place(b, kv, keys.clone());
+        match operands {
+            Operands::Packed(blocks) => {
+                let probabilities = Matrix::rows((Floats::F32(probabilities), most_keys), (rows, keys.len()));
+                blocks.add_values(size, (probabilities, Matrix::across(values, (keys.len(), h))), out, head);
+            }
+            Operands::F32 { key, .. } => {
+                let values = match values {
+                    (Floats::F32(data), stride) if self.is_decoding() && head == h => Right::rows(data, stride),
+                    _ => {
+                        self.v.rows(b, kv, keys.clone(), key, head);
+                        Right::rows(key, head)
+                    }
+                };
+                multiply(size, Left { data: probabilities, row: most_keys, step: 1 }, values, out, head);
+            }
+        }
+    }
+
+    /// With one query keys and values are met once, and laying them out would take longer than to read them in place.
+    fn is_decoding(&self) -> bool {
+        self.rules.shape.queries == 1
     }
 
     /// The results of a piece of work, from sums of values relative to each row's largest score.

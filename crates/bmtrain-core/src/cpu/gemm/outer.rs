@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::job::GemmJob;
-use super::operand::Source;
+use super::operand::{Matrix, Source};
 use crate::simd::vectorised;
 
 /// Most terms of a sum. With more of them, the arithmetic of tiles counts more than how C is written.
@@ -19,36 +19,76 @@ const SHORTEST: usize = 64;
 /// Sums that are kept in registers.
 const RUN: usize = 64;
 
-/// The operands of such a product: all of A and B are f32, and C too.
+/// Columns of C that are computed at a time where its numbers or those of B have 16 bits.
+const COLUMNS: usize = 1024;
+
+/// The operands of such a product, neither of which is f16, and with a C that is not either.
 pub(super) struct Outer<'a> {
-    /// From the first element on.
-    a: &'a [f32],
-    b: &'a [f32],
+    a: Matrix<'a>,
+    b: Matrix<'a>,
+    /// B from its first element on, if it can be read and C written as they are.
+    in_place: Option<&'a [f32]>,
 }
 
 impl<'a> Outer<'a> {
     pub(super) fn of(job: &GemmJob<'a>) -> Option<Self> {
-        let (Source::F32(a), Source::F32(b)) = (job.a.data, job.b.data) else { return None };
+        let is_f16 = |matrix: &Matrix<'_>| matches!(matrix.data, Source::F16(_));
         let fits = (1..=TERMS).contains(&job.k)
             && job.n >= SHORTEST
             && job.b.col_stride == 1
-            && job.c.is_f32()
+            && !(is_f16(&job.a) || is_f16(&job.b) || job.c.is_f16())
             && !job.has_epilogue();
-        fits.then(|| Outer { a: &a[job.a.start..], b: &b[job.b.start..] })
+        let in_place = match job.b.data {
+            Source::F32(b) if job.c.is_f32() => Some(&b[job.b.start..]),
+            _ => None,
+        };
+        fits.then_some(Outer { a: job.a, b: job.b, in_place })
     }
 
     /// Compute some rows of C, which are the caller's own.
     pub(super) fn rows(&self, job: &GemmJob<'_>, rows: Range<usize>) {
-        let mut terms = [0.0; TERMS];
-        let terms = &mut terms[..job.k];
-        for i in rows {
-            for (p, x) in terms.iter_mut().enumerate() {
-                *x = self.a[i * job.a.row_stride + p * job.a.col_stride];
+        match self.in_place {
+            Some(b) => {
+                for i in rows {
+                    // SAFETY: the task owns these rows.
+                    let c = unsafe { job.c.part(job.c_start + i * job.ldc, job.n) };
+                    row(&self.terms(i, job.k)[..job.k], (b, self.b.row_stride), (job.alpha, job.beta), c);
+                }
             }
-            // SAFETY: the task owns these rows.
-            let c = unsafe { job.c.part(job.c_start + i * job.ldc, job.n) };
-            row(terms, (self.b, job.b.row_stride), (job.alpha, job.beta), c);
+            None => (0..job.n).step_by(COLUMNS).for_each(|j| self.widened(job, rows.clone(), j..job.n.min(j + COLUMNS))),
         }
+    }
+
+    /// Some columns of these rows, by way of f32.
+    fn widened(&self, job: &GemmJob<'_>, rows: Range<usize>, columns: Range<usize>) {
+        let width = columns.len();
+        let mut b = [0.0; TERMS * COLUMNS];
+        for (p, b) in b.chunks_exact_mut(width).take(job.k).enumerate() {
+            self.b.data.widen(self.b.start + p * self.b.row_stride + columns.start, b);
+        }
+        let mut sums = [0.0; COLUMNS];
+        let sums = &mut sums[..width];
+        for i in rows {
+            let at = job.c_start + i * job.ldc + columns.start;
+            if job.beta != 0.0 {
+                // SAFETY: the task owns these rows.
+                unsafe { job.c.read(at, sums) };
+            }
+            row(&self.terms(i, job.k)[..job.k], (&b, width), (job.alpha, job.beta), sums);
+            // SAFETY: as above.
+            unsafe { job.c.write(at, sums) };
+        }
+    }
+
+    /// The terms of row `i` of A.
+    fn terms(&self, i: usize, k: usize) -> [f32; TERMS] {
+        let at = |p: usize| self.a.start + i * self.a.row_stride + p * self.a.col_stride;
+        std::array::from_fn(|p| match self.a.data {
+            _ if p >= k => 0.0,
+            Source::F32(a) => a[at(p)],
+            Source::F16(a) => a[at(p)].to_f32(),
+            Source::Bf16(a) => a[at(p)].to_f32(),
+        })
     }
 }
 

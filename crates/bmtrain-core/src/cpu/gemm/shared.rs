@@ -49,6 +49,10 @@ impl<'a> Shared<'a> {
         matches!(self.address, Address::F32(_))
     }
 
+    pub(super) fn is_f16(&self) -> bool {
+        matches!(self.address, Address::F16(_))
+    }
+
     /// Address of element `start` if the elements are f32; the `extent` elements from there are inside the slice.
     pub(super) fn f32_at(&self, start: usize, extent: usize) -> Option<*mut f32> {
         self.check(start, extent);
@@ -120,10 +124,7 @@ impl<'a> Shared<'a> {
                     std::slice::from_raw_parts_mut(data.add(start), from.len()).convert_from_f32_slice(from)
                 }
                 Address::Bf16(data) => {
-                    let to = std::slice::from_raw_parts_mut(data.add(start), from.len());
-                    for (narrow, wide) in to.iter_mut().zip(from) {
-                        *narrow = bf16::from_f32(*wide);
-                    }
+                    Target::Bf16(std::slice::from_raw_parts_mut(data.add(start), from.len())).narrow(0, from)
                 }
             }
         }
