@@ -1,10 +1,10 @@
 //! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
 
 use crate::{Error, Result};
-use bmtrain_core::{DType, Device};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, InstructionSet};
 use bmtrain_core::ops::ProductPrecision;
+use bmtrain_core::{DType, Device};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{NamePatterns, TensorGroup};

@@ -13,7 +13,7 @@
 //! (`tile.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
 //! six ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
-//! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of at most four terms, which
+//! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of a few terms, which
 //! writes C as fast as memory is written. With a set that multiplies bf16, its products of some rows are a
 //! seventh way, `tiled.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`).
 //!

@@ -1,5 +1,6 @@
 //! Products of a few terms (`dW = x·dyᵀ` for a handful of tokens): row by row, since nearly all there is to do is to
-//! write C, and memory is written fastest in runs. B is read again for each row of C, from caches.
+//! write C, and memory is written fastest in runs. B is read again for each row of C, from caches. Where C or B has 16
+//! bits, B is widened first, some columns at a time, and rows of C are rounded from f32.
 //!
 //! The bits equal a tile's: one stretch, its terms in ascending order.
 #![allow(unsafe_code)]
@@ -10,8 +11,11 @@ use super::job::GemmJob;
 use super::operand::{Matrix, Source};
 use crate::simd::vectorised;
 
-/// Most terms of a sum. With more of them, the arithmetic of tiles counts more than how C is written.
-const TERMS: usize = 4;
+/// Most terms of a sum where C is f32. With more of them, the arithmetic of tiles counts more than how C is written.
+const TERMS_OF_F32: usize = 4;
+
+/// Most terms of a sum.
+const TERMS: usize = 8;
 
 /// Shortest row of C that repays a call.
 const SHORTEST: usize = 64;
@@ -33,7 +37,8 @@ pub(super) struct Outer<'a> {
 impl<'a> Outer<'a> {
     pub(super) fn of(job: &GemmJob<'a>) -> Option<Self> {
         let is_f16 = |matrix: &Matrix<'_>| matches!(matrix.data, Source::F16(_));
-        let fits = (1..=TERMS).contains(&job.k)
+        let most = if job.c.is_f32() { TERMS_OF_F32 } else { TERMS };
+        let fits = (1..=most).contains(&job.k)
             && job.n >= SHORTEST
             && job.b.col_stride == 1
             && !(is_f16(&job.a) || is_f16(&job.b) || job.c.is_f16())
@@ -55,7 +60,9 @@ impl<'a> Outer<'a> {
                     row(&self.terms(i, job.k)[..job.k], (b, self.b.row_stride), (job.alpha, job.beta), c);
                 }
             }
-            None => (0..job.n).step_by(COLUMNS).for_each(|j| self.widened(job, rows.clone(), j..job.n.min(j + COLUMNS))),
+            None => {
+                (0..job.n).step_by(COLUMNS).for_each(|j| self.widened(job, rows.clone(), j..job.n.min(j + COLUMNS)))
+            }
         }
     }
 
