@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
-# Usage: scripts/llama_env.sh avx2|avx512
+# Usage: scripts/llama_env.sh avx2|avx512|native
 #
 # Makes, on first use, the Python environment with a pinned llama.cpp that comparisons of generation need, compiled for
-# the instruction set, in the cache ($BMTRAIN_CACHE, by default ~/.cache/bmtrain; 80 MB to fetch, 200 MB on disk, some
-# ten minutes on two cores). Prints the path of its interpreter. Neither the library nor its tests need it.
+# the instruction set or, with `native`, for all that this processor has, in the cache ($BMTRAIN_CACHE, by default
+# ~/.cache/bmtrain; 80 MB to fetch, 200 MB on disk, some ten minutes on two cores). Prints the path of its interpreter. Neither the library nor its tests need it.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
+# The instruction sets that our CPU kernels use, whatever this machine has beyond them. What is not listed is as
+# llama.cpp has it: a release build, OpenMP, and its own fast matrix products. Images are left out.
+options=(GGML_NATIVE=OFF GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_BMI2=ON GGML_FMA=ON GGML_F16C=ON)
+processor=()
 case "${1:-}" in
 -h | --help) usage "$0"; exit 0 ;;
-avx2) avx512=OFF ;;
-avx512) avx512=ON ;;
-*) fail "llama_env.sh ${1:-}" "an instruction set is needed" "use avx2 or avx512" ;;
+avx2) options+=(GGML_AVX512=OFF LLAVA_BUILD=OFF) ;;
+avx512) options+=(GGML_AVX512=ON LLAVA_BUILD=OFF) ;;
+native)
+    options=(GGML_NATIVE=ON LLAVA_BUILD=OFF)
+    # What is compiled runs on this kind of processor.
+    processor=("$(grep -m1 -E '^(flags|Features)' /proc/cpuinfo 2>/dev/null || uname -m)")
+    ;;
+*) fail "llama_env.sh ${1:-}" "an instruction set is needed" "use avx2, avx512 or native" ;;
 esac
 
 # A change of these lines makes a new environment. gguf writes the model files.
 packages=(llama-cpp-python==0.3.36 gguf==0.19.0 numpy==2.4.6)
-# The instruction sets that our CPU kernels use, whatever this machine has beyond them. What is not listed is as
-# llama.cpp has it: a release build, OpenMP, and its own fast matrix products. Images are left out.
-options=(GGML_NATIVE=OFF GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_BMI2=ON GGML_FMA=ON GGML_F16C=ON
-    "GGML_AVX512=$avx512" LLAVA_BUILD=OFF)
-key="$1-$(key_of "${packages[@]}" "${options[@]}")"
+key="$1-$(key_of "${packages[@]}" "${options[@]}" ${processor[@]+"${processor[@]}"})"
 if [ ! -e "$cache/llama/$key/complete" ]; then
     need cmake "install CMake 3.21 or later, on Debian: apt-get install cmake"
     need c++ "install a C++ compiler, on Debian: apt-get install g++"

@@ -1,9 +1,10 @@
-"""A GGUF file again with plain weights, for comparisons at one dtype.
+"""A GGUF file again with its weights in one dtype, for comparisons.
 
-    python write_gguf.py IN.gguf OUT.gguf f32|bf16
+    python write_gguf.py IN.gguf OUT.gguf f32|bf16|q8_0
 
-Metadata, names and the order of the rows stay as they are in IN; blocks are dequantised. Vectors, such as the weights
-of norms, are F32 in both: llama.cpp has them so. Runs in the environment of scripts/llama_env.sh.
+Metadata, names and the order of the rows stay as they are in IN; blocks are dequantised, and for q8_0 quantised again.
+Vectors, such as the weights of norms, are F32 in all: llama.cpp has them so. Runs in the environment of
+scripts/llama_env.sh.
 """
 
 import sys
@@ -15,6 +16,7 @@ from gguf.quants import dequantize, quantize
 TYPES = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
     "bf16": (GGMLQuantizationType.BF16, LlamaFileType.MOSTLY_BF16),
+    "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
 }
 # Written by GGUFWriter itself, or no longer true.
 OWN = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")

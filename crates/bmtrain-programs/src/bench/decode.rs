@@ -59,9 +59,6 @@ pub fn run(options: &Options) -> Result<()> {
     if options.tokens < 2 || options.rounds == 0 {
         bail!("--tokens must be 2 or more, --rounds 1 or more");
     }
-    if options.weights == Form::AsStored && options.dtype != Stored::F32 {
-        bail!("--weights as-stored computes in f32: leave --dtype out");
-    }
     let timed = TimedDevice::open(options.device, (0, 1), options.threads, options.profile)?;
     let device = &timed.device;
     let tokenizer = AutoTokenizer::open(&options.directory)?;

@@ -86,7 +86,7 @@ pub enum Form {
     /// As numbers of --dtype, by default f32.
     #[default]
     Dequantised,
-    /// In their blocks, which products dequantise on the way to f32: the memory of the file. On the CPU.
+    /// In their blocks, which products dequantise on the way: the memory of the file. On the CPU.
     AsStored,
 }
 
