@@ -2,11 +2,12 @@
 
 use super::beside::{BESIDE, BesideChange};
 use super::finetune::RunConfig;
+use super::peak::model_flops;
 use super::resume::{
     BEST_MODEL, CheckpointPath, Choice, INSTRUCTION_SET, METRICS_BYTES, RunState, SavedLastEval, choose, named,
 };
 use super::resume_rules::Rules;
-use super::run::{LastEval, Run, model_flops, unix_seconds};
+use super::run::{LastEval, Run, unix_seconds};
 use super::run_data;
 use super::trainer::Trainer;
 use crate::{Error, Result};
