@@ -5,7 +5,7 @@ use super::agree::StepMetrics;
 use super::beside::Beside;
 use super::division::check_layout;
 use super::dry_run::dry_run;
-use super::model_options::{check_products, multiplies_bf16, open_options, with_products};
+use super::model_options::{Multiplies, check_products, multiplies_bf16, open_options, with_products};
 use super::objective::Opening;
 use super::passes::StepPasses;
 use super::peak::{measured_peak, peak_of};
@@ -137,7 +137,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let is_first = ranks.rank() == 0;
     let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
-    let products = check_products(resolved.train.products, cpu.instruction_set, opened.cuda.is_some())?;
+    let products = check_products(resolved.train.products, Multiplies::of(&opened, cpu.instruction_set))?;
     let in_bf16 = multiplies_bf16(resolved);
     // None on a CUDA device.
     let set = opened.cuda.is_none().then_some(cpu.instruction_set.of_products(in_bf16));
