@@ -317,6 +317,33 @@ fn all_mistakes_are_found_at_once_in_the_order_of_the_file() {
 #[test]
 fn lists_of_choices_have_each_once() {
     let wanted = "`model.f32_parameters` must be a list of some of \"embeddings\", \"norms\", \"token-types\", got";
+#[test]
+fn words_that_switch_evaluation_off_are_answered_by_what_does() {
+    let cases = [
+        ("every = \"never\"", "never"),
+        ("every = \"None\"", "None"),
+        ("every = \"off\"", "off"),
+        ("every = \"no\"", "no"),
+        ("every = \"0 steps\"", "0 steps"),
+        ("every = 0", "0"),
+        ("every = false", "false"),
+    ];
+    let fix = "fix: remove data.eval (data.valid of task pretrain) and the keys of [eval] to train without evaluation; \
+               every = \"end\" evaluates before the first step and after the last one alone";
+    for (line, word) in cases {
+        let text = only_mistake(&format!("{LEAST}[eval]\n{line}\n"), &[]);
+        let reason = format!("`eval.every` is an interval, and \"{word}\" does not switch evaluation off\n");
+        assert!(text.contains(&reason) && text.ends_with(fix), "{line}: {text}");
+    }
+    let text = only_mistake(LEAST, &["eval.every=never"]);
+    assert!(text.contains("--> --set eval.every=never") && text.ends_with(fix), "{text}");
+    let text = only_mistake(LEAST, &["eval.every=1 week"]);
+    assert!(text.contains("must be a string such as \"200 steps\"") && !text.contains("data.eval"), "{text}");
+    // Checkpoints have a word for it.
+    let text = only_mistake(LEAST, &["checkpoint.every=off"]);
+    assert!(text.ends_with("fix: did you mean \"never\"?"), "{text}");
+}
+
     for (value, fix) in [
         ("[\"norm\"]", "did you mean \"norms\"?"),
         ("[\"embeddings\", \"tokentypes\"]", "did you mean \"token-types\"?"),
