@@ -3,6 +3,7 @@
 //! Defines [`main`], which the programs share, and [`parse`], the command line of those without families. All of them
 //! print shell completions and a manual page of themselves.
 
+use crate::cli::environment::with_environment;
 use crate::cli::{limits, terminal};
 use crate::{Error, Result};
 use clap::{Command, Parser, ValueEnum};
@@ -86,7 +87,7 @@ pub fn main_or<O: Parser>(
     misused: impl Fn(&str),
 ) -> ExitCode {
     limits::prepare();
-    let command = O::command().after_help(families(registry));
+    let command = with_environment(O::command().after_help(families(registry)));
     if let Some(ended) = describe(&command, &given()) {
         return terminal::finish(ended);
     }
@@ -109,10 +110,12 @@ pub fn main_or<O: Parser>(
 /// The options of a program without families, which ends here if the command line is wrong, or asks for help or for a
 /// description.
 pub fn parse<O: Parser>() -> O {
-    if let Some(ended) = describe(&O::command(), &given()) {
+    let command = with_environment(O::command());
+    if let Some(ended) = describe(&command, &given()) {
         process::exit(terminal::status(ended).code().into());
     }
-    O::parse_from(arguments())
+    let read = command.try_get_matches_from(arguments()).and_then(|matches| O::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| error.exit())
 }
 
 /// Prints the completions or the manual page of a binary that has several programs, which its arguments ask for.
