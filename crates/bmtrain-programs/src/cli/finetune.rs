@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     pub init_from: Option<CheckpointPath>,
     /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "overwrite")]
     pub accept_change: bool,
     /// Go on with the learning-rate schedule of the checkpoint, although the recipe sets another one or another length
     /// of the run; all else that decides what is computed has to be as it was.
@@ -70,7 +70,8 @@ pub struct Options {
     /// scale and position in the data are kept.
     #[arg(long, conflicts_with = "overwrite")]
     pub fresh_optimizer: bool,
-    /// Replace what an earlier run of this recipe left in the output directory.
+    /// Begin anew, and replace what an earlier run with the same settings left in the output directory. A run whose
+    /// settings compute something else is never replaced: set output.dir to another directory.
     #[arg(long)]
     pub overwrite: bool,
     /// Save a checkpoint and stop after this many steps, with exit code 75: the same command goes on.

@@ -32,7 +32,7 @@ pub struct FinetuneOptions {
     pub keep_schedule: bool,
     /// Resume without the optimizer state of the checkpoint, whether it has one or not.
     pub fresh_optimizer: bool,
-    /// Replace an earlier run in the output directory.
+    /// Replace an earlier run with the same settings in the output directory; one with others is an error.
     pub overwrite: bool,
     /// Check everything that can be checked without reading weights, and stop.
     pub dry_run: bool,
