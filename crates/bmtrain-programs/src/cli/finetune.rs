@@ -10,7 +10,7 @@ use clap::Parser;
 use model_center_base::error::ExitStatus;
 use model_center_base::file::shell_word;
 use model_center_models::Registry;
-use model_center_recipe::{Resolved, as_error, preflight, recipe_schema, settings_page};
+use model_center_recipe::{Mistake, Resolved, as_error_with, preflight, recipe_schema, settings_page};
 use model_center_train::{
     CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, environment_mistakes, finetune_on, on_ranks,
     refuse_all,
@@ -108,6 +108,7 @@ impl Options {
             fresh_optimizer: self.fresh_optimizer,
             overwrite: self.overwrite,
             dry_run: self.dry_run,
+            dry_run_option: Some(DRY_RUN),
             exit_after_steps: self.exit_after_steps,
             exit_after_minutes: self.exit_after_minutes,
             exit_at: self.exit_at,
@@ -157,6 +158,9 @@ pub fn main_with(registry: Registry<'static>, train: Train) -> ExitCode {
     program::main_or(registry, Options::trace_path, run, abandon_misused)
 }
 
+/// The option of a dry run, as errors recommend it.
+const DRY_RUN: &str = "--dry-run";
+
 /// Longest time that a rank with a wrong command line looks for the others.
 const MISUSE: Duration = Duration::from_secs(10);
 
@@ -194,6 +198,11 @@ pub(super) fn run(options: &Options, registry: Registry<'static>, train: Train) 
         resolve(options, registry, &group).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
     abandon_unless_done(&group, &ended);
     ended
+}
+
+/// The first mistake of a recipe as an error of a program with a dry run.
+fn as_error(mistakes: Vec<Mistake>) -> Error {
+    as_error_with(mistakes, &format!("{DRY_RUN} lists all"))
 }
 
 /// Refuses a recipe of another task than `pretrain`.
