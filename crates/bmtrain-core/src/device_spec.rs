@@ -125,7 +125,7 @@ impl DeviceChoice {
             Error::Argument { op: "device", reason } => (reason, "choose device cpu or auto, or follow the reason"),
             other => return other,
         };
-        Error::NoDevice { asked: self.to_string(), reason, fix }
+        Error::NoDevice { asked: self.to_string(), reason, fix: fix.into() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one error type of this crate. Every variant names the operation, what it expected and what it found.
 
 use crate::dtype::DType;
+use std::borrow::Cow;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -143,7 +144,7 @@ pub enum Error {
         /// Why it cannot be used.
         reason: String,
         /// Fix.
-        fix: &'static str,
+        fix: Cow<'static, str>,
     },
     /// The driver or a library of the device reported a failure.
     #[error("{backend}: {call} failed: {reason}")]

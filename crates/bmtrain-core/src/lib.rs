@@ -60,6 +60,7 @@ pub mod prelude;
 pub mod quantised;
 pub mod shape;
 mod simd;
+pub mod suggest;
 pub mod tensor;
 pub mod threads;
 mod view;

@@ -1,6 +1,7 @@
 //! The subcommands of `bmtrain`: a table by what a user wants to do, its help, and the answer to an unknown name.
 
 use bmtrain_programs::Error;
+use bmtrain_programs::cli::environment::with_all;
 use bmtrain_programs::cli::{self, program, terminal};
 use clap::{Command, CommandFactory};
 use model_center_base::error::ExitStatus;
@@ -158,11 +159,12 @@ pub fn command() -> Command {
     let subcommands = built().map(|(subcommand, command)| {
         command.name(subcommand.names[0]).visible_aliases(subcommand.names[1..].iter().copied())
     });
-    Command::new("bmtrain")
+    let command = Command::new("bmtrain")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Trains, evaluates and serves transformers with few resources")
         .subcommand_required(true)
-        .subcommands(subcommands)
+        .subcommands(subcommands);
+    with_all(command)
 }
 
 /// The help: programs by group, with the beginning of each one's own.
@@ -182,7 +184,8 @@ pub fn help() -> String {
             text += &format!("\n{group}:\n{lines}");
         }
     }
-    text + "\n`bmtrain SUBCOMMAND --help` describes one of them; `--completions SHELL` and `--man` are for the shell.\n"
+    text + "\n`bmtrain SUBCOMMAND --help` describes one of them and names the environment variables that it reads; \
+            `--completions\nSHELL` and `--man` are for the shell.\n"
 }
 
 /// Prints a text and ends well.

@@ -13,7 +13,7 @@ use std::thread::Builder;
 
 /// Trains as a recipe specifies, a TOML file with further settings such as `{"train.lr": 1e-4}` over it. Returns the
 /// output directory of the run, or `None` if it was asked to stop before its end; the same call resumes it. With
-/// `overwrite`, an earlier run in the output directory is replaced.
+/// `overwrite`, an earlier run with the same settings in the output directory is replaced; one with others is an error.
 #[pyfunction]
 #[pyo3(signature = (recipe=None, settings=None, *, overwrite=false))]
 pub(crate) fn finetune(

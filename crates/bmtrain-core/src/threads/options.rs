@@ -3,6 +3,8 @@
 use super::placement::Placement;
 use crate::error::{Error, Result};
 use crate::simd::InstructionSet;
+use crate::suggest::closest;
+use std::borrow::Cow;
 use std::ffi::OsString;
 
 /// Settings of a CPU backend.
@@ -41,15 +43,16 @@ impl CpuOptions {
     pub fn of_environment(threads: usize, lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let mut options = CpuOptions::new(threads);
         if let Some(text) = lookup(Self::VARIABLE).filter(|text| !text.is_empty()) {
-            let named = |error| match error {
+            let text = text.to_string_lossy();
+            let refused = |error| match error {
                 Error::Argument { reason, .. } => {
-                    let asked = format!("cpu with {}={}", Self::VARIABLE, text.to_string_lossy());
-                    Error::NoDevice { asked, reason, fix: "name an instruction set of this processor, or none" }
+                    let asked = format!("cpu with {}={text}", Self::VARIABLE);
+                    Error::NoDevice { asked, reason, fix: fix_of(&text) }
                 }
                 other => other,
             };
-            options.instruction_set = text.to_string_lossy().parse().map_err(named)?;
-            options.instruction_set.check().map_err(named)?;
+            options.instruction_set = text.parse().map_err(refused)?;
+            options.instruction_set.check().map_err(refused)?;
         }
         Ok(options)
     }
@@ -60,6 +63,16 @@ impl CpuOptions {
         }
         self.placement.check()?;
         self.instruction_set.check()
+    }
+}
+
+/// Fix for a text that names no instruction set of this processor: the set that is meant, if the processor has it.
+fn fix_of(text: &str) -> Cow<'static, str> {
+    let meant = closest(text.trim(), InstructionSet::ALL.map(InstructionSet::name));
+    let has: Vec<&str> = InstructionSet::available().map(InstructionSet::name).collect();
+    match meant.filter(|name| has.contains(name)) {
+        Some(name) => format!("did you mean {}={name}?", CpuOptions::VARIABLE).into(),
+        None => format!("set {} to one of {}, or unset it", CpuOptions::VARIABLE, has.join(", ")).into(),
     }
 }
 
@@ -80,6 +93,18 @@ mod tests {
         for set in InstructionSet::ALL.into_iter().filter(|set| !set.is_available()) {
             let error = of(set.name()).unwrap_err().to_string();
             assert!(error.contains("this processor does not have"), "{error}");
+            // Not another set that is written nearly so, such as avx2 for avx512.
+            assert!(error.contains("set BMTRAIN_CPU to one of portable, "), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
+        let of =
+            |text: &'static str| CpuOptions::of_environment(3, &move |_| Some(text.into())).unwrap_err().to_string();
+        for near in ["PORTABLE", "Portable ", "portabel", "protable"] {
+            assert!(of(near).ends_with("did you mean BMTRAIN_CPU=portable?"), "{}", of(near));
+        }
+        assert!(of("fastest").contains("; set BMTRAIN_CPU to one of portable"), "{}", of("fastest"));
     }
 }

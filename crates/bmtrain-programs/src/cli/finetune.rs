@@ -10,7 +10,7 @@ use clap::Parser;
 use model_center_base::error::ExitStatus;
 use model_center_base::file::shell_word;
 use model_center_models::Registry;
-use model_center_recipe::{Resolved, as_error, preflight, recipe_schema, settings_page};
+use model_center_recipe::{Mistake, Resolved, as_error_with, preflight, recipe_schema, settings_page};
 use model_center_train::{
     CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, environment_mistakes, finetune_on, on_ranks,
     refuse_all,
@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     pub init_from: Option<CheckpointPath>,
     /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "overwrite")]
     pub accept_change: bool,
     /// Go on with the learning-rate schedule of the checkpoint, although the recipe sets another one or another length
     /// of the run; all else that decides what is computed has to be as it was.
@@ -70,7 +70,8 @@ pub struct Options {
     /// scale and position in the data are kept.
     #[arg(long, conflicts_with = "overwrite")]
     pub fresh_optimizer: bool,
-    /// Replace what an earlier run of this recipe left in the output directory.
+    /// Begin anew, and replace what an earlier run with the same settings left in the output directory. A run whose
+    /// settings compute something else is never replaced: set output.dir to another directory.
     #[arg(long)]
     pub overwrite: bool,
     /// Save a checkpoint and stop after this many steps, with exit code 75: the same command goes on.
@@ -107,6 +108,7 @@ impl Options {
             fresh_optimizer: self.fresh_optimizer,
             overwrite: self.overwrite,
             dry_run: self.dry_run,
+            dry_run_option: Some(DRY_RUN),
             exit_after_steps: self.exit_after_steps,
             exit_after_minutes: self.exit_after_minutes,
             exit_at: self.exit_at,
@@ -156,6 +158,9 @@ pub fn main_with(registry: Registry<'static>, train: Train) -> ExitCode {
     program::main_or(registry, Options::trace_path, run, abandon_misused)
 }
 
+/// The option of a dry run, as errors recommend it.
+const DRY_RUN: &str = "--dry-run";
+
 /// Longest time that a rank with a wrong command line looks for the others.
 const MISUSE: Duration = Duration::from_secs(10);
 
@@ -193,6 +198,11 @@ pub(super) fn run(options: &Options, registry: Registry<'static>, train: Train) 
         resolve(options, registry, &group).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
     abandon_unless_done(&group, &ended);
     ended
+}
+
+/// The first mistake of a recipe as an error of a program with a dry run.
+fn as_error(mistakes: Vec<Mistake>) -> Error {
+    as_error_with(mistakes, &format!("{DRY_RUN} lists all"))
 }
 
 /// Refuses a recipe of another task than `pretrain`.

@@ -10,6 +10,7 @@
 pub mod comm;
 pub mod data;
 pub mod device;
+pub mod environment;
 pub mod evaluate;
 pub mod exit_time;
 pub mod finetune;

@@ -3,11 +3,14 @@
 //! Defines [`main`], which the programs share, and [`parse`], the command line of those without families. All of them
 //! print shell completions and a manual page of themselves.
 
+use crate::cli::environment::with_environment;
 use crate::cli::{limits, terminal};
 use crate::{Error, Result};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Command, Parser, ValueEnum};
 use clap_complete::Shell;
 use model_center_base::error::ExitStatus;
+use model_center_base::suggest::choice;
 use model_center_models::Registry;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -86,11 +89,12 @@ pub fn main_or<O: Parser>(
     misused: impl Fn(&str),
 ) -> ExitCode {
     limits::prepare();
-    let command = O::command().after_help(families(registry));
+    let command = with_environment(O::command().after_help(families(registry)));
     if let Some(ended) = describe(&command, &given()) {
         return terminal::finish(ended);
     }
     let matches = command.try_get_matches_from(arguments()).unwrap_or_else(|error| {
+        let error = with_suggestion(error);
         if error.use_stderr() {
             misused(&error.to_string());
         }
@@ -109,10 +113,26 @@ pub fn main_or<O: Parser>(
 /// The options of a program without families, which ends here if the command line is wrong, or asks for help or for a
 /// description.
 pub fn parse<O: Parser>() -> O {
-    if let Some(ended) = describe(&O::command(), &given()) {
+    let command = with_environment(O::command());
+    if let Some(ended) = describe(&command, &given()) {
         process::exit(terminal::status(ended).code().into());
     }
-    O::parse_from(arguments())
+    let read = command.try_get_matches_from(arguments()).and_then(|matches| O::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| with_suggestion(error).exit())
+}
+
+/// The error with the choice that a wrong value stands for, by the same names as in a recipe: bf16 for bfloat16.
+fn with_suggestion(mut error: clap::Error) -> clap::Error {
+    let meant = match (error.get(ContextKind::InvalidValue), error.get(ContextKind::ValidValue)) {
+        (Some(ContextValue::String(value)), Some(ContextValue::Strings(choices))) => {
+            choice(value, choices.iter().map(String::as_str)).map(str::to_owned)
+        }
+        _ => None,
+    };
+    if let Some(meant) = meant {
+        error.insert(ContextKind::SuggestedValue, ContextValue::String(meant));
+    }
+    error
 }
 
 /// Prints the completions or the manual page of a binary that has several programs, which its arguments ask for.

@@ -4,8 +4,13 @@ use crate::cli::places::model_places;
 use crate::{Error, Result};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use model_center_models::Registry;
-use model_center_recipe::{Draft, Mistake, Recipe, Resolved, as_error, preflight};
+use model_center_recipe::{Draft, Mistake, Recipe, Resolved, as_error_with, preflight};
 use std::path::PathBuf;
+
+/// The first mistake of a recipe as an error of a program without a dry run of its own.
+pub fn as_error(mistakes: Vec<Mistake>) -> Error {
+    as_error_with(mistakes, "`finetune --dry-run` lists all")
+}
 
 /// A recipe, and changes to it.
 #[derive(Debug, Clone, Default)]

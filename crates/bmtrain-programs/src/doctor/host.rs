@@ -26,7 +26,7 @@ const SLOW: f64 = 50e6;
 /// The port of launchers where none is set.
 const PORT: u16 = 29500;
 /// Variables that decide where and how a run runs.
-const VARIABLES: [&str; 32] = [
+const VARIABLES: [&str; 35] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -52,11 +52,14 @@ const VARIABLES: [&str; 32] = [
     "BMTRAIN_CACHE",
     "BMTRAIN_CUDA_GRAPHS",
     "BMTRAIN_CUDA_KERNELS",
+    "BMTRAIN_CUDA_LIB_DIR",
     "BMTRAIN_CUDA_KERNEL_EPILOGUES",
     "BMTRAIN_CUDA_TIMED_PRODUCTS",
     "BMTRAIN_CUDA_WARPGROUP_ATTENTION",
     "BMTRAIN_CUDA_WIDE_KEYS",
     "BMTRAIN_CUDA_WIDE_QUERIES",
+    "BMTRAIN_JOB",
+    "BMTRAIN_STORE_BIND",
     "BMTRAIN_STORE_PORT",
     "RUST_LOG",
 ];

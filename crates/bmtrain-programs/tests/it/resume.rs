@@ -224,6 +224,18 @@ fn a_finished_run_is_left_alone_and_one_that_left_no_checkpoint_starts_again() {
     let again = train(&fixture, "run", &[], &["checkpoint.every=never"]).succeeded();
     assert!(again.stderr.contains("is finished") && again.stderr.contains("--overwrite"), "{}", again.stderr);
     assert_eq!(fixture.bytes("run/model/model.safetensors"), weights);
+    // It cannot go on with another setting, and with that setting cannot be replaced either.
+    let sets = ["checkpoint.every=never", "train.lr=2e-3"];
+    let changed = train(&fixture, "run", &["--accept-change"], &sets);
+    let fix = "fix: set output.dir to another directory, or remove this one yourself";
+    assert!(changed.stderr.contains("left no checkpoint") && changed.stderr.contains(fix), "{}", changed.stderr);
+    assert!(!changed.stderr.contains("--overwrite"), "{}", changed.stderr);
+    let replaced = train(&fixture, "run", &["--overwrite"], &sets);
+    let reason = "a run is replaced by one with the same settings alone; --dry-run checks the changed settings";
+    assert!(replaced.stderr.contains("train.lr: ") && replaced.stderr.contains(reason), "{}", replaced.stderr);
+    let both = train(&fixture, "run", &["--overwrite", "--accept-change"], &sets);
+    assert!(both.code == 2 && both.stderr.contains("cannot be used with"), "{}", both.stderr);
+    assert_eq!(fixture.bytes("run/model/model.safetensors"), weights);
     let died = train(&fixture, "died", &["--fail-points", "save.before_directory=kill@1"], &[]);
     assert_eq!(died.code, -1);
     let must = train(&fixture, "died", &["--resume", "must"], &[]);

@@ -58,18 +58,24 @@ fn runs_are_listed_reported_exported_and_followed() {
 }
 
 #[test]
-fn a_note_that_products_are_not_in_bf16_is_in_the_log_and_the_dry_run() {
+fn a_note_that_the_device_does_not_multiply_as_asked_is_in_the_log_and_the_dry_run() {
     let fixture = Fixture::new();
-    let run = |further: &[&str]| {
-        let sets = ["--set", "output.dir=run", "--set", "train.products=bf16"];
-        let child = fixture.start_launched("BMTRAIN_CPU=portable", &[&sets, further].concat());
-        into_outcome(child.wait_with_output().unwrap()).succeeded()
-    };
-    let note = "changes nothing here: portable does not multiply bf16";
-    assert!(run(&["--dry-run"]).stderr.contains(note));
-    let outcome = run(&[]);
-    assert_eq!(outcome.stderr.matches(note).count(), 1, "{}", outcome.stderr);
-    assert!(fixture.read("run/log.txt").contains(note));
+    for (products, note) in [
+        ("bf16", "changes nothing here: portable does not multiply bf16"),
+        ("fp8", "train.products = \"fp8\" is slower here than \"full\": a CPU does not multiply 8-bit numbers"),
+    ] {
+        let run = |further: &[&str]| {
+            let sets = [format!("output.dir={products}"), format!("train.products={products}")];
+            let sets = sets.each_ref().map(String::as_str);
+            let child =
+                fixture.start_launched("BMTRAIN_CPU=portable", &[&sets[..], &["--device=cpu"], further].concat());
+            into_outcome(child.wait_with_output().unwrap()).succeeded()
+        };
+        assert!(run(&["--dry-run"]).stderr.contains(note));
+        let outcome = run(&[]);
+        assert_eq!(outcome.stderr.matches(note).count(), 1, "{}", outcome.stderr);
+        assert!(fixture.read(&format!("{products}/log.txt")).contains(note));
+    }
 }
 
 #[test]

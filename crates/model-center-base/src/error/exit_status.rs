@@ -137,7 +137,9 @@ const DEFECT: &str = "this is a defect of the program: report it with the comman
 /// The layers below know the operation that failed, but neither recipe nor file: the fix is added here.
 fn core_parts(error: &CoreError) -> ErrorParts<'_> {
     let (kind, place, reason, fix) = match error {
-        CoreError::NoDevice { asked, reason, fix } => ("device", format!("device {asked}"), reason.into(), *fix),
+        CoreError::NoDevice { asked, reason, fix } => {
+            ("device", format!("device {asked}"), reason.into(), fix.as_ref())
+        }
         CoreError::Refused { what, reason, limits, fix } => {
             ("limit", what.clone(), format!("the system refused this process: {reason}; {limits}").into(), *fix)
         }

@@ -263,3 +263,33 @@ impl RankFailure for Error {
         render_error(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `fn main() -> Result<()>` prints an error by `Debug`: it has to be the line that names place, reason and fix.
+    #[test]
+    fn an_error_that_main_returns_is_printed_as_it_displays() {
+        let refused = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let memory = CoreError::OutOfMemory { backend: "cpu".into(), segment: "activations", requested: 8, in_use: 9 };
+        for error in [
+            Error::recipe("r.toml:3:1", "`train.lr` is \"fast\"", "write e.g. lr = 5e-5"),
+            Error::argument("--dtype", "it is f8", "choose bf16"),
+            Error::without_effect("--seed", "nothing is random"),
+            Error::data("a.csv:2", "no label", "add one"),
+            Error::model("m/config.json", "no sizes", "add them"),
+            Error::output(OutputFault::InUse, "runs/a", "it is used", "choose another"),
+            Error::diverged("step 3", "the loss is NaN", "lower train.lr"),
+            Error::NoProgress { place: "runs/a".into(), reason: "it failed".into(), fix: "mend it".into() },
+            Error::file("read", "a.csv", refused(), "check the path"),
+            Error::Dist(DistError::setting("schedule", "it is wrong")),
+            Error::Core(memory),
+        ] {
+            assert_eq!(format!("{error:?}"), error.to_string());
+            assert_eq!(format!("{:#?}", error), error.to_string());
+        }
+        let error = Error::recipe("r.toml:3:1", "it is wrong", "mend it");
+        assert_eq!(format!("{error:?}"), "r.toml:3:1: it is wrong (fix: mend it)");
+    }
+}

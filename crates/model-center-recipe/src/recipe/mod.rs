@@ -3,7 +3,7 @@
 //! Settings come in three layers, the later one winning: the defaults written beside each key, the recipe file, and
 //! `--set path=value` (also accepted bare, `path=value`). [`Recipe::load`] merges them, reads every key once with its
 //! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came
-//! from. [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
+//! from. [`Recipe::read`] does the same and keeps going at mistakes, so that a program can list them all.
 //!
 //! A key is one row of a table in `keys/`; its reader, its field, its default, its line on the page of settings, its
 //! place in the schema and its part in the hashes follow from it. `engine/` reads and describes rows, and knows none.
@@ -30,7 +30,7 @@ pub use data_source::{DataFiles, DataSource};
 pub use draft::Draft;
 pub use engine::kinds::quote;
 pub use engine::layers::{MAX_RECIPE_BYTES, Origin};
-pub use engine::mistake::{Group, Mistake, as_error, list};
+pub use engine::mistake::{Group, Mistake, as_error, as_error_with, list};
 pub use keys::adapter::adapter_of_settings;
 pub use keys::batch_ramp::BatchRamp;
 pub use keys::checkpoint::{CheckpointSettings, OnSaveFailure};

@@ -38,8 +38,8 @@ pub use model_center_base::stop_flag::StopFlag;
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};
 pub use model_files::{FileHash, hash_of};
 pub use output::{
-    CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OutputDirectory,
-    RECIPE_FILE, REFERENCE_FILE, STOP_FILE,
+    CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OTHER_OR_REMOVE,
+    OutputDirectory, RECIPE_FILE, REFERENCE_FILE, STOP_FILE,
 };
 pub use phases::Phases;
 pub use progress::{Progress, ProgressMode};

@@ -301,6 +301,10 @@ impl Drop for OutputDirectory {
 }
 
 pub(super) const WRITABLE: &str = "set output.dir to a directory you may write to, on a disk with room";
+/// Fix where the directory holds a run of other settings that is not to go on.
+pub const OTHER_OR_REMOVE: &str = "set output.dir to another directory, or remove this one yourself";
+const OTHER_REPLACED: &str = "set output.dir to another directory, or remove this one yourself: a run is replaced by \
+                              one with the same settings alone";
 const NEW_OR_EMPTY: &str = "set output.dir to a directory that is new or empty";
 
 fn earlier(marker: Option<&Marker>) -> Earlier {
@@ -338,7 +342,9 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
         let reason = marker.difference(recipe_hash);
         let fix = match if_there {
             IfThere::Continue { .. } => "set output.dir to another directory, or add --accept-change to go on with it",
-            _ => "set output.dir to another directory, or remove this one yourself",
+            // What took days is not removed for a setting that may be a slip.
+            IfThere::Replace => OTHER_REPLACED,
+            IfThere::Refuse => OTHER_OR_REMOVE,
         };
         return Err(Error::output(OutputFault::OtherRecipe, place, reason, fix));
     }

@@ -4,7 +4,7 @@
 //! in the recipe itself, [`environment_mistakes`] and [`refuse_all`].
 
 use super::division::check_layout;
-use super::model_options::check_products;
+use super::model_options::{Multiplies, check_products};
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished};
 use super::resume::{Resume, choose, named};
 use super::setup::{self, Setup};
@@ -72,7 +72,7 @@ pub fn environment_mistakes(group: &ProcessGroup, resolved: &Resolved, options: 
 fn device(group: &ProcessGroup, resolved: &Resolved, notes: bool) -> Result<bool> {
     let cpu = cpu_options(1)?;
     let opened = group.open_device(resolved.device.name, group.launch().rank, cpu)?;
-    let products = check_products(resolved.train.products, cpu.instruction_set, opened.cuda.is_some())?;
+    let products = check_products(resolved.train.products, Multiplies::of(&opened, cpu.instruction_set))?;
     opened.note.iter().chain(&products).filter(|_| notes).for_each(|note| console::note(note));
     Ok(opened.cuda.is_none())
 }

@@ -5,9 +5,10 @@ use super::agree::StepMetrics;
 use super::beside::Beside;
 use super::division::check_layout;
 use super::dry_run::dry_run;
-use super::model_options::{check_products, multiplies_bf16, open_options, with_products};
+use super::model_options::{Multiplies, check_products, multiplies_bf16, open_options, with_products};
 use super::objective::Opening;
 use super::passes::StepPasses;
+use super::peak::{measured_peak, peak_of};
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
 use super::run_ranks::RunRanks;
@@ -19,7 +20,6 @@ use crate::train::stop::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::cpu::gemm::{measure_bf16_peak, measure_peak};
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Device};
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank, init_distributed};
@@ -137,7 +137,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let is_first = ranks.rank() == 0;
     let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
-    let products = check_products(resolved.train.products, cpu.instruction_set, opened.cuda.is_some())?;
+    let products = check_products(resolved.train.products, Multiplies::of(&opened, cpu.instruction_set))?;
     let in_bf16 = multiplies_bf16(resolved);
     // None on a CUDA device.
     let set = opened.cuda.is_none().then_some(cpu.instruction_set.of_products(in_bf16));
@@ -175,10 +175,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let mut run = Run::create((config, resolved), (begin, beside), &trainer, display)?;
     run.instruction_set = set.map(|set| set.name().to_owned());
     products.into_iter().for_each(|note| run.note_first(note));
-    // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
-    let on_this = if in_bf16 { measure_bf16_peak } else { measure_peak };
-    let measured = || if on_processors { on_this(threads, cpu.instruction_set) } else { 0.0 };
-    let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);
+    let peak = peak_of(resolved, on_processors, |in_bf16| measured_peak(in_bf16, threads, cpu.instruction_set));
     run.set_peak(peak * launch.world as f64, &trainer);
     let ended = match run.start(&mut trainer, (threads, machine)) {
         Ok(()) => run.train(&mut trainer, profiled.as_deref()),

@@ -20,7 +20,7 @@
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
-//! | `run_times.rs` | time and memory of the run by phase |
+//! | `run_times.rs`, `peak.rs` | time and memory of the run by phase; its share of the peak |
 //! | `evaluate.rs`, `each_batch.rs`, `generated_answers.rs` | evaluation: losses, logits, metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
 //! | `export.rs` | [`export()`]: a checkpoint as a model directory |
@@ -47,6 +47,7 @@ mod model_options;
 pub(crate) mod objective;
 mod parameter_count;
 mod passes;
+mod peak;
 mod pool_usage;
 mod preconditions;
 mod prefetch;

@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, InstructionSet};
+use bmtrain_core::device_spec::Opened;
 use bmtrain_core::ops::ProductPrecision;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::RankGroups;
@@ -39,12 +40,6 @@ pub fn open_options(
     device: &Device,
     groups: &RankGroups,
 ) -> Result<OpenOptions> {
-    if resolved.train.products == Products::Fp8 && !device.backend().multiplies_fp8() {
-        tracing::warn!(
-            device = device.backend().name(),
-            "train.products = \"fp8\" is slower here than \"full\": 8-bit products need compute capability 8.9"
-        );
-    }
     let sharding = sharding(resolved, Arc::clone(groups.data()));
     let whole = whole_options(resolved, labels, device);
     let tensor = TensorGroup { sequence: resolved.parallel.sequence, ..whole.tensor };
@@ -67,21 +62,43 @@ pub(super) fn multiplies_bf16(resolved: &Resolved) -> bool {
     resolved.model.dtype == DType::BF16 || resolved.train.products == Products::Bf16
 }
 
-/// Whether the device that was opened multiplies as the run asks; a note where it is as without.
+/// What the device that was opened multiplies without widening it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Multiplies {
+    /// The instruction set; `None` on a CUDA device.
+    pub(super) set: Option<InstructionSet>,
+    /// Whether 8-bit factors are multiplied as they are.
+    pub(super) fp8: bool,
+}
+
+impl Multiplies {
+    pub(super) fn of(opened: &Opened, set: InstructionSet) -> Self {
+        Multiplies { set: opened.cuda.is_none().then_some(set), fp8: opened.backend.multiplies_fp8() }
+    }
+}
+
+/// Whether the device that was opened multiplies as the run asks; a note where the setting gains nothing there.
 ///
 /// # Errors
 /// Products in bf16 of f32 factors on a CUDA device.
-pub(super) fn check_products(products: Products, set: InstructionSet, is_cuda: bool) -> Result<Option<String>> {
-    if products != Products::Bf16 {
-        return Ok(None);
+pub(super) fn check_products(products: Products, device: Multiplies) -> Result<Option<String>> {
+    match (products, device.set) {
+        (Products::Bf16, None) => {
+            let (reason, fix) = ("f32 factors are rounded to bf16 on a CPU alone", "set model.dtype = \"bf16\"");
+            Err(Error::argument("train.products", reason, format!("{fix}, or remove train.products")))
+        }
+        (Products::Bf16, Some(set)) if !set.multiplies_bf16() => Ok(Some(format!(
+            "train.products = \"bf16\" changes nothing here: {set} does not multiply bf16, and products are in f32"
+        ))),
+        (Products::Fp8, set) if !device.fp8 => {
+            let what = if set.is_some() { "a CPU" } else { "this GPU" };
+            Ok(Some(format!(
+                "train.products = \"fp8\" is slower here than \"full\": {what} does not multiply 8-bit numbers, and \
+                 factors are rounded to 8 bits and multiplied in f32; GPUs of compute capability 8.9 and later do"
+            )))
+        }
+        _ => Ok(None),
     }
-    if is_cuda {
-        let reason = "f32 factors are rounded to bf16 on a CPU alone";
-        return Err(Error::argument("train.products", reason, "set model.dtype = \"bf16\", or remove train.products"));
-    }
-    Ok((!set.multiplies_bf16()).then(|| {
-        format!("train.products = \"bf16\" changes nothing here: {set} does not multiply bf16, and products are in f32")
-    }))
 }
 
 /// The pipeline stages of these groups, with the schedule of a data-parallel rank's micro-batches.
@@ -187,13 +204,23 @@ mod tests {
 
     #[test]
     fn products_in_bf16_are_for_a_cpu_and_a_note_says_where_they_change_nothing() {
-        let check = |products, is_cuda| check_products(products, InstructionSet::Portable, is_cuda);
-        assert_eq!(check(Products::Full, true).unwrap(), None);
-        assert_eq!(check(Products::Fp8, false).unwrap(), None);
-        let note = check(Products::Bf16, false).unwrap().unwrap();
+        let cpu = |set| Multiplies { set: Some(set), fp8: false };
+        let gpu = Multiplies { set: None, fp8: false };
+        assert_eq!(check_products(Products::Full, gpu).unwrap(), None);
+        assert_eq!(check_products(Products::Full, cpu(InstructionSet::Portable)).unwrap(), None);
+        let note = check_products(Products::Bf16, cpu(InstructionSet::Portable)).unwrap().unwrap();
         assert!(note.contains("portable does not multiply bf16"), "{note}");
-        assert_eq!(check_products(Products::Bf16, InstructionSet::Amx, false).unwrap(), None);
-        let error = check(Products::Bf16, true).unwrap_err().to_string();
+        assert_eq!(check_products(Products::Bf16, cpu(InstructionSet::Amx)).unwrap(), None);
+        let error = check_products(Products::Bf16, gpu).unwrap_err().to_string();
         assert!(error.contains("train.products") && error.contains("model.dtype"), "{error}");
+    }
+
+    #[test]
+    fn products_in_8_bits_are_noted_to_be_slower_where_the_device_does_not_multiply_them() {
+        for (set, what) in [(Some(InstructionSet::Amx), "a CPU"), (None, "this GPU")] {
+            let note = check_products(Products::Fp8, Multiplies { set, fp8: false }).unwrap().unwrap();
+            assert!(note.contains("slower") && note.contains(what) && note.lines().count() == 1, "{note}");
+        }
+        assert_eq!(check_products(Products::Fp8, Multiplies { set: None, fp8: true }).unwrap(), None);
     }
 }

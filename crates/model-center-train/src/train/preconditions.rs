@@ -32,10 +32,13 @@ pub struct FinetuneOptions {
     pub keep_schedule: bool,
     /// Resume without the optimizer state of the checkpoint, whether it has one or not.
     pub fresh_optimizer: bool,
-    /// Replace an earlier run in the output directory.
+    /// Replace an earlier run with the same settings in the output directory; one with others is an error.
     pub overwrite: bool,
     /// Check everything that can be checked without reading weights, and stop.
     pub dry_run: bool,
+    /// The option by which users of the program ask for a dry run, such as `--dry-run`, which errors then recommend;
+    /// `None` where there is none.
+    pub dry_run_option: Option<&'static str>,
     /// Save a checkpoint and stop after this many steps of this process.
     pub exit_after_steps: Option<u64>,
     /// The same after this many minutes since its first step.
@@ -64,6 +67,7 @@ impl Default for FinetuneOptions {
             fresh_optimizer: false,
             overwrite: false,
             dry_run: false,
+            dry_run_option: None,
             exit_after_steps: None,
             exit_after_minutes: None,
             exit_at: None,
@@ -103,7 +107,10 @@ pub(super) fn check_output(resolved: &Resolved, options: &FinetuneOptions, chang
     checked.map(drop).map_err(|error| match error {
         Error::Output { fault, place, reason, fix } if !changes.is_empty() => {
             // A changed setting may be a mistake, with which no run is to go on.
-            let fix = format!("{fix}; --dry-run checks the changed settings");
+            let fix = match options.dry_run_option.filter(|_| !options.dry_run) {
+                Some(option) => format!("{fix}; {option} checks the changed settings"),
+                None => fix,
+            };
             Error::Output { fault, place, reason: format!("{reason}: {}", changes.join(", ")), fix }
         }
         Error::Output { fault: OutputFault::OtherRecipe, place, reason, fix } if has_recipe(resolved) => {

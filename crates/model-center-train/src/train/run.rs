@@ -7,12 +7,12 @@ use super::beside::{BESIDE, Beside};
 use super::checkpointer::{Checkpointer, check_disk};
 use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
+use super::peak::PeakThroughput;
 use super::resume::{BEST_MODEL, INSTRUCTION_SET, METRICS_BYTES, RunState, SavedEval, SavedLastEval, layout};
 use super::run_times::RunTimes;
 use super::save::{ModelContents, check_finite};
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
-use crate::formula::families::sizes_of_config;
 use crate::train::stop::BestTracker;
 use bmtrain_dist::inspect::process as memory;
 use bmtrain_dist::optim::ScheduleKind;
@@ -78,41 +78,6 @@ pub(super) struct LastEval {
     pub(super) result: EvalResult,
     /// Whether it was considered for the best weights.
     pub(super) counted: bool,
-}
-
-/// Numbers from which the share of the peak is computed.
-pub(super) struct PeakThroughput {
-    /// Floating-point operations per second of all ranks' processors; 0 where unknown.
-    flops: f64,
-    flops_per_token: f64,
-}
-
-impl PeakThroughput {
-    /// Logits and the weighted sums of attention are left out: they depend on the lengths, and up to a few hundred
-    /// tokens they are a few percent of the rest. The share of the peak is too low by so much. A token of an
-    /// encoder-decoder passes one of its two halves; a classifier's passes both.
-    pub(super) fn new(flops: f64, trainer: &Trainer) -> Self {
-        let passed = if trainer.model.info().generates_targets { 0.5 } else { 1.0 };
-        PeakThroughput { flops, flops_per_token: 6.0 * passed * trainer.model.matmul_parameters() as f64 }
-    }
-
-    /// The same with the arithmetic of attention and head, where the sizes and the length of sequences are known.
-    fn of_pretraining(self, config: &RunConfig) -> Self {
-        let flops_per_token = model_flops(config).unwrap_or(self.flops_per_token);
-        PeakThroughput { flops_per_token, ..self }
-    }
-
-    fn share(&self, tokens: u64, seconds: f64) -> Option<f64> {
-        let work = self.flops_per_token * tokens as f64;
-        (self.flops > 0.0).then(|| work / seconds / self.flops)
-    }
-}
-
-/// Floating-point operations of the model for a token of a pretraining sample: what is recomputed does not count.
-pub(super) fn model_flops(config: &RunConfig) -> Option<f64> {
-    let settings = config.resolved.data.source.pretraining()?;
-    let sizes = sizes_of_config(config.setup.start.config.as_ref()?).ok()?;
-    Some(sizes.training_flops(settings.sequence_length))
 }
 
 impl<'a> Run<'a> {

@@ -2,11 +2,13 @@
 
 use super::beside::{BESIDE, BesideChange};
 use super::finetune::RunConfig;
+use super::peak::model_flops;
+use super::preconditions::changes;
 use super::resume::{
     BEST_MODEL, CheckpointPath, Choice, INSTRUCTION_SET, METRICS_BYTES, RunState, SavedLastEval, choose, named,
 };
 use super::resume_rules::Rules;
-use super::run::{LastEval, Run, model_flops, unix_seconds};
+use super::run::{LastEval, Run, unix_seconds};
 use super::run_data;
 use super::trainer::Trainer;
 use crate::{Error, Result};
@@ -15,8 +17,8 @@ use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
 use model_center_base::error::OutputFault;
 use model_center_recipe::run::{
-    CHECKPOINT_DIRECTORY, COMMAND_PREFIX, Earlier, EventLog, MODEL_DIRECTORY, Machine, RECIPE_FILE, ResumeRecord,
-    StartRecord, TENSORBOARD_DIRECTORY, commit_of,
+    CHECKPOINT_DIRECTORY, COMMAND_PREFIX, Earlier, EventLog, MODEL_DIRECTORY, Machine, OTHER_OR_REMOVE, RECIPE_FILE,
+    ResumeRecord, StartRecord, TENSORBOARD_DIRECTORY, commit_of,
 };
 use serde_json::{Map, Value};
 
@@ -103,12 +105,12 @@ impl Run<'_> {
         } else if files.output.earlier() == Earlier::Finished {
             let place = resolved.output.dir.display().to_string();
             let reason = "the run in this directory is finished and left no checkpoint to go on from";
-            return Err(Error::output(
-                OutputFault::InUse,
-                place,
-                reason,
-                "add --overwrite to replace it, or set output.dir to another directory",
-            ));
+            // Accepted changes do not let another recipe replace it.
+            let fix = match changes(resolved).is_empty() {
+                true => "add --overwrite to replace it, or set output.dir to another directory",
+                false => OTHER_OR_REMOVE,
+            };
+            return Err(Error::output(OutputFault::InUse, place, reason, fix));
         } else {
             files.output.begin_anew()?;
         }

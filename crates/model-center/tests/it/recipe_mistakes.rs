@@ -5,7 +5,7 @@ mod contradictions;
 use crate::recipes;
 
 use bmtrain_dist::optim::AdamOptions;
-use model_center::recipe::{Mistake, OptimizerSettings, Recipe, SaveWhich, list};
+use model_center::recipe::{Mistake, OptimizerSettings, Recipe, SaveWhich, as_error_with, list};
 use recipes::{LEAST, load, mistakes, with, with_train};
 
 /// The full text of the only mistake of a recipe that is otherwise complete.
@@ -308,10 +308,40 @@ fn all_mistakes_are_found_at_once_in_the_order_of_the_file() {
         list(&found)
     );
     assert!(list(&found).ends_with("\n\n8 mistakes"), "{}", list(&found));
+    // A program may have no option that lists them: none is recommended, but by programs that have one.
     let first = Recipe::load_text("r.toml", text, &["train.seed=x".into()]).unwrap_err();
     let first = model_center::run::layout_error(&first);
-    assert!(first.ends_with("\n  and 7 more mistakes: --dry-run lists all"), "{first}");
+    assert!(first.ends_with("\n  and 7 more mistakes"), "{first}");
+    let first = model_center::run::layout_error(&as_error_with(found, "--check lists all"));
+    assert!(first.ends_with("\n  and 7 more mistakes: --check lists all"), "{first}");
     assert_eq!(list::<Mistake>(&[]), "no mistakes found");
+}
+
+#[test]
+fn words_that_switch_evaluation_off_are_answered_by_what_does() {
+    let cases = [
+        ("every = \"never\"", "never"),
+        ("every = \"None\"", "None"),
+        ("every = \"off\"", "off"),
+        ("every = \"no\"", "no"),
+        ("every = \"0 steps\"", "0 steps"),
+        ("every = 0", "0"),
+        ("every = false", "false"),
+    ];
+    let fix = "fix: remove data.eval (data.valid of task pretrain) and the keys of [eval] to train without evaluation; \
+               every = \"end\" evaluates before the first step and after the last one alone";
+    for (line, word) in cases {
+        let text = only_mistake(&format!("{LEAST}[eval]\n{line}\n"), &[]);
+        let reason = format!("`eval.every` is an interval, and \"{word}\" does not switch evaluation off\n");
+        assert!(text.contains(&reason) && text.ends_with(fix), "{line}: {text}");
+    }
+    let text = only_mistake(LEAST, &["eval.every=never"]);
+    assert!(text.contains("--> --set eval.every=never") && text.ends_with(fix), "{text}");
+    let text = only_mistake(LEAST, &["eval.every=1 week"]);
+    assert!(text.contains("must be a string such as \"200 steps\"") && !text.contains("data.eval"), "{text}");
+    // Checkpoints have a word for it.
+    let text = only_mistake(LEAST, &["checkpoint.every=off"]);
+    assert!(text.ends_with("fix: did you mean \"never\"?"), "{text}");
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn the_run_of_another_recipe_is_never_replaced() {
         temp.path().display()
     );
     assert_eq!(refusal(temp.path(), OTHER, IfThere::Refuse), expected);
-    assert_eq!(refusal(temp.path(), OTHER, IfThere::Replace), expected);
+    let replaced = format!("{expected}: a run is replaced by one with the same settings alone");
+    assert_eq!(refusal(temp.path(), OTHER, IfThere::Replace), replaced);
 }
 
 #[test]

@@ -137,7 +137,11 @@ fn errors_of_the_layers_below_have_place_and_fix_too() {
         (Error::Core(memory()), "error[memory]: out of memory: ", "cpu, activations", "exit 5: memory or disk"),
         (Error::Dist(DistError::Core(memory())), "error[memory]: ", "cpu, activations", "train.micro_batch_size"),
         (
-            Error::Core(CoreError::NoDevice { asked: "cuda".into(), reason: "there is none".into(), fix: "take cpu" }),
+            Error::Core(CoreError::NoDevice {
+                asked: "cuda".into(),
+                reason: "there is none".into(),
+                fix: "take cpu".into(),
+            }),
             "error[device]: there is none\n",
             "device cuda",
             "fix: take cpu\n  exit 2: usage or recipe",

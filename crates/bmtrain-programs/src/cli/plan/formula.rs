@@ -2,7 +2,7 @@
 //! weights.
 
 use super::{Options, layout};
-use crate::cli::{places::model_places, terminal};
+use crate::cli::{places::model_places, settings::as_error, terminal};
 use crate::cluster::fit::{FitRequest, fit};
 use crate::cluster::fit_report::{fit_json, fit_text};
 use crate::cluster::{Machine, Scenario};
@@ -11,7 +11,7 @@ use bmtrain_dist::pipeline::ScheduleKind;
 use clap::Args;
 use model_center_base::error::ExitStatus;
 use model_center_models::Registry;
-use model_center_recipe::{ModelStart, Resolved, as_error};
+use model_center_recipe::{ModelStart, Resolved};
 use model_center_train::check_layout_of_config;
 use model_center_train::formula::{
     TransformerSizes,

@@ -90,6 +90,23 @@ fn a_run_trains_for_it_reports_its_metric_and_resumes_only_with_it() {
 }
 
 #[test]
+fn a_dry_run_is_recommended_by_programs_that_have_one() {
+    let fixture = Fixture::new();
+    data(&fixture);
+    assert_eq!(train(&fixture, None, Some(2)).unwrap(), ExitStatus::Stopped);
+    let changed = |dry_run_option, dry_run| {
+        let options = FinetuneOptions { dry_run_option, dry_run, ..FinetuneOptions::default() };
+        finetune(recipe(&fixture, &["train.lr=2e-2"]), &options, Registry::default()).unwrap_err().to_string()
+    };
+    let own = changed(None, false);
+    assert!(own.contains("train.lr") && own.contains("--accept-change") && !own.contains("dry"), "{own}");
+    let with = changed(Some("--check"), false);
+    assert!(with.contains("; --check checks the changed settings"), "{with}");
+    // Not by the dry run itself.
+    assert_eq!(changed(Some("--check"), true), own);
+}
+
+#[test]
 fn settings_that_it_does_not_go_with_are_refused_before_the_model_is_read_and_by_a_dry_run() {
     let fixture = Fixture::new();
     data(&fixture);

@@ -1,6 +1,6 @@
 //! A mistake in a recipe: place, reason and fix, before it becomes an error.
 //!
-//! Defines [`Mistake`], the list printed by `--dry-run` and the conversion to [`crate::Error`]. Used by all of this
+//! Defines [`Mistake`], the list that a dry run prints and the conversion to [`crate::Error`]. Used by all of this
 //! module and by the programs.
 
 use crate::Error;
@@ -63,20 +63,26 @@ impl From<Mistake> for Error {
     }
 }
 
-/// The first mistake as an error, with the number of further ones.
+/// The first mistake as an error, with the number of further ones; [`list`] shows all.
 pub fn as_error(mistakes: Vec<Mistake>) -> Error {
+    as_error_with(mistakes, "")
+}
+
+/// [`as_error`] for a program that can list the further mistakes: `advice` names how, such as `--dry-run lists all`.
+pub fn as_error_with(mistakes: Vec<Mistake>, advice: &str) -> Error {
     let more = mistakes.len().saturating_sub(1);
     let Some(mut first) = mistakes.into_iter().next() else {
         return Error::recipe("recipe", "it was refused without a reason", "report this");
     };
     if more > 0 {
         let plural = if more == 1 { "mistake" } else { "mistakes" };
-        first.fix.push_str(&format!("\n  and {more} more {plural}: --dry-run lists all"));
+        let colon = if advice.is_empty() { "" } else { ": " };
+        first.fix.push_str(&format!("\n  and {more} more {plural}{colon}{advice}"));
     }
     first.into()
 }
 
-/// All mistakes as text for `--dry-run`: one blank line between two, a count at the end.
+/// All mistakes as text, as a dry run prints them: one blank line between two, a count at the end.
 ///
 /// At most 20 are printed in full, so that a broken file does not scroll its first mistake away.
 pub fn list<M: fmt::Display>(mistakes: &[M]) -> String {

@@ -331,9 +331,13 @@ impl Reader {
     fn wrong<T>(&mut self, spec: &Spec<'_, T>, origin: &Origin, what: String, got: Option<&Value>) {
         self.failed.push(spec.key);
         let name = spec.key.rsplit('.').next().unwrap_or(spec.key);
-        if let Some(Value::Text(text)) = got
-            && let Some((reason, fix)) = self.row(spec.key).and_then(|row| (row.foreign)(text))
-        {
+        let word = match got {
+            Some(Value::Text(text)) => Some(text.clone()),
+            Some(Value::Integer(number)) => Some(number.to_string()),
+            Some(Value::Bool(flag)) => Some(flag.to_string()),
+            _ => None,
+        };
+        if let Some((reason, fix)) = word.and_then(|word| self.row(spec.key).and_then(|row| (row.foreign)(&word))) {
             self.note(spec.key, None, origin.clone(), Some(format!("wrong at {}: {reason}", origin.place())));
             return self.mistake_at(Some(origin.clone()), reason, fix);
         }

@@ -7,15 +7,17 @@ use crate::recipe::engine::layers::Value;
 use crate::recipe::engine::reader::{Otherwise, Reader, Spec};
 use crate::recipe::engine::schema::Shape;
 use crate::recipe::engine::table::settings;
+use model_center_base::file::printable;
 use model_center_data::metrics::{LabelKind, LabelSetCounts, Metric};
 
 settings! {
     /// `[eval]`: how it is judged.
     #[derive(Debug, Clone, PartialEq)]
     pub struct EvalSettings in "eval" (r, data: &DataSettings, micro_batch_size: usize) then checked(data) {
-        /// Interval of evaluations; there is always one at the end.
+        /// Interval of evaluations. There is always one before the first step and one at the end; without `data.eval`
+        /// (`data.valid` of `pretrain`) there is none at all.
         pub every: Interval = interval(default_interval(data), ("end", Interval::End)), "0.1",
-            default("`\"1 epoch\"`, for `pretrain` `\"1000 steps\"`");
+            default("`\"1 epoch\"`, for `pretrain` `\"1000 steps\"`"), foreign(switched_off);
         /// Metric that decides which weights are best.
         pub metric: EvalMetric = metric(default_metric(data)), "0.1", follows("data.task");
         /// Samples of one forward pass of an evaluation.
@@ -53,6 +55,20 @@ impl EvalSettings {
         }
         self
     }
+}
+
+/// Words by which users switch evaluation off: that is done by the data, not by the interval.
+fn switched_off(text: &str) -> Option<(String, String)> {
+    const WORDS: [&str; 10] = ["never", "none", "no", "off", "false", "disable", "disabled", "null", "0", "-1"];
+    // As many steps or epochs.
+    let word = text.trim().strip_suffix("steps").or_else(|| text.trim().strip_suffix("epochs")).unwrap_or(text).trim();
+    if !WORDS.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+        return None;
+    }
+    let reason = format!("`eval.every` is an interval, and \"{}\" does not switch evaluation off", printable(text, 40));
+    let fix = "remove data.eval (data.valid of task pretrain) and the keys of [eval] to train without evaluation; \
+               every = \"end\" evaluates before the first step and after the last one alone";
+    Some((reason, fix.to_owned()))
 }
 
 fn default_interval(data: &DataSettings) -> Interval {
