@@ -17,7 +17,8 @@ case "${1:-}" in
 avx2) options+=(GGML_AVX512=OFF LLAVA_BUILD=OFF) ;;
 avx512) options+=(GGML_AVX512=ON LLAVA_BUILD=OFF) ;;
 native)
-    options=(GGML_NATIVE=ON LLAVA_BUILD=OFF)
+    # By Clang: compiled by GCC 12, llama.cpp stops with an illegal instruction where it multiplies by tiles of AMX.
+    options=(GGML_NATIVE=ON LLAVA_BUILD=OFF CMAKE_C_COMPILER=clang CMAKE_CXX_COMPILER=clang++)
     # What is compiled runs on this kind of processor.
     processor=("$(grep -m1 -E '^(flags|Features)' /proc/cpuinfo 2>/dev/null || uname -m)")
     ;;
@@ -29,7 +30,11 @@ packages=(llama-cpp-python==0.3.36 gguf==0.19.0 numpy==2.4.6)
 key="$1-$(key_of "${packages[@]}" "${options[@]}" ${processor[@]+"${processor[@]}"})"
 if [ ! -e "$cache/llama/$key/complete" ]; then
     need cmake "install CMake 3.21 or later, on Debian: apt-get install cmake"
-    need c++ "install a C++ compiler, on Debian: apt-get install g++"
+    if [ "$1" = native ]; then
+        need clang++ "install Clang with its OpenMP, on Debian: apt-get install clang libomp-dev"
+    else
+        need c++ "install a C++ compiler, on Debian: apt-get install g++"
+    fi
 fi
 # pip would take a wheel that it built for another instruction set: no cache. One job for each processor, unless
 # CMAKE_BUILD_PARALLEL_LEVEL is set.

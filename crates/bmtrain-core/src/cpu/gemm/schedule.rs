@@ -11,6 +11,7 @@ use super::kernel::Kernel;
 use super::outer::Outer;
 use super::scratch::{self, Scratch};
 use super::tiled::{self, Tiled};
+use super::transposed::{self, Transposed};
 use super::wide::{Own, Wide};
 use super::{Threads, in_place, narrow, short, skinny};
 use crate::cpu::tiles::Unit;
@@ -127,6 +128,16 @@ fn compute(threads: Threads<'_>, routines: Routines, limits: &Limits, job: &Gemm
 fn in_tiles(threads: Threads<'_>, unit: Unit, limits: &Limits, job: &GemmJob<'_>, scratch: &mut Scratch) -> bool {
     let Scratch { panels, phase_sums, left, sums, .. } = scratch;
     let workers = threads.count();
+    if transposed::takes(job) {
+        let Some(product) = Transposed::new(unit, job, workers, panels) else { return false };
+        on_workers(
+            threads,
+            workers,
+            || scratch::with(|scratch| product.work_with(scratch)),
+            || product.work(left, sums),
+        );
+        return true;
+    }
     let Some(product) = Tiled::new(unit, limits, job, workers, (panels, phase_sums)) else { return false };
     let own = tiled::Own { left, sums };
     on_workers(threads, workers, || scratch::with(|scratch| product.work(scratch)), || product.work_in(own));

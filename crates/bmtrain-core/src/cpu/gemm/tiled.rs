@@ -29,7 +29,7 @@ const STRETCH: usize = 576;
 
 /// Columns that a task finishes together. Rows of C tend to be on pages of their own: written in runs, they are fetched
 /// sooner.
-const GROUP: usize = 128;
+pub(super) const GROUP: usize = 128;
 
 /// Sums between two rows of a group, so that rows are not all on the same few sets of the first-level cache.
 const GAP: usize = 16;
@@ -203,17 +203,17 @@ impl<'p, 'a> Tiled<'p, 'a> {
 }
 
 /// Sums of a row of a group.
-fn row_len(group: &Range<usize>) -> usize {
+pub(super) fn row_len(group: &Range<usize>) -> usize {
     group.len().next_multiple_of(BLOCK) + GAP
 }
 
 /// Sums of whole blocks of rows by a group of columns.
-fn sums_len(rows: &Range<usize>, group: &Range<usize>) -> usize {
+pub(super) fn sums_len(rows: &Range<usize>, group: &Range<usize>) -> usize {
     rows.len().next_multiple_of(BLOCK) * row_len(group)
 }
 
 /// An operand whose lines are `line` apart and whose terms `term`.
-fn source<'a>(matrix: &Matrix<'a>, line: usize, term: usize) -> Option<pack::Source<'a>> {
+pub(super) fn source<'a>(matrix: &Matrix<'a>, line: usize, term: usize) -> Option<pack::Source<'a>> {
     let data = match matrix.data {
         Source::Bf16(data) => pack::Numbers::Bf16(&data[matrix.start..]),
         Source::F32(data) => pack::Numbers::F32(&data[matrix.start..]),
@@ -224,7 +224,7 @@ fn source<'a>(matrix: &Matrix<'a>, line: usize, term: usize) -> Option<pack::Sou
 }
 
 /// The factors and the epilogue of complete sums, and their way into C.
-fn finish(unit: Unit, job: &GemmJob<'_>, sums: &mut [f32], rows: Range<usize>, group: Range<usize>) {
+pub(super) fn finish(unit: Unit, job: &GemmJob<'_>, sums: &mut [f32], rows: Range<usize>, group: Range<usize>) {
     let (j, columns, row) = (group.start, group.len(), row_len(&group));
     let at = |i: usize| job.c_start + i * job.ldc + j;
     let sums = &mut sums[..rows.len() * row];
