@@ -17,11 +17,12 @@ verdict() {
 }
 
 # needs_bf16 [any]: a verdict of no figure, with exit status 75, where products of bf16 are of f32 by default: on a
-# processor without the tiles of AMX and, if it is not of AMD, without fast dot products of AVX512_BF16. With `any`, only
-# on one with neither.
+# processor without the tiles of AMX and, if it is not of AMD, without fast dot products of AVX512_BF16. With `any`,
+# only on one with none of these and without FEAT_BF16 of AArch64.
 needs_bf16() {
     local flags=amx_bf16
-    if [ "${1-}" = any ] || grep -qw AuthenticAMD /proc/cpuinfo 2>/dev/null; then flags='amx_bf16|avx512_bf16'; fi
+    if grep -qw AuthenticAMD /proc/cpuinfo 2>/dev/null; then flags='amx_bf16|avx512_bf16'; fi
+    if [ "${1-}" = any ]; then flags='amx_bf16|avx512_bf16|bf16'; fi
     if ! grep -qwE "$flags" /proc/cpuinfo 2>/dev/null; then
         note "this processor does not multiply bf16 (AMX, AVX512_BF16 of AMD): there is nothing to measure"
         verdict no_bf16 noisy

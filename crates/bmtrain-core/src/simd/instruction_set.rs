@@ -20,6 +20,9 @@ pub enum InstructionSet {
     Portable,
     /// 128-bit vectors with fused multiply-add: NEON, which every AArch64 processor has.
     Neon,
+    /// [`InstructionSet::Neon`], with products of bf16 by bf16, also in attention, by BFMMLA of FEAT_BF16. Everything
+    /// else has the bits of that set. For requests alone, since it has not been measured.
+    NeonBf16,
     /// 256-bit vectors with fused multiply-add: AVX2, FMA and F16C.
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
@@ -38,6 +41,9 @@ pub enum InstructionSet {
     /// [`InstructionSet::Avx512Bf16`] for tests on any processor, likewise.
     #[cfg(any(test, feature = "testing"))]
     Avx512Bf16Model,
+    /// [`InstructionSet::NeonBf16`] for tests on any processor, likewise.
+    #[cfg(any(test, feature = "testing"))]
+    NeonBf16Model,
 }
 
 thread_local! {
@@ -46,13 +52,22 @@ thread_local! {
 
 impl InstructionSet {
     /// Every set, the widest last.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         InstructionSet::Portable,
         InstructionSet::Neon,
+        InstructionSet::NeonBf16,
         InstructionSet::Avx2,
         InstructionSet::Avx512,
         InstructionSet::Avx512Bf16,
         InstructionSet::Amx,
+    ];
+
+    /// The sets that multiply bf16 by bf16, each with its model.
+    #[cfg(any(test, feature = "testing"))]
+    pub const MODELS: [(Self, Self); 3] = [
+        (InstructionSet::Amx, InstructionSet::AmxModel),
+        (InstructionSet::Avx512Bf16, InstructionSet::Avx512Bf16Model),
+        (InstructionSet::NeonBf16, InstructionSet::NeonBf16Model),
     ];
 
     /// The name that [`InstructionSet::from_str`] reads.
@@ -60,6 +75,7 @@ impl InstructionSet {
         match self {
             InstructionSet::Portable => "portable",
             InstructionSet::Neon => "neon",
+            InstructionSet::NeonBf16 => "neon_bf16",
             InstructionSet::Avx2 => "avx2",
             InstructionSet::Avx512 => "avx512",
             InstructionSet::Avx512Bf16 => "avx512_bf16",
@@ -68,6 +84,8 @@ impl InstructionSet {
             InstructionSet::AmxModel => "amx-model",
             #[cfg(any(test, feature = "testing"))]
             InstructionSet::Avx512Bf16Model => "avx512_bf16-model",
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::NeonBf16Model => "neon_bf16-model",
         }
     }
 
@@ -77,7 +95,7 @@ impl InstructionSet {
         #[cfg(target_arch = "x86_64")]
         let available = match self {
             InstructionSet::Portable => true,
-            InstructionSet::Neon => false,
+            InstructionSet::Neon | InstructionSet::NeonBf16 => false,
             InstructionSet::Avx2 => {
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
             }
@@ -93,14 +111,17 @@ impl InstructionSet {
             }
             InstructionSet::Amx => InstructionSet::Avx512Bf16.is_available() && amx::is_usable(),
             #[cfg(any(test, feature = "testing"))]
-            InstructionSet::AmxModel | InstructionSet::Avx512Bf16Model => true,
+            InstructionSet::AmxModel | InstructionSet::Avx512Bf16Model | InstructionSet::NeonBf16Model => true,
         };
         #[cfg(not(target_arch = "x86_64"))]
         let available = match self {
             InstructionSet::Portable => true,
-            InstructionSet::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "aarch64")]
+            InstructionSet::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            InstructionSet::NeonBf16 => std::arch::is_aarch64_feature_detected!("bf16"),
             #[cfg(any(test, feature = "testing"))]
-            InstructionSet::AmxModel | InstructionSet::Avx512Bf16Model => true,
+            InstructionSet::AmxModel | InstructionSet::Avx512Bf16Model | InstructionSet::NeonBf16Model => true,
             _ => false,
         };
         available
@@ -111,12 +132,16 @@ impl InstructionSet {
         Self::ALL.into_iter().filter(|set| set.is_available())
     }
 
-    /// The fastest set of this processor.
+    /// The fastest set of this processor, as far as that is known.
     pub fn best() -> Self {
         static BEST: OnceLock<InstructionSet> = OnceLock::new();
         *BEST.get_or_init(|| {
-            let fastest = |set: &Self| *set != InstructionSet::Avx512Bf16 || has_fast_dots();
-            Self::available().filter(fastest).last().unwrap_or(InstructionSet::Portable)
+            let is_fast = |set: &Self| match set {
+                InstructionSet::Avx512Bf16 => has_fast_dots(),
+                InstructionSet::NeonBf16 => false,
+                _ => true,
+            };
+            Self::available().filter(is_fast).last().unwrap_or(InstructionSet::Portable)
         })
     }
 
@@ -135,8 +160,11 @@ impl InstructionSet {
     pub(crate) fn vectors(self) -> Self {
         match self {
             InstructionSet::Amx | InstructionSet::Avx512Bf16 => InstructionSet::Avx512,
+            InstructionSet::NeonBf16 => InstructionSet::Neon,
             #[cfg(any(test, feature = "testing"))]
-            InstructionSet::AmxModel | InstructionSet::Avx512Bf16Model => Self::best().vectors(),
+            InstructionSet::AmxModel | InstructionSet::Avx512Bf16Model | InstructionSet::NeonBf16Model => {
+                Self::best().vectors()
+            }
             other => other,
         }
     }
@@ -224,17 +252,20 @@ mod tests {
             assert_eq!(set.to_string().parse::<InstructionSet>().unwrap(), set);
         }
         let error = "avx".parse::<InstructionSet>().unwrap_err().to_string();
-        assert!(error.contains("portable, neon, avx2, avx512, avx512_bf16, amx"), "{error}");
+        assert!(error.contains("portable, neon, neon_bf16, avx2, avx512, avx512_bf16, amx"), "{error}");
     }
 
     #[test]
     fn a_set_that_multiplies_bf16_computes_everything_else_by_the_widest_vectors() {
-        let multiply = [InstructionSet::Amx, InstructionSet::Avx512Bf16];
-        for set in multiply {
-            assert_eq!(set.vectors(), InstructionSet::Avx512);
-            assert!(set.is_available() <= InstructionSet::Avx512.is_available());
+        let multiply = InstructionSet::MODELS.map(|(set, _)| set);
+        assert_eq!(
+            multiply.map(InstructionSet::vectors),
+            [InstructionSet::Avx512, InstructionSet::Avx512, InstructionSet::Neon]
+        );
+        for (set, model) in InstructionSet::MODELS {
+            assert!(set.is_available() <= set.vectors().is_available());
+            assert!(model.vectors().is_available() && model.multiplies_bf16());
         }
-        assert!(InstructionSet::AmxModel.vectors().is_available());
         for set in InstructionSet::available() {
             assert_eq!(set.multiplies_bf16(), multiply.contains(&set));
             assert_eq!(set.vectors() == set, !multiply.contains(&set));
@@ -243,6 +274,7 @@ mod tests {
 
     #[test]
     fn dot_products_of_bf16_are_the_default_where_they_are_fast_and_nothing_is_faster() {
+        assert_ne!(InstructionSet::best(), InstructionSet::NeonBf16);
         let (dots, tiles) = (InstructionSet::Avx512Bf16.is_available(), InstructionSet::Amx.is_available());
         assert_eq!(InstructionSet::best() == InstructionSet::Avx512Bf16, dots && has_fast_dots() && !tiles);
     }

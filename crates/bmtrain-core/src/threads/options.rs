@@ -87,7 +87,8 @@ mod tests {
         assert_eq!(of("portable").unwrap().instruction_set, InstructionSet::Portable);
         let error = of("sse9").unwrap_err().to_string();
         assert!(
-            error.contains("BMTRAIN_CPU") && error.contains("portable, neon, avx2, avx512, avx512_bf16, amx"),
+            error.contains("BMTRAIN_CPU")
+                && error.contains("portable, neon, neon_bf16, avx2, avx512, avx512_bf16, amx"),
             "{error}"
         );
         for set in InstructionSet::ALL.into_iter().filter(|set| !set.is_available()) {

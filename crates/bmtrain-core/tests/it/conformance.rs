@@ -90,9 +90,7 @@ fn two_threads_give_the_bits_of_one() {
 #[test]
 fn processor_and_models_of_products_of_bf16_give_the_same_bits() {
     let cases = conformance::cases();
-    for (set, model) in
-        [(InstructionSet::Amx, InstructionSet::AmxModel), (InstructionSet::Avx512Bf16, InstructionSet::Avx512Bf16Model)]
-    {
+    for (set, model) in InstructionSet::MODELS {
         if !set.is_available() {
             continue;
         }

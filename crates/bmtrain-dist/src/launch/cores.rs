@@ -29,7 +29,8 @@ pub fn cpu_options_of_rank(
 }
 
 /// Settings of a CPU backend with this many threads: the fastest instruction set of the processor, or the one that
-/// `BMTRAIN_CPU` names in this process's environment (`portable`, `neon`, `avx2`, `avx512`, `avx512_bf16`, `amx`).
+/// `BMTRAIN_CPU` names in this process's environment (`portable`, `neon`, `neon_bf16`, `avx2`, `avx512`, `avx512_bf16`,
+/// `amx`).
 ///
 /// # Errors
 /// [`bmtrain_core::Error::NoDevice`] for an unknown set and for one that the processor does not have.

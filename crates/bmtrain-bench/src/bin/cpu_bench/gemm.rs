@@ -2,7 +2,7 @@
 //! share of the peak measured in the same run: of multiply-adds in f32, or in bf16 where the set multiplies it.
 //!
 //! Each figure is the best of many short runs: neighbours on the machine make runs longer, never shorter. `BMTRAIN_CPU`
-//! names the instruction set: portable, neon, avx2, avx512, avx512_bf16, amx.
+//! names the instruction set: portable, neon, neon_bf16, avx2, avx512, avx512_bf16, amx.
 
 use anyhow::Result;
 use bmtrain_core::bench::{Rounds, measure, seconds};

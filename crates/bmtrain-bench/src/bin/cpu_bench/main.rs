@@ -1,5 +1,5 @@
 //! Times parts of the CPU backend: a subcommand for each. `BMTRAIN_CPU` names the instruction set: portable, neon,
-//! avx2, avx512, avx512_bf16, amx.
+//! neon_bf16, avx2, avx512, avx512_bf16, amx.
 
 mod attention;
 mod gemm;

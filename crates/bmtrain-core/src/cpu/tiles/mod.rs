@@ -1,5 +1,5 @@
 //! Products of bf16 by bf16, summed in f32, in blocks of 32 x 32: by the tile registers of Intel AMX, by the dot
-//! products of AVX512_BF16, and by software models of both.
+//! products of AVX512_BF16, by the products of small matrices of Arm's FEAT_BF16, and by software models of them.
 //!
 //! Defines [`Unit`], what multiplies; [`Unit::begin`], which makes the tile registers of a thread ready until the
 //! [`Session`] ends; and [`Multiply`], one block of a product. `pack.rs` lays out operands. `cpu::gemm` and
@@ -20,16 +20,20 @@
 //! The processor's definitions. TDPBF16PS of AMX: for each element and step, the terms with even numbers and those with
 //! odd ones are two chains of fused multiply-adds from zero in f32; the sum of the two is added to what the element
 //! has. VDPBF16PS of AVX512_BF16: an element is one chain of fused multiply-adds in which of each pair the odd term
-//! comes first.
+//! comes first. BFMMLA of FEAT_BF16: pair after pair, two products are rounded, and their sum is rounded and added to
+//! the element.
 //!
-//! Every operation rounds to nearest even; subnormal operands count as zeros, subnormal results become zeros, with
-//! their signs. Since sums are f32 in the registers as in memory, how a sum is cut into calls at multiples of [`STEP`]
-//! does not change its bits. NaN and infinities propagate; the payload of a NaN is unspecified.
+//! The first two round to nearest even; BFMMLA to odd: towards zero, and where that is not exact the last bit is set.
+//! Subnormal operands count as zeros, subnormal results become zeros, with their signs. Since sums are f32 in the
+//! registers as in memory, how a sum is cut into calls at multiples of [`STEP`] does not change its bits. NaN and
+//! infinities propagate; the payload of a NaN is unspecified.
 
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "aarch64")]
+mod bfmmla;
 #[cfg(target_arch = "x86_64")]
 mod dots;
 #[cfg(any(test, feature = "testing"))]
@@ -63,6 +67,9 @@ pub(super) enum Unit {
     /// The vector registers, by dot products of pairs.
     #[cfg(target_arch = "x86_64")]
     Dots,
+    /// The vector registers, by products of 2 x 4 by 4 x 2.
+    #[cfg(target_arch = "aarch64")]
+    Bfmmla,
     /// Plain Rust with the results of an instruction.
     #[cfg(any(test, feature = "testing"))]
     Model(model::Instruction),
@@ -103,10 +110,14 @@ impl Unit {
             InstructionSet::Amx => Some(Unit::Amx),
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512Bf16 => Some(Unit::Dots),
+            #[cfg(target_arch = "aarch64")]
+            InstructionSet::NeonBf16 => Some(Unit::Bfmmla),
             #[cfg(any(test, feature = "testing"))]
             InstructionSet::AmxModel => Some(Unit::Model(model::Instruction::Tdpbf16ps)),
             #[cfg(any(test, feature = "testing"))]
             InstructionSet::Avx512Bf16Model => Some(Unit::Model(model::Instruction::Vdpbf16ps)),
+            #[cfg(any(test, feature = "testing"))]
+            InstructionSet::NeonBf16Model => Some(Unit::Model(model::Instruction::Bfmmla)),
             _ => None,
         }
     }
@@ -141,6 +152,9 @@ impl Unit {
             // SAFETY: the set is available.
             #[cfg(target_arch = "x86_64")]
             Unit::Dots => unsafe { dots::spin(rounds) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Unit::Bfmmla => unsafe { bfmmla::spin(rounds) },
             #[cfg(any(test, feature = "testing"))]
             Unit::Model(_) => {
                 let (a, b) = ([bf16::ONE; STEP_LEN], [bf16::ONE; STEP_LEN]);
@@ -162,6 +176,8 @@ impl Unit {
             Unit::Amx => Session::Amx(amx::Configured::new()),
             #[cfg(target_arch = "x86_64")]
             Unit::Dots => Session::Dots,
+            #[cfg(target_arch = "aarch64")]
+            Unit::Bfmmla => Session::Bfmmla,
             #[cfg(any(test, feature = "testing"))]
             Unit::Model(instruction) => Session::Model(instruction),
         }
@@ -177,6 +193,8 @@ pub(super) enum Session {
     /// By its vector registers.
     #[cfg(target_arch = "x86_64")]
     Dots,
+    #[cfg(target_arch = "aarch64")]
+    Bfmmla,
     /// In software.
     #[cfg(any(test, feature = "testing"))]
     Model(model::Instruction),
@@ -188,6 +206,8 @@ impl Session {
         match self {
             #[cfg(target_arch = "x86_64")]
             Session::Dots => true,
+            #[cfg(target_arch = "aarch64")]
+            Session::Bfmmla => true,
             #[cfg(any(target_arch = "x86_64", test, feature = "testing"))]
             _ => false,
         }
@@ -211,6 +231,8 @@ impl Session {
                 Session::Amx(tiles) => tiles.multiply(block),
                 #[cfg(target_arch = "x86_64")]
                 Session::Dots => dots::multiply(block),
+                #[cfg(target_arch = "aarch64")]
+                Session::Bfmmla => bfmmla::multiply(block),
                 #[cfg(any(test, feature = "testing"))]
                 Session::Model(instruction) => model::multiply(*instruction, block),
             }

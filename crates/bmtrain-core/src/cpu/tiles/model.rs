@@ -1,5 +1,5 @@
-//! Software models of products of blocks, from the definitions of TDPBF16PS and VDPBF16PS in Intel's manual: they have
-//! the bits of the instructions, but for the payload of a NaN.
+//! Software models of products of blocks, from the definitions of TDPBF16PS and VDPBF16PS in Intel's manual and of
+//! BFMMLA in Arm's: they have the bits of the instructions, but for the payload of a NaN.
 #![allow(unsafe_code)]
 
 use super::{Multiply, STEP, STEP_LEN, TILE};
@@ -12,6 +12,8 @@ pub(in crate::cpu) enum Instruction {
     Tdpbf16ps,
     /// The dot product of pairs of AVX512_BF16.
     Vdpbf16ps,
+    /// The product of 2 x 4 by 4 x 2 of FEAT_BF16, where FPCR.EBF is 0, as it is unless a program sets it.
+    Bfmmla,
 }
 
 /// Computes a block whose lengths were checked by [`super::Session::multiply`].
@@ -47,6 +49,12 @@ impl Instruction {
                 let pairs = (0..left.len()).step_by(2);
                 pairs.fold(flush(sum), |sum, even| add(add(sum, even + 1), even))
             }
+            Instruction::Bfmmla => {
+                // Exact where it is a normal number: it has 16 significant bits.
+                let product = |p: usize| flush(widen(left[p]) * widen(right(p)));
+                let pairs = (0..left.len()).step_by(2);
+                pairs.fold(flush(sum), |sum, even| add_to_odd(sum, add_to_odd(product(even), product(even + 1))))
+            }
         }
     }
 }
@@ -78,4 +86,26 @@ fn multiply_add(x: f32, y: f32, z: f32) -> f32 {
         }
     }
     flush(sum)
+}
+
+/// `x + y`, rounded to odd; zero if it is subnormal, infinite from 2^128 on. Neither number is subnormal.
+fn add_to_odd(x: f32, y: f32) -> f32 {
+    /// The bits that an f64 has beyond an f32's.
+    const MORE: u64 = (1 << 29) - 1;
+    let (x, y) = (f64::from(x), f64::from(y));
+    let sum = x + y;
+    if !sum.is_finite() {
+        return sum as f32;
+    }
+    // Rounded to odd in f64, then again: that leaves the bits of one rounding. What the sum lacks is exact.
+    let (large, small) = if x.abs() < y.abs() { (y, x) } else { (x, y) };
+    let lacking = small - (sum - large);
+    let bits = match sum.to_bits() {
+        bits if lacking == 0.0 || bits & 1 == 1 => bits,
+        bits if lacking.is_sign_negative() == sum.is_sign_negative() => bits + 1,
+        bits => bits - 1,
+    };
+    let inexact = u64::from(bits & MORE != 0);
+    // Subnormal sums are exact: both numbers are multiples of the least one.
+    flush(f64::from_bits((bits & !MORE) | (inexact * (MORE + 1))) as f32)
 }

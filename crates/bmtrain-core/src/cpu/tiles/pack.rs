@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::term::Term;
-use super::{BLOCK, STEP, STEP_LEN};
+use super::{BLOCK, STEP, STEP_LEN, TILE};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::InstructionSet;
 use half::bf16;
@@ -210,7 +210,7 @@ impl<T> Lines<'_, T> {
     }
 }
 
-/// Steps in plain Rust.
+/// Steps in plain Rust: nested loops over places that the compiler knows, so that it copies and interleaves by vectors.
 pub(super) struct Plain;
 
 /// The elements of a step.
@@ -223,42 +223,51 @@ unsafe fn read<T: Term>(from: *const T, stride: usize) -> impl Fn(usize, usize) 
     move |run, element| unsafe { *from.add(run * stride + element) }.narrow()
 }
 
-/// The place of element (p, j) in a step of the right operand.
+/// A step of the right operand: `read(p, j)` is element (p, j).
 #[inline(always)]
-fn in_pairs(p: usize, j: usize) -> usize {
-    j / 16 * (STEP_LEN / 2) + p / 2 * 32 + j % 16 * 2 + p % 2
+fn in_pairs(to: &mut Step, read: impl Fn(usize, usize) -> bf16) {
+    for (tile, to) in to.as_chunks_mut::<{ STEP_LEN / 2 }>().0.iter_mut().enumerate() {
+        for (pair, to) in to.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+            for (column, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                let j = TILE * tile + column;
+                *to = [read(2 * pair, j), read(2 * pair + 1, j)];
+            }
+        }
+    }
+}
+
+/// A step of the left operand: `read(i, p)` is element (i, p).
+#[inline(always)]
+fn in_rows(to: &mut Step, read: impl Fn(usize, usize) -> bf16) {
+    for (i, to) in to.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+        for (p, to) in to.iter_mut().enumerate() {
+            *to = read(i, p);
+        }
+    }
 }
 
 impl Steps for Plain {
     unsafe fn rows<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: by the caller, as below.
         let read = unsafe { read(from, stride) };
-        for (at, to) in to.iter_mut().enumerate() {
-            *to = read(at / STEP, at % STEP);
-        }
+        in_rows(to, read);
     }
 
     unsafe fn columns<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         let read = unsafe { read(from, stride) };
-        for (j, p) in (0..BLOCK).flat_map(|j| (0..STEP).map(move |p| (j, p))) {
-            to[in_pairs(p, j)] = read(j, p);
-        }
+        in_pairs(to, |p, j| read(j, p));
     }
 
     unsafe fn columns_across<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         let read = unsafe { read(from, stride) };
-        for (p, j) in (0..STEP).flat_map(|p| (0..BLOCK).map(move |j| (p, j))) {
-            to[in_pairs(p, j)] = read(p, j);
-        }
+        in_pairs(to, read);
     }
 
     unsafe fn rows_across<T: Term>(from: *const T, stride: usize, to: &mut Step) {
         // SAFETY: as above.
         let read = unsafe { read(from, stride) };
-        for (p, i) in (0..STEP).flat_map(|p| (0..BLOCK).map(move |i| (p, i))) {
-            to[i * STEP + p] = read(p, i);
-        }
+        in_rows(to, |i, p| read(p, i));
     }
 }

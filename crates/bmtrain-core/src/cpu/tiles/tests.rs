@@ -121,18 +121,12 @@ fn operands(random: &mut Random, kind: usize) -> (Vec<bf16>, Vec<bf16>, Vec<f32>
 }
 
 /// Units of this processor, and the models of their instructions.
-#[cfg(target_arch = "x86_64")]
 fn units_with_models() -> impl Iterator<Item = (Unit, Unit)> {
-    let all = [
-        (InstructionSet::Amx, Unit::Amx, Instruction::Tdpbf16ps),
-        (InstructionSet::Avx512Bf16, Unit::Dots, Instruction::Vdpbf16ps),
-    ];
-    let available = all.into_iter().filter(|(set, ..)| set.is_available());
-    available.map(|(_, unit, instruction)| (unit, Unit::Model(instruction)))
+    let available = InstructionSet::MODELS.into_iter().filter(|(set, _)| set.is_available());
+    available.map(|(set, model)| (Unit::of(set).unwrap(), Unit::of(model).unwrap()))
 }
 
 /// Compares a unit with the model on at least `values` values: the number compared, and the number that are equal.
-#[cfg(target_arch = "x86_64")]
 fn compare(values: usize, (unit, model): (Unit, Unit)) -> (usize, usize) {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     let (mut compared, mut equal) = (0, 0);
@@ -149,7 +143,6 @@ fn compare(values: usize, (unit, model): (Unit, Unit)) -> (usize, usize) {
     (compared, equal)
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn models_and_processor_agree_on_random_and_special_values() {
     for pair in units_with_models() {
@@ -159,11 +152,10 @@ fn models_and_processor_agree_on_random_and_special_values() {
 }
 
 /// The claim `bf16-model`.
-#[cfg(target_arch = "x86_64")]
 #[test]
 #[ignore = "ten million values, seconds in a release build; scripts/claims.sh bf16-model"]
 fn models_and_processor_agree_on_ten_million_values() {
-    assert!(units_with_models().next().is_some(), "this processor has neither AMX nor AVX512_BF16");
+    assert!(units_with_models().next().is_some(), "this processor has none of AMX, AVX512_BF16 and FEAT_BF16");
     for pair in units_with_models() {
         let (compared, equal) = compare(10_000_000, pair);
         println!("figure: {:?} {equal} of {compared} equal", pair.0);
@@ -208,12 +200,46 @@ fn the_model_rounds_and_flushes_as_the_manual_states() {
 }
 
 #[test]
+fn the_model_of_bfmmla_rounds_to_odd_and_sums_pairs_before_it_adds_them() {
+    let power = |exponent: i32| 2f32.powi(exponent);
+    let step = |start: f32, terms: &[(f32, f32)]| {
+        let (left, right): (Vec<_>, Vec<_>) =
+            terms.iter().map(|(x, y)| (bf16::from_f32(*x), bf16::from_f32(*y))).unzip();
+        Instruction::Bfmmla.add_step(start, &left, |p| right[p])
+    };
+    let one = 1.0 + power(-23);
+    // What is not exact becomes the odd neighbour, from either side and however little it lacks.
+    assert_eq!(step(1.0, &[(power(-60), power(-60)), (0.0, 0.0)]), one);
+    assert_eq!(step(1.0, &[(power(-60), -power(-60)), (0.0, 0.0)]), 1.0 - power(-24));
+    assert_eq!(step(one, &[(power(-12), power(-12)), (0.0, 0.0)]), one);
+    assert_eq!(step(one, &[(power(-60), -power(-60)), (0.0, 0.0)]), one);
+    assert_eq!(step(-1.0, &[(power(-60), -power(-60)), (0.0, 0.0)]), -one);
+    assert_eq!(step(1.0, &[(power(-11), power(-12)), (0.0, 0.0)]), one);
+    // The products of a pair are summed first, to odd as well; then pairs are added one after the other.
+    assert_eq!(step(power(24), &[(1.0, 1.0), (3.0, 1.0)]), power(24) + 4.0);
+    assert_eq!(step(power(24), &[(1.0, 1.0), (0.0, 0.0), (3.0, 1.0), (0.0, 0.0)]), power(24) + 6.0);
+    assert_eq!(step(0.0, &[(power(24), 1.0), (1.0, 1.0), (-power(24), 1.0), (0.0, 0.0)]), 2.0);
+    assert_eq!(step(0.0, &[(power(24), 1.0), (-power(24), 1.0), (1.0, 1.0), (0.0, 0.0)]), 1.0);
+    // Subnormal operands, products and sums are zeros, with their signs.
+    assert_eq!(step(0.0, &[(power(-127), power(100)), (0.0, 0.0)]), 0.0);
+    assert_eq!(step(0.0, &[(power(-64), power(-64)), (power(-64), power(-64))]), 0.0);
+    assert_eq!(step(power(-126), &[(1.5 * power(-63), -power(-63)), (0.0, 0.0)]).to_bits(), (-0.0_f32).to_bits());
+    assert_eq!(step(-power(-127), &[(-0.0, 1.0), (-0.0, 1.0)]).to_bits(), (-0.0_f32).to_bits());
+    // Infinite from 2^128 on, the largest number below it; a product alone may be infinite.
+    let most = bf16::MAX.to_f32();
+    assert_eq!(step(f32::MAX, &[(power(100), 1.0), (0.0, 0.0)]), f32::MAX);
+    assert_eq!(step(f32::MAX, &[(power(104), 1.0), (0.0, 0.0)]), f32::INFINITY);
+    assert_eq!(step(-most, &[(-most, 1.0), (0.0, 0.0)]), f32::NEG_INFINITY);
+    assert_eq!(step(-power(127), &[(power(64), power(64)), (0.0, 0.0)]), f32::INFINITY);
+    assert!(step(0.0, &[(power(64), power(64)), (power(64), -power(64))]).is_nan());
+    assert!(step(1.0, &[(f32::INFINITY, 0.0), (0.0, 0.0)]).is_nan());
+}
+
+#[test]
 fn every_number_of_tiles_and_steps_has_the_sums_of_the_model() {
     let mut random = Random(7);
-    let models = [Instruction::Tdpbf16ps, Instruction::Vdpbf16ps].map(|of| (Unit::Model(of), Unit::Model(of)));
-    #[cfg(target_arch = "x86_64")]
-    let models = models.into_iter().chain(units_with_models());
-    for (unit, model) in models {
+    let models = InstructionSet::MODELS.map(|(_, model)| Unit::of(model).unwrap());
+    for (unit, model) in models.map(|model| (model, model)).into_iter().chain(units_with_models()) {
         let (a, b, _) = operands(&mut random, 0);
         let (a, b) = (a.repeat(3), b.repeat(3));
         for (rows, columns) in [(32, 32), (17, 16), (16, 17), (1, 1), (32, 1), (1, 32)] {

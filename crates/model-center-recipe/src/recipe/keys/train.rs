@@ -111,7 +111,8 @@ settings! {
         /// Rounding of the factors of matrix products. `fp8`: where the weight is of a block, to 8 bits with a scale
         /// for each tensor, on GPUs of compute capability 8.9 and later; others, and the CPU, compute the same more
         /// slowly (`docs/fp8.md`). `bf16`: f32 factors to bf16 on a CPU that multiplies bf16 (AMX, or AVX512_BF16 of
-        /// AMD), where products are about twice to six times as fast; other CPUs multiply in f32 (`docs/devices.md`).
+        /// AMD, where products are about twice to six times as fast; BFMMLA of Arm on request); other CPUs multiply in
+        /// f32 (`docs/devices.md`).
         pub products: Products = choice(
             &[("full", Products::Full), ("bf16", Products::Bf16), ("fp8", Products::Fp8)], Products::Full), "0.2",
             later("\"full\""), not_of_step(OPENED);

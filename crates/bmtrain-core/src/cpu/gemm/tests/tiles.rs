@@ -52,13 +52,9 @@ fn processor_and_model_have_the_same_bits_for_any_threads_and_phases() {
     // Phases of one panel and one stretch and tasks of one step; then of some.
     let small = Limits { panels: 1, depth: 1, left: 1, tallest: 1, narrow: 0, rows_of_sums: 64 };
     let wider = Limits { panels: 40_000, depth: 300, ..small };
-    let models = [
-        (InstructionSet::Amx, InstructionSet::AmxModel),
-        (InstructionSet::Avx512Bf16, InstructionSet::Avx512Bf16Model),
-    ];
     for (index, case) in cases().enumerate() {
         let trial = Trial::new(case);
-        for (processor, model) in models {
+        for (processor, model) in InstructionSet::MODELS {
             // Models differ in the bits of a step alone: one is tested where no processor is compared with it.
             if !processor.is_available() && model != InstructionSet::AmxModel {
                 continue;
