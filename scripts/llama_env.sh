@@ -3,7 +3,8 @@
 #
 # Makes, on first use, the Python environment with a pinned llama.cpp that comparisons of generation need, compiled for
 # the instruction set or, with `native`, for all that this processor has, in the cache ($BMTRAIN_CACHE, by default
-# ~/.cache/bmtrain; 80 MB to fetch, 200 MB on disk, some ten minutes on two cores). Prints the path of its interpreter. Neither the library nor its tests need it.
+# ~/.cache/bmtrain; 80 MB to fetch, 200 MB on disk, some ten minutes on two cores). Prints the path of its interpreter.
+# Neither the library nor its tests need it.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"

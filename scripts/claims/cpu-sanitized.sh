@@ -16,7 +16,7 @@ fi
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0
 # A rate that instrumented code does not reach.
 skip=(--skip the_peak_is_a_plausible_rate)
-# Of its own, since other flags would build everything anew. Only with a target named are build scripts left as they are.
+# Of its own, since other flags would build everything anew. With a target named, build scripts are left as they are.
 tests --target "$triple" --target-dir "$target/sanitized" --package bmtrain-core --features testing --lib -- \
     cpu:: "${skip[@]}"
 outcome=short

@@ -100,7 +100,7 @@ struct KeysOfHead<'r> {
     keys: &'r Range<usize>,
 }
 
-/// What the products of a block of queries read.
+/// Operands of the products of a block of queries.
 enum Operands<'s> {
     /// bf16 as a unit multiplies it.
     Packed(Blocks<'s>),

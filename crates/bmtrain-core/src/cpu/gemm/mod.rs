@@ -15,8 +15,8 @@
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `short.rs`
 //! for sums of some terms, which writes rows of C from end to end; `outer.rs` for sums of a few terms, which
 //! writes C as fast as memory is written. With a set that multiplies bf16, its products of some rows are a
-//! seventh way, `tiled.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`), and those of few rows by the
-//! weights of a layer an eighth, `transposed.rs`.
+//! seventh way, `tiled.rs`, which shares phases and tasks with `wide.rs` (`walk.rs`); for its products of few rows by
+//! the weights of a layer there is an eighth, `transposed.rs`.
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and

@@ -23,10 +23,10 @@ const SHORTEST: usize = 64;
 /// Sums that are kept in registers.
 const RUN: usize = 64;
 
-/// Columns of C that are computed at a time where its numbers or those of B have 16 bits.
+/// Columns of C that are computed at a time where B or C has 16 bits.
 const COLUMNS: usize = 1024;
 
-/// The operands of such a product, neither of which is f16, and with a C that is not either.
+/// The operands of such a product. None is f16, and C is not either.
 pub(super) struct Outer<'a> {
     a: Matrix<'a>,
     b: Matrix<'a>,

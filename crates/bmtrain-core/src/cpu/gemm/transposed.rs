@@ -5,7 +5,7 @@
 //! are, by the thread that multiplies them and into the cache next to it; as the right one, in `tiled.rs`, pairs of its
 //! terms would be transposed and written to memory that threads share, which takes longer than the products.
 //!
-//! Every sum is the same chain over k, of the same factors, so the bits are those of `tiled.rs`.
+//! Every sum is the same chain over k, of the same factors, so the bits are the same as in `tiled.rs`.
 
 use half::bf16;
 
@@ -18,10 +18,10 @@ use crate::cpu::tiles::{BLOCK, Multiply, STEP, Sums, Unit, pack};
 use crate::simd::vectorised;
 
 /// Most rows of such a product: with more of them, the panels of W that `tiled.rs` packs are used often enough.
-const MOST_ROWS: usize = 2 * BLOCK;
+const MAX_ROWS: usize = 2 * BLOCK;
 
 pub(super) fn takes(job: &GemmJob<'_>) -> bool {
-    job.b.row_stride == 1 && job.m <= MOST_ROWS
+    job.b.row_stride == 1 && job.m <= MAX_ROWS
 }
 
 /// A product that some threads compute together, each some groups of columns at a time.
