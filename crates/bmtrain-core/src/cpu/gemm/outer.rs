@@ -15,7 +15,7 @@ use crate::simd::vectorised;
 const TERMS_OF_F32: usize = 4;
 
 /// Most terms of a sum.
-const TERMS: usize = 8;
+const TERMS: usize = 7;
 
 /// Shortest row of C that repays a call.
 const SHORTEST: usize = 64;

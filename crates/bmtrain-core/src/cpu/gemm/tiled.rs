@@ -43,7 +43,7 @@ const LEAST_ROWS_OF_DOTS: usize = 12;
 
 /// Fewest columns and terms.
 pub(in crate::cpu) const LEAST_COLUMNS: usize = 4;
-const LEAST_TERMS: usize = 9;
+const LEAST_TERMS: usize = 8;
 
 pub(super) fn takes(job: &GemmJob<'_>) -> bool {
     let is_bf16 = |matrix: &Matrix<'_>| match matrix.data {
