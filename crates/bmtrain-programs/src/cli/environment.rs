@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn commands_that_compute_name_the_instruction_sets() {
-        let sets = "(portable, neon, avx2, avx512, avx512_bf16, amx)";
+        let sets = "(portable, neon, neon_bf16, avx2, avx512, avx512_bf16, amx)";
         for command in [
             cli::finetune::Options::command(),
             cli::pretrain::Options::command(),

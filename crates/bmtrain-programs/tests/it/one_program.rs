@@ -124,7 +124,7 @@ fn a_misspelt_instruction_set_is_answered_with_the_right_one() {
         let (code, error) = doctor(set);
         assert_eq!(code, Some(2), "{error}");
         let place = format!("  --> device cpu with BMTRAIN_CPU={set}\n  fix: did you mean BMTRAIN_CPU=portable?\n");
-        assert!(error.contains(&place) && error.contains("there are portable, neon, avx2"), "{error}");
+        assert!(error.contains(&place) && error.contains("there are portable, neon, neon_bf16"), "{error}");
     }
     let (code, error) = doctor("fastest");
     assert!(code == Some(2) && error.contains("fix: set BMTRAIN_CPU to one of portable, "), "{error}");
