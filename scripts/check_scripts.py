@@ -35,6 +35,7 @@ import speed_decode  # noqa: E402
 import speed_llama_cpp  # noqa: E402
 import speed_offload  # noqa: E402
 import speed_peers  # noqa: E402
+import speed_prompt_bf16  # noqa: E402
 import to_tracker  # noqa: E402
 import trackers  # noqa: E402
 import unpack  # noqa: E402
@@ -431,6 +432,38 @@ class Verdicts(InScratch):
                 1, "speed-llama-cpp f32:prompt=0.890x,f32:generation=1.000x,bf16:prompt=1.000x,bf16:generation=1.000x,"
                    "avx2 short\n"))
             self.assertEqual(compared(("f32", "tokens_per_s", 20), (10, 12, 10, 10, 10))[0], 75)
+
+    def test_a_prompt_in_bf16_must_be_read_fast_and_generation_stay_as_it_was(self):
+        text = self.dir / "text"
+        text.write_text("call me ishmael")
+
+        def read(ours_slow=None, theirs=(100, 100, 100)):
+            """llama.cpp reads 100 tokens/s, ours 130 in bf16 and 40 in f32 but for one side, which is given."""
+            values = {file: iter(theirs) for file in ("bf16", "q8_0")}
+            base = {"device": "cpu (2 threads, amx)", "peak_rss_bytes": 1, "ids": [1], "prompt_ids": [2],
+                    "tokens_per_s": 10}
+
+            def llama(path, prompt):
+                self.assertEqual(prompt, [2])
+                return base | {"system_info": "", "prompt_tokens_per_s": next(values[path.stem])}
+
+            def ours(_bench, model, dtype, _text, _tokens, _rounds, more, variables):
+                self.assertEqual(bool(more), model.suffix == ".gguf")
+                name = "before" if variables else model.stem
+                record = base | {"prompt_tokens_per_s": 40 if dtype == "f32" else 130}
+                return record | (ours_slow or {}).get(name, {})
+
+            with mock.patch.object(speed_prompt_bf16, "llama_decode", llama), \
+                    mock.patch.object(speed_prompt_bf16, "ours", ours):
+                return call(speed_prompt_bf16.main, ["bench", self.dir, text, "--pairs", "3"])
+
+        with mock.patch.dict("os.environ"):
+            self.assertEqual(read(), (
+                0, "speed-prompt-bf16 amx,f32=3.25x,llama.cpp:bf16=1.30x,llama.cpp:q8_0=1.30x,generation=1.00x ok\n"))
+            self.assertEqual(read({"q8_0": {"prompt_tokens_per_s": 119}})[0], 1)
+            self.assertEqual(read({"f32": {"prompt_tokens_per_s": 50}})[0], 1)
+            self.assertEqual(read({"before": {"tokens_per_s": 11}})[0], 1)
+            self.assertEqual(read(theirs=(100, 112, 100))[0], 75)
 
     def test_every_peer_and_model_must_be_slower_and_larger(self):
         def peers(theirs, largest=2.0, mine=25):

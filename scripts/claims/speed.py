@@ -56,10 +56,10 @@ def verdict(figures, outcome):
     sys.exit({"ok": 0, "short": 1, "noisy": 75}[outcome])
 
 
-def run(command):
-    """The record a program prints as its last line."""
+def run(command, variables=None):
+    """The record a program prints as its last line, with these variables in its environment besides."""
     done = subprocess.run([str(argument) for argument in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True)
+                          text=True, env=os.environ | (variables or {}))
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().split("\n")[-1])

@@ -35,9 +35,9 @@ def llama_decode(path, prompt):
                 "--rounds", ROUNDS, "--threads", THREADS, "--json"])
 
 
-def ours(bench, directory, dtype, text, tokens=TOKENS, rounds=ROUNDS):
-    return run([bench, directory, "--dtype", dtype, "--prompt", text, "--prompt-tokens", PROMPT, "--tokens", tokens,
-                "--rounds", rounds, "--threads", THREADS, "--json"])
+def ours(bench, model, dtype, text, tokens=TOKENS, rounds=ROUNDS, more=(), variables=None):
+    return run([bench, model, "--dtype", dtype, "--prompt", text, "--prompt-tokens", PROMPT, "--tokens", tokens,
+                "--rounds", rounds, "--threads", THREADS, "--json", *more], variables)
 
 
 def measure(arguments, text):

@@ -19,15 +19,16 @@ import statistics
 from pathlib import Path
 
 import instruction_sets
-from speed import MAX_SPREAD, THREADS, options, run, say, spread, verdict
-from speed_llama_cpp import KEYS, PROMPT, ROUNDS, TOKENS, llama_decode
+from speed import MAX_SPREAD, options, say, spread, verdict
+from speed_llama_cpp import KEYS, ROUNDS, TOKENS, llama_decode, ours
 
-# Our runs: the model and the arguments that go with it.
+# Our runs: the model, the dtype, more arguments, and variables of the environment. `before` is with the set of the same
+# vectors, and without products of bf16.
 OURS = {
-    "bf16": ("bf16", ["--dtype", "bf16"]),
-    "f32": ("f32", ["--dtype", "f32"]),
-    "before": ("bf16", ["--dtype", "bf16"]),
-    "q8_0": ("q8_0.gguf", ["--dtype", "bf16", "--weights", "as-stored"]),
+    "bf16": ("bf16", "bf16", (), {}),
+    "f32": ("f32", "f32", (), {}),
+    "before": ("bf16", "bf16", (), {"BMTRAIN_CPU": "avx512"}),
+    "q8_0": ("q8_0.gguf", "bf16", ("--weights", "as-stored"), {}),
 }
 # Figures: a value of one side over the same of another, and the least.
 FIGURES = {
@@ -36,28 +37,18 @@ FIGURES = {
     "llama.cpp:q8_0": ("prompt", "q8_0", "llama.cpp q8_0", 1.2),
     "generation": ("generation", "bf16", "before", 0.95),
 }
-# The set with the same vectors, and without products of bf16.
-BEFORE = "avx512"
 
 
-def ours(bench, models, text, name, tokens=TOKENS, rounds=ROUNDS):
-    model, arguments = OURS[name]
-    command = [bench, models / model, *arguments, "--prompt", text, "--prompt-tokens", PROMPT, "--tokens", tokens,
-               "--rounds", rounds, "--threads", THREADS, "--json"]
-    os.environ.pop("BMTRAIN_CPU", None)
-    if name == "before":
-        os.environ["BMTRAIN_CPU"] = BEFORE
-    try:
-        return run(command)
-    finally:
-        os.environ.pop("BMTRAIN_CPU", None)
+def our_side(bench, models, text, name, tokens=TOKENS, rounds=ROUNDS):
+    model, dtype, more, variables = OURS[name]
+    return ours(bench, models / model, dtype, text, tokens, rounds, more, variables)
 
 
 def measure(arguments, text):
     """The records of all runs, by side."""
     bench, models = arguments.bench, arguments.models
-    prompt = ours(bench, models, text, "f32", 2, 1)["prompt_ids"]
-    sides = {name: lambda name=name: ours(bench, models, text, name) for name in OURS}
+    prompt = our_side(bench, models, text, "f32", 2, 1)["prompt_ids"]
+    sides = {name: lambda name=name: our_side(bench, models, text, name) for name in OURS}
     for file in ("bf16", "q8_0"):
         sides[f"llama.cpp {file}"] = lambda file=file: llama_decode(models / f"{file}.gguf", prompt)
     records = {side: [] for side in sides}

@@ -177,8 +177,8 @@ fn forward_all(
     let mut losses = OrderedSum::default();
     let records = loader.records().cloned();
     let outputs = records.as_deref().map_or_else(|| loader.labels().outputs(), numbers_by_row);
-    let len = |batch: &Batch| 1 + batch.rows * outputs;
-    let compute = |batches: &[Batch]| match own_numbers(context, batches, len)? {
+    let len = |batch: &Batch| numbers_in(batch, outputs);
+    let compute = |batches: &[Batch]| match own_numbers(context, batches, outputs)? {
         Some(own) => Ok(own),
         None => losses_and_outputs(context, records.as_deref(), batches),
     };
@@ -210,21 +210,21 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
     }
 }
 
-/// The objective's own numbers of each batch, if it has some: the loss, and as many for each row, `len` together.
+/// Numbers of a batch: its loss, and `outputs` for each row.
+fn numbers_in(batch: &Batch, outputs: usize) -> usize {
+    1 + batch.rows * outputs
+}
+
+/// The objective's own numbers of each batch, if it has some: [`numbers_in`] it.
 ///
 /// # Errors
 /// As [`Objective::evaluated`]; another number of numbers.
-fn own_numbers(
-    context: EvalContext<'_>,
-    batches: &[Batch],
-    len: impl Fn(&Batch) -> usize,
-) -> Result<Option<Vec<Vec<f32>>>> {
+fn own_numbers(context: EvalContext<'_>, batches: &[Batch], outputs: usize) -> Result<Option<Vec<Vec<f32>>>> {
     let EvalContext { model, device, objective, .. } = context;
     let of_batch = |batch: &Batch| {
         let own = objective.evaluated(&Pass::evaluation(model, batch), device)?;
-        let needed = len(batch);
+        let needed = numbers_in(batch, outputs);
         let Some(wrong) = own.as_ref().map(Vec::len).filter(|len| *len != needed) else { return Ok(own) };
-        let outputs = (needed - 1) / batch.rows.max(1);
         let reason = format!(
             "Objective::evaluated gave {wrong} numbers of a batch of {} rows, and {needed} are needed: the loss, and \
              {outputs} for each row",

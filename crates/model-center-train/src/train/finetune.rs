@@ -137,10 +137,10 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let is_first = ranks.rank() == 0;
     let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
-    let products = check_products(resolved.train.products, Multiplies::of(&opened, cpu.instruction_set))?;
-    let in_bf16 = multiplies_bf16(resolved);
+    let multiplies = Multiplies::of(&opened, cpu.instruction_set);
+    let products = check_products(resolved.train.products, multiplies)?;
     // None on a CUDA device.
-    let set = opened.cuda.is_none().then_some(cpu.instruction_set.of_products(in_bf16));
+    let set = multiplies.set.map(|set| set.of_products(multiplies_bf16(resolved)));
     compare_instruction_sets(&control, set)?;
     let places = group.describe_ranks(&control, &opened, threads)?;
     places.iter().filter(|_| is_first).for_each(|place| console::note(place));

@@ -88,7 +88,11 @@ mod tests {
     #[test]
     fn where_the_processor_multiplies_bf16_faster_its_peak_is_higher() {
         let set = InstructionSet::best();
-        let (bf16, f32) = (measured_peak(true, 1, set), measured_peak(false, 1, set));
+        // The best of some in turn: neighbours on the machine make one measurement shorter, never longer.
+        let best = (0..3).fold([0.0_f64; 2], |best, _| {
+            [best[0].max(measured_peak(true, 1, set)), best[1].max(measured_peak(false, 1, set))]
+        });
+        let [bf16, f32] = best;
         assert!(f32 > 1e8, "{f32}");
         if set.multiplies_bf16() {
             // Twice with dot products of pairs, sixteen times with tiles.
