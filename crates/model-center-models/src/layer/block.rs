@@ -2,91 +2,14 @@
 //! cross-attention, with the norms where a family has them.
 
 use super::{
-    Attention, AttentionConfig, AttentionContext, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory,
-    OwnCache, TokensRead, token_dropout,
+    Attention, BlockCache, BlockConfig, CrossAttention, FeedForward, Memory, OwnCache, Placement, Shared, TokensRead,
+    token_dropout,
 };
 use bmtrain_core::kernel::Dropout;
-use bmtrain_core::ops::{self, TokenShard};
+use bmtrain_core::ops;
 use bmtrain_core::{Ctx, Var};
-use bmtrain_dist::block::Bundle;
-use bmtrain_dist::nn::norm::{Norm, NormOptions};
+use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::{Block, Builder, Error, Result};
-
-/// Placement of the norms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Placement {
-    /// Before each layer: `x + layer(norm(x))`. A norm after the last block belongs to the model.
-    Pre,
-    /// After each sum: `norm(x + layer(x))`.
-    Post,
-    /// One norm before attention and feed-forward alike: `x + attention(norm(x)) + feed_forward(norm(x))`.
-    Parallel,
-}
-
-/// Options of a [`TransformerBlock`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BlockConfig {
-    /// Placement of the norms.
-    pub placement: Placement,
-    /// Self-attention.
-    pub attention: AttentionConfig,
-    /// Attention to an encoder.
-    pub cross: Option<AttentionConfig>,
-    /// Options of the feed-forward layer.
-    pub ffn: FeedForwardConfig,
-    /// The norm of each.
-    pub norm: NormOptions,
-    /// Whether cross-attention and the feed-forward layer share one norm.
-    pub shares_norm: bool,
-    /// Probability with which an element that one of them adds is dropped.
-    pub dropout: f32,
-}
-
-impl BlockConfig {
-    /// The decoder block for an encoder with such blocks: self-attention is causal, and cross-attention
-    /// has the sizes and options of self-attention.
-    #[must_use]
-    pub fn attending_to_encoder(self) -> Self {
-        let attention = AttentionConfig { causal: true, ..self.attention };
-        BlockConfig { attention, cross: Some(self.attention), ..self }
-    }
-}
-
-/// Inputs that every block of a list shares.
-#[derive(Debug, Clone, Default)]
-pub struct Shared {
-    /// Mask and positions of self-attention.
-    pub context: AttentionContext,
-    /// Input of attention to an encoder.
-    pub memory: Option<Memory>,
-    /// Which hidden states are read after the last block.
-    pub reads: TokensRead,
-}
-
-impl Shared {
-    /// Which tokens this rank has of the hidden states; `None` where it has all.
-    pub fn tokens(&self) -> Option<&TokenShard> {
-        self.context.tokens.as_ref()
-    }
-}
-
-impl Bundle for Shared {
-    fn vars(&self) -> Vec<Var> {
-        let mut vars = self.context.vars();
-        vars.extend(self.memory.vars());
-        vars
-    }
-
-    fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
-        Shared { context: self.context.rebuild(vars), memory: self.memory.rebuild(vars), reads: self.reads }
-    }
-}
-
-impl From<AttentionContext> for Shared {
-    fn from(context: AttentionContext) -> Self {
-        Shared { context, ..Shared::default() }
-    }
-}
 
 /// One block of an encoder or a decoder. Where the context shards tokens ([`AttentionContext::tokens`]), `[B, L, D]`
 /// below is `[own, D]`.
@@ -96,23 +19,27 @@ pub struct TransformerBlock {
     attention_norm: Norm,
     attention: Attention,
     cross: Option<(Norm, CrossAttention)>,
-    /// None where the placement is parallel.
+    /// None where it would be the norm of attention.
     ffn_norm: Option<Norm>,
     ffn: FeedForward,
+    /// The norms of what attention and feed-forward yield, where there are norms before them too.
+    out_norms: Option<[Norm; 2]>,
     dropout: f32,
+    residual_factor: f32,
 }
 
 impl TransformerBlock {
     /// Declare the parameters under the builder's name.
     ///
     /// # Errors
-    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder; a
-    /// shared norm in a block without cross-attention.
+    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; attention to an encoder in a block that is neither
+    /// pre-norm nor post-norm; a shared norm in a block without cross-attention.
     pub fn new(builder: &Builder, config: BlockConfig) -> Result<Self> {
         let norm = |name: &str| Norm::new(&builder.at(name), config.norm);
-        let is_parallel = config.placement == Placement::Parallel;
-        if is_parallel && config.cross.is_some() {
-            return Err(Error::setting("block", "attention to an encoder has no place in a parallel block"));
+        let has_one = config.placement == Placement::Parallel;
+        if config.cross.is_some() && !matches!(config.placement, Placement::Pre | Placement::Post) {
+            let reason = "attention to an encoder has a place in pre-norm and in post-norm blocks alone";
+            return Err(Error::setting("block", reason));
         }
         let attention_norm = norm("attention_norm")?;
         let attention = Attention::new(&builder.at("attention"), config.attention)?;
@@ -120,15 +47,29 @@ impl TransformerBlock {
             None => None,
             Some(cross) => Some((norm("cross_norm")?, CrossAttention::new(&builder.at("cross_attention"), cross)?)),
         };
-        let ffn_norm = match (is_parallel, config.shares_norm, &cross) {
+        let ffn_norm = match (has_one, config.shares_norm, &cross) {
             (true, false, _) => None,
             (false, false, _) => Some(norm("ffn_norm")?),
             (_, true, Some((norm, _))) => Some(norm.clone()),
             (_, true, None) => return Err(Error::setting("block", "shares_norm requires cross-attention")),
         };
         let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
-        let (placement, dropout) = (config.placement, config.dropout);
-        Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })
+        let out_norms = match config.placement {
+            Placement::Both => Some([norm("attention_out_norm")?, norm("ffn_out_norm")?]),
+            _ => None,
+        };
+        let BlockConfig { placement, dropout, residual_factor, .. } = config;
+        Ok(TransformerBlock {
+            placement,
+            attention_norm,
+            attention,
+            cross,
+            ffn_norm,
+            ffn,
+            out_norms,
+            dropout,
+            residual_factor,
+        })
     }
 
     /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
@@ -147,17 +88,19 @@ impl TransformerBlock {
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout("attention", &x, cx)?;
         let norm = self.cross.as_ref().map_or(ffn_norm, |(norm, _)| norm);
-        let (mut x, mut normed) = normed_sum(norm, x, (mask, self.attention.adds_residual()), cx, |residual, cx| {
-            self.attention.forward_for(&normed, (&shared.context, tokens), own, residual, cx)
+        let adds = self.attention.adds_residual() && self.adds_whole();
+        let (mut x, mut normed) = normed_sum(norm, x, (mask, adds), cx, |residual, cx| {
+            self.scaled(self.attention.forward_for(&normed, (&shared.context, tokens), own, residual, cx)?, cx)
         })?; // [B, L, D] each
         if let Some((_, cross)) = &self.cross {
             let (memory, mask) = (memory(shared)?, dropout("cross_attention", &x, cx)?);
-            (x, normed) = normed_sum(ffn_norm, x, (mask, cross.adds_residual()), cx, |residual, cx| {
-                cross.forward_for(&normed, (shared.tokens(), memory), kept, residual, cx)
+            let adds = cross.adds_residual() && self.adds_whole();
+            (x, normed) = normed_sum(ffn_norm, x, (mask, adds), cx, |residual, cx| {
+                self.scaled(cross.forward_for(&normed, (shared.tokens(), memory), kept, residual, cx)?, cx)
             })?; // [B, L, D] each
         }
         let mask = dropout("ffn", &x, cx)?;
-        self.ffn.forward_residual(&normed, &x, mask, shared.tokens(), cx) // [B, L, D]
+        self.add_widened(&normed, &x, mask, shared, cx) // [B, L, D]
     }
 
     /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
@@ -173,36 +116,110 @@ impl TransformerBlock {
         let length = length_of(&x);
         let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
         let attended = self.attention.forward_for(&x, (&shared.context, tokens), own, None, cx)?; // [B, L, D]
+        let attended = self.scaled(attended, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout("attention", &x, cx)?;
         let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
         drop((attended, x));
         if let Some((norm, cross)) = &self.cross {
             let attended = cross.forward(&y, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
+            let attended = self.scaled(attended, cx)?; // [B, L, D]
             let mask = dropout("cross_attention", &y, cx)?;
             y = norm.forward_residual(&attended, &y, mask, cx)?.1; // [B, L, D]
         }
-        let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
+        let widened = self.scaled(self.ffn.forward(&y, shared.tokens(), cx)?, cx)?; // [B, L, D]
         let mask = dropout("ffn", &y, cx)?;
         Ok(ffn_norm.forward_residual(&widened, &y, mask, cx)?.1) // [B, L, D]
     }
 
-    /// `x + attention(norm(x)) + feed_forward(norm(x))`.
+    /// `x + attention(norm(x)) + feed_forward(norm(x))`, the second norm its own where there is one.
     fn parallel(&self, x: Var, shared: &Shared, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
         let attended = self.attention.forward(&normed, &shared.context, cache.0, cx)?; // [B, L, D]
+        let normed = match &self.ffn_norm {
+            Some(norm) => norm.forward(&x, cx)?, // [B, L, D]
+            None => normed,
+        };
+        let attended = self.scaled(attended, cx)?; // [B, L, D]
         let dropout = self.dropout("attention", &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
         let dropout = self.dropout("ffn", &y, shared, cx)?;
-        self.ffn.forward_residual(&normed, &y, dropout, shared.tokens(), cx) // [B, L, D]
+        self.add_widened(&normed, &y, dropout, shared, cx) // [B, L, D]
+    }
+
+    /// `x + norm(attention(x))`, the same with feed-forward.
+    fn after(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
+        let attended = self.attention.forward(&x, &shared.context, cache.0, cx)?; // [B, L, D]
+        let attended = self.scaled(self.attention_norm.forward(&attended, cx)?, cx)?; // [B, L, D]
+        let dropout = self.dropout("attention", &x, shared, cx)?;
+        let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
+        drop((x, attended));
+        let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
+        let widened = self.scaled(ffn_norm.forward(&widened, cx)?, cx)?; // [B, L, D]
+        let dropout = self.dropout("ffn", &y, shared, cx)?;
+        Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+    }
+
+    /// `x + out_norm(attention(norm(x)))`, the same with feed-forward.
+    fn both(
+        &self,
+        x: Var,
+        shared: &Shared,
+        (ffn_norm, [attention_out, ffn_out]): (&Norm, &[Norm; 2]),
+        cache: Kept<'_>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
+        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, &shared.context, cache.0, cx)?; // [B, L, D]
+        drop(normed);
+        let attended = self.scaled(attention_out.forward(&attended, cx)?, cx)?; // [B, L, D]
+        let dropout = self.dropout("attention", &x, shared, cx)?;
+        let (y, normed) = ffn_norm.forward_residual(&attended, &x, dropout, cx)?; // [B, L, D] each
+        drop((x, attended));
+        let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
+        drop(normed);
+        let widened = self.scaled(ffn_out.forward(&widened, cx)?, cx)?; // [B, L, D]
+        let dropout = self.dropout("ffn", &y, shared, cx)?;
+        Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+    }
+
+    /// Whether what a layer adds has no factor.
+    fn adds_whole(&self) -> bool {
+        self.residual_factor == 1.0
+    }
+
+    /// What a layer adds, times the factor.
+    fn scaled(&self, x: Var, cx: &Ctx) -> Result<Var> {
+        match self.adds_whole() {
+            true => Ok(x),
+            false => Ok(ops::scale(cx, &x, self.residual_factor)?),
+        }
+    }
+
+    /// `residual + dropout(feed_forward(x))`.
+    fn add_widened(
+        &self,
+        x: &Var,
+        residual: &Var,
+        dropout: Option<Dropout>,
+        shared: &Shared,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
+        if self.adds_whole() {
+            return self.ffn.forward_residual(x, residual, dropout, shared.tokens(), cx); // [B, L, D]
+        }
+        let widened = self.scaled(self.ffn.forward(x, shared.tokens(), cx)?, cx)?; // [B, L, D]
+        Ok(ops::add(cx, residual, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
     }
 
     /// The tokens whose hidden states the block computes as the last one of its list: those that are read, where it can
     /// compute them alone. Encoders, the families that classify by the first token, have blocks without parallel layers
     /// and without dropout inside the feed-forward layer; where tokens are sharded, a rank may have no first token.
     fn tokens_after(&self, shared: &Shared) -> TokensRead {
-        let is_fit = self.placement != Placement::Parallel && self.cross.is_none() && !self.ffn.has_dropout();
+        let is_fit = matches!(self.placement, Placement::Pre | Placement::Post)
+            && self.cross.is_none()
+            && !self.ffn.has_dropout();
         if is_fit && shared.tokens().is_none() { shared.reads } else { TokensRead::All }
     }
 
@@ -217,10 +234,12 @@ impl TransformerBlock {
             Some(cache) => (Some(&mut cache.own), Some(&mut cache.memory)),
             None => (None, None),
         };
-        let hidden = match (&self.ffn_norm, self.placement) {
-            (Some(norm), Placement::Pre) => self.pre(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
-            (Some(norm), Placement::Post) => self.post(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
-            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx)?,    // [B, L, D]
+        let hidden = match (&self.ffn_norm, &self.out_norms, self.placement) {
+            (Some(norm), Some(outs), _) => self.both(x, shared, (norm, outs), kept, cx)?, // [B, L, D]
+            (Some(norm), None, Placement::Pre) => self.pre(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
+            (Some(norm), None, Placement::Post) => self.post(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
+            (Some(norm), None, Placement::After) => self.after(x, shared, norm, kept, cx)?, // [B, L, D]
+            _ => self.parallel(x, shared, kept, cx)?,                                     // [B, L, D]
         };
         cx.observe("hidden", &hidden)?;
         Ok(hidden)

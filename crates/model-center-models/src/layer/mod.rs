@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod block;
+pub mod block_config;
 pub mod cache;
 pub mod feed_forward;
 pub mod mask;
@@ -11,7 +12,8 @@ pub(crate) mod prefix;
 pub mod tokens;
 
 pub use attention::{Attention, AttentionConfig, CrossAttention, RotaryHeads};
-pub use block::{BlockConfig, Placement, Shared, TransformerBlock};
+pub use block::TransformerBlock;
+pub use block_config::{BlockConfig, Placement, Shared};
 pub use cache::{BlockCache, OwnCache};
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use mask::{Angles, AttentionContext, Memory, Visible};
