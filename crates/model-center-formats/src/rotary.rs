@@ -5,9 +5,10 @@
 //! queries and keys has them as fields.
 
 use std::f64::consts::TAU;
+use std::sync::Arc;
 
 /// The angles of rotary positions: pair `i` of `R / 2` is rotated by `position * base^(-2 i / R)`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RotaryConfig {
     /// R, elements of a head that are turned.
     pub dims: usize,
@@ -18,7 +19,7 @@ pub struct RotaryConfig {
 }
 
 /// Change of the angles for longer texts.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RotaryScaling {
     /// Nothing.
     None,
@@ -58,6 +59,17 @@ pub enum RotaryScaling {
         /// The longest text of the first training.
         trained: usize,
     },
+    /// LongRoPE (Ding et al., 2024): each angle has a divisor of its own, another one in texts longer than `trained`.
+    Long {
+        /// Divisors of the R / 2 angles in texts up to `trained`.
+        short: Arc<[f64]>,
+        /// Those in longer ones.
+        long: Arc<[f64]>,
+        /// Factor of cosines and sines in texts of any length.
+        magnitude: f64,
+        /// The longest text of the first training.
+        trained: usize,
+    },
 }
 
 impl RotaryScaling {
@@ -67,16 +79,26 @@ impl RotaryScaling {
             RotaryScaling::None | RotaryScaling::Linear { .. } => None,
             RotaryScaling::Dynamic { trained, .. }
             | RotaryScaling::Llama3 { trained, .. }
-            | RotaryScaling::Yarn { trained, .. } => Some(trained),
+            | RotaryScaling::Yarn { trained, .. }
+            | RotaryScaling::Long { trained, .. } => Some(trained),
         }
     }
 
-    /// The longest sequence with the same angles as shorter ones; in longer ones all angles change with every further
-    /// token.
+    /// The longest sequence with the same angles as shorter ones; longer ones have others.
     pub fn steady_length(&self) -> Option<usize> {
         match *self {
-            RotaryScaling::Dynamic { trained, .. } => Some(trained),
+            RotaryScaling::Dynamic { trained, .. } | RotaryScaling::Long { trained, .. } => Some(trained),
             _ => None,
+        }
+    }
+
+    /// Whether texts of these two lengths have the same angles.
+    pub fn is_same(&self, one: usize, other: usize) -> bool {
+        match *self {
+            // They change with every further token.
+            RotaryScaling::Dynamic { trained, .. } => one == other || one.max(other) <= trained,
+            RotaryScaling::Long { trained, .. } => (one > trained) == (other > trained),
+            _ => true,
         }
     }
 
@@ -100,6 +122,10 @@ impl RotaryConfig {
         let power = |base: f64, pair: usize| base.powf(-2.0 * pair as f64 / self.dims as f64);
         let plain = |pair| power(self.base, pair);
         match self.scaling {
+            RotaryScaling::Long { ref short, ref long, trained, .. } => {
+                let divisors = if length > trained { long } else { short };
+                divisors.iter().take(pairs).enumerate().map(|(pair, divisor)| plain(pair) / divisor).collect()
+            }
             RotaryScaling::None => (0..pairs).map(plain).collect(),
             RotaryScaling::Linear { factor } => (0..pairs).map(|pair| plain(pair) / factor).collect(),
             RotaryScaling::Dynamic { factor, trained } => {
@@ -135,7 +161,7 @@ impl RotaryConfig {
     /// Factor of cosines and sines.
     fn magnitude(&self) -> f64 {
         match self.scaling {
-            RotaryScaling::Yarn { magnitude, .. } => magnitude,
+            RotaryScaling::Yarn { magnitude, .. } | RotaryScaling::Long { magnitude, .. } => magnitude,
             _ => 1.0,
         }
     }
@@ -199,6 +225,22 @@ mod tests {
         // They turn 20.4, 2.04, 0.204 and 0.0204 times in 128 positions.
         let share = (128.0 * 0.1 / TAU - 1.0) / 3.0;
         close(&scaled, &[1.0, 0.1 * (share + (1.0 - share) / 8.0), 0.01 / 8.0, 0.001 / 8.0]);
+    }
+
+    #[test]
+    fn long_rope_has_divisors_by_the_length_of_the_text() {
+        let scaling = RotaryScaling::Long {
+            short: [1.0, 2.0, 4.0, 8.0].into(),
+            long: [2.0, 4.0, 8.0, 10.0].into(),
+            magnitude: 1.5,
+            trained: 16,
+        };
+        let config = RotaryConfig { scaling: scaling.clone(), ..PLAIN };
+        close(&config.frequencies(16), &[1.0, 0.05, 0.0025, 0.000125]);
+        close(&config.frequencies(17), &[0.5, 0.025, 0.00125, 0.0001]);
+        assert_eq!(config.table(1, 1)[..4], [1.5; 4]);
+        assert_eq!([(3, 16), (16, 17), (17, 90)].map(|(one, other)| scaling.is_same(one, other)), [true, false, true]);
+        assert_eq!((scaling.steady_length(), scaling.reach(64)), (Some(16), 64));
     }
 
     #[test]

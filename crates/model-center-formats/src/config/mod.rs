@@ -18,6 +18,7 @@ pub mod model_center;
 mod overrides;
 pub mod ranges;
 mod rotary;
+mod rotary_parameters;
 pub mod rows;
 mod sharing;
 pub mod take;

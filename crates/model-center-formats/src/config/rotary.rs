@@ -3,43 +3,66 @@
 
 use serde_json::{Map, Value, json};
 
+use super::rotary_parameters::{Lengths, Parameters, YARN_FAST, YARN_SLOW, positive, yarn_magnitude};
 use super::variants::not_available;
 use super::{Fields, TextConfig};
-use crate::rotary::RotaryScaling;
-use crate::{Error, Result};
-use model_center_base::file::printable;
+use crate::Result;
+use crate::rotary::{RotaryConfig, RotaryScaling};
 
-/// The longest text of a first training that is believed.
-const MAX_POSITIONS: u64 = 1 << 28;
-const PARTS_OF_HEADS: &str = "rotary embeddings of parts of heads are not supported";
-
-/// Turns above which an angle is fast for YaRN, where a file is silent.
-const YARN_FAST: f64 = 32.0;
-/// Turns below which it is slow.
-const YARN_SLOW: f64 = 1.0;
+/// The share of heads that is rotated.
+const SHARE: &str = "partial_rotary_factor";
+/// The longest text of the first training, which files state outside the parameters too.
+const TRAINED: &str = "original_max_position_embeddings";
 
 /// Rotary embeddings of a configuration.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RotaryFields {
     /// Base of the angles.
     pub base: f64,
+    /// Share of each head that is rotated, from its first element on.
+    pub share: f64,
     /// Change of the angles.
     pub scaling: RotaryScaling,
 }
 
-/// One object of parameters with its name in the file.
-struct Parameters<'a> {
-    fields: &'a Fields,
-    name: &'static str,
-    map: Map<String, Value>,
-}
-
 impl RotaryFields {
-    /// Take the fields out; where the file is silent `base` counts, and the trained length is `positions`.
+    /// Whole heads with the base 10000.
+    pub const PLAIN: RotaryFields = RotaryFields { base: 10_000.0, share: 1.0, scaling: RotaryScaling::None };
+
+    /// Number of elements of a head that are rotated.
+    pub fn dims(&self, dim_head: usize) -> usize {
+        (dim_head as f64 * self.share) as usize
+    }
+
+    /// The angles of heads of this size.
+    pub fn of_heads(&self, dim_head: usize) -> RotaryConfig {
+        RotaryConfig { dims: self.dims(dim_head), base: self.base, scaling: self.scaling.clone() }
+    }
+
+    /// Take a rotary embedding of whole heads out; where the file is silent `silent` counts.
     ///
     /// # Errors
-    /// A kind that is not known, parameters that are missing, of a wrong type or unknown, two that disagree.
-    pub fn take(fields: &mut Fields, base: f64, positions: usize) -> Result<Self> {
+    /// A kind that is not known, parameters that are missing, of a wrong type or unknown, two that disagree; partial
+    /// rotation, or an odd head size.
+    pub fn take_whole_heads(fields: &mut Fields, text: &TextConfig, silent: &Self) -> Result<Self> {
+        if fields.peek(SHARE).is_some_and(|share| share.as_f64() != Some(1.0)) {
+            let reason = "rotary embeddings of parts of heads are not supported";
+            return Err(fields.error(SHARE, reason, &not_available("partial_rotary_factor = 1")));
+        }
+        RotaryFields::take(fields, text, silent, None)
+    }
+
+    /// Take a rotary embedding out in a family that may rotate parts of heads.
+    ///
+    /// # Errors
+    /// As [`RotaryFields::take_whole_heads`]; a share that is not an even number of elements of a head.
+    pub fn take_parts(fields: &mut Fields, text: &TextConfig, silent: &Self) -> Result<Self> {
+        let outside = fields.take(SHARE).map(|value| positive(fields, SHARE, &value)).transpose()?;
+        RotaryFields::take(fields, text, silent, Some(outside))
+    }
+
+    /// `share` is what the file states outside the parameters, in a family that may rotate parts of heads.
+    fn take(fields: &mut Fields, text: &TextConfig, silent: &Self, share: Option<Option<f64>>) -> Result<Self> {
         let theta = fields.take("rope_theta");
         let (old, new) = (fields.take("rope_scaling"), fields.take("rope_parameters"));
         let name = if new.is_some() { "rope_parameters" } else { "rope_scaling" };
@@ -53,62 +76,45 @@ impl RotaryFields {
         let mut read = Parameters { fields, name, map: new.clone().or(old.clone()).unwrap_or_default() };
         let inside = read.number("rope_theta")?;
         let outside = theta.map(|value| positive(fields, "rope_theta", &value)).transpose()?;
-        if let (Some(a), Some(b)) = (inside, outside)
-            && a != b
-        {
-            let reason = format!("the file states {b}, and {a} inside {name}");
-            return Err(fields.error("rope_theta", &reason, "correct one of the two"));
-        }
-        let base = inside.or(outside).unwrap_or(base);
+        let base = one_of(fields, ("rope_theta", name), outside, inside)?.unwrap_or(silent.base);
         if base <= 1.0 {
             let reason = format!("{base} is not a base of angles: they would not become smaller from pair to pair");
             return Err(fields.error("rope_theta", &reason, "give a number above 1, commonly 10000"));
         }
-        let scaling = read.scaling(positions)?;
+        let inside = read.number(SHARE)?;
+        let share = match share {
+            None if inside.is_some_and(|share| share != 1.0) => {
+                let reason = "rotary embeddings of parts of heads are not supported";
+                return Err(fields.error(name, reason, &not_available("partial_rotary_factor = 1")));
+            }
+            None => 1.0,
+            Some(outside) => one_of(fields, (SHARE, name), outside, inside)?.unwrap_or(silent.share),
+        };
+        let rotary = RotaryFields { base, share, scaling: RotaryScaling::None };
+        let dims = rotary.dims(text.dim_head);
+        if share > 1.0 || dims == 0 || !dims.is_multiple_of(2) {
+            let reason = format!("heads of {} elements cannot be rotated by pairs", text.dim_head);
+            if share == 1.0 {
+                return Err(fields.error("head_dim", &reason, "give an even number"));
+            }
+            let reason = format!("{share} of {} elements of a head are not pairs to rotate", text.dim_head);
+            return Err(fields.error(SHARE, &reason, "give a share, of at most 1, that is an even number of them"));
+        }
+        let lengths = Lengths { positions: text.position_size, trained: fields.peek_size(TRAINED)?, pairs: dims / 2 };
+        let scaling = read.scaling(&lengths)?;
         if let (Some(old), Some(_)) = (old, new) {
-            let other = Parameters { fields, name: "rope_scaling", map: old }.scaling(positions)?;
+            let other = Parameters { fields, name: "rope_scaling", map: old }.scaling(&lengths)?;
             if other != scaling {
                 let reason = "rope_scaling and rope_parameters contradict each other";
                 return Err(fields.error("rope_scaling", reason, "remove one of the two fields"));
             }
         }
-        Ok(RotaryFields { base, scaling })
-    }
-
-    /// Take a rotary embedding of whole heads.
-    ///
-    /// # Errors
-    /// Parameters that [`RotaryFields::take`] refuses; partial rotation, or an odd head size; a trained length
-    /// outside the parameters that differs from the one inside.
-    pub fn take_whole_heads(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
-        let share = fields.peek("partial_rotary_factor");
-        if share.is_some_and(|share| share.as_f64() != Some(1.0)) {
-            let fix = not_available("partial_rotary_factor = 1");
-            return Err(fields.error("partial_rotary_factor", PARTS_OF_HEADS, &fix));
-        }
-        if !text.dim_head.is_multiple_of(2) {
-            let reason = format!("heads of {} elements cannot be rotated by pairs", text.dim_head);
-            return Err(fields.error("head_dim", &reason, "give an even number"));
-        }
-        let rotary = RotaryFields::take(fields, 10_000.0, text.position_size)?;
-        let (name, trained) = ("original_max_position_embeddings", rotary.scaling.trained());
-        // Transformers uses this one where both are there.
-        let outside = fields.peek(name).filter(|outside| {
-            let is_used = matches!(rotary.scaling, RotaryScaling::Llama3 { .. } | RotaryScaling::Yarn { .. });
-            is_used && outside.as_u64() != trained.map(|trained| trained as u64)
-        });
-        match outside {
-            None => Ok(rotary),
-            Some(_) => {
-                let reason = "it differs from the value in the rotary positions' parameters";
-                Err(fields.error(name, reason, "state it there, and remove it here"))
-            }
-        }
+        Ok(RotaryFields { scaling, ..rotary })
     }
 
     /// Write both forms.
     pub fn write(&self, map: &mut Map<String, Value>) {
-        let (kind, own) = match self.scaling {
+        let (kind, own) = match &self.scaling {
             RotaryScaling::None => ("default", json!({})),
             RotaryScaling::Linear { factor } => ("linear", json!({"factor": factor})),
             // The trained length is max_position_embeddings itself.
@@ -121,6 +127,11 @@ impl RotaryFields {
             RotaryScaling::Yarn { factor, trained, .. } => {
                 ("yarn", json!({"factor": factor, "original_max_position_embeddings": trained}))
             }
+            RotaryScaling::Long { short, long, magnitude, trained } => (
+                "longrope",
+                json!({"short_factor": short.to_vec(), "long_factor": long.to_vec(), "attention_factor": magnitude,
+                    "original_max_position_embeddings": trained}),
+            ),
         };
         let mut parameters = own.as_object().cloned().unwrap_or_default();
         if let RotaryScaling::Yarn { factor, fast, slow, magnitude, .. } = self.scaling {
@@ -143,115 +154,29 @@ impl RotaryFields {
         map.insert("rope_scaling".to_string(), scaling);
         map.insert("rope_parameters".to_string(), Value::Object(parameters));
     }
-}
 
-impl Parameters<'_> {
-    fn number(&mut self, name: &str) -> Result<Option<f64>> {
-        let value = self.map.shift_remove(name).filter(|value| !value.is_null());
-        value.map(|value| positive(self.fields, &format!("{}.{name}", self.name), &value)).transpose()
-    }
-
-    fn required(&mut self, name: &str) -> Result<f64> {
-        let missing = self.error(&format!("it lacks {name}"), &format!("add {name}"));
-        self.number(name)?.ok_or(missing)
-    }
-
-    fn error(&self, reason: &str, fix: &str) -> Error {
-        self.fields.error(self.name, reason, fix)
-    }
-
-    /// The kind of scaling, which has an older name.
-    fn kind(&mut self) -> Result<String> {
-        let mut text = |name: &str| match self.map.shift_remove(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.fields.error(
-                self.name,
-                &format!("its parameter {name} is not a string"),
-                "give the name of a kind",
-            )),
-        };
-        let (new, old) = (text("rope_type")?, text("type")?);
-        match (new, old) {
-            (Some(new), Some(old)) if new != old => {
-                Err(self.error("rope_type and type contradict each other", "remove one of the two"))
-            }
-            (new, old) => Ok(new.or(old).unwrap_or_else(|| "default".to_owned())),
-        }
-    }
-
-    /// Reads YaRN's scaling; what is left out is as transformers has it.
-    fn yarn(&mut self, trained: usize) -> Result<RotaryScaling> {
-        let factor = self.required("factor")?;
-        let (fast, slow) = (self.number("beta_fast")?, self.number("beta_slow")?);
-        Ok(RotaryScaling::Yarn {
-            factor,
-            fast: fast.unwrap_or(YARN_FAST),
-            slow: slow.unwrap_or(YARN_SLOW),
-            magnitude: self.number("attention_factor")?.unwrap_or_else(|| yarn_magnitude(factor)),
-            trained,
-        })
-    }
-
-    fn scaling(mut self, positions: usize) -> Result<RotaryScaling> {
-        self.map.shift_remove("rope_theta");
-        let kind = self.kind()?;
-        if self.number("partial_rotary_factor")?.is_some_and(|share| share != 1.0) {
-            return Err(self.error(PARTS_OF_HEADS, &not_available("partial_rotary_factor = 1")));
-        }
-        let original = self.number("original_max_position_embeddings")?;
-        let trained = match original {
-            Some(value) if value.fract() == 0.0 && value <= MAX_POSITIONS as f64 => value as usize,
-            Some(_) => {
-                return Err(self.error("original_max_position_embeddings is not a length", "give a whole number"));
-            }
-            None => positions,
-        };
-        let scaling = match kind.as_str() {
-            "default" if self.map.values().any(Value::is_object) => {
-                let fix = not_available("one set of parameters");
-                return Err(self.error("angles by kinds of layers are not supported", &fix));
-            }
-            "default" => RotaryScaling::None,
-            "linear" => RotaryScaling::Linear { factor: self.required("factor")? },
-            // Transformers knows no other trained length here than the number of all positions.
-            "dynamic" if trained != positions => {
-                let reason = "original_max_position_embeddings and max_position_embeddings are one number for dynamic";
-                return Err(self.error(reason, "remove the first"));
-            }
-            "dynamic" => RotaryScaling::Dynamic { factor: self.required("factor")?, trained },
-            "llama3" => {
-                let (factor, low) = (self.required("factor")?, self.required("low_freq_factor")?);
-                let high = self.required("high_freq_factor")?;
-                if high <= low {
-                    return Err(self.error("high_freq_factor is not above low_freq_factor", "correct one of the two"));
-                }
-                RotaryScaling::Llama3 { factor, low, high, trained }
-            }
-            "yarn" => self.yarn(trained)?,
-            other => {
-                let reason = format!("rotary positions of kind \"{}\" are not supported", printable(other, 40));
-                return Err(self.error(&reason, "supported are: default, linear, dynamic, llama3, yarn"));
-            }
-        };
-        match self.map.keys().next() {
-            Some(name) if kind != "default" => {
-                let reason = format!("its parameter {} is not known for {kind}", printable(name, 40));
-                Err(self.error(&reason, "remove it, if it changes nothing"))
-            }
-            _ => Ok(scaling),
+    /// Write both forms with the share of heads.
+    pub fn write_parts(&self, map: &mut Map<String, Value>) {
+        self.write(map);
+        map.insert(SHARE.to_string(), json!(self.share));
+        if let Some(parameters) = map.get_mut("rope_parameters").and_then(Value::as_object_mut) {
+            parameters.insert(SHARE.to_string(), json!(self.share));
         }
     }
 }
 
-/// YaRN's factor of queries and keys where a file is silent: they share the growth.
-fn yarn_magnitude(factor: f64) -> f64 {
-    if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
-}
-
-fn positive(fields: &Fields, name: &str, value: &Value) -> Result<f64> {
-    let number = value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| {
-        fields.error(name, &format!("{} is not a number above 0", printable(&value.to_string(), 40)), "correct it")
-    })
+/// A number that a file states outside the parameters, inside them, or in both places.
+fn one_of(
+    fields: &Fields,
+    (name, parameters): (&str, &str),
+    outside: Option<f64>,
+    inside: Option<f64>,
+) -> Result<Option<f64>> {
+    if let (Some(a), Some(b)) = (inside, outside)
+        && a != b
+    {
+        let reason = format!("the file states {b}, and {a} inside {parameters}");
+        return Err(fields.error(name, &reason, "correct one of the two"));
+    }
+    Ok(inside.or(outside))
 }

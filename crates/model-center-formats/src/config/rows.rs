@@ -33,6 +33,8 @@ pub enum Slot<'a> {
     KvHeads(&'a mut usize),
     /// Rotary positions of whole heads, which have several fields.
     Rotary(&'a mut RotaryFields),
+    /// Rotary positions of a part of each head, or of whole ones.
+    PartRotary(&'a mut RotaryFields),
     /// Windows of attention, which have several fields.
     Windows(&'a mut WindowFields),
 }
@@ -95,7 +97,14 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 let silent = (row.required && !required).then_some(*heads);
                 set(heads, take_kv_heads(fields, &names, text.num_heads, silent)?)
             }
-            Slot::Rotary(rotary) => set(rotary, Some(RotaryFields::take_whole_heads(fields, text)?)),
+            Slot::Rotary(rotary) => {
+                let stated = RotaryFields::take_whole_heads(fields, text, rotary)?;
+                set(rotary, Some(stated))
+            }
+            Slot::PartRotary(rotary) => {
+                let stated = RotaryFields::take_parts(fields, text, rotary)?;
+                set(rotary, Some(stated))
+            }
             Slot::Windows(windows) => set(windows, Some(WindowFields::take(fields, text)?)),
         };
         if required && !stated {
@@ -127,6 +136,10 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
             Slot::OptionalSize(size) | Slot::OptionalIndex(size) => json!(size),
             Slot::Rotary(rotary) => {
                 rotary.write(map);
+                continue;
+            }
+            Slot::PartRotary(rotary) => {
+                rotary.write_parts(map);
                 continue;
             }
             Slot::Windows(windows) => {

@@ -1,6 +1,7 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
 use super::cache::OwnCache;
+use super::head_norm::HeadNorm;
 use super::mask::{AttentionContext, Memory, Visible};
 use super::prefix::{self, Prefix};
 use super::tokens::TokensRead;
@@ -11,7 +12,7 @@ use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::block::checkpoint;
 use bmtrain_dist::nn::{
     linear::{Linear, LinearOptions},
-    norm::{Norm, NormOptions},
+    norm::Norm,
 };
 use bmtrain_dist::param::{Init, SplitPart, TensorSplit};
 use bmtrain_dist::{Builder, Error, Result};
@@ -40,8 +41,8 @@ pub struct AttentionConfig {
     pub window: Option<usize>,
     /// Rotary embedding of queries and keys, with the angles of the [`AttentionContext`].
     pub rotary: Option<RotaryHeads>,
-    /// A norm over each head of queries and of keys, before the rotation; its size is H.
-    pub head_norm: Option<NormOptions>,
+    /// Norms of queries and of keys, before the rotation.
+    pub head_norm: Option<HeadNorm>,
     /// Divide what enters a projection by the root of its length.
     pub length_scale: bool,
     /// Probability with which an attention probability is dropped.
@@ -147,6 +148,8 @@ struct LocalHeads {
 /// Rotary embedding of attention heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotaryHeads {
+    /// Number of the table with the angles, in the [`AttentionContext`].
+    pub table: usize,
     /// Number of elements of each head that are rotated, from its first.
     pub dims: usize,
     /// Which two elements make a pair.
@@ -181,7 +184,7 @@ pub struct Attention {
     /// Keys and values of virtual tokens.
     prefix: Option<Prefix>,
     /// Norms of queries and of keys.
-    head_norms: Option<[Norm; 2]>,
+    head_norms: Option<(HeadNorm, [Norm; 2])>,
     attention_out: Linear,
 }
 
@@ -189,7 +192,6 @@ impl Attention {
     /// Declare the parameters under the builder's name.
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
         let AttentionConfig { num_heads, num_heads_kv, .. } = config;
-        let norm = |name: &str, options| Norm::of_heads(&builder.at(name), options);
         let project_qkv = config.project(&builder.at(PROJECT_QKV), &[num_heads, num_heads_kv, num_heads_kv])?;
         let prefix = if config.causal { Prefix::new(builder, &config)? } else { None };
         Ok(Attention {
@@ -198,7 +200,7 @@ impl Attention {
             project_qkv,
             prefix,
             head_norms: match config.head_norm {
-                Some(options) => Some([norm("query_norm", options)?, norm("key_norm", options)?]),
+                Some(norm) => Some((norm, norm.build(builder, &config)?)),
                 None => None,
             },
             attention_out: config.out(builder)?,
@@ -319,14 +321,15 @@ impl Attention {
     }
 
     /// Queries, keys and values apart, the heads of the first two normalised.
-    fn normed(&self, qkv: &Var, norms: &[Norm; 2], cx: &Ctx) -> Result<[Var; 3]> {
+    fn normed(&self, qkv: &Var, (kind, norms): &(HeadNorm, [Norm; 2]), cx: &Ctx) -> Result<[Var; 3]> {
         let (AttentionConfig { dim_head, .. }, LocalHeads { query: num_heads, kv: num_heads_kv, .. }) =
             (self.config, self.heads);
         let [batch, length, _] = qkv.dims("attention")?;
         let (q_end, k_end) = (num_heads * dim_head, (num_heads + num_heads_kv) * dim_head);
         let heads = |range: Range<usize>, heads: usize, norm: &Norm| -> Result<Var> {
             let part = ops::slice_last(cx, qkv, range)?; // [B, L, heads H]
-            let apart = part.reshape([batch, length * heads, dim_head])?; // [B, L heads, H]
+            let width = kind.width(heads, dim_head);
+            let apart = part.reshape([batch, length * heads * dim_head / width, width])?; // [B, L heads, H]
             Ok(norm.forward(&apart, cx)?.reshape([batch, length, heads * dim_head])?) // [B, L, heads H]
         };
         let q = heads(0..q_end, num_heads, &norms[0])?; // [B, L, N H]
@@ -336,8 +339,8 @@ impl Attention {
 
     /// Rotates the first `heads` heads of `x`.
     fn rotate(&self, x: Var, heads: usize, context: &AttentionContext, cx: &Ctx) -> Result<Var> {
-        let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
-        let angles = context.angles.as_ref().ok_or_else(|| {
+        let Some(RotaryHeads { table, dims, layout }) = self.config.rotary else { return Ok(x) };
+        let angles = context.angles.get(table).ok_or_else(|| {
             Error::setting("attention", "rotary attention needs a position table, but none was given")
         })?;
         let (table, positions) = (&angles.table, angles.positions.as_ref());

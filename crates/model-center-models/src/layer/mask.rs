@@ -58,8 +58,8 @@ pub struct AttentionContext {
     pub documents: Option<Documents>,
     /// Added to the attention scores, `[1 or B, N, 1 or L, S]`.
     pub bias: Option<Var>,
-    /// For blocks with rotary embedding.
-    pub angles: Option<Angles>,
+    /// For blocks with rotary embedding: a list by the number of the table, and each block has the angles of one.
+    pub angles: Vec<Angles>,
     /// i64 `[B, P]`, the numbers of the virtual tokens whose trained keys and values precede the sequences, for blocks
     /// that have some (prefix tuning); `None` without, and where caches have them already. They are keys of mask and
     /// bias.

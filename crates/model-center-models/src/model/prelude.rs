@@ -8,7 +8,9 @@ pub use bmtrain_dist::param::Init;
 pub use serde_json::{Map, Value, json};
 
 pub use crate::layer::position::{RelativeConfig, RotaryConfig, RotaryScaling};
-pub use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
+pub use crate::layer::{
+    AttentionConfig, BlockConfig, FeedForwardConfig, HeadNorm, Placement, PositionsConfig, RotaryHeads,
+};
 pub use crate::model::architecture::position_table::{Count, PositionTable};
 pub use crate::model::architecture::{
     Added, Architecture, BlockPlace, Classes, FamilyBlock, ModelFamily, Spec, StackSpec,

@@ -53,7 +53,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((text.norm_eps, text.init_std, text.tied), (1e-5, 0.03, false));
     assert_eq!((text.ffn_activate_fn, text.ffn_gated), (Activation::Silu, true));
     assert_eq!((config.num_heads_kv, config.sliding_window), (8, Some(2048)));
-    assert_eq!(config.rotary, RotaryFields { base: 20_000.0, scaling: RotaryScaling::None });
+    assert_eq!(config.rotary, RotaryFields { base: 20_000.0, ..RotaryFields::PLAIN });
     let written = config.to_hf_json(&header()).unwrap();
     for (name, value) in hugging_face() {
         assert_eq!(written.get(&name), Some(&value), "{name}");
@@ -118,7 +118,10 @@ fn stretched_positions_are_read_in_both_forms_and_written_back() {
     // Transformers 5 has the base among the parameters.
     let new = json!({"rope_type": "linear", "factor": 2.5, "rope_theta": 20000.0});
     let config = with(&[("rope_parameters", new.clone()), ("rope_theta", json!("absent"))]).unwrap();
-    assert_eq!(config.rotary, RotaryFields { base: 20_000.0, scaling: RotaryScaling::Linear { factor: 2.5 } });
+    assert_eq!(
+        config.rotary,
+        RotaryFields { base: 20_000.0, scaling: RotaryScaling::Linear { factor: 2.5 }, ..RotaryFields::PLAIN }
+    );
     assert_eq!(config.to_hf_json(&header()).unwrap()["rope_parameters"], new);
 }
 
@@ -152,7 +155,8 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
             "rope_type and type contradict",
         ),
         ("rope_scaling", json!({"type": "yarn", "factor": 2.0, "mscale": 0.7}), "mscale is not known for yarn"),
-        ("rope_scaling", json!({"type": "longrope", "factor": 2.0}), "\"longrope\" are not supported"),
+        ("rope_scaling", json!({"type": "proportional", "factor": 2.0}), "\"proportional\" are not supported"),
+        ("rope_scaling", json!({"type": "longrope", "factor": 2.0}), "short_factor is not a list of 64 numbers"),
         ("rope_scaling", json!({"type": "linear", "factor": 0}), "not a number above 0"),
         (
             "rope_scaling",
@@ -172,6 +176,10 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
     let error = with(&[("rope_scaling", yarn.clone()), outside]).unwrap_err();
     assert!(error.contains("field original_max_position_embeddings"), "{error}");
     assert!(with(&[("rope_scaling", yarn), ("original_max_position_embeddings", json!(4096))]).is_ok());
+    // As transformers has it: a length outside the parameters is theirs where they have none.
+    let outside = ("original_max_position_embeddings", json!(8192));
+    let config = with(&[("rope_scaling", json!({"type": "yarn", "factor": 2.0})), outside]).unwrap();
+    assert_eq!(config.rotary.scaling.trained(), Some(8192));
     assert!(with(&[("attention_bias", json!(false)), ("mlp_bias", json!(false))]).is_ok());
     assert!(MistralConfig::from_json("{}", "x").unwrap_err().to_string().contains("no size of the model"));
     let text = TextConfig { num_heads: 0, ..MistralConfig::default().text };

@@ -22,8 +22,9 @@ use bmtrain_dist::{Builder, Result};
 pub enum PositionsConfig {
     /// None: position embeddings are added to the token embeddings.
     None,
-    /// Rotary embedding of queries and keys.
-    Rotary(RotaryConfig),
+    /// Rotary embedding of queries and keys: the angles of each table. A block tells by number which one it has
+    /// ([`RotaryHeads::table`](crate::layer::RotaryHeads::table)).
+    Rotary(Vec<RotaryConfig>),
     /// ALiBi: a penalty that grows with the distance, with one slope per head; the number of heads.
     Alibi(usize),
     /// A learned bias for ranges of distances.
@@ -34,15 +35,26 @@ impl PositionsConfig {
     /// The longest row in which what tokens were told holds while further ones come; `None` where it always does.
     pub fn steady_length(&self) -> Option<usize> {
         match self {
-            PositionsConfig::Rotary(config) => config.scaling.steady_length(),
+            PositionsConfig::Rotary(tables) => tables.iter().filter_map(|table| table.scaling.steady_length()).min(),
             _ => None,
+        }
+    }
+
+    /// Whether what tokens were told in a row of `one` token count holds in a row of the `other`.
+    pub fn is_same(&self, one: usize, other: usize) -> bool {
+        match self {
+            PositionsConfig::Rotary(tables) => tables.iter().all(|table| table.scaling.is_same(one, other)),
+            _ => true,
         }
     }
 
     /// The longest sequence of a model whose config states `positions`; ALiBi has no limit.
     pub fn reach(&self, positions: usize) -> usize {
         match self {
-            PositionsConfig::Rotary(config) => config.scaling.reach(positions),
+            PositionsConfig::Rotary(tables) => {
+                let reaches = tables.iter().map(|table| table.scaling.reach(positions));
+                reaches.max().unwrap_or(positions)
+            }
             PositionsConfig::Alibi(_) => usize::MAX,
             _ => positions,
         }
@@ -54,8 +66,8 @@ impl PositionsConfig {
 pub enum Positions {
     /// Nothing.
     None,
-    /// Angles.
-    Rotary(RotaryAngles),
+    /// Angles of each table.
+    Rotary(Vec<RotaryAngles>),
     /// Slopes.
     Alibi(Alibi),
     /// Learned biases.
@@ -88,7 +100,7 @@ impl Positions {
     pub fn new(builder: &Builder, config: PositionsConfig) -> Result<Self> {
         Ok(match config {
             PositionsConfig::None => Positions::None,
-            PositionsConfig::Rotary(config) => Positions::Rotary(RotaryAngles::new(config)),
+            PositionsConfig::Rotary(tables) => Positions::Rotary(tables.into_iter().map(RotaryAngles::new).collect()),
             PositionsConfig::Alibi(heads) => match builder.tensor_ranks() {
                 None => Positions::Alibi(Alibi::new(heads)),
                 Some(ranks) => {
@@ -144,7 +156,10 @@ impl Positions {
         let context = AttentionContext { visible, ..AttentionContext::default() };
         Ok(match self {
             Positions::None => context,
-            Positions::Rotary(angles) => AttentionContext { angles: Some(angles.of(rows, cx)?), ..context },
+            Positions::Rotary(tables) => {
+                let angles = tables.iter().map(|angles| angles.of(rows, cx)).collect::<Result<_>>()?;
+                AttentionContext { angles, ..context }
+            }
             Positions::Alibi(alibi) => AttentionContext { bias: Some(alibi.bias(rows, cx)?), ..context },
             Positions::Relative(_) => AttentionContext { bias, ..context },
         })

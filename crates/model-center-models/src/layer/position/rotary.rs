@@ -4,7 +4,7 @@ use super::Rows;
 use crate::layer::mask::Angles;
 use bmtrain_core::{Ctx, Segment, Tensor};
 use bmtrain_dist::Result;
-use model_center_formats::rotary::{RotaryConfig, RotaryScaling};
+use model_center_formats::rotary::RotaryConfig;
 use std::cell::RefCell;
 
 /// A table of angles that grows with the longest row seen.
@@ -41,11 +41,10 @@ impl RotaryAngles {
 
     fn table_for(&self, length: usize, cx: &Ctx) -> Result<Tensor> {
         let mut kept = self.table.borrow_mut();
-        let fits = |(made_for, table): &(usize, Tensor)| match self.config.scaling {
-            // The angles themselves depend on the length.
-            RotaryScaling::Dynamic { trained, .. } => *made_for == length || length.max(*made_for) <= trained,
-            _ => true,
-        } && table.shape().dims()[0] >= length;
+        // The angles themselves may depend on the length.
+        let fits = |(made_for, table): &(usize, Tensor)| {
+            self.config.scaling.is_same(*made_for, length) && table.shape().dims()[0] >= length
+        };
         if let Some((_, table)) = kept.as_ref().filter(|kept| fits(kept)) {
             return Ok(table.clone());
         }
@@ -61,6 +60,7 @@ impl RotaryAngles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model_center_formats::rotary::RotaryScaling;
 
     #[test]
     fn a_table_is_kept_for_shorter_rows() {

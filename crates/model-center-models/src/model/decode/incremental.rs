@@ -26,8 +26,8 @@ pub(in crate::model) struct Incremental<'a, B: StackBlock> {
     caches: Vec<BlockCache>,
     past: Past,
     expected: usize,
-    /// The ids of all tokens, `R x S`, with padding, if sequences beyond this length must be recomputed.
-    again: Option<(usize, Vec<i64>)>,
+    /// The ids of all tokens, `R x S`, with padding, if sequences of some lengths must be recomputed.
+    again: Option<Vec<i64>>,
 }
 
 /// The encoder's output.
@@ -119,7 +119,7 @@ impl<'a, B: StackBlock> Incremental<'a, B> {
         let begin = || Past::after(spec.prefix);
         let past = source.as_ref().map_or_else(begin, |source| Past::of_rows(source.texts.len()));
         let steady = spec.stacks.last().and_then(|stack| stack.positions.steady_length());
-        let again = steady.map(|length| (length, Vec::new()));
+        let again = steady.map(|_| Vec::new());
         let mut rows = Incremental { model, source, caches: Vec::new(), past, expected: options.expected, again };
         rows.clear();
         Ok(rows)
@@ -135,10 +135,11 @@ impl<'a, B: StackBlock> Incremental<'a, B> {
     /// The ids `R x L` to process: the new ones, or the whole sequences if the positions of cached tokens are no longer
     /// valid. All hidden states change in that case, so the cache is cleared.
     fn ids(&mut self, tokens: &Batch, past: &Past) -> Vec<i64> {
-        let Some((steady, all)) = &mut self.again else { return tokens.input_ids.clone() };
+        let Some(all) = &mut self.again else { return tokens.input_ids.clone() };
         let before = self.past.length() - self.model.spec.prefix;
         *all = join(all, before, &tokens.input_ids, tokens.length);
-        if past.length() <= *steady {
+        let positions = self.model.spec.stacks.last().map(|stack| &stack.positions);
+        if positions.is_none_or(|positions| positions.is_same(self.past.length(), past.length())) {
             return tokens.input_ids.clone();
         }
         let all = all.clone();
@@ -246,7 +247,7 @@ impl<B: StackBlock> Decoding for Incremental<'_, B> {
     fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()> {
         let length = self.past.length();
         self.past.reorder(from)?;
-        if let Some((_, all)) = &mut self.again {
+        if let Some(all) = &mut self.again {
             *all = gathered(all, length - self.model.spec.prefix, from);
         }
         let moves_memory = match &mut self.source {

@@ -134,7 +134,7 @@ impl ModelFamily for GptjConfig {
     fn spec(&self) -> Spec {
         let rotary = RotaryConfig { dims: self.rotary_dim, base: 10_000.0, scaling: RotaryScaling::None };
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
-        let spec = Spec::decoder(self, StackSpec::decoder(&self.text, PositionsConfig::Rotary(rotary), norm));
+        let spec = Spec::decoder(self, StackSpec::decoder(&self.text, PositionsConfig::Rotary(vec![rotary]), norm));
         Spec { padding_learns: true, head: HeadSpec { lm_bias: true, ..spec.head }, ..spec }
     }
 
@@ -144,7 +144,7 @@ impl ModelFamily for GptjConfig {
             bias: false,
             out_bias: false,
             causal: true,
-            rotary: Some(RotaryHeads { dims: self.rotary_dim, layout: RotaryLayout::Pairs }),
+            rotary: Some(RotaryHeads { table: 0, dims: self.rotary_dim, layout: RotaryLayout::Pairs }),
             ..block.attention
         };
         BlockConfig { attention, ..block }

@@ -24,7 +24,7 @@ model_config! {
         /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`; ModelCenter writes -1 for N.
         num_heads_kv: usize = 32, KvHeads("num_key_value_heads" => "num_heads_kv");
         /// Rotary embedding.
-        rotary: RotaryFields = RotaryFields { base: 10_000.0, scaling: RotaryScaling::None }, Rotary();
+        rotary: RotaryFields = RotaryFields::PLAIN, Rotary();
         /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
         att_bias: bool = false, Flag("attention_bias" => "att_bias");
         /// Whether the feed-forward's linear layers have biases. Hugging Face: `mlp_bias`.
@@ -96,7 +96,7 @@ impl ModelFamily for LlamaConfig {
     }
 
     fn spec(&self) -> Spec {
-        spec(self, self.rotary)
+        spec(self, &self.rotary)
     }
 
     fn block(&self, _place: BlockPlace) -> BlockConfig {
@@ -110,8 +110,7 @@ impl ModelFamily for LlamaConfig {
 
     fn names_of_model_center(&self, _head: Head) -> Option<NameTable> {
         // ModelCenter's rotary embedding has this base and no scaling.
-        let is_plain = self.rotary == RotaryFields { base: 10_000.0, scaling: RotaryScaling::None };
-        is_plain.then(|| model_center_names::decoder(self, "encoder"))
+        (self.rotary == RotaryFields::PLAIN).then(|| model_center_names::decoder(self, "encoder"))
     }
 
     fn names(&self, head: Head) -> NameTable {
@@ -127,9 +126,9 @@ impl ModelFamily for LlamaConfig {
 }
 
 /// The modules around the blocks of a Llama-like decoder.
-pub(in crate::model) fn spec(config: &impl RowConfig, RotaryFields { base, scaling }: RotaryFields) -> Spec {
+pub(in crate::model) fn spec(config: &impl RowConfig, rotary: &RotaryFields) -> Spec {
     let text = config.text();
-    let positions = PositionsConfig::Rotary(RotaryConfig { dims: text.dim_head, base, scaling });
+    let positions = PositionsConfig::Rotary(vec![rotary.of_heads(text.dim_head)]);
     let norm = NormOptions::rms(text.dim_model, text.norm_eps);
     Spec::decoder(config, StackSpec::decoder(text, positions, norm))
 }
@@ -141,7 +140,7 @@ pub(in crate::model) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockCo
         attention: AttentionConfig {
             num_heads_kv,
             causal: true,
-            rotary: Some(RotaryHeads { dims: text.dim_head, layout: RotaryLayout::Halves }),
+            rotary: Some(RotaryHeads { table: 0, dims: text.dim_head, layout: RotaryLayout::Halves }),
             ..block.attention
         },
         ffn: FeedForwardConfig { gated: true, ..block.ffn },

@@ -56,7 +56,7 @@ impl ModelFamily for MistralConfig {
     }
 
     fn spec(&self) -> Spec {
-        llama::spec(self, self.rotary)
+        llama::spec(self, &self.rotary)
     }
 
     fn block(&self, _place: BlockPlace) -> BlockConfig {

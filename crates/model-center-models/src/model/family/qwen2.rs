@@ -54,7 +54,7 @@ impl ModelFamily for Qwen2Config {
     }
 
     fn spec(&self) -> Spec {
-        llama::spec(self, self.rotary)
+        llama::spec(self, &self.rotary)
     }
 
     fn block(&self, place: BlockPlace) -> BlockConfig {

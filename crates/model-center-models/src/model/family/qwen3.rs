@@ -52,7 +52,7 @@ impl ModelFamily for Qwen3Config {
     }
 
     fn spec(&self) -> Spec {
-        llama::spec(self, self.rotary)
+        llama::spec(self, &self.rotary)
     }
 
     fn block(&self, place: BlockPlace) -> BlockConfig {
@@ -62,7 +62,7 @@ impl ModelFamily for Qwen3Config {
                 bias: self.att_bias,
                 out_bias: self.att_bias,
                 window: self.windows.of(place.layer),
-                head_norm: Some(NormOptions::rms(self.text.dim_head, self.text.norm_eps)),
+                head_norm: Some(HeadNorm::EachHead(NormOptions::rms(self.text.dim_head, self.text.norm_eps))),
                 ..block.attention
             },
             ..block
