@@ -32,6 +32,7 @@ SHARED = {
     ("qwen2", "llama"): "a Llama with biases",
     ("qwen3", "llama"): "a Llama with norms of heads",
     ("qwen3", "qwen2"): "defaults of Qwen 2",
+    ("gemma3", "llama"): "a Llama with norms before and after each layer",
     ("gptj", "gpt2"): "the same names of fields",
     ("marian", "bart"): "a BART with computed positions",
     ("cpm2", "cpm1"): "the same blocks as an encoder-decoder",

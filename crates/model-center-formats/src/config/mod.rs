@@ -14,6 +14,7 @@ pub mod dialect;
 pub mod encoder_decoder;
 pub(crate) mod fields;
 pub(crate) mod labels;
+mod layer_rotary;
 pub mod model_center;
 mod overrides;
 pub mod ranges;
@@ -31,13 +32,14 @@ pub use dialect::Dialect;
 pub use encoder_decoder::{EncoderDecoderFields, HasStacks};
 pub use fields::Fields;
 pub use labels::{are_default, classes_are_assumed};
+pub use layer_rotary::LayerRotary;
 pub use model_center::ClassFields;
 pub use overrides::{ConfigOverrides, ConfigSource};
 pub use rotary::RotaryFields;
 pub use sharing::{LayerSharing, SharingStyle};
 pub use text::TextConfig;
 pub use text_head::TextHead;
-pub use windows::WindowFields;
+pub use windows::{LayerWindows, WindowFields};
 
 use std::path::Path;
 

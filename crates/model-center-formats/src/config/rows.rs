@@ -8,7 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
 use super::ranges::Ranges;
-use super::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
+use super::{
+    ClassFields, Fields, HfHeader, LayerRotary, LayerWindows, RotaryFields, TextConfig, WindowFields, labels,
+    model_center,
+};
 use crate::Result;
 use model_center_base::json::number;
 
@@ -37,6 +40,12 @@ pub enum Slot<'a> {
     PartRotary(&'a mut RotaryFields),
     /// Windows of attention, which have several fields.
     Windows(&'a mut WindowFields),
+    /// Rotary positions by the kind of a layer; the names are those of the two bases outside of the parameters.
+    LayerRotary(&'a mut LayerRotary),
+    /// Windows of a regular part of the layers; the names are those of the size and of the period.
+    LayerWindows(&'a mut LayerWindows),
+    /// A finite number above 0; `null` is `None`, and a missing field the default.
+    OptionalNumber(&'a mut Option<f32>),
 }
 
 /// One field of a configuration.
@@ -106,6 +115,22 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 set(rotary, Some(stated))
             }
             Slot::Windows(windows) => set(windows, Some(WindowFields::take(fields, text)?)),
+            Slot::LayerRotary(rotary) => {
+                let stated = LayerRotary::take(fields, text, rotary, &names)?;
+                set(rotary, Some(stated))
+            }
+            Slot::LayerWindows(windows) => {
+                let stated = windows.take(fields, text, &names)?;
+                set(windows, Some(stated))
+            }
+            Slot::OptionalNumber(number) => {
+                let stated = names.iter().any(|name| fields.has(name));
+                let given = fields.take_any(&names, Fields::take_number)?;
+                if given.is_some_and(|given| given <= 0.0) {
+                    return Err(fields.error(names[0], "this is not a number above 0", "correct it, or give null"));
+                }
+                set(number, stated.then_some(given))
+            }
         };
         if required && !stated {
             missing.push(names[0]);
@@ -146,6 +171,15 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
                 windows.write(text.num_layers, map);
                 continue;
             }
+            Slot::LayerRotary(rotary) => {
+                rotary.write(row.hugging_face, map);
+                continue;
+            }
+            Slot::LayerWindows(windows) => {
+                windows.write(row.hugging_face, text.num_layers, map);
+                continue;
+            }
+            Slot::OptionalNumber(value) => value.map_or(Value::Null, number),
         };
         map.extend(names.iter().map(|name| ((*name).to_owned(), value.clone())));
     }

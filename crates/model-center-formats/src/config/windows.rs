@@ -82,6 +82,81 @@ impl WindowFields {
     }
 }
 
+/// Windows of a regular part of the layers, or of listed ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerWindows {
+    /// Size of a window as the file states it.
+    pub size: Option<usize>,
+    /// One layer of this many has no window, where the file does not list them.
+    pub period: usize,
+    /// Whether it is the first of them; else the last.
+    pub is_first: bool,
+    /// Layers with a window, counted from 0, where the file lists them. Hugging Face: `layer_types`.
+    pub listed: Option<BTreeSet<usize>>,
+}
+
+impl LayerWindows {
+    /// Windows of this size in all layers but the last of each `period`.
+    pub const fn all_but_last(period: usize, size: usize) -> Self {
+        LayerWindows { size: Some(size), period, is_first: false, listed: None }
+    }
+
+    /// Windows of this size in all layers but the first of each `period`.
+    pub const fn all_but_first(period: usize, size: usize) -> Self {
+        LayerWindows { size: Some(size), period, is_first: true, listed: None }
+    }
+
+    /// Whether a layer, counted from 0, has a window.
+    pub fn has(&self, layer: usize) -> bool {
+        match &self.listed {
+            Some(listed) => listed.contains(&layer),
+            None => !(layer + usize::from(!self.is_first)).is_multiple_of(self.period),
+        }
+    }
+
+    /// The size of a layer's window.
+    pub fn of(&self, layer: usize) -> Option<usize> {
+        self.size.filter(|_| self.has(layer))
+    }
+
+    /// The fields of a file for a model of these sizes; `names` are those of the size and of the period. Where the file
+    /// is silent `self` counts.
+    ///
+    /// # Errors
+    /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a
+    /// window where there is none.
+    pub(super) fn take(&self, fields: &mut Fields, text: &TextConfig, names: &[&str]) -> Result<Self> {
+        // Layers are counted one by one below.
+        text.validate(fields.place())?;
+        let mut windows = self.clone();
+        if let Some(name) = names.first().filter(|name| fields.has(name)) {
+            windows.size = fields.take_size(name)?;
+        }
+        if let Some(name) = names.get(1) {
+            windows.period = fields.take_size(name)?.unwrap_or(self.period);
+        }
+        if let Some(listed) = fields.take("layer_types") {
+            windows.listed = Some(listed_layers(fields, &listed, text.num_layers)?);
+        }
+        if windows.size.is_none() && (0..text.num_layers).any(|layer| windows.has(layer)) {
+            let reason = "layers have windows, and the file gives no size";
+            return Err(fields.error(names.first().unwrap_or(&SLIDING), reason, "give the number of keys of a window"));
+        }
+        Ok(windows)
+    }
+
+    /// Write them for a model of `num_layers` layers.
+    pub(super) fn write(&self, names: &[&str], num_layers: usize, map: &mut Map<String, Value>) {
+        let kind = |layer| if self.has(layer) { SLIDING } else { FULL };
+        let kinds: Vec<&str> = (0..num_layers).map(kind).collect();
+        map.insert("layer_types".to_string(), json!(kinds));
+        let values = [json!(self.size), json!(self.period)];
+        // A period says nothing of a list.
+        let count = if self.listed.is_some() { 1 } else { 2 };
+        map.extend(names.iter().zip(values).take(count).map(|(name, value)| ((*name).to_owned(), value)));
+    }
+}
+
 /// The layers with a window according to a list.
 fn listed_layers(fields: &Fields, listed: &Value, num_layers: usize) -> Result<BTreeSet<usize>> {
     let words = listed.as_array().filter(|words| words.len() == num_layers).ok_or_else(|| {

@@ -4,9 +4,9 @@
 use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
-    BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gpt2Config, GptjConfig, HfHeader,
-    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
-    T5Config,
+    BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gemma3Config, Gpt2Config, GptjConfig,
+    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config,
+    RobertaConfig, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -46,6 +46,7 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("cpm1", check::<Cpm1Config>(), 10),
         ("cpm2", check::<Cpm2Config>(), 14),
         ("cpm_t5", check::<CpmT5Config>(), 9),
+        ("gemma3", check::<Gemma3Config>(), 4),
         ("gpt2", check::<Gpt2Config>(), 4),
         ("gptj", check::<GptjConfig>(), 2),
         ("llama", check::<LlamaConfig>(), 6),

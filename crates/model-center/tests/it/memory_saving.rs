@@ -26,13 +26,14 @@ const MICRO_BATCHES: usize = 4;
 const STEPS: usize = 3;
 
 /// Decoders, an encoder, encoder-decoders; with norms of heads, rotation, ALiBi and relative positions.
-const FAMILIES: [(&str, &str); 7] = [
+const FAMILIES: [(&str, &str); 8] = [
     ("gpt2_a", "lm"),
     ("bert_a", "mlm"),
     ("t5_a", "lm"),
     ("bart_a", "lm"),
     ("llama_a", "lm"),
     ("qwen3_a", "lm"),
+    ("gemma3_a", "lm"),
     ("bloom_a", "lm"),
 ];
 

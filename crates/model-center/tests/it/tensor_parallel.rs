@@ -17,12 +17,15 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
-    BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gpt2Config, GptjConfig,
+    BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gemma3Config, Gpt2Config,
+    GptjConfig,
 };
 use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
 use model_center::config::{MegatronBertConfig, RobertaConfig, T5Config};
 use model_center::model::{Head, OpenOptions, cpm_t5, megatron_bert, roberta, t5};
-use model_center::model::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3};
+use model_center::model::{
+    bart, bert, bloom, cpm1, cpm2, gemma3, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3,
+};
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
 use std::sync::Arc;
@@ -88,6 +91,8 @@ parity_tests! {
         {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     qwen3_with_norms_of_heads_is_qwen3_on_one: (qwen3::Qwen3, Qwen3Config), "qwen3_a", {"intermediate_size": 24},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4)];
+    gemma3_with_four_norms_a_block_is_gemma3_on_one: (gemma3::Gemma3, Gemma3Config), "gemma3_a",
+        {"intermediate_size": 24}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     opt_on_two_and_four_ranks_is_opt_on_one: (opt::Opt, OptConfig), "opt_a", {"ffn_dim": 32},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4)];
     bloom_with_slopes_of_all_heads_is_bloom_on_one: (bloom::Bloom, BloomConfig), "bloom_a", {},

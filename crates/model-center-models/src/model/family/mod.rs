@@ -6,6 +6,7 @@ pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;
 pub mod cpm_t5;
+pub mod gemma3;
 pub mod gpt2;
 pub mod gptj;
 pub mod llama;
@@ -57,6 +58,7 @@ pub mod configs {
         cpm_t5::CpmT5Config,
         cpm1::Cpm1Config,
         cpm2::Cpm2Config,
+        gemma3::Gemma3Config,
         gpt2::Gpt2Config,
         gptj::GptjConfig,
         llama::LlamaConfig,
@@ -71,7 +73,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 20] = [
+const ALL: [Family; 21] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -82,6 +84,7 @@ const ALL: [Family; 20] = [
     mistral::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    gemma3::FAMILY,
     t5::FAMILY,
     t5::MULTILINGUAL,
     bart::FAMILY,
