@@ -5,13 +5,12 @@ use serde_json::{Map, Value, json};
 
 use super::{Fields, RotaryFields, TextConfig};
 use crate::Result;
-use crate::rotary::RotaryConfig;
+use crate::rotary::{RotaryConfig, RotaryScaling};
 
-/// The object of layers that attend to all keys.
-const FULL: &str = "full_attention";
-/// The object of layers with a window.
-const SLIDING: &str = "sliding_attention";
+/// The objects of layers that attend to all keys, and of layers with a window.
+const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 const PARAMETERS: &str = "rope_parameters";
+const SCALING: &str = "rope_scaling";
 
 /// Rotary positions of layers that attend to all keys, and of layers with a window.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,48 +35,61 @@ impl LayerRotary {
         vec![self.full.of_heads(dim_head), self.sliding.of_heads(dim_head)]
     }
 
-    /// Take them out; `names` are the two bases outside of the parameters. `rope_scaling`, of older files, is of the
-    /// layers that attend to all keys. Where the file is silent `silent` counts.
+    /// Take them out; `names` are the bases of both outside of the parameters, or of one for all layers.
+    /// `rope_scaling`, of older files, is of the layers that attend to all keys. Where the file is silent `silent`
+    /// counts.
     ///
     /// # Errors
-    /// As [`RotaryFields::take_whole_heads`]; parameters that are not divided by the kind of a layer.
+    /// As [`RotaryFields::take_whole_heads`]; parameters that are not divided by the kind of a layer; one base for all
+    /// layers that is not the family's, and none for layers with a window.
     pub fn take(fields: &mut Fields, text: &TextConfig, silent: &Self, names: &[&str]) -> Result<Self> {
-        let kinds = match fields.take(PARAMETERS) {
-            None => None,
-            Some(Value::Object(kinds)) if kinds.keys().all(|kind| [FULL, SLIDING].contains(&kind.as_str())) => {
-                Some(kinds)
-            }
+        let mut kinds = match fields.take(PARAMETERS) {
+            None => Map::new(),
+            Some(Value::Object(kinds)) if kinds.keys().all(|kind| KINDS.contains(&kind.as_str())) => kinds,
             Some(_) => {
-                let reason = format!("this is not an object with parameters of {FULL} and of {SLIDING}");
+                let reason = format!("this is not an object with parameters of {}", KINDS.join(" and of "));
                 return Err(fields.error(PARAMETERS, &reason, "give the parameters of each kind of layer"));
             }
         };
-        let scaling = fields.take("rope_scaling");
-        let mut of = |kind: &str, base: Option<&&str>, silent: &RotaryFields, scaling: Option<Value>| {
-            let parameters = kinds.as_ref().and_then(|kinds| kinds.get(kind)).cloned();
-            let base = base.and_then(|name| fields.take(name));
-            let own = [("rope_theta", base), ("rope_scaling", scaling), (PARAMETERS, parameters)];
-            let own: Map<String, Value> =
-                own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-            let mut own = Fields::of_map(own, &format!("{}, {kind}", fields.place()));
-            RotaryFields::take_whole_heads(&mut own, text, silent)
-        };
-        Ok(LayerRotary {
-            full: of(FULL, names.first(), &silent.full, scaling)?,
-            sliding: of(SLIDING, names.get(1), &silent.sliding, None)?,
-        })
+        let [full, sliding] = KINDS.map(|kind| kinds.shift_remove(kind).filter(|value| !value.is_null()));
+        if let [name] = names
+            && sliding.is_none()
+            && fields.peek(name).and_then(Value::as_f64).is_some_and(|base| base != silent.sliding.base)
+        {
+            // Transformers 4 has it for all layers, transformers 5 for those without a window.
+            let base = silent.sliding.base;
+            let reason = format!("layers with a window have it in some versions of transformers, and {base} in others");
+            return Err(fields.error(name, &reason, "state the parameters of both kinds in rope_parameters"));
+        }
+        let scaling = fields.take(SCALING);
+        let others = ["partial_rotary_factor", "original_max_position_embeddings"]
+            .map(|name| (name, fields.peek(name).cloned()));
+        let mut of =
+            |kind: usize, parameters: Option<Value>, outside: &[(&str, Option<Value>)], silent: &RotaryFields| {
+                let base = names.get(kind).and_then(|name| fields.take(name));
+                let own = [("rope_theta", base), (PARAMETERS, parameters)].into_iter().chain(outside.iter().cloned());
+                let own = own.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+                let mut own = Fields::of_map(own, &format!("{}, {}", fields.place(), KINDS[kind]));
+                RotaryFields::take_whole_heads(&mut own, text, silent)
+            };
+        let outside = [&others[..], &[(SCALING, scaling)]].concat();
+        Ok(LayerRotary { full: of(0, full, &outside, &silent.full)?, sliding: of(1, sliding, &[], &silent.sliding)? })
     }
 
-    /// Write both forms.
+    /// Write them, also in the form of transformers 4 where that has these.
     pub fn write(&self, names: &[&str], map: &mut Map<String, Value>) {
         let mut kinds = Map::new();
-        for ((kind, rotary), name) in [(FULL, &self.full), (SLIDING, &self.sliding)].into_iter().zip(names) {
+        let has_old_form =
+            names.len() > 1 || self.sliding == RotaryFields { scaling: RotaryScaling::None, ..self.full.clone() };
+        for (index, (kind, rotary)) in KINDS.into_iter().zip([&self.full, &self.sliding]).enumerate() {
             let mut own = Map::new();
             rotary.write(&mut own);
-            kinds.insert(kind.to_owned(), own.remove(PARAMETERS).unwrap_or_default());
-            map.insert((*name).to_owned(), json!(rotary.base));
-            if kind == FULL {
-                map.insert("rope_scaling".to_owned(), own.remove("rope_scaling").unwrap_or_default());
+            kinds.extend(own.shift_remove(PARAMETERS).map(|parameters| (kind.to_owned(), parameters)));
+            if let Some(name) = names.get(index).filter(|_| has_old_form) {
+                map.insert((*name).to_owned(), json!(rotary.base));
+            }
+            if index == 0 && has_old_form {
+                map.extend(own.shift_remove(SCALING).map(|scaling| (SCALING.to_owned(), scaling)));
             }
         }
         map.insert(PARAMETERS.to_owned(), Value::Object(kinds));
