@@ -38,8 +38,10 @@ pub struct BlockConfig {
     pub norm: NormOptions,
     /// Whether cross-attention and the feed-forward layer share one norm.
     pub shares_norm: bool,
-    /// Probability with which an element that one of them adds is dropped.
+    /// Probability with which an element that attention adds is dropped.
     pub dropout: f32,
+    /// Probability with which an element that the feed-forward layer adds is dropped.
+    pub ffn_dropout: f32,
 }
 
 impl BlockConfig {
@@ -100,7 +102,11 @@ pub struct TransformerBlock {
     ffn_norm: Option<Norm>,
     ffn: FeedForward,
     dropout: f32,
+    ffn_dropout: f32,
 }
+
+/// The name of the feed-forward layer, and of the dropout of what it adds.
+const FFN: &str = "ffn";
 
 impl TransformerBlock {
     /// Declare the parameters under the builder's name.
@@ -126,9 +132,9 @@ impl TransformerBlock {
             (_, true, Some((norm, _))) => Some(norm.clone()),
             (_, true, None) => return Err(Error::setting("block", "shares_norm requires cross-attention")),
         };
-        let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
-        let (placement, dropout) = (config.placement, config.dropout);
-        Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })
+        let ffn = FeedForward::new(&builder.at(FFN), config.ffn)?;
+        let BlockConfig { placement, dropout, ffn_dropout, .. } = config;
+        Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout, ffn_dropout })
     }
 
     /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
@@ -156,7 +162,7 @@ impl TransformerBlock {
                 cross.forward_for(&normed, (shared.tokens(), memory), kept, residual, cx)
             })?; // [B, L, D] each
         }
-        let mask = dropout("ffn", &x, cx)?;
+        let mask = dropout(FFN, &x, cx)?;
         self.ffn.forward_residual(&normed, &x, mask, shared.tokens(), cx) // [B, L, D]
     }
 
@@ -183,7 +189,7 @@ impl TransformerBlock {
             y = norm.forward_residual(&attended, &y, mask, cx)?.1; // [B, L, D]
         }
         let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
-        let mask = dropout("ffn", &y, cx)?;
+        let mask = dropout(FFN, &y, cx)?;
         Ok(ffn_norm.forward_residual(&widened, &y, mask, cx)?.1) // [B, L, D]
     }
 
@@ -194,7 +200,7 @@ impl TransformerBlock {
         let dropout = self.dropout("attention", &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
-        let dropout = self.dropout("ffn", &y, shared, cx)?;
+        let dropout = self.dropout(FFN, &y, shared, cx)?;
         self.ffn.forward_residual(&normed, &y, dropout, shared.tokens(), cx) // [B, L, D]
     }
 
@@ -228,7 +234,8 @@ impl TransformerBlock {
 
     /// The dropout of what a layer adds to hidden states shaped as `x`.
     fn dropout(&self, name: &str, x: &Var, shared: &Shared, cx: &Ctx) -> Result<Option<Dropout>> {
-        Ok(token_dropout(name, self.dropout, (shared.tokens(), x.shape().last()), cx)?)
+        let rate = if name == FFN { self.ffn_dropout } else { self.dropout };
+        Ok(token_dropout(name, rate, (shared.tokens(), x.shape().last()), cx)?)
     }
 
     /// The same where only the tokens that are read, of sequences of `length`, have hidden states.

@@ -24,6 +24,7 @@ pub(in crate::model) fn block(text: &TextConfig, placement: Placement) -> BlockC
         norm: NormOptions::layer(text.dim_model, text.norm_eps),
         shares_norm: false,
         dropout: text.dropout_p,
+        ffn_dropout: text.dropout_p,
     }
 }
 
