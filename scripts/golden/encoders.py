@@ -1,6 +1,6 @@
 """Golden data of encoders: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Imported by make_bert.py, make_megatron_bert.py and make_roberta.py, each for one family;
+Imported by make_bert.py, make_roberta.py and their like, each for one family;
 crates/model-center/tests/golden/README.md describes every file and tensor.
 
 Weights are initialized in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit
@@ -8,7 +8,7 @@ file starts from exactly the numbers the goldens were computed with.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from safetensors.torch import save_file
@@ -25,13 +25,15 @@ class Family:
     models: dict
     # The head that is trained.
     trained: str = "cls"
+    # What turns all dropout off.
+    off: dict = field(default_factory=lambda: {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    # Inputs that its classes have under another name.
+    renamed: dict = field(default_factory=dict)
 
-    @staticmethod
-    def build(spec, head):
+    def build(self, spec, head):
         """A model with its 32-bit weights sampled, dropout off, attention spelled out."""
         classes = {"cls": {"num_labels": spec["labels"]}, "tokens": {"num_labels": TOKEN_CLASSES}}.get(head, {})
-        config = spec["kind"](**spec["config"], **classes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-                              attn_implementation="eager")
+        config = spec["kind"](**spec["config"], **classes, **self.off, attn_implementation="eager")
         model = spec["heads"][head](config)
         initialize_weights(model, spec["seed"], is_norm)
         return model
@@ -62,7 +64,7 @@ def sample_batch(spec, seed):
     ids[0, 5] = pad
     for place in spec.get("masked_tokens", []):
         ids[place] = sampled[place]
-    types = integers(0, config["type_vocab_size"], mask.shape) * mask  # [B, L]
+    types = integers(0, config.get("type_vocab_size", 1), mask.shape) * mask  # [B, L]
     masked = (torch.rand(mask.shape, generator=generator) < 0.3) & (mask == 1)  # [B, L]
     masked[0, 1] = True
     words = torch.where(masked, integers(1, config["vocab_size"], mask.shape), torch.tensor(-100))  # [B, L]
@@ -79,12 +81,14 @@ def sample_batch(spec, seed):
     return batch | {
         "tokens_labels": torch.where(counts, classes, torch.tensor(-100)),  # [B, L]
         "start_positions": start, "end_positions": torch.clamp(start + 2, max=mask.shape[1] - 1),  # [B] each
+        "replaced_labels": integers(0, 2, mask.shape),  # [B, L]
     }
 
 
 def inputs_of(spec, batch, head):
-    """The tensors one head takes, under the names its `forward` gives them. A model with one type is told none."""
-    types = ["token_type_ids"] if spec["config"]["type_vocab_size"] > 1 else []
+    """The tensors one head takes, under the names its `forward` gives them. A model with one type, or
+    without types, is told none."""
+    types = ["token_type_ids"] if spec["config"].get("type_vocab_size", 1) > 1 else []
     inputs = {name: batch[name] for name in ["input_ids", "attention_mask", *types]}
     if head == "pretraining":
         return inputs | {"labels": batch["mlm_labels"], "next_sentence_label": batch["nsp_labels"]}
@@ -96,8 +100,11 @@ def inputs_of(spec, batch, head):
 def evaluate(model, inputs):
     """Hidden states, pooler output, logits, loss and all gradients of a 64-bit model."""
     pooled = []
-    if model.base_model.pooler is not None:
-        model.base_model.pooler.register_forward_hook(lambda _module, _input, output: pooled.append(output))
+    base = model.base_model
+    if getattr(base, "pooler", None) is not None:
+        # ALBERT's pooler is a linear layer, and what follows it a module of its own.
+        pooler = getattr(base, "pooler_activation", base.pooler)
+        pooler.register_forward_hook(lambda _module, _input, output: pooled.append(output))
     output = model(**inputs, output_hidden_states=True)
     output.loss.backward()
     assert len(output.hidden_states) == model.config.num_hidden_layers + 1
@@ -107,7 +114,8 @@ def evaluate(model, inputs):
         golden["pooler"] = value  # [B, D]
     if "prediction_logits" in output:
         golden["logits"] = output.prediction_logits  # [B, L, V]
-        golden["seq_relationship_logits"] = output.seq_relationship_logits  # [B, 2]
+        sentences = "sop_logits" if "sop_logits" in output else "seq_relationship_logits"
+        golden["seq_relationship_logits"] = output[sentences]  # [B, 2]
     elif "start_logits" in output:
         golden |= {name: output[name] for name in ("start_logits", "end_logits")}  # [B, L] each
     else:
@@ -126,7 +134,7 @@ def write_head(family, directory, spec, head):
 
     inputs = inputs_of(spec, sample_batch(spec, spec["seed"] + 1), head)
     save_file(inputs, directory / "inputs.safetensors")
-    golden = evaluate(model, inputs)
+    golden = evaluate(model, {family.renamed.get(name, name): tensor for name, tensor in inputs.items()})
     save_file(golden, directory / "golden.safetensors")
     return golden
 

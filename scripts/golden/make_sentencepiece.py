@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sentencepiece
 from tokenizers import ByteLevelBPETokenizer
-from transformers import GPT2Tokenizer, Qwen2Tokenizer, RobertaTokenizer
+from transformers import AlbertTokenizer, GPT2Tokenizer, MPNetTokenizer, Qwen2Tokenizer, RobertaTokenizer
 
 PINNED = {"sentencepiece": "0.2.1", "tokenizers": "0.23.3", "transformers": "5.23.0"}
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden/tokenizers"
@@ -84,6 +84,37 @@ def make_models(out):
     table.unlink()
 
 
+def rows_of(tokenizer, texts):
+    """The ids of texts and of pairs of them with their special tokens, and the types of the pairs."""
+    rows = [{"text": text, "ids": tokenizer(text)["input_ids"]} for text in texts]
+    pairs = [{"texts": [a, b], "ids": tokenizer(a, b)["input_ids"]} for a, b in zip(texts[3:8], texts[8:13])]
+    return {"texts": rows, "pairs": pairs}
+
+
+def make_families(out):
+    """A model with ALBERT's special tokens and a vocabulary with MPNet's, and what the two families make of them."""
+    albert, mpnet = out / "albert", out / "mpnet"
+    albert.mkdir()
+    mpnet.mkdir()
+    table = albert / "replacements.tsv"
+    pairs = [("　", " "), ("\t", " "), ("\n", " "), ("\r", " "), (" ", " "), ("ａ", "a"), ("ﬁ", "fi")]
+    table.write_text("".join(f"{ord(a):X}\t{' '.join(f'{ord(c):X}' for c in b)}\n" for a, b in pairs))
+    with contextlib.chdir(albert):
+        (albert / "spiece.model").write_bytes(train(
+            model_type="unigram", vocab_size=200, normalization_rule_tsv=table.name, pad_id=0, unk_id=1, bos_id=-1,
+            eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"]))
+    table.unlink()
+    texts = [*TEXTS, "``quoted'' word", "É À ô", "[MASK] harbour", "a [MASK]"]
+    write_json(albert / "expected.json", rows_of(AlbertTokenizer.from_pretrained(albert), texts))
+    kept = AlbertTokenizer.from_pretrained(albert, do_lower_case=False, keep_accents=True)
+    write_json(albert / "expected_kept.json", rows_of(kept, texts))
+    words = "the old sailor water harbour un ##happy is ##land ##ers a s ##e ##p [UNK] . ' e".split()
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
+    (mpnet / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary))
+    texts = [*TEXTS, "a <mask> harbour", "a<mask>harbour", "[UNK] </s> a"]
+    write_json(mpnet / "expected.json", rows_of(MPNetTokenizer.from_pretrained(mpnet), texts))
+
+
 def make_bytes(out):
     """A byte-level vocabulary, and what three families make of it."""
     tokenizer = ByteLevelBPETokenizer()
@@ -99,9 +130,7 @@ def make_bytes(out):
     }
     texts = [text for text in TEXTS if "<s>" not in text]
     for name, family in families.items():
-        rows = [{"text": text, "ids": family(text)["input_ids"]} for text in texts]
-        pairs = [{"texts": [a, b], "ids": family(a, b)["input_ids"]} for a, b in zip(texts[3:8], texts[8:13])]
-        write_json(out / f"bytes_{name}.json", {"texts": rows, "pairs": pairs})
+        write_json(out / f"bytes_{name}.json", rows_of(family, texts))
 
 
 def write_json(path, value):
@@ -127,6 +156,7 @@ def main():
         out = Path(scratch)
         make_models(out)
         make_bytes(out)
+        make_families(out)
         made = sorted(path.relative_to(out) for path in out.rglob("*") if path.is_file())
         if check:
             other = [str(name) for name in made if not (DEFAULT_OUT / name).exists()

@@ -90,6 +90,9 @@ impl Fixed {
     /// Norms before the layers, whose inputs are not scaled.
     pub const PRE_NORM: FixedFields = &[("length_scale", Fixed::Flag(false)), ("post_layer_norm", Fixed::Flag(false))];
 
+    /// Norms after the sums.
+    pub const POST_NORM: FixedFields = &[("length_scale", Fixed::Flag(false)), ("post_layer_norm", Fixed::Flag(true))];
+
     /// The value in files.
     pub fn json(self) -> Value {
         match self {

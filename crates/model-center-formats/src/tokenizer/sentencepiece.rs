@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::document;
+use super::document::{self, Slot};
 use super::files::Settings;
 use super::pieces::{Cutting, PieceKind, PieceVocabulary, ScoredPiece};
 use super::protobuf::{Fields, Wire};
@@ -111,6 +111,9 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     let unused = vocabulary.pieces.iter().enumerate().filter(|(_, piece)| piece.kind == PieceKind::Unused);
     let unused = unused.filter_map(|(id, _)| u32::try_from(id).ok()).collect();
     parts.post_processor = post_processor(place, &vocabulary, &names, settings)?;
+    if settings.is_family("albert") {
+        change_texts(&mut parts.normalizer, settings);
+    }
     let json = parts.with_added(added);
     let keys = ["unk_token", "bos_token", "eos_token", "pad_token"];
     let names = keys.iter().zip(names).filter_map(|(key, name)| Some((key.to_string(), json!(name?)))).collect();
@@ -130,8 +133,24 @@ fn check_family(place: &str, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Special tokens that the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both; others
-/// nothing.
+/// ALBERT's changes of a text before the file's own: quotation marks of two characters become one, accents are removed
+/// and letters lower-cased.
+fn change_texts(normalizer: &mut Value, settings: &Settings) {
+    let replace = |pattern: &str| json!({ "type": "Replace", "pattern": { "String": pattern }, "content": "\"" });
+    let mut steps = vec![replace("``"), replace("''")];
+    if !settings.flag("keep_accents").unwrap_or(false) {
+        steps.extend([json!({ "type": "NFKD" }), json!({ "type": "StripAccents" })]);
+    }
+    if settings.flag("do_lower_case").unwrap_or(true) {
+        steps.push(json!({ "type": "Lowercase" }));
+    }
+    if let Some(own) = normalizer.get_mut("normalizers").and_then(Value::as_array_mut) {
+        own.splice(..0, steps);
+    }
+}
+
+/// Special tokens that the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both, ALBERT BERT's;
+/// others nothing.
 fn post_processor(
     place: &str,
     vocabulary: &PieceVocabulary<'_>,
@@ -147,6 +166,16 @@ fn post_processor(
         && let (Some(begin), Some(end)) = (begin, end)
     {
         return Ok(document::end_twice(begin, end));
+    }
+    if settings.is_family("albert") {
+        let find = |key, usual: &str| find(key, &Some(usual.to_owned()));
+        let (Some(cls), Some(sep)) = (find("cls_token", "[CLS]"), find("sep_token", "[SEP]")) else {
+            let reason = "ALBERT puts cls_token and sep_token around texts, and the vocabulary lacks one of them";
+            return Err(Error::model(place, reason, "name tokens of the vocabulary in tokenizer_config.json"));
+        };
+        let (cls, sep) = (Slot::Token(cls.0, cls.1), Slot::Token(sep.0, sep.1));
+        let single = [cls, Slot::First, sep];
+        return Ok(document::template(&single, &[cls, Slot::First, sep, Slot::Second, sep], true));
     }
     let begins = ["llama", "mistral", "mixtral", "gemma", "codellama"].iter().any(|name| settings.is_family(name));
     let ends = ["t5", "mt5", "umt5"].iter().any(|name| settings.is_family(name));

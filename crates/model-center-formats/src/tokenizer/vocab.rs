@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::document::{DocumentParts, added_token};
+use super::document::{DocumentParts, added_token, end_twice};
 use super::files::{Settings, utf8};
 use crate::{Error, Result};
 
@@ -29,6 +29,9 @@ pub struct VocabOptions {
     pub pad: String,
     /// The blank of masked language modelling.
     pub mask: String,
+    /// Whether special tokens are arranged as RoBERTa's: two of those that close a segment between two texts, and the
+    /// blank with the space before it.
+    pub is_like_roberta: bool,
 }
 
 impl Default for VocabOptions {
@@ -42,14 +45,28 @@ impl Default for VocabOptions {
             sep: "[SEP]".into(),
             pad: "[PAD]".into(),
             mask: "[MASK]".into(),
+            is_like_roberta: false,
         }
     }
 }
 
 impl VocabOptions {
+    /// MPNet's: the special tokens of RoBERTa but for the unknown one.
+    fn of_mpnet() -> VocabOptions {
+        VocabOptions {
+            cls: "<s>".into(),
+            sep: "</s>".into(),
+            pad: "<pad>".into(),
+            mask: "<mask>".into(),
+            is_like_roberta: true,
+            ..VocabOptions::default()
+        }
+    }
+
     pub(super) fn of(settings: &Settings) -> VocabOptions {
         let name = |key: &str, default: String| settings.special(key).map_or(default, str::to_owned);
-        let default = VocabOptions::default();
+        let is_mpnet = settings.is_family("mpnet");
+        let default = if is_mpnet { VocabOptions::of_mpnet() } else { VocabOptions::default() };
         VocabOptions {
             lowercase: settings.flag("do_lower_case").unwrap_or(default.lowercase),
             strip_accents: settings.flag("strip_accents"),
@@ -59,6 +76,7 @@ impl VocabOptions {
             sep: name("sep_token", default.sep),
             pad: name("pad_token", default.pad),
             mask: name("mask_token", default.mask),
+            is_like_roberta: default.is_like_roberta,
         }
     }
 }
@@ -96,7 +114,12 @@ pub(crate) fn of_tokens<'a>(
     let (cls, sep) = (id(&options.cls), id(&options.sep));
     let names = [&options.pad, &options.unk, &options.cls, &options.sep, &options.mask];
     let special = names.into_iter().filter(|token| vocab.contains_key(token.as_str()));
-    let special = special.map(|token| added_token(token, id(token), true)).collect();
+    let entry = |token: &String| {
+        let mut entry = added_token(token, id(token), true);
+        entry["lstrip"] = json!(options.is_like_roberta && *token == options.mask);
+        entry
+    };
+    let special = special.map(entry).collect();
     let added = settings.added_entries(special, |token| vocab.contains_key(token).then(|| id(token)));
     let parts = DocumentParts {
         normalizer: json!({
@@ -104,7 +127,10 @@ pub(crate) fn of_tokens<'a>(
             "strip_accents": options.strip_accents, "lowercase": options.lowercase,
         }),
         pre_tokenizer: json!({ "type": "BertPreTokenizer" }),
-        post_processor: json!({ "type": "BertProcessing", "sep": [options.sep, sep], "cls": [options.cls, cls] }),
+        post_processor: match options.is_like_roberta {
+            true => end_twice((&options.cls, cls), (&options.sep, sep)),
+            false => json!({ "type": "BertProcessing", "sep": [options.sep, sep], "cls": [options.cls, cls] }),
+        },
         decoder: json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
         model: json!({
             "type": "WordPiece", "unk_token": options.unk, "continuing_subword_prefix": "##",

@@ -25,8 +25,12 @@ pub struct TransformerBlock {
     /// The norms of what attention and feed-forward yield, where there are norms before them too.
     out_norms: Option<[Norm; 2]>,
     dropout: f32,
+    ffn_dropout: f32,
     residual_factor: f32,
 }
+
+/// The name of the feed-forward layer, and of the dropout of what it adds.
+const FFN: &str = "ffn";
 
 impl TransformerBlock {
     /// Declare the parameters under the builder's name.
@@ -53,12 +57,12 @@ impl TransformerBlock {
             (_, true, Some((norm, _))) => Some(norm.clone()),
             (_, true, None) => return Err(Error::setting("block", "shares_norm requires cross-attention")),
         };
-        let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
+        let ffn = FeedForward::new(&builder.at(FFN), config.ffn)?;
         let out_norms = match config.placement {
             Placement::Both => Some([norm("attention_out_norm")?, norm("ffn_out_norm")?]),
             _ => None,
         };
-        let BlockConfig { placement, dropout, residual_factor, .. } = config;
+        let BlockConfig { placement, dropout, ffn_dropout, residual_factor, .. } = config;
         Ok(TransformerBlock {
             placement,
             attention_norm,
@@ -68,6 +72,7 @@ impl TransformerBlock {
             ffn,
             out_norms,
             dropout,
+            ffn_dropout,
             residual_factor,
         })
     }
@@ -99,7 +104,7 @@ impl TransformerBlock {
                 self.scaled(cross.forward_for(&normed, (shared.tokens(), memory), kept, residual, cx)?, cx)
             })?; // [B, L, D] each
         }
-        let mask = dropout("ffn", &x, cx)?;
+        let mask = dropout(FFN, &x, cx)?;
         self.add_widened(&normed, &x, mask, shared, cx) // [B, L, D]
     }
 
@@ -128,7 +133,7 @@ impl TransformerBlock {
             y = norm.forward_residual(&attended, &y, mask, cx)?.1; // [B, L, D]
         }
         let widened = self.scaled(self.ffn.forward(&y, shared.tokens(), cx)?, cx)?; // [B, L, D]
-        let mask = dropout("ffn", &y, cx)?;
+        let mask = dropout(FFN, &y, cx)?;
         Ok(ffn_norm.forward_residual(&widened, &y, mask, cx)?.1) // [B, L, D]
     }
 
@@ -144,7 +149,7 @@ impl TransformerBlock {
         let dropout = self.dropout("attention", &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
-        let dropout = self.dropout("ffn", &y, shared, cx)?;
+        let dropout = self.dropout(FFN, &y, shared, cx)?;
         self.add_widened(&normed, &y, dropout, shared, cx) // [B, L, D]
     }
 
@@ -157,7 +162,7 @@ impl TransformerBlock {
         drop((x, attended));
         let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
         let widened = self.scaled(ffn_norm.forward(&widened, cx)?, cx)?; // [B, L, D]
-        let dropout = self.dropout("ffn", &y, shared, cx)?;
+        let dropout = self.dropout(FFN, &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
     }
 
@@ -180,7 +185,7 @@ impl TransformerBlock {
         let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
         drop(normed);
         let widened = self.scaled(ffn_out.forward(&widened, cx)?, cx)?; // [B, L, D]
-        let dropout = self.dropout("ffn", &y, shared, cx)?;
+        let dropout = self.dropout(FFN, &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
     }
 
@@ -247,7 +252,8 @@ impl TransformerBlock {
 
     /// The dropout of what a layer adds to hidden states shaped as `x`.
     fn dropout(&self, name: &str, x: &Var, shared: &Shared, cx: &Ctx) -> Result<Option<Dropout>> {
-        Ok(token_dropout(name, self.dropout, (shared.tokens(), x.shape().last()), cx)?)
+        let rate = if name == FFN { self.ffn_dropout } else { self.dropout };
+        Ok(token_dropout(name, rate, (shared.tokens(), x.shape().last()), cx)?)
     }
 
     /// The same where only the tokens that are read, of sequences of `length`, have hidden states.

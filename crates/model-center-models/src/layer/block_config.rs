@@ -47,8 +47,10 @@ pub struct BlockConfig {
     pub norm: NormOptions,
     /// Whether cross-attention and the feed-forward layer share one norm.
     pub shares_norm: bool,
-    /// Probability with which an element that one of them adds is dropped.
+    /// Probability with which an element that attention adds is dropped.
     pub dropout: f32,
+    /// Probability with which an element that the feed-forward layer adds is dropped.
+    pub ffn_dropout: f32,
     /// Factor of what each of them adds.
     pub residual_factor: f32,
 }

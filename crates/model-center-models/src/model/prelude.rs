@@ -13,16 +13,18 @@ pub use crate::layer::{
 };
 pub use crate::model::architecture::position_table::{Count, PositionTable};
 pub use crate::model::architecture::{
-    Added, Architecture, BlockPlace, Classes, FamilyBlock, ModelFamily, Spec, StackSpec,
+    Added, Architecture, BlockPlace, Classes, FamilyBlock, ModelFamily, Projection, Spec, StackSpec,
 };
 pub use crate::model::family::ModelEntry;
-pub use crate::model::head::{ClassifierInput, Head, HeadSpec};
+pub use crate::model::head::{ClassifierInput, Head, HeadDropout, HeadSpec};
 pub use crate::model::transformer::Transformer;
+pub use crate::model::transformer::sinusoids::Sinusoids;
 pub use model_center_base::error::{Error, Result};
 pub use model_center_formats::config::dialect::{Dialect, Fixed, FixedFields, Spoken};
 pub use model_center_formats::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
 pub use model_center_formats::config::{
-    ClassFields, Fields, HfHeader, LayerRotary, LayerWindows, RotaryFields, TextConfig, TextHead, WindowFields,
+    ClassFields, Fields, HfHeader, LayerRotary, LayerSharing, LayerWindows, RotaryFields, SharingStyle, TextConfig,
+    TextHead, WindowFields,
 };
 pub use model_center_formats::model_config;
 pub use model_center_formats::{Alias, NameTable, Rule, torchtitan};

@@ -6,15 +6,15 @@ use model_center_base::file::printable;
 use model_center_formats::config::{ConfigOverrides, ConfigSource};
 use model_center_models::architecture::{Added, BlockPlace, ModelFamily};
 use model_center_models::family::configs::{
-    BertConfig, BloomConfig, Cpm1Config, Gemma3Config, Gpt2Config, GptjConfig, LlamaConfig, MegatronBertConfig,
-    MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
+    BertConfig, BloomConfig, Cpm1Config, DistilBertConfig, Gemma3Config, Gpt2Config, GptjConfig, LlamaConfig,
+    MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
 };
 use std::path::Path;
 
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
-const FAMILIES: [(&str, Read); 15] = [
+const FAMILIES: [(&str, Read); 16] = [
     ("gpt2", sizes::<Gpt2Config>),
     ("opt", sizes::<OptConfig>),
     ("gptj", sizes::<GptjConfig>),
@@ -30,6 +30,7 @@ const FAMILIES: [(&str, Read); 15] = [
     ("xlm-roberta", sizes::<RobertaConfig>),
     ("camembert", sizes::<RobertaConfig>),
     ("megatron-bert", sizes::<MegatronBertConfig>),
+    ("distilbert", sizes::<DistilBertConfig>),
 ];
 
 /// The sizes that a directory's `config.json` states. No weights are needed.

@@ -4,9 +4,9 @@
 use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
-    BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gemma3Config, Gpt2Config, GptjConfig,
-    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config,
-    RobertaConfig, T5Config,
+    AlbertConfig, BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
+    ElectraConfig, Gemma3Config, Gpt2Config, GptjConfig, HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig,
+    MistralConfig, MpnetConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -41,18 +41,22 @@ fn check<C: RowConfig>() -> usize {
 #[test]
 fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
     for (family, checked, least) in [
+        ("albert", check::<AlbertConfig>(), 7),
         ("bart", check::<BartConfig>(), 14),
         ("bloom", check::<BloomConfig>(), 0),
         ("cpm1", check::<Cpm1Config>(), 10),
         ("cpm2", check::<Cpm2Config>(), 14),
         ("cpm_t5", check::<CpmT5Config>(), 9),
         ("gemma3", check::<Gemma3Config>(), 4),
+        ("distilbert", check::<DistilBertConfig>(), 5),
+        ("electra", check::<ElectraConfig>(), 5),
         ("gpt2", check::<Gpt2Config>(), 4),
         ("gptj", check::<GptjConfig>(), 2),
         ("llama", check::<LlamaConfig>(), 6),
         ("marian", check::<MarianConfig>(), 14),
         ("megatron-bert", check::<MegatronBertConfig>(), 2),
         ("mistral", check::<MistralConfig>(), 4),
+        ("mpnet", check::<MpnetConfig>(), 2),
         ("opt", check::<OptConfig>(), 9),
         ("qwen2", check::<Qwen2Config>(), 2),
         ("qwen3", check::<Qwen3Config>(), 4),

@@ -17,14 +17,13 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
-    BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gemma3Config, Gpt2Config,
-    GptjConfig,
+    AlbertConfig, BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
+    ElectraConfig, Gemma3Config, Gpt2Config, GptjConfig, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig,
+    MpnetConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
-use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
-use model_center::config::{MegatronBertConfig, RobertaConfig, T5Config};
-use model_center::model::{Head, OpenOptions, cpm_t5, megatron_bert, roberta, t5};
 use model_center::model::{
-    bart, bert, bloom, cpm1, cpm2, gemma3, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3,
+    Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, distilbert, electra, gemma3, gpt2, gptj, llama,
+    marian, megatron_bert, mistral, mpnet, opt, qwen2, qwen3, roberta, t5,
 };
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -77,6 +76,15 @@ parity_tests! {
         (CLASSES, "cls", 2)];
     roberta_on_two_and_four_ranks_is_roberta_on_one: (roberta::Roberta, RobertaConfig), "roberta_a", {},
         [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (CLASSES, "cls", 2)];
+    distilbert_on_two_and_four_ranks_is_distilbert_on_one: (distilbert::DistilBert, DistilBertConfig), "distilbert_a",
+        {"hidden_dim": 24}, [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (CLASSES, "cls", 2)];
+    electra_on_two_and_four_ranks_is_electra_on_one: (electra::Electra, ElectraConfig), "electra_a", {},
+        [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (CLASSES, "cls", 2)];
+    mpnet_on_two_and_four_ranks_is_mpnet_on_one: (mpnet::Mpnet, MpnetConfig), "mpnet_a", {},
+        [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (CLASSES, "cls", 2)];
+    albert_on_two_and_four_ranks_is_albert_on_one: (albert::Albert, AlbertConfig), "albert_a",
+        {"intermediate_size": 24},
+        [(Head::MaskedLm, "mlm", 2), (Head::Pretraining, "pretraining", 4), (CLASSES, "cls", 2)];
     gpt2_on_two_and_four_ranks_is_gpt2_on_one: (gpt2::Gpt2, Gpt2Config), "gpt2_a", {},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4), (CLASSES, "cls", 2)];
     gptj_on_two_and_four_ranks_is_gptj_on_one: (gptj::Gptj, GptjConfig), "gptj_a", {},

@@ -25,6 +25,7 @@ pub(in crate::model) fn block(text: &TextConfig, placement: Placement) -> BlockC
         shares_norm: false,
         dropout: text.dropout_p,
         residual_factor: 1.0,
+        ffn_dropout: text.dropout_p,
     }
 }
 

@@ -14,19 +14,26 @@ pub struct Classes {
     pub suffixes: &'static [(TextHead, &'static str)],
 }
 
+/// The heads of an encoder, for next-sentence prediction alone last.
+const ENCODER: &[(TextHead, &str)] = &[
+    (TextHead::None, "Model"),
+    (TextHead::MaskedLm, "ForMaskedLM"),
+    (TextHead::Classification { outputs: 0 }, "ForSequenceClassification"),
+    (TextHead::TokenClassification { outputs: 0 }, "ForTokenClassification"),
+    (TextHead::QuestionAnswering, "ForQuestionAnswering"),
+    (TextHead::Pretraining, "ForPreTraining"),
+    (TextHead::NextSentence, "ForNextSentencePrediction"),
+];
+
 impl Classes {
     /// The classes of an encoder.
     pub const fn encoder(prefix: &'static str) -> Self {
-        let suffixes = &[
-            (TextHead::None, "Model"),
-            (TextHead::MaskedLm, "ForMaskedLM"),
-            (TextHead::Classification { outputs: 0 }, "ForSequenceClassification"),
-            (TextHead::TokenClassification { outputs: 0 }, "ForTokenClassification"),
-            (TextHead::QuestionAnswering, "ForQuestionAnswering"),
-            (TextHead::NextSentence, "ForNextSentencePrediction"),
-            (TextHead::Pretraining, "ForPreTraining"),
-        ];
-        Classes { prefix, suffixes }
+        Classes { prefix, suffixes: ENCODER }
+    }
+
+    /// The classes of an encoder without one for next-sentence prediction alone.
+    pub const fn encoder_without_next_sentence(prefix: &'static str) -> Self {
+        Classes { prefix, suffixes: ENCODER.split_at(ENCODER.len() - 1).0 }
     }
 
     /// The classes of a decoder.
@@ -56,7 +63,12 @@ impl Classes {
 
     /// Whether the family has a class for sequence classification.
     pub fn has_classifier(&self) -> bool {
-        self.suffix(TextHead::Classification { outputs: 0 }).is_some()
+        self.has(TextHead::Classification { outputs: 0 })
+    }
+
+    /// Whether the family has a class for this head.
+    pub fn has(&self, head: TextHead) -> bool {
+        self.suffix(head).is_some()
     }
 
     /// The class of a model with this head; the bare model's for a head without one.

@@ -78,6 +78,9 @@ fn requested_of_encoder<C: ModelFamily>(config: &C, head: TextHead, directory: &
     if head.has_sentences() && !C::HAS_SENTENCES {
         return refuse(format!("{family} is not trained on pairs of sentences and has no head for the next one"));
     }
+    if head == Head::NextSentence && !config.classes().has(head.requested()) {
+        return refuse(format!("{family} has the head for sentences beside the one for masked tokens alone"));
+    }
     if head.is_masked_lm() && !config.text().tied {
         let reason = "tie_word_embeddings is false: a masked-token head with a matrix of its own";
         return Err(Error::model(directory.display().to_string(), reason, "use a model with tied embeddings"));

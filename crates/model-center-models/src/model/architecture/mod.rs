@@ -21,7 +21,7 @@ pub use classes::Classes;
 use model_center_formats::NameTable;
 use model_center_formats::config::rows::RowConfig;
 use model_center_formats::directory::DirectoryLayout;
-pub use spec::{Added, Spec, StackSpec};
+pub use spec::{Added, Projection, Spec, StackSpec};
 use std::fmt::Debug;
 
 /// The arrangement of a family's stacks, which determines its heads.

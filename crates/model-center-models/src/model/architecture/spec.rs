@@ -19,8 +19,10 @@ pub struct Spec {
     pub vocab_size: usize,
     /// D.
     pub dim_model: usize,
-    /// Dimension of the token embeddings; if it is not D, linear layers without bias project to D and back.
+    /// Dimension of the token embeddings.
     pub embedding_size: usize,
+    /// How embeddings of that dimension become hidden states.
+    pub projection: Projection,
     /// The maximum sequence length, in tokens.
     pub max_length: usize,
     /// The padding token.
@@ -41,6 +43,8 @@ pub struct Spec {
     pub stacks: Vec<StackSpec>,
     /// Blocks that share their parameters, in each stack.
     pub sharing: Option<LayerSharing>,
+    /// Whether directories have shared parameters once; else they have a copy of them for each place.
+    pub files_share: bool,
     /// Configuration of the heads.
     pub head: HeadSpec,
     /// Problem type of the classifier, if the configuration states one.
@@ -72,6 +76,7 @@ impl Spec {
             vocab_size: text.vocab_size,
             dim_model: text.dim_model,
             embedding_size: text.dim_model,
+            projection: Projection::Tokens,
             max_length: text.position_size,
             pad_token_id: text.pad_token_id,
             padding_learns: false,
@@ -82,6 +87,7 @@ impl Spec {
             length_scale: false,
             stacks,
             sharing: text.sharing,
+            files_share: false,
             head: HeadSpec::new(text.dim_model, init, classifier),
             problem_type: text.problem_type,
             label_names: text.labels.clone(),
@@ -117,10 +123,45 @@ impl Spec {
         Spec::new(config, stacks.into(), ClassifierInput::EosToken)
     }
 
+    /// The same encoder with all of its embeddings and the transform of its masked-LM head in this dimension.
+    #[must_use]
+    pub fn with_embeddings(self, size: usize, projection: Projection) -> Self {
+        let sized = |norm: NormOptions| NormOptions { size, ..norm };
+        let stack = |stack: StackSpec| StackSpec { embedding_norm: stack.embedding_norm.map(sized), ..stack };
+        let transform = self.head.transform.map(|(norm, activation)| (sized(norm), activation));
+        Spec {
+            embedding_size: size,
+            projection,
+            stacks: self.stacks.into_iter().map(stack).collect(),
+            head: HeadSpec { transform, ..self.head },
+            ..self
+        }
+    }
+
+    /// Dimension of the tables that are added to the token embeddings.
+    pub(in crate::model) fn table_size(&self) -> usize {
+        if self.projection == Projection::Sum { self.embedding_size } else { self.dim_model }
+    }
+
+    /// Dimension of the hidden states after the last block.
+    pub(in crate::model) fn output_size(&self) -> usize {
+        if self.projection == Projection::Sum { self.dim_model } else { self.embedding_size }
+    }
+
     /// Whether it has an encoder and a decoder.
     pub fn is_encoder_decoder(&self) -> bool {
         self.stacks.len() > 1
     }
+}
+
+/// Linear layers between embeddings and hidden states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Projection {
+    /// Where the token embeddings are not of dimension D, layers without bias project them to D and, after the last
+    /// block, back.
+    Tokens,
+    /// One layer with bias projects the sum of all embeddings, after its norm and dropout.
+    Sum,
 }
 
 /// The modules of one stack around its blocks.

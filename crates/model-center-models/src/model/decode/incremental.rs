@@ -64,8 +64,8 @@ impl Source {
         let visible = Visible::but(sequences.padding.as_ref());
         let encoded = model.run_staged_stack(0, (&sequences, None), None, cx)?;
         // Every stage with blocks of the decoder attends to it.
-        let shape = [batch.rows, batch.length, spec.embedding_size];
-        let hidden = model.on_all_stages(encoded.hidden, encoded.stage, shape, cx)?; // [R, S, embedding_size]
+        let shape = [batch.rows, batch.length, spec.output_size()];
+        let hidden = model.on_all_stages(encoded.hidden, encoded.stage, shape, cx)?; // [R, S, output_size]
         let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
         Ok(Source { hidden, mask, visible, texts: (0..batch.rows).collect() })
     }
@@ -231,8 +231,8 @@ impl<B: StackBlock> Decoding for Incremental<'_, B> {
         let decoded = model.run_staged_stack(stack, (&sequences, memory.as_ref()), Some(&mut self.caches), cx)?;
         let (rows, spec) = (tokens.rows, &model.spec);
         let head = model.parameters.stages().stage_of(ModelPart::Head);
-        let last = decoded.hidden.map(|hidden| last_places(hidden, cx)).transpose()?; // [R, 1, embedding_size]
-        let last = model.send(last, (decoded.stage, head), [rows, 1, spec.embedding_size], cx)?;
+        let last = decoded.hidden.map(|hidden| last_places(hidden, cx)).transpose()?; // [R, 1, output_size]
+        let last = model.send(last, (decoded.stage, head), [rows, 1, spec.output_size()], cx)?;
         let missing = || Error::model(spec.title, "its head gives no logits", "open the directory with the head lm");
         let logits = match last {
             Some(last) => Some(model.lm_logits(&last, cx)?.ok_or_else(missing)?), // [R, 1, V]

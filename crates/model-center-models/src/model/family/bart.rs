@@ -137,7 +137,11 @@ impl<C: LikeBart> ModelFamily for C {
         };
         Spec {
             embedding_factor: if stacks.scale_embedding { (text.dim_model as f32).sqrt() } else { 1.0 },
-            head: HeadSpec { logits_bias: true, classifier_dropout: stacks.classifier_dropout_p, ..spec.head },
+            head: HeadSpec {
+                logits_bias: true,
+                dropout: HeadDropout::of_classifiers(stacks.classifier_dropout_p),
+                ..spec.head
+            },
             decoder_start_token: stacks.decoder_start_token_id,
             eos_token,
             ..spec

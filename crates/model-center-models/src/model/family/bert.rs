@@ -83,12 +83,7 @@ impl RowConfig for BertConfig {
         }),
         title: "BERT",
         model_type: "bert",
-        hugging_face: |defaults| TextConfig {
-            dropout_p: 0.1,
-            attention_dropout_p: 0.1,
-            pad_token_id: Some(0),
-            ..defaults
-        },
+        hugging_face: encoder_files::defaults,
         fixed: &[FIXED],
         ..Dialect::HUGGING_FACE
     };
@@ -153,7 +148,8 @@ impl ModelFamily for BertConfig {
         let stack = StackSpec::encoder(&self.text, PositionTable::PLACES, self.type_size, Placement::Post);
         let spec = Spec::encoder(self, stack, ClassifierInput::Pooled);
         let init = Init::normal(self.proj_init_std);
-        Spec { head: HeadSpec { init, classifier_dropout: self.classifier_dropout_p, ..spec.head }, ..spec }
+        let dropout = HeadDropout::of_classifiers(self.classifier_dropout_p);
+        Spec { head: HeadSpec { init, dropout, ..spec.head }, ..spec }
     }
 
     fn block(&self, _place: BlockPlace) -> BlockConfig {

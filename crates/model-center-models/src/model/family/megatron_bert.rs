@@ -35,12 +35,7 @@ impl RowConfig for MegatronBertConfig {
     const DIALECT: Dialect = Dialect {
         title: "Megatron-BERT",
         model_type: "megatron-bert",
-        hugging_face: |defaults| TextConfig {
-            dropout_p: 0.1,
-            attention_dropout_p: 0.1,
-            pad_token_id: Some(0),
-            ..defaults
-        },
+        hugging_face: encoder_files::defaults,
         fixed: &[Fixed::BIASES, Fixed::PRE_NORM],
         ..Dialect::HUGGING_FACE
     };
@@ -65,7 +60,7 @@ impl ModelFamily for MegatronBertConfig {
     fn spec(&self) -> Spec {
         let stack = StackSpec::encoder(&self.text, PositionTable::PLACES, self.type_size, Placement::Pre);
         let spec = Spec::encoder(self, stack, ClassifierInput::Pooled);
-        Spec { head: HeadSpec { classifier_dropout: self.text.dropout_p, ..spec.head }, ..spec }
+        Spec { head: HeadSpec { dropout: HeadDropout::of_classifiers(self.text.dropout_p), ..spec.head }, ..spec }
     }
 
     fn block(&self, _place: BlockPlace) -> BlockConfig {

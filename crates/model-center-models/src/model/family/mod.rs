@@ -1,11 +1,14 @@
 //! The families of models, one file and one line of [`MODELS`] each: configuration, blocks, names in files.
 
+pub mod albert;
 pub mod bart;
 pub mod bert;
 pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;
 pub mod cpm_t5;
+pub mod distilbert;
+pub mod electra;
 pub mod gemma3;
 pub mod gpt2;
 pub mod gptj;
@@ -13,6 +16,7 @@ pub mod llama;
 pub mod marian;
 pub mod megatron_bert;
 pub mod mistral;
+pub mod mpnet;
 pub mod opt;
 pub mod qwen2;
 pub mod qwen3;
@@ -52,12 +56,15 @@ pub(crate) struct Family {
 /// The configurations of the families.
 pub mod configs {
     pub use super::{
+        albert::AlbertConfig,
         bart::BartConfig,
         bert::BertConfig,
         bloom::BloomConfig,
         cpm_t5::CpmT5Config,
         cpm1::Cpm1Config,
         cpm2::Cpm2Config,
+        distilbert::DistilBertConfig,
+        electra::ElectraConfig,
         gemma3::Gemma3Config,
         gpt2::Gpt2Config,
         gptj::GptjConfig,
@@ -65,6 +72,7 @@ pub mod configs {
         marian::MarianConfig,
         megatron_bert::MegatronBertConfig,
         mistral::MistralConfig,
+        mpnet::MpnetConfig,
         opt::OptConfig,
         qwen2::Qwen2Config,
         qwen3::Qwen3Config,
@@ -73,7 +81,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 21] = [
+const ALL: [Family; 25] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -94,6 +102,10 @@ const ALL: [Family; 21] = [
     roberta::XLM,
     roberta::CAMEMBERT,
     megatron_bert::FAMILY,
+    distilbert::FAMILY,
+    electra::FAMILY,
+    mpnet::FAMILY,
+    albert::FAMILY,
     cpm_t5::FAMILY,
 ];
 

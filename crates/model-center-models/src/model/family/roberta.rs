@@ -181,7 +181,8 @@ impl ModelFamily for RobertaConfig {
         let spec = Spec::encoder(self, stack, ClassifierInput::FirstToken);
         // Independent of the activation of the blocks.
         let transform = spec.head.transform.map(|(norm, _)| (norm, Activation::Gelu));
-        Spec { head: HeadSpec { transform, classifier_dropout: self.classifier_dropout_p, ..spec.head }, ..spec }
+        let dropout = HeadDropout::of_classifiers(self.classifier_dropout_p);
+        Spec { head: HeadSpec { transform, dropout, ..spec.head }, ..spec }
     }
 
     fn block(&self, _place: BlockPlace) -> BlockConfig {
@@ -208,19 +209,7 @@ impl ModelFamily for RobertaConfig {
     }
 
     fn other_heads(head: Head) -> &'static [&'static str] {
-        match head {
-            Head::Classifier { .. } => {
-                &["lm_head.*", "qa_outputs.*", "classifier.weight", "classifier.bias", "*pooler.*"]
-            }
-            Head::TokenClassifier { .. } => {
-                &["lm_head.*", "qa_outputs.*", "classifier.dense.*", "classifier.out_proj.*", "*pooler.*"]
-            }
-            Head::Span => &["lm_head.*", "classifier.*", "*pooler.*"],
-            Head::MaskedLm => &["classifier.*", "qa_outputs.*", "*pooler.*"],
-            Head::None | Head::CausalLm { .. } | Head::NextSentence | Head::Pretraining => {
-                &["lm_head.*", "classifier.*", "qa_outputs.*"]
-            }
-        }
+        encoder_files::other_heads(head)
     }
 }
 

@@ -44,7 +44,7 @@ impl LmHead {
             builder.param(name, shape, Init::ZEROS, builder.vocabulary_split(shape.rank() - 1), false)
         };
         if let Some((norm, activation)) = spec.transform {
-            let dense = linear("lm_head.dense", spec.size, true, TensorSplit::None)?;
+            let dense = linear("lm_head.dense", norm.size, true, TensorSplit::None)?;
             let norm = Norm::new(&builder.at("lm_head.layer_norm"), norm)?;
             let bias = Some(bias(builder, "lm_head.decoder.bias", [vocab_size].into())?);
             let transform = Some(Transform { dense, activation, norm });

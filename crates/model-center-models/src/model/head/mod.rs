@@ -104,12 +104,40 @@ impl Head {
 pub enum ClassifierInput {
     /// The pooler of the base model.
     Pooled,
-    /// The first token, through a dense layer with tanh between two dropouts; the model has no pooler then.
+    /// The first token, through a dense layer between two dropouts; the model has no pooler then.
     FirstToken,
     /// The last token; the layer has no bias.
     LastToken,
-    /// The last EOS token, through a dense layer with tanh between two dropouts.
+    /// The last EOS token, through a dense layer between two dropouts.
     EosToken,
+}
+
+/// Dropout probabilities before the layers of the heads.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct HeadDropout {
+    /// Before a classifier's dense layer.
+    pub dense: f32,
+    /// Before a classifier's last layer.
+    pub classifier: f32,
+    /// Before the layer that classifies tokens.
+    pub tokens: f32,
+    /// Before the layer of answer spans.
+    pub span: f32,
+    /// Before the layer for the second sentence.
+    pub sentences: f32,
+}
+
+impl HeadDropout {
+    /// One probability in both classifiers, as most families have it.
+    pub const fn of_classifiers(rate: f32) -> Self {
+        HeadDropout { dense: rate, classifier: rate, tokens: rate, span: 0.0, sentences: 0.0 }
+    }
+
+    /// The classifier's probability before the layer for the second sentence, too.
+    #[must_use]
+    pub const fn before_sentences(self) -> Self {
+        HeadDropout { sentences: self.classifier, ..self }
+    }
 }
 
 /// Configuration of the heads of an architecture.
@@ -119,7 +147,8 @@ pub struct HeadSpec {
     pub size: usize,
     /// Initializer of the weights.
     pub init: Init,
-    /// Norm and activation of the transform before a masked-LM head's output matrix, which is tied.
+    /// Norm and activation of the transform before a masked-LM head's output matrix, which is tied: the norm has the
+    /// dimension of the token embeddings.
     pub transform: Option<(NormOptions, Activation)>,
     /// Whether an untied output matrix has a bias.
     pub lm_bias: bool,
@@ -129,12 +158,16 @@ pub struct HeadSpec {
     pub factor: f32,
     /// Input of a classifier.
     pub classifier: ClassifierInput,
-    /// Dropout in the classifier.
-    pub classifier_dropout: f32,
+    /// The function after a classifier's dense layer.
+    pub dense_activation: Activation,
+    /// Whether the base model has a pooler.
+    pub base_pooler: bool,
+    /// Dropout in the heads.
+    pub dropout: HeadDropout,
 }
 
 impl HeadSpec {
-    /// Heads without transform, bias, factor and dropout.
+    /// Heads without transform, bias, factor and dropout. A classifier's dense layer is followed by tanh.
     pub fn new(size: usize, init: Init, classifier: ClassifierInput) -> Self {
         HeadSpec {
             size,
@@ -144,7 +177,9 @@ impl HeadSpec {
             logits_bias: false,
             factor: 1.0,
             classifier,
-            classifier_dropout: 0.0,
+            dense_activation: Activation::Tanh,
+            base_pooler: matches!(classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
+            dropout: HeadDropout::default(),
         }
     }
 
@@ -161,7 +196,7 @@ impl HeadSpec {
     pub(in crate::model) fn has_pooler(&self, head: Head) -> bool {
         match head {
             Head::Classifier { .. } => self.classifier == ClassifierInput::Pooled,
-            Head::None => matches!(self.classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
+            Head::None => self.base_pooler,
             Head::NextSentence | Head::Pretraining => true,
             Head::TokenClassifier { .. } | Head::Span | Head::MaskedLm | Head::CausalLm { .. } => false,
         }
@@ -175,9 +210,10 @@ pub struct Heads {
     pooler: Option<Linear>,
     classifier: Option<Classifier>,
     tokens: Option<TokenClassifier>,
-    span: Option<Linear>,
+    /// With the dropout before it, as below.
+    span: Option<(Linear, f32)>,
     lm: Option<LmHead>,
-    sentences: Option<Linear>,
+    sentences: Option<(Linear, f32)>,
 }
 
 impl Heads {
@@ -192,20 +228,27 @@ impl Heads {
                 let has_dense = matches!(spec.classifier, ClassifierInput::FirstToken | ClassifierInput::EosToken);
                 let dense = has_dense.then(|| linear("cls_dense", spec.size, true)).transpose()?;
                 let projection = linear("cls_projection", outputs, spec.classifier != ClassifierInput::LastToken)?;
-                Some(Classifier { input: spec.classifier, dense, projection, dropout: spec.classifier_dropout })
+                let dense = dense.map(|dense| (dense, spec.dense_activation));
+                Some(Classifier { input: spec.classifier, dense, projection, dropout: spec.dropout })
             }
             _ => None,
         };
         let tokens = match kind {
             Head::TokenClassifier { outputs } => {
                 let projection = linear("token_projection", outputs, true)?;
-                Some(TokenClassifier { projection, dropout: spec.classifier_dropout })
+                Some(TokenClassifier { projection, dropout: spec.dropout.tokens })
             }
             _ => None,
         };
-        let span = (kind == Head::Span).then(|| linear("span_projection", 2, true)).transpose()?;
+        let span = match kind {
+            Head::Span => Some((linear("span_projection", 2, true)?, spec.dropout.span)),
+            _ => None,
+        };
         let lm = kind.is_lm().then(|| LmHead::new(builder, spec, kind, vocab_size)).transpose()?;
-        let sentences = kind.has_sentences().then(|| linear("nsp_projection", 2, true)).transpose()?;
+        let sentences = match kind.has_sentences() {
+            true => Some((linear("nsp_projection", 2, true)?, spec.dropout.sentences)),
+            false => None,
+        };
         Ok(Heads { kind, pooler, classifier, tokens, span, lm, sentences })
     }
 
@@ -235,16 +278,20 @@ impl Heads {
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
             output.logits = Some(logits);
         }
-        if let Some(span) = &self.span {
-            answer_span(&span.forward(hidden, cx)?, batch, &mut output, cx)?;
+        if let Some((span, rate)) = &self.span {
+            let dropout = cx.dropout("answer_span", *rate)?;
+            let logits = span.forward(&ops::dropout(cx, hidden, dropout)?, cx)?; // [B, L, 2]
+            answer_span(&logits, batch, &mut output, cx)?;
         }
         if let Some(lm) = &self.lm {
             // With two heads the loss needs the labels of both, as in transformers.
             let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
             (output.logits, output.loss) = lm.forward(hidden, (batch, has_all), table, cx)?;
         }
-        if let (Some(sentences), Some(pooled)) = (&self.sentences, &pooled) {
-            self.next_sentence(sentences.forward(pooled, cx)?, batch, &mut output, cx)?;
+        if let (Some((sentences, rate)), Some(pooled)) = (&self.sentences, &pooled) {
+            let dropout = cx.dropout("sentences", *rate)?;
+            let logits = sentences.forward(&ops::dropout(cx, pooled, dropout)?, cx)?; // [B, 2]
+            self.next_sentence(logits, batch, &mut output, cx)?;
         }
         Ok(output)
     }
@@ -323,9 +370,9 @@ fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: 
 #[derive(Debug)]
 struct Classifier {
     input: ClassifierInput,
-    dense: Option<Linear>,
+    dense: Option<(Linear, Activation)>,
     projection: Linear,
-    dropout: f32,
+    dropout: HeadDropout,
 }
 
 impl Classifier {
@@ -341,11 +388,11 @@ impl Classifier {
             ClassifierInput::EosToken => ("cls_dense", "cls_projection"),
             _ => ("classifier_dense", "classifier"),
         };
-        if let Some(dense) = &self.dense {
-            let dropout = cx.dropout(before_dense, self.dropout)?;
-            features = dense.forward_activated(&ops::dropout(cx, &features, dropout)?, Activation::Tanh, cx)?; // [B, D]
+        if let Some((dense, activation)) = &self.dense {
+            let dropout = cx.dropout(before_dense, self.dropout.dense)?;
+            features = dense.forward_activated(&ops::dropout(cx, &features, dropout)?, *activation, cx)?; // [B, D]
         }
-        let dropout = cx.dropout(before_projection, self.dropout)?;
+        let dropout = cx.dropout(before_projection, self.dropout.classifier)?;
         let logits = self.projection.forward(&ops::dropout(cx, &features, dropout)?, cx)?; // [B, outputs]
         match batch.choices {
             1 => Ok(logits),

@@ -212,7 +212,12 @@ fn configure<C: ModelFamily>(directory: &Path, options: &OpenOptions) -> Result<
         let reason = "initial values scaled by depth are for models of one stack";
         return Err(Error::model(place, reason, "remove model.scale_init_by_depth"));
     }
-    if config.text().sharing.is_some() && options.stages.as_ref().is_some_and(|stages| stages.ranks.size() > 1) {
+    let spec = config.spec();
+    if config.text().sharing.is_some() && spec.files_share {
+        let reason = format!("the configuration of {} states which layers share their parameters", spec.title);
+        return Err(Error::argument("model.unique_layers", reason, "remove it, and state them in config.json"));
+    }
+    if spec.sharing.is_some() && options.stages.as_ref().is_some_and(|stages| stages.ranks.size() > 1) {
         return Err(on_stages());
     }
     Ok((config, head, notes))

@@ -124,7 +124,7 @@ fn info(spec: &Spec, head: Head) -> ModelInfo {
     ModelInfo {
         vocab_size: spec.vocab_size,
         max_length: spec.max_length,
-        hidden_size: spec.embedding_size,
+        hidden_size: spec.output_size(),
         head: head.requested(),
         problem: spec.problem_type,
         label_names: if has_labels { spec.label_names.clone() } else { Vec::new() },

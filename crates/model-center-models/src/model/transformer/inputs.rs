@@ -4,7 +4,7 @@ use super::sinusoids::Sinusoids;
 use super::stack::StackParts;
 use crate::layer::attention::length_scaled;
 use crate::layer::token_dropout;
-use crate::model::architecture::{Added, Spec, StackSpec};
+use crate::model::architecture::{Added, Projection, Spec, StackSpec};
 use crate::model::batch::Sequences;
 use bmtrain_core::{Ctx, DType, Tensor, Var, ops};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
@@ -13,7 +13,8 @@ use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Builder, Error, Result};
 
-/// `dropout(norm(project_in(factor * tokens) + positions + token_types))`; each family has some of these terms.
+/// `project_sum(dropout(norm(project_in(factor * tokens) + positions + token_types)))`; each family has some of these
+/// terms. The tokens' table is of dimension E, the others are of dimension T: D, or E where the sum is projected.
 ///
 /// Numerics: with a table in f32 the sum is in f32, and rounded once to the dtype of the hidden states.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(in crate::model) struct Inputs {
     projections: Option<[Linear; 2]>,
     norm: Option<Norm>,
     dropout: f32,
+    /// From T to D.
+    project_sum: Option<Linear>,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,8 @@ impl Inputs {
         let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
         let has_f32_table = f32.embeddings || (f32.token_types && stack.type_size.is_some());
         let table = |builder: &Builder, name: &str, entries: usize, padding_index: Option<i64>| {
-            let options = EmbeddingOptions { entries, size: spec.dim_model, init: stack.position_init, padding_index };
+            let options =
+                EmbeddingOptions { entries, size: spec.table_size(), init: stack.position_init, padding_index };
             Embedding::new(&builder.at(name), options)
         };
         let position_table = |builder: &Builder| {
@@ -74,18 +78,22 @@ impl Inputs {
                 Some(table) => AddedPositions::Shared(table.clone()),
                 None => position_table(of_model)?,
             },
-            Added::Sinusoids => AddedPositions::Computed(Sinusoids::new(spec.dim_model)),
+            Added::Sinusoids => AddedPositions::Computed(Sinusoids::new(spec.table_size())),
         };
         let types = |rows| table(&builder.in_f32(f32.token_types), "token_type_embedding", rows, None);
         let token_types = stack.type_size.map(types).transpose()?;
-        let linear = |builder: &Builder, name: &str, inputs, outputs| {
-            Linear::new(&builder.at(name), LinearOptions::new(inputs, outputs, false, spec.table_init))
+        let (size, dim) = (spec.embedding_size, spec.dim_model);
+        let linear = |builder: &Builder, name: &str, [inputs, outputs]: [usize; 2], bias| {
+            Linear::new(&builder.at(name), LinearOptions::new(inputs, outputs, bias, spec.table_init))
         };
         let after = builder.part(ModelPart::Block(parts.last));
-        let (size, dim) = (spec.embedding_size, spec.dim_model);
-        let projections = match size == dim {
-            true => None,
-            false => Some([linear(builder, "project_in", size, dim)?, linear(&after, "project_out", dim, size)?]),
+        let (projections, project_sum) = match spec.projection {
+            Projection::Tokens if size == dim => (None, None),
+            Projection::Tokens => {
+                let project_in = linear(builder, "project_in", [size, dim], false)?;
+                (Some([project_in, linear(&after, "project_out", [dim, size], false)?]), None)
+            }
+            Projection::Sum => (None, Some(linear(builder, "project_sum", [size, dim], true)?)),
         };
         let norm = stack.embedding_norm.map(|norm| Norm::new(&builder.at("embedding_norm"), norm)).transpose()?;
         Ok(Inputs {
@@ -100,6 +108,7 @@ impl Inputs {
             projections,
             norm,
             dropout: stack.embedding_dropout,
+            project_sum,
         })
     }
 
@@ -133,41 +142,45 @@ impl Inputs {
         let own = |ids: &Tensor| tokens.map_or_else(|| Ok(ids.clone()), |tokens| tokens.slice(ids));
         let prompt = sequences.prompt.as_ref().zip(prompt);
         let ids = prompt.map_or(&sequences.ids, |(ids, _)| ids.own());
-        let mut hidden = table.forward_tokens(ids, tokens, cx)?; // [B, L, embedding_size]
+        let mut hidden = table.forward_tokens(ids, tokens, cx)?; // [B, L, E]
         if self.factor != 1.0 {
             let factor = if self.rounds_factor { hidden.dtype().rounded(self.factor) } else { self.factor };
-            hidden = ops::scale(cx, &hidden, factor)?; // [B, L, embedding_size]
+            hidden = ops::scale(cx, &hidden, factor)?; // [B, L, E]
         }
-        hidden = length_scaled(&hidden, self.length_scale, cx)?; // [B, L, embedding_size]
+        hidden = length_scaled(&hidden, self.length_scale, cx)?; // [B, L, E]
         if let Some((ids, table)) = prompt {
-            hidden = ids.join(table, &hidden, cx)?; // [B, L, embedding_size]
+            hidden = ids.join(table, &hidden, cx)?; // [B, L, E]
         }
         if let Some([project_in, _]) = &self.projections {
             hidden = project_in.forward(&self.cast(hidden, self.dtype, cx)?, cx)?; // [B, L, D]
         }
-        hidden = self.cast(hidden, DType::F32, cx)?; // [B, L, D]
+        hidden = self.cast(hidden, DType::F32, cx)?; // [B, L, T]
         hidden = match (&self.positions, &sequences.position_ids) {
             (AddedPositions::Learned(table) | AddedPositions::Shared(table), Some(ids)) => {
-                table.add_to(hidden, &own(ids)?, cx)? // [B, L, D]
+                table.add_to(hidden, &own(ids)?, cx)? // [B, L, T]
             }
-            // [B, L, D]
+            // [B, L, T]
             (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, &own(ids)?, sequences.reach, cx)?,
             (AddedPositions::None, _) => hidden,
             (_, None) => return Err(Error::setting("embedding", "the batch has no position ids")),
         };
         if let (Some(table), Some(ids)) = (&self.token_types, &sequences.token_type_ids) {
-            hidden = table.add_to(hidden, &own(ids)?, cx)?; // [B, L, D]
+            hidden = table.add_to(hidden, &own(ids)?, cx)?; // [B, L, T]
         }
-        hidden = self.cast(hidden, self.dtype, cx)?; // [B, L, D]
+        hidden = self.cast(hidden, self.dtype, cx)?; // [B, L, T]
         if let Some(norm) = &self.norm {
-            hidden = norm.forward(&hidden, cx)?; // [B, L, D]
+            hidden = norm.forward(&hidden, cx)?; // [B, L, T]
         }
         let rows = (tokens, hidden.shape().last());
         let dropout = match self.scope {
             Some(name) => cx.at(name, |cx| token_dropout("embedding", self.dropout, rows, cx))?,
             None => token_dropout("embedding", self.dropout, rows, cx)?,
         };
-        Ok(ops::dropout(cx, &hidden, dropout)?) // [B, L, D]
+        let hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, T]
+        match &self.project_sum {
+            Some(project_sum) => project_sum.forward(&hidden, cx), // [B, L, D]
+            None => Ok(hidden),
+        }
     }
 
     /// In this dtype, where the sum has another than hidden states.

@@ -59,7 +59,7 @@ pub(in crate::model) struct Modules<B> {
 /// Hidden states on their way from the embedding through the blocks to the head, and over the edges of a pipeline.
 #[derive(Debug, Clone)]
 pub struct HiddenStates {
-    /// Hidden states of each stack, `[B, L, D]`; of a stack that has run, `[B, L, embedding_size]`.
+    /// Hidden states of each stack, `[B, L, D]`; of a stack that has run, `[B, L, output_size]`.
     pub(in crate::model) stacks: Vec<Var>,
     /// The learned position bias of the stack that is running, `[1, N, L, S]`, from its first block to its last.
     bias: Option<Var>,
@@ -119,7 +119,7 @@ impl<B: StackBlock> Modules<B> {
     }
 
     /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection: `[B, L, D]` to
-    /// `[B, L, D]`, or `[B, L, embedding_size]`. The learned bias of the stack's positions is made with its first
+    /// `[B, L, D]`, or `[B, L, output_size]`. The learned bias of the stack's positions is made with its first
     /// block, or given. With KV caches, one per block, the tokens follow the cached ones, and masks cover all of them.
     pub(in crate::model) fn run_blocks_of(
         &self,
@@ -169,19 +169,19 @@ impl<B: StackBlock> Modules<B> {
             hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, D]
         }
         match self.inputs[stack].project_out() {
-            Some(project_out) => project_out.forward(&hidden, cx), // [B, L, embedding_size]
+            Some(project_out) => project_out.forward(&hidden, cx), // [B, L, output_size]
             None => Ok(hidden),
         }
     }
 
-    /// What the logits of hidden states `[B, L, embedding_size]` are computed from; `None` without a language-modelling
+    /// What the logits of hidden states `[B, L, output_size]` are computed from; `None` without a language-modelling
     /// head.
     pub(in crate::model) fn lm_operands(&self, hidden: &Var, cx: &Ctx) -> bmtrain_dist::Result<Option<LmOperands>> {
-        let hidden = length_scaled(hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
+        let hidden = length_scaled(hidden, self.spec.length_scale, cx)?; // [B, L, output_size]
         self.heads.lm_operands(&hidden, &self.tokens, cx)
     }
 
-    /// Hidden states `[B, L, embedding_size]` to logits `[B, L, V]`; `None` without a language-modelling head.
+    /// Hidden states `[B, L, output_size]` to logits `[B, L, V]`; `None` without a language-modelling head.
     pub(in crate::model) fn lm_logits(&self, hidden: &Var, cx: &Ctx) -> bmtrain_dist::Result<Option<Var>> {
         self.lm_operands(hidden, cx)?.map(|operands| operands.logits(cx)).transpose()
     }
@@ -302,7 +302,7 @@ impl<B: StackBlock> Model for Modules<B> {
         for (index, (stack, sequences)) in self.stacks.iter().zip(&batch.sequences).enumerate() {
             let [rows, length] = sequences.ids.dims("receive")?;
             let end = first + stack.layers.len();
-            let width = if block >= end { self.spec.embedding_size } else { self.spec.dim_model };
+            let width = if block >= end { self.spec.output_size() } else { self.spec.dim_model };
             let name = format!("{} states", stack.name);
             let shape = match &sequences.tokens {
                 Some(tokens) => Shape::from([tokens.own().len(), width]),
@@ -329,8 +329,8 @@ impl<B: StackBlock> Model for Modules<B> {
         let missing = || bmtrain_dist::Error::setting("model", "no hidden states");
         let mut flow = flow.stacks;
         let hidden = flow.pop().ok_or_else(missing)?;
-        let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, embedding_size]
-        let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
+        let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, output_size]
+        let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, output_size]
         let mut output = self.heads.forward(&hidden, batch, &self.tokens, cx)?;
         if let Some(prompt) = &self.prompt {
             let trim = |logits| prompt.trimmed(logits, flow.len(), cx);

@@ -24,7 +24,7 @@ impl<B: StackBlock> Modules<B> {
         let batch = self.upload_prompted(&host, (true, LossSettings::default()), cx.device())?.with_all_states();
         let mut flow = self.run_stacks(&batch, cx)?.stacks;
         let last = flow.pop().ok_or_else(|| Error::argument("the model", "it has no hidden states", "report this"))?;
-        let states = self.all_tokens(last, flow.len(), &batch, cx)?; // [B, L, embedding_size]
+        let states = self.all_tokens(last, flow.len(), &batch, cx)?; // [B, L, output_size]
         let is_lm = self.heads.kind().is_lm();
         let lm = match outputs {
             HiddenOutputs::LmOperands => self.lm_operands(&states, cx)?,

@@ -47,7 +47,7 @@ pub(in crate::model) fn orders(are_alike: AreAlike<'_>, spec: &Spec, mesh: Mesh)
 /// The error for shared parameters over pipeline stages.
 pub(in crate::model) fn on_stages() -> Error {
     let reason = "layers that share their parameters are on one pipeline stage";
-    Error::argument(KEY, reason, "remove it, or set parallel.pipeline = 1")
+    Error::argument("parallel.pipeline", reason, format!("set it to 1, or remove {KEY} where a recipe has it"))
 }
 
 fn order_of(spec: &Spec, stack: &StackSpec) -> Option<Vec<usize>> {
@@ -72,8 +72,8 @@ pub(in crate::model) fn repeated<'a>(spec: &Spec, parameters: impl Iterator<Item
     parameters.filter_map(further).sum()
 }
 
-/// The parameters of a directory, in which every place of a stack has its own: the copies of a shared one follow each
-/// other.
+/// The parameters of a directory, in which every place of a stack has its own, unless the family's files share: the
+/// copies of a shared one follow each other.
 #[derive(Debug)]
 pub(in crate::model) struct WrittenParams {
     shapes: Vec<ParamShape>,
@@ -87,8 +87,9 @@ impl WrittenParams {
         let (mut shapes, mut shared) = (Vec::with_capacity(own.len()), HashMap::new());
         for param in own {
             let found = in_block(spec, &param.name);
-            let Some((stack, block, rest, order)) =
-                found.and_then(|(stack, block, rest)| Some((stack, block, rest, order_of(spec, stack)?)))
+            let Some((stack, block, rest, order)) = found
+                .filter(|_| !spec.files_share)
+                .and_then(|(stack, block, rest)| Some((stack, block, rest, order_of(spec, stack)?)))
             else {
                 shapes.push(param);
                 continue;

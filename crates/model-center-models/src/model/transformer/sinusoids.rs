@@ -1,6 +1,7 @@
 //! Sinusoidal positions (Vaswani et al., 2017) added to the token embeddings, with all sines before all cosines.
 
 use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
+use bmtrain_dist::param::{Init, InitElements, InitFunction};
 use model_center_base::error::{Error, Result};
 use model_center_formats::{TensorSource, Weights};
 use std::cell::RefCell;
@@ -18,6 +19,19 @@ pub struct Sinusoids {
 }
 
 impl Sinusoids {
+    /// Initial values of a table that is trained: sine and cosine by turns along a row, of angles
+    /// `p r^(j / 2)` for element j, rounded down, of position p.
+    ///
+    /// Numerics: in f64, rounded once. Source: Vaswani et al. 2017.
+    pub const BY_TURNS: Init = Init::Function(InitFunction(|InitElements { shape, first, .. }, values| {
+        let dim = shape.last();
+        for (value, at) in values.iter_mut().zip(first..) {
+            let (position, column) = (at / dim, at % dim);
+            let angle = position as f64 / 10_000f64.powf((column - column % 2) as f64 / dim as f64);
+            *value = if column % 2 == 0 { angle.sin() } else { angle.cos() } as f32;
+        }
+    }));
+
     /// For rows of this dimension. Computes nothing yet.
     pub fn new(dim_model: usize) -> Self {
         Sinusoids { dim_model, table: RefCell::default() }

@@ -18,7 +18,7 @@ use std::ops::Range;
 pub(in crate::model) struct StackOutput {
     /// That stage.
     pub stage: usize,
-    /// `[R, L, embedding_size]`; `None` on other stages.
+    /// `[R, L, output_size]`; `None` on other stages.
     pub hidden: Option<Var>,
 }
 

@@ -1,8 +1,9 @@
 //! Ids of every format equal the format's own library.
 
 use std::fs;
+use std::sync::Arc;
 
-use model_center::tokenizer::AutoTokenizer;
+use model_center::tokenizer::{AutoTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -49,26 +50,55 @@ fn ids_of_byte_level_vocabularies_are_those_of_the_families() {
         ("qwen2", json!({ "model_type": "qwen2" })),
     ];
     for (name, config) in configs {
-        let golden = read(&format!("bytes_{name}.json"));
         let directory = directory(
             &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
             &[("config.json", config)],
         );
-        let tokenizer = AutoTokenizer::open(directory.path()).unwrap();
-        for row in golden["texts"].as_array().unwrap() {
-            let text = row["text"].as_str().unwrap();
-            let found = tokenizer.encode(text, None, None).unwrap().input_ids;
-            assert_eq!(found, ids(&row["ids"]), "{name}: {text:?}");
+        let tokenizer = check_rows(&directory, &format!("bytes_{name}.json"));
+        for row in read(&format!("bytes_{name}.json"))["texts"].as_array().unwrap() {
             if name != "qwen2" {
-                assert_eq!(tokenizer.decode(&found, true).unwrap(), text, "{name}");
+                let text = row["text"].as_str().unwrap();
+                assert_eq!(tokenizer.decode(&ids(&row["ids"]), true).unwrap(), text, "{name}");
             }
         }
-        for row in golden["pairs"].as_array().unwrap() {
-            let texts = [0, 1].map(|at| row["texts"][at].as_str().unwrap());
-            let found = tokenizer.encode(texts[0], Some(texts[1]), None).unwrap().input_ids;
-            assert_eq!(found, ids(&row["ids"]), "{name}: {texts:?}");
-        }
     }
+}
+
+/// Compares the ids of texts and of pairs, with special tokens, with those in a golden file.
+fn check_rows(directory: &TempDir, name: &str) -> Arc<dyn Tokenizer> {
+    // As the library takes what looks like a special token.
+    let tokenizer = AutoTokenizer::open_with(directory.path(), TextSpecials::AsTokens).unwrap();
+    let golden = read(name);
+    for row in golden["texts"].as_array().unwrap() {
+        let text = row["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode(text, None, None).unwrap().input_ids, ids(&row["ids"]), "{name}: {text:?}");
+    }
+    for row in golden["pairs"].as_array().unwrap() {
+        let texts = [0, 1].map(|at| row["texts"][at].as_str().unwrap());
+        let found = tokenizer.encode(texts[0], Some(texts[1]), None).unwrap().input_ids;
+        assert_eq!(found, ids(&row["ids"]), "{name}: {texts:?}");
+    }
+    tokenizer
+}
+
+#[test]
+fn ids_of_files_without_a_family_s_own_rules_are_those_of_the_family() {
+    let (albert, mpnet) = (json!({ "model_type": "albert" }), json!({ "model_type": "mpnet" }));
+    let pieces = [("albert/spiece.model", "spiece.model")];
+    let albert_directory = directory(&pieces, &[("config.json", albert.clone())]);
+    let tokenizer = check_rows(&albert_directory, "albert/expected.json");
+    let pair = tokenizer.encode("the harbour", Some("the ship"), None).unwrap();
+    assert!(pair.token_type_ids.contains(&1));
+    let kept = json!({ "do_lower_case": false, "keep_accents": true });
+    check_rows(
+        &directory(&pieces, &[("config.json", albert.clone()), ("tokenizer_config.json", kept)]),
+        "albert/expected_kept.json",
+    );
+    check_rows(&directory(&[("mpnet/vocab.txt", "vocab.txt")], &[("config.json", mpnet)]), "mpnet/expected.json");
+    // A vocabulary of another family.
+    let other = directory(&[("unigram.model", "spiece.model")], &[("config.json", albert)]);
+    let error = AutoTokenizer::open(other.path()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("cls_token and sep_token") && error.contains("fix: "), "{error}");
 }
 
 #[test]
