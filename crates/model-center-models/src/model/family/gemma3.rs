@@ -98,7 +98,6 @@ impl ModelFamily for Gemma3Config {
     fn block(&self, place: BlockPlace) -> BlockConfig {
         let TextConfig { dim_head, norm_eps, dim_model, .. } = self.text;
         let block = llama::block(&self.text, self.num_heads_kv);
-        let has_window = self.windows.has(place.layer);
         let (is_causal, size) = (!self.use_bidirectional_attention, self.windows.of(place.layer));
         BlockConfig {
             placement: Placement::Both,
@@ -112,7 +111,7 @@ impl ModelFamily for Gemma3Config {
                 rotary: Some(RotaryHeads {
                     dims: dim_head,
                     layout: RotaryLayout::Halves,
-                    table: usize::from(has_window),
+                    table: usize::from(size.is_some()),
                 }),
                 ..block.attention
             },
@@ -127,7 +126,7 @@ impl ModelFamily for Gemma3Config {
 }
 
 /// The norms of a block.
-pub(in crate::model) const NORMS: [(&str, &str); 4] = [
+const NORMS: [(&str, &str); 4] = [
     ("attention_norm", "input_layernorm"),
     ("attention_out_norm", "post_attention_layernorm"),
     ("ffn_norm", "pre_feedforward_layernorm"),
