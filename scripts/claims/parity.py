@@ -48,12 +48,14 @@ def difference(directory):
         inputs["labels"] = labels
     with torch.no_grad(), in_64_bits():
         output = model.double().eval()(**inputs)
+    ours = load_file(directory / "ours.safetensors")["logits"]
     if "start_logits" in output:
+        ours = ours.reshape(2, *output.start_logits.shape).movedim(0, -1)  # [B, L, 2]
         theirs = torch.stack([output.start_logits, output.end_logits], dim=-1)  # [B, L, 2]
     else:
         # A BERT for pretraining has two heads; language modelling is the first.
         theirs = output.prediction_logits if "prediction_logits" in output else output.logits
-    ours = load_file(directory / "ours.safetensors")["logits"].reshape(theirs.shape)
+    ours = ours.reshape(theirs.shape)
     mask = inputs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
     if theirs.dim() == 3 and mask is not None:
         # What sees nothing but padding, before the first token of a row or of a window, has no meaning.

@@ -94,7 +94,7 @@ def inputs_of(spec, batch, head):
         return inputs | {"labels": batch["mlm_labels"], "next_sentence_label": batch["nsp_labels"]}
     if head == "qa":
         return inputs | {name: batch[name] for name in ("start_positions", "end_positions")}
-    return inputs | {"labels": batch[f"{head}_labels"]}
+    return inputs | {"labels": batch[f"{head.split('/')[-1]}_labels"]}
 
 
 def evaluate(model, inputs):

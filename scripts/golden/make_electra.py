@@ -18,7 +18,8 @@ HEADS = {
     "tokens": transformers.ElectraForTokenClassification,
     "qa": transformers.ElectraForQuestionAnswering,
 }
-DISCRIMINATOR = {"replaced": transformers.ElectraForPreTraining}
+# Opened without its head, which is not written back: deeper than the directories that are compared as a whole.
+DISCRIMINATOR = {"discriminator/replaced": transformers.ElectraForPreTraining}
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {

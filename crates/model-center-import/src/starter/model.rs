@@ -84,7 +84,7 @@ impl FoundModel {
         for name in POSITIONS {
             found.positions = found.positions.or(fields.peek_size(name)?);
         }
-        if ["roberta", "xlm-roberta", "camembert"].contains(&found.family.as_str()) {
+        if ["roberta", "xlm-roberta", "camembert", "mpnet"].contains(&found.family.as_str()) {
             // Positions are counted from the one after the padding token.
             found.positions = found.positions.map(|positions| positions.saturating_sub(2));
         }

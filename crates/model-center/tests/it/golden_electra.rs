@@ -17,9 +17,11 @@ family_tests! {
     defined: goldens::everywhere,
 }
 
+const DISCRIMINATOR: &str = "discriminator/replaced";
+
 #[test]
 fn a_discriminator_opens_without_its_head_and_as_a_new_classifier() {
-    let directory = goldens::directory("electra_a", "replaced");
+    let directory = goldens::directory("electra_a", DISCRIMINATOR);
     let device = Device::cpu(1).unwrap();
     let opened = Registry::default().open(&directory, &OpenOptions::new(&device)).unwrap();
     assert_eq!(opened.model.info().head, TextHead::None);
@@ -32,7 +34,7 @@ fn a_discriminator_opens_without_its_head_and_as_a_new_classifier() {
         states.push(state.clone());
         Ok(())
     };
-    let mut batch = goldens::inputs("electra_a", "replaced");
+    let mut batch = goldens::inputs("electra_a", DISCRIMINATOR);
     batch.labels = None;
     let output = opened.model.forward(&batch, Some(&mut observe), &mut Ctx::inference(&device)).unwrap();
     assert!(output.logits.is_none() && output.extra.is_empty(), "there is no pooler");
