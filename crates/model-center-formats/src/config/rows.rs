@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
 use super::ranges::Ranges;
-use super::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
+use super::{ClassFields, Fields, HfHeader, LayerRotary, RotaryFields, TextConfig, WindowFields, labels, model_center};
 use crate::Result;
 use model_center_base::json::number;
 
@@ -29,12 +29,15 @@ pub enum Slot<'a> {
     OptionalSize(&'a mut Option<usize>),
     /// An integer from 0; `null` is `None`, and a missing field the default.
     OptionalIndex(&'a mut Option<usize>),
-    /// Key and value heads, a divisor of the query heads, whose number `null` and ModelCenter's -1 mean.
+    /// Key and value heads, a divisor of the query heads, whose number `null` and ModelCenter's -1 mean, and silence
+    /// where no file must state it.
     KvHeads(&'a mut usize),
     /// Rotary positions of whole heads, which have several fields.
     Rotary(&'a mut RotaryFields),
     /// Rotary positions of a part of each head, or of whole ones.
     PartRotary(&'a mut RotaryFields),
+    /// Rotary positions by kinds of layers.
+    LayerRotary(&'a mut LayerRotary),
     /// Windows of attention, which have several fields.
     Windows(&'a mut WindowFields),
 }
@@ -94,7 +97,9 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 set(index, stated.then_some(given))
             }
             Slot::KvHeads(heads) => {
-                let silent = (row.required && !required).then_some(*heads);
+                // Where a file need not state it, there is one for each query head.
+                *heads = if row.required { *heads } else { text.num_heads };
+                let silent = (!required).then_some(*heads);
                 set(heads, take_kv_heads(fields, &names, text.num_heads, silent)?)
             }
             Slot::Rotary(rotary) => {
@@ -105,7 +110,14 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 let stated = RotaryFields::take_parts(fields, text, rotary)?;
                 set(rotary, Some(stated))
             }
-            Slot::Windows(windows) => set(windows, Some(WindowFields::take(fields, text)?)),
+            Slot::LayerRotary(rotary) => {
+                let stated = LayerRotary::take(fields, text, rotary)?;
+                set(rotary, Some(stated))
+            }
+            Slot::Windows(windows) => {
+                let stated = WindowFields::take(fields, text, windows)?;
+                set(windows, Some(stated))
+            }
         };
         if required && !stated {
             missing.push(names[0]);
@@ -135,11 +147,15 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
             Slot::Number(value) | Slot::Dropout(value) | Slot::Deviation(value) => number(*value),
             Slot::OptionalSize(size) | Slot::OptionalIndex(size) => json!(size),
             Slot::Rotary(rotary) => {
-                rotary.write(map);
+                rotary.write(text.position_size, map);
                 continue;
             }
             Slot::PartRotary(rotary) => {
-                rotary.write_parts(map);
+                rotary.write_parts(text.position_size, map);
+                continue;
+            }
+            Slot::LayerRotary(rotary) => {
+                rotary.write(text.position_size, map);
                 continue;
             }
             Slot::Windows(windows) => {

@@ -22,7 +22,7 @@ pub use model_center_base::error::{Error, Result};
 pub use model_center_formats::config::dialect::{Dialect, Fixed, FixedFields, Spoken};
 pub use model_center_formats::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
 pub use model_center_formats::config::{
-    ClassFields, Fields, HfHeader, RotaryFields, TextConfig, TextHead, WindowFields,
+    ClassFields, Fields, HfHeader, LayerRotary, RotaryFields, TextConfig, TextHead, WindowFields,
 };
 pub use model_center_formats::model_config;
 pub use model_center_formats::{Alias, NameTable, Rule, torchtitan};
