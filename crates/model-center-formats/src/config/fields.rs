@@ -38,8 +38,22 @@ impl Fields {
     }
 
     /// Sets a field, whatever it was.
-    pub(crate) fn set(&mut self, name: &str, value: Value) {
+    pub fn set(&mut self, name: &str, value: Value) {
         self.map.insert(name.to_owned(), value);
+    }
+
+    /// Give a number the name that other families have for it.
+    ///
+    /// # Errors
+    /// A file that has another number under that name.
+    pub fn rename(&mut self, own: &str, general: &str) -> Result<()> {
+        let Some(value) = self.take(own) else { return Ok(()) };
+        if self.peek(general).is_some_and(|other| other.as_f64() != value.as_f64()) {
+            let reason = format!("the file states another {general}, and they are two names of one thing");
+            return Err(self.error(own, &reason, "remove one of the two fields, or make them equal"));
+        }
+        self.set(general, value);
+        Ok(())
     }
 
     /// Source of the fields, for messages.

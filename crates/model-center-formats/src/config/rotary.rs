@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::rotary_parameters::{Lengths, Parameters, YARN_FAST, YARN_SLOW, positive, yarn_magnitude};
+use super::rotary_parameters::{Lengths, Parameters, YARN_FAST, YARN_SLOW, long_magnitude, positive, yarn_magnitude};
 use super::variants::not_available;
 use super::{Fields, TextConfig};
 use crate::Result;
@@ -112,8 +112,8 @@ impl RotaryFields {
         Ok(RotaryFields { scaling, ..rotary })
     }
 
-    /// Write both forms.
-    pub fn write(&self, map: &mut Map<String, Value>) {
+    /// Write both forms, for a model of this number of positions.
+    pub fn write(&self, positions: usize, map: &mut Map<String, Value>) {
         let (kind, own) = match &self.scaling {
             RotaryScaling::None => ("default", json!({})),
             RotaryScaling::Linear { factor } => ("linear", json!({"factor": factor})),
@@ -127,9 +127,9 @@ impl RotaryFields {
             RotaryScaling::Yarn { factor, trained, .. } => {
                 ("yarn", json!({"factor": factor, "original_max_position_embeddings": trained}))
             }
-            RotaryScaling::Long { short, long, magnitude, trained } => (
+            RotaryScaling::Long { short, long, trained, .. } => (
                 "longrope",
-                json!({"short_factor": short.to_vec(), "long_factor": long.to_vec(), "attention_factor": magnitude,
+                json!({"short_factor": short.to_vec(), "long_factor": long.to_vec(),
                     "original_max_position_embeddings": trained}),
             ),
         };
@@ -144,6 +144,11 @@ impl RotaryFields {
                 parameters.insert(name.to_string(), json!(value));
             }
         }
+        if let RotaryScaling::Long { magnitude, trained, .. } = self.scaling
+            && magnitude != long_magnitude(positions as f64 / trained as f64, trained)
+        {
+            parameters.insert("attention_factor".to_string(), json!(magnitude));
+        }
         parameters.insert("rope_type".to_string(), json!(kind));
         let scaling = match self.scaling {
             RotaryScaling::None => Value::Null,
@@ -156,8 +161,8 @@ impl RotaryFields {
     }
 
     /// Write both forms with the share of heads.
-    pub fn write_parts(&self, map: &mut Map<String, Value>) {
-        self.write(map);
+    pub fn write_parts(&self, positions: usize, map: &mut Map<String, Value>) {
+        self.write(positions, map);
         map.insert(SHARE.to_string(), json!(self.share));
         if let Some(parameters) = map.get_mut("rope_parameters").and_then(Value::as_object_mut) {
             parameters.insert(SHARE.to_string(), json!(self.share));

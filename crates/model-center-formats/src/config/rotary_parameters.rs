@@ -110,11 +110,7 @@ impl Parameters<'_> {
     fn long(&mut self, trained: usize, lengths: &Lengths) -> Result<RotaryScaling> {
         let [short, long] = ["short_factor", "long_factor"].map(|name| self.divisors(name, lengths.pairs));
         let factor = self.number("factor")?.unwrap_or(lengths.positions as f64 / trained as f64);
-        let magnitude = match self.number("attention_factor")? {
-            Some(magnitude) => magnitude,
-            None if factor <= 1.0 => 1.0,
-            None => (1.0 + factor.ln() / (trained as f64).ln()).sqrt(),
-        };
+        let magnitude = self.number("attention_factor")?.unwrap_or_else(|| long_magnitude(factor, trained));
         if !magnitude.is_finite() {
             return Err(self.error("original_max_position_embeddings is 1", "correct it"));
         }
@@ -145,7 +141,7 @@ impl Parameters<'_> {
             self.map.shift_remove(name);
         }
         let kind = self.kind()?;
-        let trained = self.trained(lengths, matches!(kind.as_str(), "llama3" | "yarn" | "longrope"))?;
+        let trained = self.trained(lengths, matches!(kind.as_str(), "llama3" | "yarn" | "longrope" | "su"))?;
         let scaling = match kind.as_str() {
             "default" if self.map.values().any(Value::is_object) => {
                 let fix = not_available("one set of parameters");
@@ -168,7 +164,7 @@ impl Parameters<'_> {
                 RotaryScaling::Llama3 { factor, low, high, trained }
             }
             "yarn" => self.yarn(trained)?,
-            "longrope" => self.long(trained, lengths)?,
+            "longrope" | "su" => self.long(trained, lengths)?,
             other => {
                 let reason = format!("rotary positions of kind \"{}\" are not supported", printable(other, 40));
                 return Err(self.error(&reason, "supported are: default, linear, dynamic, llama3, yarn, longrope"));
@@ -187,6 +183,11 @@ impl Parameters<'_> {
 /// YaRN's factor of queries and keys where a file is silent: they share the growth.
 pub fn yarn_magnitude(factor: f64) -> f64 {
     if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
+}
+
+/// LongRoPE's factor of cosines and sines where a file is silent.
+pub fn long_magnitude(factor: f64, trained: usize) -> f64 {
+    if factor > 1.0 { (1.0 + factor.ln() / (trained as f64).ln()).sqrt() } else { 1.0 }
 }
 
 /// A number above 0.

@@ -32,7 +32,8 @@ pub enum Slot<'a> {
     OptionalSize(&'a mut Option<usize>),
     /// An integer from 0; `null` is `None`, and a missing field the default.
     OptionalIndex(&'a mut Option<usize>),
-    /// Key and value heads, a divisor of the query heads, whose number `null` and ModelCenter's -1 mean.
+    /// Key and value heads, a divisor of the query heads, whose number `null` and ModelCenter's -1 mean, and silence
+    /// where no file must state it.
     KvHeads(&'a mut usize),
     /// Rotary positions of whole heads, which have several fields.
     Rotary(&'a mut RotaryFields),
@@ -44,8 +45,6 @@ pub enum Slot<'a> {
     LayerRotary(&'a mut LayerRotary),
     /// Windows of a regular part of the layers; the names are those of the size and of the period.
     LayerWindows(&'a mut LayerWindows),
-    /// A finite number above 0; `null` is `None`, and a missing field the default.
-    OptionalNumber(&'a mut Option<f32>),
 }
 
 /// One field of a configuration.
@@ -103,7 +102,9 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 set(index, stated.then_some(given))
             }
             Slot::KvHeads(heads) => {
-                let silent = (row.required && !required).then_some(*heads);
+                // Where a file need not state it, there is one for each query head.
+                *heads = if row.required { *heads } else { text.num_heads };
+                let silent = (!required).then_some(*heads);
                 set(heads, take_kv_heads(fields, &names, text.num_heads, silent)?)
             }
             Slot::Rotary(rotary) => {
@@ -114,22 +115,17 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 let stated = RotaryFields::take_parts(fields, text, rotary)?;
                 set(rotary, Some(stated))
             }
-            Slot::Windows(windows) => set(windows, Some(WindowFields::take(fields, text)?)),
+            Slot::Windows(windows) => {
+                let stated = WindowFields::take(fields, text, windows)?;
+                set(windows, Some(stated))
+            }
             Slot::LayerRotary(rotary) => {
-                let stated = LayerRotary::take(fields, text, rotary, &names)?;
+                let stated = LayerRotary::take(fields, text, rotary, row.hugging_face)?;
                 set(rotary, Some(stated))
             }
             Slot::LayerWindows(windows) => {
-                let stated = windows.take(fields, text, &names)?;
+                let stated = windows.take(fields, text, row.hugging_face)?;
                 set(windows, Some(stated))
-            }
-            Slot::OptionalNumber(number) => {
-                let stated = names.iter().any(|name| fields.has(name));
-                let given = fields.take_any(&names, Fields::take_number)?;
-                if given.is_some_and(|given| given <= 0.0) {
-                    return Err(fields.error(names[0], "this is not a number above 0", "correct it, or give null"));
-                }
-                set(number, stated.then_some(given))
             }
         };
         if required && !stated {
@@ -160,11 +156,15 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
             Slot::Number(value) | Slot::Dropout(value) | Slot::Deviation(value) => number(*value),
             Slot::OptionalSize(size) | Slot::OptionalIndex(size) => json!(size),
             Slot::Rotary(rotary) => {
-                rotary.write(map);
+                rotary.write(text.position_size, map);
                 continue;
             }
             Slot::PartRotary(rotary) => {
-                rotary.write_parts(map);
+                rotary.write_parts(text.position_size, map);
+                continue;
+            }
+            Slot::LayerRotary(rotary) => {
+                rotary.write(text.position_size, map);
                 continue;
             }
             Slot::Windows(windows) => {
@@ -179,7 +179,6 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
                 windows.write(row.hugging_face, text.num_layers, map);
                 continue;
             }
-            Slot::OptionalNumber(value) => value.map_or(Value::Null, number),
         };
         map.extend(names.iter().map(|name| ((*name).to_owned(), value.clone())));
     }

@@ -37,21 +37,20 @@ impl Default for WindowFields {
 }
 
 impl WindowFields {
-    /// Take the fields out for a model of these sizes.
+    /// Take the fields out for a model of these sizes; where the file is silent `silent` counts, but for its layers.
     ///
     /// # Errors
     /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a
     /// window where there is none.
-    pub fn take(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
+    pub fn take(fields: &mut Fields, text: &TextConfig, silent: &Self) -> Result<Self> {
         // Layers are counted one by one below.
         text.validate(fields.place())?;
-        let own = WindowFields::default();
-        let is_used = fields.take_flag("use_sliding_window")?.unwrap_or(own.is_used);
+        let is_used = fields.take_flag("use_sliding_window")?.unwrap_or(silent.is_used);
         let size = match fields.has("sliding_window") {
             true => fields.take_size("sliding_window")?,
-            false => own.size,
+            false => silent.size,
         };
-        let max_window_layers = fields.take_index("max_window_layers")?.unwrap_or(own.max_window_layers);
+        let max_window_layers = fields.take_index("max_window_layers")?.unwrap_or(silent.max_window_layers);
         let has_windows = is_used && size.is_some();
         let layers = match fields.take("layer_types") {
             None if has_windows => (max_window_layers..text.num_layers).collect(),

@@ -49,7 +49,7 @@ fn a_hugging_face_file_is_read_and_written_back() {
     assert_eq!((text.dim_ff, text.num_layers, text.position_size, text.vocab_size), (14336, 32, 131_072, 128_256));
     assert_eq!((text.norm_eps, text.ffn_activate_fn, text.ffn_gated, text.tied), (1e-5, Activation::Silu, true, false));
     let scaling = RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, trained: 8192 };
-    assert_eq!((config.rotary.base, config.rotary.scaling), (500_000.0, scaling));
+    assert_eq!((config.rotary.base, &config.rotary.scaling), (500_000.0, &scaling));
     let header = configs::header("LlamaForCausalLM", DType::BF16);
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
@@ -107,7 +107,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("rope_theta", json!("fast"), "field rope_theta"),
         ("rope_theta", json!(1.0), "1 is not a base of angles"),
         ("rope_scaling", json!(4.0), "not an object"),
-        ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0}), "supported are: default, linear"),
+        ("rope_scaling", json!({"rope_type": "proportional", "factor": 2.0}), "supported are: default, linear"),
         ("rope_scaling", json!({"rope_type": "linear"}), "lacks factor"),
         ("rope_scaling", json!({"rope_type": "linear", "factor": 0.0}), "not a number above 0"),
         ("rope_scaling", json!({"rope_type": "linear", "factor": 2.0, "faktor": 2.0}), "faktor"),

@@ -301,6 +301,13 @@ impl TensorPart {
 }
 
 impl NameTable {
+    /// The table with further rules: of two for a name, the first counts, and these precede its own.
+    #[must_use]
+    pub fn preceded_by(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.rules = rules.into_iter().chain(self.rules.iter().cloned()).collect();
+        self
+    }
+
     /// Their tensors that make up one of our parameters of this global shape, in the order of its rows.
     pub fn pieces(&self, ours: &str, shape: &[usize], prefixed: bool) -> Result<Vec<TensorPart>> {
         let mistake = |reason: String| {

@@ -46,6 +46,12 @@ impl Classes {
         Classes { prefix, suffixes }
     }
 
+    /// The classes of a decoder without a classifier.
+    pub const fn language_model(prefix: &'static str) -> Self {
+        let suffixes = &[(TextHead::None, "Model"), (TextHead::CausalLm, "ForCausalLM")];
+        Classes { prefix, suffixes }
+    }
+
     /// The classes of an encoder-decoder without a classifier.
     pub const fn encoder_decoder(prefix: &'static str) -> Self {
         let suffixes = &[(TextHead::None, "Model"), (TextHead::CausalLm, "ForConditionalGeneration")];

@@ -39,6 +39,9 @@ pub(in crate::model) fn requested<C: ModelFamily>(config: &C, head: TextHead, di
         (TextHead::None, _) => Ok(Head::None),
         (TextHead::CausalLm, _) => Ok(Head::CausalLm { tied }),
         (TextHead::Classification { outputs }, _) if has_classifier => Ok(Head::Classifier { outputs }),
+        (TextHead::Classification { .. }, Architecture::Decoder) => {
+            refuse(format!("{family} has no class with a classifier in transformers"), "ask for lm or none")
+        }
         (_, Architecture::Decoder) => {
             let heads = "masked tokens, next sentence, token classes and answer spans";
             refuse(format!("{heads} are for encoders, and {family} is a decoder"), "ask for lm, cls or none")

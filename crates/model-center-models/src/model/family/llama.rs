@@ -66,15 +66,6 @@ impl RowConfig for LlamaConfig {
         ..Dialect::HUGGING_FACE
     };
 
-    fn read(fields: &mut Fields) -> Result<Self> {
-        let states_heads = fields.has("num_key_value_heads") || fields.has("num_heads_kv");
-        let (mut config, _) = rows::take_config::<Self>(fields)?;
-        if !states_heads {
-            config.num_heads_kv = config.text.num_heads;
-        }
-        Ok(config)
-    }
-
     fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
         let mut written = model_center::class_fields(self, header)?;
         // Version 1.0.3 does not have the field yet: it is written only if the model needs it.
@@ -127,8 +118,13 @@ impl ModelFamily for LlamaConfig {
 
 /// The modules around the blocks of a Llama-like decoder.
 pub(in crate::model) fn spec(config: &impl RowConfig, rotary: &RotaryFields) -> Spec {
+    spec_of_tables(config, &[rotary])
+}
+
+/// The modules where blocks have rotary positions by one of these tables.
+pub(in crate::model) fn spec_of_tables(config: &impl RowConfig, tables: &[&RotaryFields]) -> Spec {
     let text = config.text();
-    let positions = PositionsConfig::Rotary(vec![rotary.of_heads(text.dim_head)]);
+    let positions = PositionsConfig::Rotary(tables.iter().map(|table| table.of_heads(text.dim_head)).collect());
     let norm = NormOptions::rms(text.dim_model, text.norm_eps);
     Spec::decoder(config, StackSpec::decoder(text, positions, norm))
 }
@@ -147,6 +143,10 @@ pub(in crate::model) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockCo
         ..block
     }
 }
+
+/// The name of gates and what they multiply in families whose files have both in one tensor.
+pub(in crate::model) const GATE_UP: Rule =
+    Rule::new("decoder.layers.{i}.ffn.w_in.weight", "model.layers.{i}.mlp.gate_up_proj.weight");
 
 /// Parameter names of Llama-like decoders, with and without biases and query and key norms.
 pub(in crate::model) fn names(text: &TextConfig, num_heads_kv: usize, head: Head) -> NameTable {
@@ -209,20 +209,23 @@ pub(in crate::model) const FAMILY: Family = Family {
     class: LlamaConfig::DIALECT.class,
     class_prefix: "Llama",
     signatures: &[
-        Signature {
-            prefix: "model.",
-            has: &[TENSORS],
-            lacks: &[
-                "layers.0.self_attn.q_proj.bias",
-                "layers.0.self_attn.q_norm.weight",
-                "layers.0.pre_feedforward_layernorm.weight",
-            ],
-        },
+        PLAIN,
         Signature {
             prefix: "model.",
             has: &[TENSORS, &["layers.0.self_attn.o_proj.bias"]],
             lacks: &["layers.0.self_attn.q_norm.weight"],
         },
+    ],
+};
+
+/// Llama-like decoders without biases and norms of heads.
+pub(in crate::model) const PLAIN: Signature = Signature {
+    prefix: "model.",
+    has: &[TENSORS],
+    lacks: &[
+        "layers.0.self_attn.q_proj.bias",
+        "layers.0.self_attn.q_norm.weight",
+        "layers.0.pre_feedforward_layernorm.weight",
     ],
 };
 

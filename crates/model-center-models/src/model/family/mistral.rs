@@ -78,13 +78,5 @@ pub(in crate::model) const FAMILY: Family = Family {
     },
     class: None,
     class_prefix: "Mistral",
-    signatures: &[Signature {
-        prefix: "model.",
-        has: &[llama::TENSORS],
-        lacks: &[
-            "layers.0.self_attn.q_proj.bias",
-            "layers.0.self_attn.q_norm.weight",
-            "layers.0.pre_feedforward_layernorm.weight",
-        ],
-    }],
+    signatures: &[llama::PLAIN],
 };
