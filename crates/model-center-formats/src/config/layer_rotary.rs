@@ -76,14 +76,14 @@ impl LayerRotary {
         Ok(LayerRotary { full: of(0, full, &outside, &silent.full)?, sliding: of(1, sliding, &[], &silent.sliding)? })
     }
 
-    /// Write them, also in the form of transformers 4 where that has these.
-    pub fn write(&self, names: &[&str], map: &mut Map<String, Value>) {
+    /// Write them for a model of this number of positions, also in the form of transformers 4 where that has these.
+    pub fn write(&self, names: &[&str], positions: usize, map: &mut Map<String, Value>) {
         let mut kinds = Map::new();
         let has_old_form =
             names.len() > 1 || self.sliding == RotaryFields { scaling: RotaryScaling::None, ..self.full.clone() };
         for (index, (kind, rotary)) in KINDS.into_iter().zip([&self.full, &self.sliding]).enumerate() {
             let mut own = Map::new();
-            rotary.write(&mut own);
+            rotary.write(positions, &mut own);
             kinds.extend(own.shift_remove(PARAMETERS).map(|parameters| (kind.to_owned(), parameters)));
             if let Some(name) = names.get(index).filter(|_| has_old_form) {
                 map.insert((*name).to_owned(), json!(rotary.base));

@@ -163,16 +163,12 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
                 rotary.write_parts(text.position_size, map);
                 continue;
             }
-            Slot::LayerRotary(rotary) => {
-                rotary.write(text.position_size, map);
-                continue;
-            }
             Slot::Windows(windows) => {
                 windows.write(text.num_layers, map);
                 continue;
             }
             Slot::LayerRotary(rotary) => {
-                rotary.write(row.hugging_face, map);
+                rotary.write(row.hugging_face, text.position_size, map);
                 continue;
             }
             Slot::LayerWindows(windows) => {

@@ -135,7 +135,10 @@ impl LayerWindows {
             windows.period = fields.take_size(name)?.unwrap_or(self.period);
         }
         if let Some(listed) = fields.take("layer_types") {
-            windows.listed = Some(listed_layers(fields, &listed, text.num_layers)?);
+            let listed = listed_layers(fields, &listed, text.num_layers)?;
+            // What the period says is not said twice.
+            let is_regular = (0..text.num_layers).all(|layer| windows.has(layer) == listed.contains(&layer));
+            windows.listed = (!is_regular).then_some(listed);
         }
         if windows.size.is_none() && (0..text.num_layers).any(|layer| windows.has(layer)) {
             let reason = "layers have windows, and the file gives no size";

@@ -5,8 +5,9 @@ use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
     AlbertConfig, BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
-    ElectraConfig, Gemma3Config, Gpt2Config, GptjConfig, HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig,
-    MistralConfig, MpnetConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    ElectraConfig, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig, HfHeader,
+    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, Olmo3Config, OptConfig,
+    Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -52,6 +53,13 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("electra", check::<ElectraConfig>(), 5),
         ("gpt2", check::<Gpt2Config>(), 4),
         ("gptj", check::<GptjConfig>(), 2),
+        ("granite", check::<GraniteConfig>(), 10),
+        ("olmo2", check::<Olmo2Config>(), 4),
+        ("smollm3", check::<SmolLm3Config>(), 6),
+        ("phi3", check::<Phi3Config>(), 2),
+        ("glm4", check::<Glm4Config>(), 2),
+        ("gpt_neox", check::<GptNeoxConfig>(), 4),
+        ("olmo3", check::<Olmo3Config>(), 2),
         ("llama", check::<LlamaConfig>(), 6),
         ("marian", check::<MarianConfig>(), 14),
         ("megatron-bert", check::<MegatronBertConfig>(), 2),

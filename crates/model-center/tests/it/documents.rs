@@ -27,6 +27,11 @@ const MODELS: [(&str, &str); 18] = [
     ("qwen3_a", "lm"),
     ("gemma3_a", "lm"),
     ("cpm1_a", "lm"),
+    ("granite_a", "lm"),
+    ("olmo3_a", "lm"),
+    ("smollm3_a", "lm"),
+    ("phi3_b", "lm"),
+    ("gpt_neox_a", "lm"),
 ];
 
 /// Tokens of the documents of each sequence. The first sequence is longer than the positions of most of the models.
