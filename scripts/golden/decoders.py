@@ -12,7 +12,7 @@ file starts from exactly the numbers the goldens were computed with.
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 import torch
@@ -46,6 +46,8 @@ class Family:
     trained: str = "lm"
     # Further fields of every configuration.
     fields: dict = field(default_factory=dict)
+    # Names of parameters that have another in files.
+    stored: dict = field(default_factory=dict)
 
     def heads_of(self, spec):
         return spec.get("heads", list(self.heads))
@@ -71,6 +73,12 @@ def like_llama(config, words, classifier, models):
     return Family(config=config, off={"attention_dropout": 0.0}, heads=three_heads(words, classifier, False),
                   models=models,
                   is_norm=lambda name: "norm" in name, fields={"bos_token_id": 1, "eos_token_id": 2})
+
+
+def two_heads(config, words, classifier, models):
+    """The same with tied embeddings alone."""
+    family = like_llama(config, words, classifier, models)
+    return replace(family, heads={head: kind for head, kind in family.heads.items() if head != "untied"})
 
 
 def digits(rows):
@@ -124,8 +132,8 @@ def loss_of(output, labels):
     return loss
 
 
-def evaluate(model, inputs):
-    """Hidden states, logits, loss and all gradients of a 64-bit model."""
+def evaluate(model, inputs, stored):
+    """Hidden states, logits, loss and all gradients of a 64-bit model, these under the names of parameters in files."""
     inputs = widened(inputs)
     output = model(**inputs, output_hidden_states=True)
     loss = loss_of(output, inputs["labels"])
@@ -133,7 +141,7 @@ def evaluate(model, inputs):
     assert len(output.hidden_states) == model.config.num_hidden_layers + 1
     golden = {f"hidden.{i}": hidden for i, hidden in enumerate(output.hidden_states)}  # each [B, L, D]
     golden |= {"logits": output.logits, "loss": loss}
-    golden |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    golden |= {f"grad.{stored.get(name, name)}": parameter.grad for name, parameter in model.named_parameters()}
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
 
@@ -143,11 +151,11 @@ def write_head(family, directory, spec, head):
     model.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
     model = model.double().eval()
-    check_saved(directory, model)
+    check_saved(directory, model, family.stored)
     inputs = inputs_of(sample_batch(spec, spec["seed"] + 1), head)
     save_file(inputs, directory / "inputs.safetensors")
     with in_64_bits():
-        golden = evaluate(model, inputs)
+        golden = evaluate(model, inputs, family.stored)
     save_file(golden, directory / "golden.safetensors")
     return golden
 

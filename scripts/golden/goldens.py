@@ -42,12 +42,13 @@ def stored_parameters(model):
     return {name: p for name, p in model.named_parameters(remove_duplicate=False) if name not in tied}
 
 
-def check_saved(directory, model):
+def check_saved(directory, model, stored=None):
     """The directory holds once what the model stores, and the 64-bit model has exactly the values of the 32-bit
-    file."""
+    file. `stored` has the names in files where they are not the model's."""
     saved = load_file(directory / "model.safetensors")
     left_out = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
-    named = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
+    names = stored or {}
+    named = {names.get(name, name): tensor for name, tensor in model.state_dict().items() if name not in left_out}
     assert saved.keys() == named.keys(), saved.keys() ^ named.keys()
     assert all(torch.equal(named[name], tensor.double()) for name, tensor in saved.items())
 

@@ -6,15 +6,16 @@ use model_center_base::file::printable;
 use model_center_formats::config::{ConfigOverrides, ConfigSource};
 use model_center_models::architecture::{Added, BlockPlace, ModelFamily};
 use model_center_models::family::configs::{
-    BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MegatronBertConfig, MistralConfig,
-    OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
+    BertConfig, BloomConfig, Cpm1Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig,
+    MegatronBertConfig, MistralConfig, Olmo2Config, Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config,
+    RobertaConfig, SmolLm3Config,
 };
 use std::path::Path;
 
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
-const FAMILIES: [(&str, Read); 14] = [
+const FAMILIES: [(&str, Read); 21] = [
     ("gpt2", sizes::<Gpt2Config>),
     ("opt", sizes::<OptConfig>),
     ("gptj", sizes::<GptjConfig>),
@@ -24,6 +25,13 @@ const FAMILIES: [(&str, Read); 14] = [
     ("mistral", sizes::<MistralConfig>),
     ("qwen2", sizes::<Qwen2Config>),
     ("qwen3", sizes::<Qwen3Config>),
+    ("olmo3", sizes::<Olmo3Config>),
+    ("gpt_neox", sizes::<GptNeoxConfig>),
+    ("glm4", sizes::<Glm4Config>),
+    ("phi3", sizes::<Phi3Config>),
+    ("smollm3", sizes::<SmolLm3Config>),
+    ("olmo2", sizes::<Olmo2Config>),
+    ("granite", sizes::<GraniteConfig>),
     ("bert", sizes::<BertConfig>),
     ("roberta", sizes::<RobertaConfig>),
     ("xlm-roberta", sizes::<RobertaConfig>),

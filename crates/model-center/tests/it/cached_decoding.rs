@@ -210,19 +210,22 @@ fn a_context_is_bidirectional_and_decoding_continues_after_it() {
     assert!(decoding.extend(&late, &mut cx).unwrap_err().to_string().contains("first tokens"));
 }
 
-/// The angles of all tokens change with the length of the row, beyond 8 tokens of this model.
+/// The angles of all tokens change with the length of the row, beyond 8 tokens of the first model; of the second and
+/// the third once, beyond 13 and 9 tokens.
 #[test]
 fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
     let device = Device::cpu(1).unwrap();
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_b/lm");
-    let models =
-        [Some(open(&device, &directory, Sharding::solo())), prefixed(&device, &directory, 2, Sharding::solo())];
-    for model in models.map(Option::unwrap) {
-        let (ids, vocabulary) = (row(&*model, 5, 13), model.info().vocab_size);
+    let directory = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name).join("lm");
+    let plain = |name: &str| open(&device, &directory(name), Sharding::solo());
+    let prefixed = |name: &str| prefixed(&device, &directory(name), 2, Sharding::solo()).unwrap();
+    let two = [(plain("qwen2_b"), 13), (prefixed("qwen2_b"), 13)];
+    for (model, last) in two.into_iter().chain([(plain("phi3_b"), 16), (prefixed("phi3_b"), 16), (plain("phi3_a"), 16)])
+    {
+        let (ids, vocabulary) = (row(&*model, 5, last), model.info().vocab_size);
         let mut cx = Ctx::inference(&device);
         let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
         let mut from = 0;
-        for to in [6, 7, 9, 10, 11, 13] {
+        for to in [6, 7, 9, 10, 11, 13, 14, 16].into_iter().filter(|to| *to <= last) {
             let next = Batch { labels: None, ..Batch::next_tokens(to - from, ids[from..to].to_vec(), None) };
             let ours: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
             let theirs = whole(&*model, None, 0, &ids[..to], &device);

@@ -4,9 +4,9 @@
 use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
-    BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gpt2Config, GptjConfig, HfHeader,
-    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
-    T5Config,
+    BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Glm4Config, Gpt2Config, GptNeoxConfig,
+    GptjConfig, GraniteConfig, HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, Olmo2Config,
+    Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -48,6 +48,13 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("cpm_t5", check::<CpmT5Config>(), 9),
         ("gpt2", check::<Gpt2Config>(), 4),
         ("gptj", check::<GptjConfig>(), 2),
+        ("granite", check::<GraniteConfig>(), 10),
+        ("olmo2", check::<Olmo2Config>(), 4),
+        ("smollm3", check::<SmolLm3Config>(), 6),
+        ("phi3", check::<Phi3Config>(), 2),
+        ("glm4", check::<Glm4Config>(), 2),
+        ("gpt_neox", check::<GptNeoxConfig>(), 4),
+        ("olmo3", check::<Olmo3Config>(), 2),
         ("llama", check::<LlamaConfig>(), 6),
         ("marian", check::<MarianConfig>(), 14),
         ("megatron-bert", check::<MegatronBertConfig>(), 2),

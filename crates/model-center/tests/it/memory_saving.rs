@@ -25,8 +25,9 @@ use std::sync::Arc;
 const MICRO_BATCHES: usize = 4;
 const STEPS: usize = 3;
 
-/// Decoders, an encoder, encoder-decoders; with norms of heads, rotation, ALiBi and relative positions.
-const FAMILIES: [(&str, &str); 7] = [
+/// Decoders, an encoder, encoder-decoders; with norms of heads, rotation by one table and by two, ALiBi and relative
+/// positions; norms before layers, after them and both; parallel layers, and factors of what layers add.
+const FAMILIES: [(&str, &str); 11] = [
     ("gpt2_a", "lm"),
     ("bert_a", "mlm"),
     ("t5_a", "lm"),
@@ -34,6 +35,10 @@ const FAMILIES: [(&str, &str); 7] = [
     ("llama_a", "lm"),
     ("qwen3_a", "lm"),
     ("bloom_a", "lm"),
+    ("granite_a", "lm"),
+    ("olmo3_a", "lm"),
+    ("glm4_a", "lm"),
+    ("gpt_neox_a", "lm"),
 ];
 
 const POLICIES: [Recompute; 5] =

@@ -19,9 +19,13 @@ use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
     BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gpt2Config, GptjConfig,
 };
+use model_center::config::{
+    Glm4Config, GptNeoxConfig, GraniteConfig, MegatronBertConfig, Olmo2Config, Phi3Config, RobertaConfig, T5Config,
+};
 use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
-use model_center::config::{MegatronBertConfig, RobertaConfig, T5Config};
-use model_center::model::{Head, OpenOptions, cpm_t5, megatron_bert, roberta, t5};
+use model_center::model::{
+    Head, OpenOptions, cpm_t5, glm4, gpt_neox, granite, megatron_bert, olmo2, phi3, roberta, t5,
+};
 use model_center::model::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3};
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -88,6 +92,16 @@ parity_tests! {
         {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     qwen3_with_norms_of_heads_is_qwen3_on_one: (qwen3::Qwen3, Qwen3Config), "qwen3_a", {"intermediate_size": 24},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4)];
+    granite_with_factors_is_granite_on_one: (granite::Granite, GraniteConfig), "granite_a", {"intermediate_size": 28},
+        [(TIED, "lm", 2), (TIED, "lm", 4)];
+    glm4_with_norms_before_and_after_layers_is_glm4_on_one: (glm4::Glm4, Glm4Config), "glm4_a",
+        {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    phi3_with_parts_of_heads_is_phi3_on_one: (phi3::Phi3, Phi3Config), "phi3_b",
+        {"intermediate_size": 28, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2},
+        [(TIED, "lm", 2), (TIED, "lm", 4)];
+    gpt_neox_with_a_norm_for_each_of_two_layers_is_gpt_neox_on_one: (gpt_neox::GptNeox, GptNeoxConfig), "gpt_neox_a",
+        {"intermediate_size": 28, "hidden_size": 32, "num_attention_heads": 4},
+        [(TIED, "lm", 2), (UNTIED, "untied", 4)];
     opt_on_two_and_four_ranks_is_opt_on_one: (opt::Opt, OptConfig), "opt_a", {"ffn_dim": 32},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4)];
     bloom_with_slopes_of_all_heads_is_bloom_on_one: (bloom::Bloom, BloomConfig), "bloom_a", {},
@@ -282,6 +296,17 @@ fn layers_that_ranks_do_not_divide_are_refused_by_name() {
     let options = BuilderOptions { mesh, ..BuilderOptions::default() };
     let alone = job.model(&Device::cpu(1).unwrap(), options).err().unwrap();
     assert!(alone.contains("tensor rank 0 of 2") && alone.contains("rank 0 of 1"), "{alone}");
+}
+
+#[test]
+fn norms_over_all_heads_are_refused_on_several_ranks() {
+    let build: runs::Build = family!(olmo2::Olmo2, Olmo2Config);
+    let job = Job { golden: ("olmo2_a", "lm"), fields: json!({"intermediate_size": 24}), build, ..gpt2_job() };
+    let mesh = Mesh::new(0, 2, 1, 2).unwrap();
+    let tensor = TensorGroup { ranks: Arc::new(CountingRank::new(0, 2).unwrap()), ..TensorGroup::default() };
+    let options = BuilderOptions { mesh, tensor, init: InitMode::Uninitialized, ..BuilderOptions::default() };
+    let error = job.model(&Device::cpu(1).unwrap(), options).err().unwrap();
+    assert!(error.contains("norms are over all heads") && error.contains("without tensor parallelism"), "{error}");
 }
 
 #[test]

@@ -6,16 +6,23 @@ pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;
 pub mod cpm_t5;
+pub mod glm4;
 pub mod gpt2;
+pub mod gpt_neox;
 pub mod gptj;
+pub mod granite;
 pub mod llama;
 pub mod marian;
 pub mod megatron_bert;
 pub mod mistral;
+pub mod olmo2;
+pub mod olmo3;
 pub mod opt;
+pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
 pub mod roberta;
+pub mod smollm3;
 pub mod t5;
 
 use super::load::family_names::Signature;
@@ -57,21 +64,28 @@ pub mod configs {
         cpm_t5::CpmT5Config,
         cpm1::Cpm1Config,
         cpm2::Cpm2Config,
+        glm4::Glm4Config,
+        gpt_neox::GptNeoxConfig,
         gpt2::Gpt2Config,
         gptj::GptjConfig,
+        granite::GraniteConfig,
         llama::LlamaConfig,
         marian::MarianConfig,
         megatron_bert::MegatronBertConfig,
         mistral::MistralConfig,
+        olmo2::Olmo2Config,
+        olmo3::Olmo3Config,
         opt::OptConfig,
+        phi3::Phi3Config,
         qwen2::Qwen2Config,
         qwen3::Qwen3Config,
         roberta::{RobertaConfig, RobertaName},
+        smollm3::SmolLm3Config,
         t5::{HeadScale, T5Config, T5Kind},
     };
 }
 
-const ALL: [Family; 20] = [
+const ALL: [Family; 27] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -82,6 +96,13 @@ const ALL: [Family; 20] = [
     mistral::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    olmo3::FAMILY,
+    gpt_neox::FAMILY,
+    glm4::FAMILY,
+    phi3::FAMILY,
+    smollm3::FAMILY,
+    olmo2::FAMILY,
+    granite::FAMILY,
     t5::FAMILY,
     t5::MULTILINGUAL,
     bart::FAMILY,

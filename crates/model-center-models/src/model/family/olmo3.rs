@@ -1,0 +1,97 @@
+//! OLMo 3 (Ai2, 2025): an OLMo 2 with sliding windows in three of four layers, and rotary positions by kinds of layers.
+
+use super::llama;
+use super::olmo2::{self, Olmo2Config};
+use crate::model::prelude::*;
+use std::collections::BTreeSet;
+
+model_config! {
+    /// Sizes and options of an OLMo 3.
+    ///
+    /// ModelCenter has no OLMo: its names mean the same as for a Llama, and defaults are taken from transformers.
+    ///
+    /// Source: transformers 5.23.0, `models/olmo3`.
+    pub struct Olmo3Config {
+        /// The common fields.
+        text: Olmo2Config::default().text;
+        /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+        num_heads_kv: usize = 32, KvHeads("num_key_value_heads" => "num_heads_kv");
+        /// Rotary embeddings of layers with and without a window.
+        rotary: LayerRotary = LayerRotary { full: ROTARY, sliding: ROTARY }, LayerRotary();
+        /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
+        att_bias: bool = false, Flag("attention_bias" => "att_bias");
+        /// Sliding windows; where a file does not list them, of three of four layers.
+        windows: WindowFields =
+            WindowFields { is_used: true, layers: windows(32), ..WindowFields::default() }, Windows();
+    }
+}
+
+/// Rotary positions where a file is silent.
+const ROTARY: RotaryFields = RotaryFields { base: 500_000.0, ..RotaryFields::PLAIN };
+
+/// All layers but the last of every four.
+fn windows(layers: usize) -> BTreeSet<usize> {
+    (0..layers).filter(|layer| !(layer + 1).is_multiple_of(4)).collect()
+}
+
+impl RowConfig for Olmo3Config {
+    const DIALECT: Dialect = Dialect { title: "OLMo 3", model_type: "olmo3", ..Olmo2Config::DIALECT };
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        // Transformers does not know the field here, and has the windows.
+        if fields.peek_flag("use_sliding_window")? == Some(false) {
+            return Err(Self::DIALECT.unsupported(fields, "use_sliding_window", "true"));
+        }
+        let lists_windows = fields.peek("layer_types").is_some();
+        let (mut config, _) = rows::take_config::<Self>(fields)?;
+        Self::DIALECT.refuse_raised(fields, &["mlp_bias"])?;
+        if !lists_windows {
+            config.windows.layers = windows(config.text.num_layers);
+        }
+        if config.windows.size.is_none() && !config.windows.layers.is_empty() {
+            let reason = "layers have windows, and the file gives them no size";
+            return Err(fields.error("sliding_window", reason, "give a size, or list all layers as full_attention"));
+        }
+        Ok(config)
+    }
+}
+
+/// An OLMo 3 with its head.
+pub type Olmo3 = Transformer<Olmo3Config>;
+
+impl ModelFamily for Olmo3Config {
+    const ARCHITECTURE: Architecture = Architecture::Decoder;
+
+    fn classes(&self) -> Classes {
+        Classes::decoder("Olmo3")
+    }
+
+    fn spec(&self) -> Spec {
+        let LayerRotary { full, sliding } = &self.rotary;
+        llama::spec_of_tables(self, &[full, sliding])
+    }
+
+    fn block(&self, place: BlockPlace) -> BlockConfig {
+        let block = olmo2::block(&self.text, self.num_heads_kv, self.att_bias);
+        let window = self.windows.of(place.layer);
+        let table = usize::from(window.is_some());
+        let rotary = block.attention.rotary.map(|rotary| RotaryHeads { table, ..rotary });
+        BlockConfig { attention: AttentionConfig { window, rotary, ..block.attention }, ..block }
+    }
+
+    fn names(&self, head: Head) -> NameTable {
+        olmo2::names(&self.text, self.num_heads_kv, head)
+    }
+}
+
+/// The registry entry.
+pub(in crate::model) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "olmo3",
+        doc: "OLMo 3 with heads for the next token and for classification",
+        open: Olmo3::open,
+    },
+    class: None,
+    class_prefix: "Olmo3",
+    signatures: &[olmo2::SIGNATURE],
+};

@@ -1,0 +1,9 @@
+//! Two tiny models of Phi-3 against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every
+//! head, a training run, and directories there and back. The data are described in `golden/README.md` and made by
+//! `scripts/golden/make_phi3.py`.
+
+use crate::goldens;
+
+use bmtrain_dist::block::Recompute;
+
+decoder_tests! { models: ["phi3_a", "phi3_b"], heads: ["lm", "cls"], trained: "lm" }
