@@ -1,6 +1,5 @@
 //! The backward pass: one walk over the rows in fixed groups, whose sums for weight and bias are added in group order.
 
-use super::Scales;
 use crate::cpu::access::read;
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, TILE, tiles};
 use crate::cpu::random::dropout_multipliers;
@@ -20,7 +19,7 @@ struct Inputs<'a> {
     x: Floats<'a>,
     mean: Option<&'a [f32]>,
     rstd: &'a [f32],
-    weight: Scales<'a>,
+    weight: Floats<'a>,
     dy: Floats<'a>,
     dropout: Option<Dropout>,
 }
@@ -70,7 +69,7 @@ pub(in crate::cpu) fn backward(threads: &Threads, a: NormBackward<'_>) -> Result
         x: Floats::of(NAME, a.x)?,
         mean: a.mean.map(|mean| read::<f32>(NAME, mean)).transpose()?,
         rstd: read(NAME, a.rstd)?,
-        weight: Scales { weight: Floats::of(NAME, a.weight)?, offset: a.weight_offset },
+        weight: Floats::of(NAME, a.weight)?,
         dy: Floats::of(NAME, a.dy)?,
         dropout,
     };

@@ -150,28 +150,11 @@ pub(in crate::model) const GATE_UP: Rule =
 
 /// Parameter names of Llama-like decoders, with and without biases and query and key norms.
 pub(in crate::model) fn names(text: &TextConfig, num_heads_kv: usize, head: Head) -> NameTable {
-    names_with(
-        &[("attention_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")],
-        text,
-        num_heads_kv,
-        head,
-    )
-}
-
-/// The same with these norms of a block.
-pub(in crate::model) fn names_with(
-    norms: &[(&str, &str)],
-    text: &TextConfig,
-    num_heads_kv: usize,
-    head: Head,
-) -> NameTable {
     let (q, kv) = (text.num_heads * text.dim_head, num_heads_kv * text.dim_head);
     let qkv = |ours: &'static str, theirs: &'static str| Rule::new(ours, theirs).rows(vec![q, kv, kv]);
-    let norms = norms.iter().map(|(ours, theirs)| {
-        Rule::owned(format!("decoder.layers.{{i}}.{ours}.weight"), format!("model.layers.{{i}}.{theirs}.weight"))
-    });
-    let rules = [
+    let rules = vec![
         Rule::new("input_embedding.weight", "model.embed_tokens.weight"),
+        Rule::new("decoder.layers.{i}.attention_norm.weight", "model.layers.{i}.input_layernorm.weight"),
         qkv(
             "decoder.layers.{i}.attention.project_qkv.weight",
             "model.layers.{i}.self_attn.{q_proj|k_proj|v_proj}.weight",
@@ -181,6 +164,7 @@ pub(in crate::model) fn names_with(
         Rule::new("decoder.layers.{i}.attention.key_norm.weight", "model.layers.{i}.self_attn.k_norm.weight"),
         Rule::new("decoder.layers.{i}.attention.attention_out.weight", "model.layers.{i}.self_attn.o_proj.weight"),
         Rule::new("decoder.layers.{i}.attention.attention_out.bias", "model.layers.{i}.self_attn.o_proj.bias"),
+        Rule::new("decoder.layers.{i}.ffn_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
         Rule::new("decoder.layers.{i}.ffn.w_in.weight", "model.layers.{i}.mlp.{gate_proj|up_proj}.weight"),
         Rule::new("decoder.layers.{i}.ffn.w_in.bias", "model.layers.{i}.mlp.{gate_proj|up_proj}.bias"),
         Rule::new("decoder.layers.{i}.ffn.w_out.weight", "model.layers.{i}.mlp.down_proj.weight"),
@@ -191,7 +175,7 @@ pub(in crate::model) fn names_with(
     ];
     NameTable {
         base_prefix: "model.",
-        rules: rules.into_iter().chain(norms).collect(),
+        rules: Cow::Owned(rules),
         aliases: head.tied_alias("model.embed_tokens.weight").into_iter().collect(),
         // Older versions stored the rotary frequencies.
         ignored: Cow::Borrowed(&["model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"]),
