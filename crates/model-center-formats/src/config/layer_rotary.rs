@@ -15,9 +15,9 @@ const SCALING: &str = "rope_scaling";
 /// Rotary positions of layers that attend to all keys, and of layers with a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerRotary {
-    /// Of layers that attend to all keys.
+    /// Rotary positions where a layer attends to all keys.
     pub full: RotaryFields,
-    /// Of layers with a window.
+    /// Rotary positions where a layer has a window.
     pub sliding: RotaryFields,
 }
 

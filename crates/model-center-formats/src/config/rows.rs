@@ -41,9 +41,9 @@ pub enum Slot<'a> {
     PartRotary(&'a mut RotaryFields),
     /// Windows of attention, which have several fields.
     Windows(&'a mut WindowFields),
-    /// Rotary positions by the kind of a layer; the names are those of the two bases outside of the parameters.
+    /// Rotary positions by the kind of a layer; named are the bases outside of the parameters.
     LayerRotary(&'a mut LayerRotary),
-    /// Windows of a regular part of the layers; the names are those of the size and of the period.
+    /// Windows of a regular part of the layers; named are the size and the period.
     LayerWindows(&'a mut LayerWindows),
 }
 
