@@ -118,7 +118,7 @@ impl LayerWindows {
         self.size.filter(|_| self.has(layer))
     }
 
-    /// The fields of a file for a model of these sizes; `names` are those of the size and of the period. Where the file
+    /// The fields of a file for a model of these sizes; `names` holds the name of the size, then of the period. Where the file
     /// is silent `self` counts.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl LayerWindows {
         }
         if let Some(listed) = fields.take("layer_types") {
             let listed = listed_layers(fields, &listed, text.num_layers)?;
-            // What the period says is not said twice.
+            // A list that repeats the period is left out.
             let is_regular = (0..text.num_layers).all(|layer| windows.has(layer) == listed.contains(&layer));
             windows.listed = (!is_regular).then_some(listed);
         }
@@ -153,7 +153,7 @@ impl LayerWindows {
         let kinds: Vec<&str> = (0..num_layers).map(kind).collect();
         map.insert("layer_types".to_string(), json!(kinds));
         let values = [json!(self.size), json!(self.period)];
-        // A period says nothing of a list.
+        // A list has no period.
         let count = if self.listed.is_some() { 1 } else { 2 };
         map.extend(names.iter().zip(values).take(count).map(|(name, value)| ((*name).to_owned(), value)));
     }
