@@ -118,8 +118,8 @@ impl LayerWindows {
         self.size.filter(|_| self.has(layer))
     }
 
-    /// The fields of a file for a model of these sizes; `names` holds the name of the size, then of the period. Where the file
-    /// is silent `self` counts.
+    /// The fields of a file for a model of these sizes; `names` holds the name of the size, then of the period. Where
+    /// the file is silent `self` counts.
     ///
     /// # Errors
     /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a
