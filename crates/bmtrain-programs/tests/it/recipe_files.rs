@@ -64,9 +64,23 @@ fn every_recipe_loads_shows_how_to_run_it_and_has_a_family_of_its_own() {
         let dir = resolved.output.dir.display().to_string();
         assert!(dir.starts_with("runs/"), "{name} writes to {dir}");
     }
-    // Models of the same architecture as another share its recipe, and further decoders the recipe of Llama.
-    let like_others =
-        ["xlm-roberta", "camembert", "mt5", "granite", "olmo2", "olmo3", "smollm3", "phi3", "glm4", "gpt_neox"];
+    // Models of the same architecture as another share its recipe, further encoders BERT's, and further decoders Llama's.
+    let like_others = [
+        "xlm-roberta",
+        "camembert",
+        "mt5",
+        "distilbert",
+        "electra",
+        "mpnet",
+        "albert",
+        "granite",
+        "olmo2",
+        "olmo3",
+        "smollm3",
+        "phi3",
+        "glm4",
+        "gpt_neox",
+    ];
     for entry in MODELS.iter().filter(|entry| !like_others.contains(&entry.model_type)) {
         assert!(families.iter().any(|family| family == entry.model_type), "{} has no recipe", entry.model_type);
     }
