@@ -64,7 +64,7 @@ fn every_recipe_loads_shows_how_to_run_it_and_has_a_family_of_its_own() {
         let dir = resolved.output.dir.display().to_string();
         assert!(dir.starts_with("runs/"), "{name} writes to {dir}");
     }
-    // Models of the same architecture as another share its recipe, further encoders BERT's, and further decoders Llama's.
+    // Models of the same architecture as another share its recipe, further encoders BERT's, further decoders Llama's.
     let like_others = [
         "xlm-roberta",
         "camembert",

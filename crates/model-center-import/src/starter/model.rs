@@ -228,7 +228,7 @@ mod tests {
     fn every_family_of_the_registry_is_in_the_list_of_its_kind() {
         for entry in MODELS {
             let is_encoder_decoder = entry.doc.contains("decoder's next token");
-            let is_decoder = entry.doc.contains("heads for the next token");
+            let is_decoder = entry.doc.contains("for the next token");
             let family = entry.model_type;
             assert_eq!(ENCODER_DECODERS.contains(&family), is_encoder_decoder, "{family}");
             assert_eq!(ENCODERS.contains(&family), !is_encoder_decoder && !is_decoder, "{family}");
