@@ -11,7 +11,7 @@ use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::{Block, Builder, Error, Result};
 
-/// One block of an encoder or a decoder. Where the context shards tokens ([`AttentionContext::tokens`]), `[B, L, D]`
+/// One block of an encoder or a decoder. Where the context shards tokens (`AttentionContext::tokens`), `[B, L, D]`
 /// below is `[own, D]`.
 #[derive(Debug)]
 pub struct TransformerBlock {

@@ -32,7 +32,7 @@ impl Placement {
     }
 }
 
-/// Options of a [`TransformerBlock`].
+/// Options of a [`TransformerBlock`](super::TransformerBlock).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlockConfig {
     /// Placement of the norms.
