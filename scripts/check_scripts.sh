@@ -100,6 +100,11 @@ here="$({ find scripts/claims -name '*.sh' ! -name verdict.sh ! -name token_task
     ! -name pretrain.sh -exec basename {} .sh \; && echo "$families" &&
     printf 'pretrain-%s\n' bert gpt2 t5; } | sort)"
 expect "docs/claims.md lists exactly the claims that have a script" test "$ids" = "$here"
+# A file of tests without one passes wherever it is run.
+# shellcheck disable=SC2016
+expect "every golden test file has tests" \
+    bash -c '[ -z "$1" ] || { echo "$1"; exit 1; }' _ \
+    "$(grep -L -e '_tests! {' -e '#\[test\]' crates/model-center/tests/it/golden_*.rs)"
 # Names under [workspace.dependencies] that are not the project's own and have no line of their own in deny.toml.
 unexplained() {
     awk '/^\[/ { inside = $0 == "[workspace.dependencies]" } inside && /^[a-z]/ && !/path = / { print $1 }' Cargo.toml |
