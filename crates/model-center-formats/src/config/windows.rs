@@ -86,10 +86,8 @@ impl WindowFields {
 pub struct LayerWindows {
     /// Size of a window as the file states it.
     pub size: Option<usize>,
-    /// One layer of this many has no window, where the file does not list them.
+    /// The last layer of this many has no window, where the file does not list them.
     pub period: usize,
-    /// Whether it is the first of them; else the last.
-    pub is_first: bool,
     /// Layers with a window, counted from 0, where the file lists them. Hugging Face: `layer_types`.
     pub listed: Option<BTreeSet<usize>>,
 }
@@ -97,19 +95,14 @@ pub struct LayerWindows {
 impl LayerWindows {
     /// Windows of this size in all layers but the last of each `period`.
     pub const fn all_but_last(period: usize, size: usize) -> Self {
-        LayerWindows { size: Some(size), period, is_first: false, listed: None }
-    }
-
-    /// Windows of this size in all layers but the first of each `period`.
-    pub const fn all_but_first(period: usize, size: usize) -> Self {
-        LayerWindows { size: Some(size), period, is_first: true, listed: None }
+        LayerWindows { size: Some(size), period, listed: None }
     }
 
     /// Whether a layer, counted from 0, has a window.
     pub fn has(&self, layer: usize) -> bool {
         match &self.listed {
             Some(listed) => listed.contains(&layer),
-            None => !(layer + usize::from(!self.is_first)).is_multiple_of(self.period),
+            None => !(layer + 1).is_multiple_of(self.period),
         }
     }
 

@@ -29,9 +29,6 @@ pub struct TransformerBlock {
     residual_factor: f32,
 }
 
-/// The name of the feed-forward layer, and of the dropout of what it adds.
-const FFN: &str = "ffn";
-
 impl TransformerBlock {
     /// Declare the parameters under the builder's name.
     ///
@@ -57,7 +54,7 @@ impl TransformerBlock {
             (_, true, Some((norm, _))) => Some(norm.clone()),
             (_, true, None) => return Err(Error::setting("block", "shares_norm requires cross-attention")),
         };
-        let ffn = FeedForward::new(&builder.at(FFN), config.ffn)?;
+        let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
         let out_norms = match config.placement {
             Placement::Both => Some([norm("attention_out_norm")?, norm("ffn_out_norm")?]),
             _ => None,
@@ -88,23 +85,23 @@ impl TransformerBlock {
         cx: &mut Ctx,
     ) -> Result<Var> {
         let length = length_of(&x);
-        let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
+        let dropout = |of: Dropped<'_>, x: &Var, cx: &Ctx| read_dropout(of, x, (shared, tokens, length), cx);
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
-        let mask = dropout("attention", &x, cx)?;
+        let mask = dropout(("attention", self.dropout), &x, cx)?;
         let norm = self.cross.as_ref().map_or(ffn_norm, |(norm, _)| norm);
         let adds = self.attention.adds_residual() && self.adds_whole();
         let (mut x, mut normed) = normed_sum(norm, x, (mask, adds), cx, |residual, cx| {
             self.scaled(self.attention.forward_for(&normed, (&shared.context, tokens), own, residual, cx)?, cx)
         })?; // [B, L, D] each
         if let Some((_, cross)) = &self.cross {
-            let (memory, mask) = (memory(shared)?, dropout("cross_attention", &x, cx)?);
+            let (memory, mask) = (memory(shared)?, dropout(("cross_attention", self.dropout), &x, cx)?);
             let adds = cross.adds_residual() && self.adds_whole();
             (x, normed) = normed_sum(ffn_norm, x, (mask, adds), cx, |residual, cx| {
                 self.scaled(cross.forward_for(&normed, (shared.tokens(), memory), kept, residual, cx)?, cx)
             })?; // [B, L, D] each
         }
-        let mask = dropout(FFN, &x, cx)?;
+        let mask = dropout(("ffn", self.ffn_dropout), &x, cx)?;
         self.add_widened(&normed, &x, mask, shared, cx) // [B, L, D]
     }
 
@@ -119,21 +116,21 @@ impl TransformerBlock {
         cx: &mut Ctx,
     ) -> Result<Var> {
         let length = length_of(&x);
-        let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
+        let dropout = |of: Dropped<'_>, x: &Var, cx: &Ctx| read_dropout(of, x, (shared, tokens, length), cx);
         let attended = self.attention.forward_for(&x, (&shared.context, tokens), own, None, cx)?; // [B, L, D]
         let attended = self.scaled(attended, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
-        let mask = dropout("attention", &x, cx)?;
+        let mask = dropout(("attention", self.dropout), &x, cx)?;
         let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
         drop((attended, x));
         if let Some((norm, cross)) = &self.cross {
             let attended = cross.forward(&y, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
             let attended = self.scaled(attended, cx)?; // [B, L, D]
-            let mask = dropout("cross_attention", &y, cx)?;
+            let mask = dropout(("cross_attention", self.dropout), &y, cx)?;
             y = norm.forward_residual(&attended, &y, mask, cx)?.1; // [B, L, D]
         }
         let widened = self.scaled(self.ffn.forward(&y, shared.tokens(), cx)?, cx)?; // [B, L, D]
-        let mask = dropout(FFN, &y, cx)?;
+        let mask = dropout(("ffn", self.ffn_dropout), &y, cx)?;
         Ok(ffn_norm.forward_residual(&widened, &y, mask, cx)?.1) // [B, L, D]
     }
 
@@ -146,10 +143,10 @@ impl TransformerBlock {
             None => normed,
         };
         let attended = self.scaled(attended, cx)?; // [B, L, D]
-        let dropout = self.dropout("attention", &x, shared, cx)?;
+        let dropout = layer_dropout(("attention", self.dropout), &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
-        let dropout = self.dropout(FFN, &y, shared, cx)?;
+        let dropout = layer_dropout(("ffn", self.ffn_dropout), &y, shared, cx)?;
         self.add_widened(&normed, &y, dropout, shared, cx) // [B, L, D]
     }
 
@@ -157,12 +154,12 @@ impl TransformerBlock {
     fn after(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let attended = self.attention.forward(&x, &shared.context, cache.0, cx)?; // [B, L, D]
         let attended = self.scaled(self.attention_norm.forward(&attended, cx)?, cx)?; // [B, L, D]
-        let dropout = self.dropout("attention", &x, shared, cx)?;
+        let dropout = layer_dropout(("attention", self.dropout), &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
         let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
         let widened = self.scaled(ffn_norm.forward(&widened, cx)?, cx)?; // [B, L, D]
-        let dropout = self.dropout(FFN, &y, shared, cx)?;
+        let dropout = layer_dropout(("ffn", self.ffn_dropout), &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
     }
 
@@ -179,13 +176,13 @@ impl TransformerBlock {
         let attended = self.attention.forward(&normed, &shared.context, cache.0, cx)?; // [B, L, D]
         drop(normed);
         let attended = self.scaled(attention_out.forward(&attended, cx)?, cx)?; // [B, L, D]
-        let dropout = self.dropout("attention", &x, shared, cx)?;
+        let dropout = layer_dropout(("attention", self.dropout), &x, shared, cx)?;
         let (y, normed) = ffn_norm.forward_residual(&attended, &x, dropout, cx)?; // [B, L, D] each
         drop((x, attended));
         let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
         drop(normed);
         let widened = self.scaled(ffn_out.forward(&widened, cx)?, cx)?; // [B, L, D]
-        let dropout = self.dropout(FFN, &y, shared, cx)?;
+        let dropout = layer_dropout(("ffn", self.ffn_dropout), &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
     }
 
@@ -249,24 +246,25 @@ impl TransformerBlock {
         cx.observe("hidden", &hidden)?;
         Ok(hidden)
     }
+}
 
-    /// The dropout of what a layer adds to hidden states shaped as `x`.
-    fn dropout(&self, name: &str, x: &Var, shared: &Shared, cx: &Ctx) -> Result<Option<Dropout>> {
-        let rate = if name == FFN { self.ffn_dropout } else { self.dropout };
-        Ok(token_dropout(name, rate, (shared.tokens(), x.shape().last()), cx)?)
-    }
+/// The name of a dropout and its probability.
+type Dropped<'a> = (&'a str, f32);
 
-    /// The same where only the tokens that are read, of sequences of `length`, have hidden states.
-    fn dropout_of(
-        &self,
-        name: &str,
-        x: &Var,
-        (shared, tokens, length): (&Shared, TokensRead, usize),
-        cx: &Ctx,
-    ) -> Result<Option<Dropout>> {
-        let dropout = self.dropout(name, x, shared, cx)?;
-        Ok(dropout.map(|dropout| tokens.masked(dropout, length, x.shape().last())))
-    }
+/// The dropout of what a layer adds to hidden states shaped as `x`.
+fn layer_dropout((name, rate): Dropped<'_>, x: &Var, shared: &Shared, cx: &Ctx) -> Result<Option<Dropout>> {
+    Ok(token_dropout(name, rate, (shared.tokens(), x.shape().last()), cx)?)
+}
+
+/// The same where only the tokens that are read, of sequences of `length`, have hidden states.
+fn read_dropout(
+    of: Dropped<'_>,
+    x: &Var,
+    (shared, tokens, length): (&Shared, TokensRead, usize),
+    cx: &Ctx,
+) -> Result<Option<Dropout>> {
+    let dropout = layer_dropout(of, x, shared, cx)?;
+    Ok(dropout.map(|dropout| tokens.masked(dropout, length, x.shape().last())))
 }
 
 /// `x` plus what a layer adds to it, and the norm of that. The sum is a part of the layer's last product where that

@@ -118,15 +118,14 @@ impl ModelFamily for LlamaConfig {
 
 /// The modules around the blocks of a Llama-like decoder.
 pub(in crate::model) fn spec(config: &impl RowConfig, rotary: &RotaryFields) -> Spec {
-    spec_of_tables(config, &[rotary])
+    spec_of_tables(config, vec![rotary.of_heads(config.text().dim_head)])
 }
 
 /// The modules where blocks have rotary positions by one of these tables.
-pub(in crate::model) fn spec_of_tables(config: &impl RowConfig, tables: &[&RotaryFields]) -> Spec {
+pub(in crate::model) fn spec_of_tables(config: &impl RowConfig, tables: Vec<RotaryConfig>) -> Spec {
     let text = config.text();
-    let positions = PositionsConfig::Rotary(tables.iter().map(|table| table.of_heads(text.dim_head)).collect());
     let norm = NormOptions::rms(text.dim_model, text.norm_eps);
-    Spec::decoder(config, StackSpec::decoder(text, positions, norm))
+    Spec::decoder(config, StackSpec::decoder(text, PositionsConfig::Rotary(tables), norm))
 }
 
 /// A block of a Llama-like decoder, without biases.

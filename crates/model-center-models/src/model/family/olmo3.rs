@@ -49,8 +49,7 @@ impl ModelFamily for Olmo3Config {
     }
 
     fn spec(&self) -> Spec {
-        let LayerRotary { full, sliding } = &self.rotary;
-        llama::spec_of_tables(self, &[full, sliding])
+        llama::spec_of_tables(self, self.rotary.of_heads(self.text.dim_head))
     }
 
     fn block(&self, place: BlockPlace) -> BlockConfig {

@@ -3,6 +3,7 @@
 //!
 //! Defines [`Head`], [`HeadSpec`] and [`Heads`], which [`crate::model::Transformer`] calls with the last hidden states.
 
+pub(in crate::model) mod classifier;
 mod lm_head;
 pub(in crate::model) mod lm_operands;
 pub(in crate::model) mod pooling;
@@ -10,10 +11,9 @@ pub(in crate::model) mod sentence_encoder;
 
 use crate::layer::TokensRead;
 use crate::model::batch::DeviceBatch;
-use crate::model::batch::labels::Targets;
 use crate::model::text_model::{END_LOGITS, ModelOutput, START_LOGITS};
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy, Reduction};
+use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::{
     embedding::Embedding,
@@ -21,7 +21,8 @@ use bmtrain_dist::nn::{
     norm::NormOptions,
 };
 use bmtrain_dist::param::Init;
-use bmtrain_dist::{Builder, Error, Result};
+use bmtrain_dist::{Builder, Result};
+use classifier::{Classifier, TokenClassifier, batch_loss};
 use lm_head::LmHead;
 use lm_operands::LmOperands;
 use model_center_formats::Alias;
@@ -332,21 +333,6 @@ impl Heads {
     }
 }
 
-/// A linear layer of every hidden state, after dropout.
-#[derive(Debug)]
-struct TokenClassifier {
-    projection: Linear,
-    dropout: f32,
-}
-
-impl TokenClassifier {
-    /// `[B, L, D]` to `[B, L, outputs]`.
-    fn forward(&self, hidden: &Var, cx: &mut Ctx) -> Result<Var> {
-        let dropout = cx.dropout("token_classifier", self.dropout)?;
-        self.projection.forward(&ops::dropout(cx, hidden, dropout)?, cx) // [B, L, outputs]
-    }
-}
-
 /// Divides logits `[B, L, 2]` into one side for first and one for last tokens and, with labels, adds the loss: the mean
 /// of the two cross-entropies over the tokens of a sequence.
 fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
@@ -365,61 +351,4 @@ fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: 
         output.extra.push((name, logits));
     }
     Ok(())
-}
-
-#[derive(Debug)]
-struct Classifier {
-    input: ClassifierInput,
-    dense: Option<(Linear, Activation)>,
-    projection: Linear,
-    dropout: HeadDropout,
-}
-
-impl Classifier {
-    /// `[B, L, D]` to `[B, outputs]`, of multiple choice `[samples, choices]`.
-    fn forward(&self, hidden: &Var, pooled: Option<&Var>, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Var> {
-        let mut features = match (self.input, pooled) {
-            (ClassifierInput::Pooled, Some(pooled)) => pooled.clone(), // [B, D]
-            (ClassifierInput::Pooled | ClassifierInput::FirstToken, _) => ops::select_row(cx, hidden, 0)?, // [B, D]
-            (ClassifierInput::LastToken | ClassifierInput::EosToken, _) => last_token(hidden, batch, cx)?, // [B, D]
-        };
-        // Names that distinguish the dropout masks.
-        let (before_dense, before_projection) = match self.input {
-            ClassifierInput::EosToken => ("cls_dense", "cls_projection"),
-            _ => ("classifier_dense", "classifier"),
-        };
-        if let Some((dense, activation)) = &self.dense {
-            let dropout = cx.dropout(before_dense, self.dropout.dense)?;
-            features = dense.forward_activated(&ops::dropout(cx, &features, dropout)?, *activation, cx)?; // [B, D]
-        }
-        let dropout = cx.dropout(before_projection, self.dropout.classifier)?;
-        let logits = self.projection.forward(&ops::dropout(cx, &features, dropout)?, cx)?; // [B, outputs]
-        match batch.choices {
-            1 => Ok(logits),
-            choices => Ok(logits.reshape([logits.value().elements() / choices, choices])?), // [samples, choices]
-        }
-    }
-}
-
-/// The hidden state `[B, D]` of each sequence's last token.
-fn last_token(hidden: &Var, batch: &DeviceBatch, cx: &Ctx) -> Result<Var> {
-    let missing = || Error::setting("classifier", "the batch does not have the position of each last token");
-    let last = batch.last.as_ref().ok_or_else(missing)?;
-    let [rows, length, dim] = hidden.dims("classifier")?;
-    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
-    Ok(ops::embedding(cx, last, &tokens, None)?) // [B, D]
-}
-
-/// The loss `[1]` of a classifier's logits, if there are labels.
-pub(in crate::model) fn batch_loss(logits: &Var, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Option<Var>> {
-    Ok(match &batch.labels {
-        None => None,
-        Some(Targets::Classes(targets)) => {
-            let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
-            let options = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
-            Some(ops::cross_entropy(cx, logits, targets, &options)?)
-        }
-        Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
-        Some(Targets::Sets(targets)) => Some(ops::binary_cross_entropy(cx, logits, targets, Reduction::Mean)?),
-    })
 }
