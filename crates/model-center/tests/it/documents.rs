@@ -8,7 +8,7 @@ use model_center::model::{Batch, Labels, TextModel};
 
 /// The families with one stack: learned, token-counting, rotary, ALiBi and relative positions, causal and bidirectional
 /// attention, sliding windows, grouped key heads. None of the models has dropout in these passes.
-const MODELS: [(&str, &str); 22] = [
+const MODELS: [(&str, &str); 24] = [
     ("gpt2_a", "lm"),
     ("gpt2_b", "untied"),
     ("llama_a", "lm"),
@@ -27,9 +27,11 @@ const MODELS: [(&str, &str); 22] = [
     ("qwen3_a", "lm"),
     ("cpm1_a", "lm"),
     ("granite_a", "lm"),
+    ("olmo2_a", "lm"),
     ("olmo3_a", "lm"),
     ("smollm3_a", "lm"),
     ("phi3_b", "lm"),
+    ("glm4_a", "lm"),
     ("gpt_neox_a", "lm"),
 ];
 
