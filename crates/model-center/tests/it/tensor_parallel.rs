@@ -20,11 +20,11 @@ use model_center::config::{
     AlbertConfig, BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
     ElectraConfig, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MarianConfig,
     MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config,
-    RobertaConfig, T5Config,
+    RobertaConfig, SmolLm3Config, T5Config,
 };
 use model_center::model::{
     Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, distilbert, electra, glm4, gpt_neox, gpt2, gptj,
-    granite, llama, marian, megatron_bert, mistral, mpnet, olmo2, opt, phi3, qwen2, qwen3, roberta, t5,
+    granite, llama, marian, megatron_bert, mistral, mpnet, olmo2, opt, phi3, qwen2, qwen3, roberta, smollm3, t5,
 };
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -107,6 +107,8 @@ parity_tests! {
     phi3_with_parts_of_heads_is_phi3_on_one: (phi3::Phi3, Phi3Config), "phi3_b",
         {"intermediate_size": 28, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2},
         [(TIED, "lm", 2), (TIED, "lm", 4)];
+    smollm3_with_layers_without_positions_is_smollm3_on_one: (smollm3::SmolLm3, SmolLm3Config), "smollm3_a",
+        {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     gpt_neox_with_a_norm_for_each_of_two_layers_is_gpt_neox_on_one: (gpt_neox::GptNeox, GptNeoxConfig), "gpt_neox_a",
         {"intermediate_size": 28, "hidden_size": 32, "num_attention_heads": 4},
         [(TIED, "lm", 2), (UNTIED, "untied", 4)];
