@@ -1,9 +1,9 @@
 // Streaming attention for every head size and every mix of dtypes, in f32 outside of the tensor cores:
 //
-//     score = scale * q k^T + bias, -inf where a key is not seen
+//     score = soft_cap(scale * q k^T) + bias, -inf where a key is not seen
 //     out   = dropout(softmax(score)) v,  lse = log of the sum of exponentials
 //     backward, with p = exp(score - lse), f = dropout's factor, delta = sum(dout * out):
-//     ds    = p * (f * dout v^T - delta),  dbias += ds
+//     ds    = p * (f * dout v^T - delta),  dbias += ds,  with a soft cap times its slope
 //     dq    = scale * ds k,  dk = scale * ds^T q,  dv = (f p)^T dout
 //
 // Scores exist as tiles of 64 queries by 64 keys, in registers and shared memory.
@@ -199,9 +199,18 @@ __device__ __forceinline__ void hide_other_documents(const AttentionArguments& a
     }
 }
 
-// Adds the bias to a thread's scores and sets the masked ones to minus infinity.
+// Caps a thread's scores, adds the bias and sets the masked ones to minus infinity.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();
+    if (a.soft_cap != 0.0f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                scores[i][j] = a.soft_cap * tanhf(scores[i][j] / a.soft_cap);
+            }
+        }
+    }
     const bool all = all_seen(a, place.l, place.s, kTile) && place.l + kTile <= a.queries;
     if (window_hides(a, place.l, kTile, place.s)) {
         hide_before_window(a, place, scores);
@@ -215,7 +224,7 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const P
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int l = place.l + 4 * side_y() + i;
-        const int end = l < a.queries ? causal_end(a, l) : 0;
+        const int end = l < a.queries ? seen_end(a, l) : 0;
         const unsigned char* mask = l < a.queries ? mask_row(a, place.b, l) : nullptr;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -290,7 +299,7 @@ __device__ __forceinline__ void attention_forward_body(const AttentionArguments&
     SHARED(float, tile, [kTile * kStride]);
     SHARED(float, stage, [kStage]);
     SHARED(int, range, [2]);
-    const Piece piece = piece_of<Width>(a, a.queries, a.heads, a.causal != 0);
+    const Piece piece = piece_of<Width>(a, a.queries, a.heads, a.ahead == 0);
     const int b = piece.b, n = piece.n, l = piece.row, kv = n / (a.heads / a.kv_heads);
     const Rows q = rows_of(a, a.q, b, n, l, a.queries, a.scale);
 
@@ -370,8 +379,11 @@ __device__ __forceinline__ void differentiate(const AttentionArguments& a, const
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const float probability = expf(p[i][j] - shift);
-            p[i][j] = probability * factors[j];
             ds[i][j] = probability * (ds[i][j] * factors[j] - delta);
+            if (a.soft_cap != 0.0f) {
+                ds[i][j] = soft_cap_gradient(p[i][j] / a.soft_cap, ds[i][j]);
+            }
+            p[i][j] = probability * factors[j];
         }
     }
 }
@@ -424,7 +436,7 @@ __device__ __forceinline__ void attention_backward_queries_body(const AttentionA
     SHARED(float, stage, [kStage]);
     SHARED(float, deltas, [kTile]);
     SHARED(int, range, [2]);
-    const Piece piece = piece_of<Width>(a, a.queries, a.heads, a.causal != 0);
+    const Piece piece = piece_of<Width>(a, a.queries, a.heads, a.ahead == 0);
     for (int b = piece.b * a.in_turn; b < group_end(a, piece.b); ++b) {
         query_gradients<Width>(a, piece, b, tile, stage, deltas, range);
     }
@@ -441,7 +453,7 @@ __device__ __forceinline__ void attention_backward_keys_body(const AttentionArgu
     float dk[4][Width / kSide] = {}, dv[4][Width / kSide] = {};
     seen_keys(a, b, range);
     const bool hidden = s >= range[1] || s + kTile <= range[0];
-    const int start = hidden ? a.queries : max(causal_start(a, s), document_start(a, b, s)) / kTile * kTile;
+    const int start = hidden ? a.queries : max(seen_start(a, s), document_start(a, b, s)) / kTile * kTile;
     const int last = min(s + kTile, a.keys) - 1;
     const int end = min(window_end(a, last), document_end(a, b, last, a.queries));
     for (int n = kv * group; n < (kv + 1) * group; ++n) {

@@ -46,7 +46,8 @@ struct AttentionArguments {
     int keys;
     int head_size;
     int mask_kind;
-    int causal;
+    // Keys after its own that a query sees; less than 0 where it sees all of them.
+    int ahead;
     // From the index of a query to the index of the first key in its window; the least number without a window.
     int window_shift;
     // All heads begin at multiples of 16 bytes.
@@ -55,6 +56,9 @@ struct AttentionArguments {
     // sequences.
     int in_turn;
     float scale;
+    // Scaled scores become cap * tanh(score / cap); 0 where they stay as they are.
+    float soft_cap;
+    int unused;
 };
 
 // A dot product of attention is made for these: head n of sequence b, queries from l on, keys from s on.
@@ -89,17 +93,17 @@ __device__ __forceinline__ int group_end(const AttentionArguments& a, int group)
     return min((group + 1) * a.in_turn, a.batch);
 }
 
-// The end of the keys that query `l` sees by the causal rule; 0 or less where it sees none.
-__device__ __forceinline__ int causal_end(const AttentionArguments& a, int l) {
-    if (!a.causal) {
+// The end of the keys that query `l` sees by the causal rule and the window; 0 or less where it sees none.
+__device__ __forceinline__ int seen_end(const AttentionArguments& a, int l) {
+    if (a.ahead < 0) {
         return a.keys;
     }
-    return min(l + (1 + a.keys - a.queries), a.keys);
+    return min(l + (1 + a.keys - a.queries + a.ahead), a.keys);
 }
 
-// The first query that sees key `s` by the causal rule; `queries` or more where there is none.
-__device__ __forceinline__ int causal_start(const AttentionArguments& a, int s) {
-    return a.causal ? max(0, s + (a.queries - a.keys)) : 0;
+// The first query that sees key `s` by the causal rule and the window; `queries` or more where there is none.
+__device__ __forceinline__ int seen_start(const AttentionArguments& a, int s) {
+    return a.ahead < 0 ? 0 : max(0, s + (a.queries - a.keys - a.ahead));
 }
 
 // The first key that query `l` sees by the rule of the window; 0 or less where it leaves none out.
@@ -148,7 +152,7 @@ __device__ __forceinline__ const unsigned char* mask_row(const AttentionArgument
 
 // Whether all keys of `size` from `s` on are there and seen by all queries from `l` on, as far as no window hides them.
 __device__ __forceinline__ bool all_seen(const AttentionArguments& a, int l, int s, int size) {
-    return a.mask_kind == kMaskNone && s + size <= a.keys && s + size <= causal_end(a, l);
+    return a.mask_kind == kMaskNone && s + size <= a.keys && s + size <= seen_end(a, l);
 }
 
 // Whether a window hides keys from `s` on from one of `count` queries from `l` on. What it hides is made minus infinity
@@ -194,7 +198,7 @@ template <bool Documents>
 __device__ __forceinline__ KeyRange keys_of_tile(const AttentionArguments& a, int b, int l, int count,
                                                  const int* range) {
     const int last = min(l + count, a.queries) - 1;
-    KeyRange seen = {max(range[0], window_start(a, l)), min(range[1], causal_end(a, last))};
+    KeyRange seen = {max(range[0], window_start(a, l)), min(range[1], seen_end(a, last))};
     if (Documents) {
         seen.first = max(seen.first, document_start(a, b, l));
         seen.end = min(seen.end, document_end(a, b, last, a.keys));
@@ -248,6 +252,12 @@ __device__ __forceinline__ void make_deltas(const AttentionArguments& a, int b, 
             }
         }
     }
+}
+
+// The gradient of a score before the soft cap, from the one after it; `ratio` is the capped score over the cap. Nothing
+// flows to a score that is hidden.
+__device__ __forceinline__ float soft_cap_gradient(float ratio, float dscore) {
+    return ratio == -BMTRAIN_INFINITY ? 0.0f : dscore * (1.0f - ratio * ratio);
 }
 
 // Four neighbouring elements; `count` of them where that is less. With `whole` there are four and the address is a

@@ -12,8 +12,8 @@
 // the sequences of a group in turn, as in attention.cu: the order of every sum is fixed. Making the scores twice in the
 // backward pass, seven products instead of five, is the price.
 //
-// Each pass is there twice: plain (the causal rule and its window alone, scale above 0) and general (masks, documents,
-// bias, dropout besides).
+// Each pass is there twice: plain (the causal rule and the window alone, scale above 0) and general (masks, documents,
+// soft cap, bias, dropout besides).
 //
 // Launch: blocks of 128 threads, in a line: tiles of rows, then heads, then sequences. Dynamic shared memory: see
 // `Plan`, which the host repeats. Rows are Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows
@@ -67,7 +67,7 @@ __device__ __forceinline__ void mma_forward(const AttentionArguments& a) {
     Number* const keys = queries + kRows * kRow;
     Number* const values = keys + 2 * kKeys * kRow;
 
-    const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
+    const Share share = share_of(a, a.queries, kRows, a.heads, a.ahead == 0);
     const int b = share.b, n = share.n, kv = n / (a.heads / a.kv_heads);
     const int row = share.row + mma_warp() * 16 * kBands;
     seen_keys(a, b, range);
@@ -131,11 +131,22 @@ __device__ __forceinline__ void mma_forward(const AttentionArguments& a) {
 }
 
 // From scores and gradients of dropped probabilities to dropped probabilities and gradients of scores: one of each.
-__device__ __forceinline__ void differentiate(float shift, float delta, float factor, float unit, float& score,
-                                              float& dscore) {
+// `capped` is 1 / (soft cap * log2(e)), which the general kind divides by.
+template <bool General>
+__device__ __forceinline__ void differentiate(float shift, float delta, float factor, float unit, float capped,
+                                              float& score, float& dscore) {
     const float probability = power_of_two(fmaf(score, unit, -shift));
-    score = probability * factor;
     dscore = probability * (dscore * factor - delta);
+    if (General && capped != 0.0f) {
+        dscore = soft_cap_gradient(score * capped, dscore);
+    }
+    score = probability * factor;
+}
+
+// What `differentiate` takes for a soft cap; 0 without one.
+template <bool General>
+__device__ __forceinline__ float capped_of(const AttentionArguments& a) {
+    return General && a.soft_cap != 0.0f ? 1.0f / (a.soft_cap * kLog2E) : 0.0f;
 }
 
 // The logarithm to base two that is taken from a query's scores. Queries that see no key: everything minus infinity is
@@ -223,8 +234,8 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         float& dscore = dscores[band][j][2 * half + i];
-                        differentiate(shifts[band][half], deltas[band][half], dropped[i], unit_of<General>(a),
-                                      scores[band][j][2 * half + i], dscore);
+                        differentiate<General>(shifts[band][half], deltas[band][half], dropped[i], unit_of<General>(a),
+                                               capped_of<General>(a), scores[band][j][2 * half + i], dscore);
                         if (General && a.dbias != nullptr && l < a.queries && column + i < a.keys) {
                             a.dbias[dbias_row(a, share.b, n, l) + column + i] += dscore;
                         }
@@ -243,7 +254,7 @@ __device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a
     SHARED_AT_LAUNCH(memory);
     SHARED(float, deltas, [kRows]);
     SHARED(int, range, [2]);
-    const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
+    const Share share = share_of(a, a.queries, kRows, a.heads, a.ahead == 0);
     // The plain kind has no bias, and so a block for each sequence.
     const int last = General ? group_end(a, share.b) : share.b + 1;
     for (int b = General ? share.b * a.in_turn : share.b; b < last; ++b) {
@@ -272,7 +283,7 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
     const int last = min(share.row + kRows, a.keys) - 1;
     const int own_start = General ? document_start(a, b, share.row) : 0;
     const int own_end = General ? document_end(a, b, last, a.queries) : a.queries;
-    const int start = max(causal_start(a, share.row), own_start) / kQueries * kQueries;
+    const int start = max(seen_start(a, share.row), own_start) / kQueries * kQueries;
     const int end = min(window_end(a, last), own_end);
     const int tiles = hidden || start >= end ? 0 : (end - start + kQueries - 1) / kQueries;
     const auto copy = [&](int turn) {
@@ -339,8 +350,8 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
                         dropped = (keys_kept >> part * 8 & 1u) != 0 ? a.dropout.scale : 0.0f;
                     }
                     const int at = part % 2 * 2 + i;
-                    differentiate(known.x, known.y, dropped, unit_of<General>(a), scores[part / 2][j][at],
-                                  dscores[part / 2][j][at]);
+                    differentiate<General>(known.x, known.y, dropped, unit_of<General>(a), capped_of<General>(a),
+                                           scores[part / 2][j][at], dscores[part / 2][j][at]);
                 }
             }
         }

@@ -20,7 +20,7 @@ __device__ __forceinline__ void hide_other_documents(const AttentionArguments& a
 }
 
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones
-// get scale and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes
+// get scale, soft cap and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes
 // together; a full mask and a bias, which differ for each score, share one branch.
 template <bool General, bool Turned, int Bands, int Tiles>
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Corner& corner,
@@ -34,7 +34,7 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const C
         }
         if (!all_seen(a, l0, s0, kKeys)) {
             each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
-                score = s >= causal_end(a, l) ? -BMTRAIN_INFINITY : score;
+                score = s >= seen_end(a, l) ? -BMTRAIN_INFINITY : score;
             });
         }
         return;
@@ -49,9 +49,15 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const C
     }
     const float unit = a.scale * kLog2E;
     each_score<Turned>(corner, scores, [&](float& score, int l, int s, int word, int key) {
-        const bool is_seen = (seen[word] >> key % kWarpThreads & 1u) != 0 && l < a.queries && s < causal_end(a, l);
+        const bool is_seen = (seen[word] >> key % kWarpThreads & 1u) != 0 && l < a.queries && s < seen_end(a, l);
         score = is_seen ? score * unit : -BMTRAIN_INFINITY;
     });
+    if (a.soft_cap != 0.0f) {
+        const float cap = a.soft_cap * kLog2E;
+        each_score<Turned>(corner, scores, [&](float& score, int, int, int, int) {
+            score = score == -BMTRAIN_INFINITY ? score : cap * tanhf(score / cap);
+        });
+    }
     if (hides) {
         hide_before_window<Turned>(a, corner, scores);
     }

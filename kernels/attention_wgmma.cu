@@ -1,5 +1,5 @@
 // Streaming attention on the products of warpgroups, for one head size and one 16-bit type: the forward pass of
-// attention.cu without mask, documents, bias and dropout, and with a scale above 0.
+// attention.cu without mask, documents, soft cap, bias and dropout, and with a scale above 0.
 //
 // Left open: ATTENTION_HEAD, 64 or 128; ATTENTION_NUMBER, f16 or bf16. For compute capability 9.0 alone.
 //
@@ -217,7 +217,7 @@ __device__ __forceinline__ void wgmma_forward(const WarpgroupArguments& all) {
     const AttentionArguments& a = all.attention;
     SHARED_AT_LAUNCH(memory);
     SHARED(PhaseBarrier, barriers, [9]);
-    const Share share = share_of(a, a.queries, kTileRows, a.heads, a.causal != 0);
+    const Share share = share_of(a, a.queries, kTileRows, a.heads, a.ahead == 0);
     const int everything[2] = {0, a.keys};
     const KeyRange seen = keys_of_tile<false>(a, share.b, share.row, kTileRows, everything);
     const int start = seen.first / kTileRows * kTileRows;

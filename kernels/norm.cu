@@ -1,9 +1,9 @@
 // Layer norm and RMS norm along rows, after an optional dropout and residual, and their gradients:
 //
 //     sum = dropout(x) + residual
-//     y   = (sum - mean) * rstd * weight + bias          (RMS norm: without mean)
+//     y   = (sum - mean) * rstd * (offset + weight) + bias          (RMS norm: without mean)
 //
-//     n       = (sum - mean) * rstd,  g = dy * weight
+//     n       = (sum - mean) * rstd,  g = dy * (offset + weight)
 //     dx      = rstd * (g - mean over the row of g - n * mean over the row of g * n)
 //     branch  = dropout(dx)                              (the gradient before the dropout)
 //     dweight = sum over rows of dy * n,  dbias = sum over rows of dy
@@ -44,8 +44,11 @@ struct NormForwardArguments {
     long long rows;
     long long columns;
     float epsilon;
+    // Added to the weight.
+    float offset;
     // Every address is a multiple of 16 bytes, every row of 8 elements.
     int whole;
+    int unused;
 };
 
 // What is normalised: eight elements of a row, as they are stored. The sum is made and written.
@@ -85,7 +88,7 @@ __device__ __forceinline__ void norm_write(const NormForwardArguments& a, long l
     Pack y;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-        y.at[i] = (pack.at[i] - mean) * rstd * weight.at[i];
+        y.at[i] = (pack.at[i] - mean) * rstd * (a.offset + weight.at[i]);
     }
     if (a.bias.data != nullptr) {
         const Pack bias = Mixed::load_pack(a.bias, column, count, a.whole);
@@ -189,8 +192,9 @@ struct NormBackwardArguments {
     long long columns;
     // Rows of a group.
     long long at_once;
+    // Added to the weight.
+    float offset;
     int whole;
-    int unused;
 };
 
 // What the gradient of a row needs besides its elements.
@@ -227,7 +231,7 @@ __device__ __forceinline__ void norm_gradient(const NormBackwardArguments& a, lo
     Pack gradient;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-        gradient.at[i] = of.rstd * (dy.at[i] * weight.at[i] - of.plain - normalised.at[i] * of.weighted);
+        gradient.at[i] = of.rstd * (dy.at[i] * (a.offset + weight.at[i]) - of.plain - normalised.at[i] * of.weighted);
     }
     const long long index = row * a.columns + column;
     if (a.dx.data != nullptr) {
@@ -265,7 +269,7 @@ __device__ __forceinline__ void norm_add(const NormBackwardArguments& a, long lo
     const Pack weight = Mixed::load_pack(a.weight, column, count, a.whole);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-        const float g = dy.at[i] * weight.at[i];
+        const float g = dy.at[i] * (a.offset + weight.at[i]);
         of.plain += g;
         of.weighted += i < count ? g * normalised.at[i] : 0.0f;
     }

@@ -32,6 +32,7 @@ SHARED = {
     ("qwen2", "llama"): "a Llama with biases",
     ("qwen3", "llama"): "a Llama with norms of heads",
     ("qwen3", "qwen2"): "defaults of Qwen 2",
+    ("gemma3", "llama"): "a Llama with norms before and after each layer",
     ("granite", "llama"): "a Llama with factors",
     ("olmo2", "llama"): "a Llama with norms after the layers",
     ("smollm3", "llama"): "a Llama without positions in some layers",

@@ -37,8 +37,8 @@ class Family:
     # By directory: the class, and whether input embedding and output projection are tied.
     heads: dict
     # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `heads` where not all,
-    # `deviation` of the weights where it is another; `context` with a 1 for each token of it and `span` with a digit
-    # for each token.
+    # `deviation` of the weights and the head that is `trained` where these are others; `context` with a 1 for each
+    # token of it and `span` with a digit for each token.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
@@ -167,7 +167,7 @@ def write_family(family, out):
             directory.mkdir(parents=True, exist_ok=True)
             golden = write_head(family, directory, spec, head)
             print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
-        head = family.trained
+        head = spec.get("trained", family.trained)
         batches = [inputs_of(sample_batch(spec, spec["seed"] + 100 + k), head) for k in range(TRAINING["batches"])]
         steps, tensors, drift = train_twice(lambda: family.build(spec, head), batches, family.is_norm,
                                             lambda model, batch: loss_of(model(**batch), batch["labels"]))

@@ -13,7 +13,7 @@ MODELS = {
         "config": {
             "vocab_size": 43, "hidden_size": 24, "intermediate_size": 25, "num_hidden_layers": 3,
             "num_attention_heads": 3, "max_position_embeddings": 40, "layer_norm_eps": 1e-5, "pad_token_id": 0,
-            "rotary_pct": 0.5, "rotary_emb_base": 20,
+            "rotary_pct": 0.5, "rotary_emb_base": 20.0,
         },
         "masks": ["###########", "#######....", "#..........", "#########..", "..#########", "##.....####"],
     },

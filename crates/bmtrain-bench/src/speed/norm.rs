@@ -21,6 +21,7 @@ fn forward(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     {
         bench.moving(name, dtype, if fused { 4 } else { 2 } * size * len, |launch| {
             let kernel = NormForward {
+                weight_offset: 0.0,
                 kind: NormKind::Layer,
                 rows,
                 columns,
@@ -57,6 +58,7 @@ fn backward(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
                 None => None,
             };
             let kernel = NormBackward {
+                weight_offset: 0.0,
                 kind: NormKind::Layer,
                 rows,
                 columns,

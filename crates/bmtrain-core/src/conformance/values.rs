@@ -45,10 +45,10 @@ fn make(case: &str, input: &Input, dtype: DType) -> Host {
     let n = input.shape.elements();
     match input.values {
         Values::Normal(mean, deviation) => {
-            Host::Floats((0..n).map(|i| rounded(mean + deviation * normal(words(i)), dtype)).collect())
+            Host::Floats((0..n).map(|i| dtype.rounded(mean + deviation * normal(words(i)))).collect())
         }
         Values::Uniform(low, high) => {
-            Host::Floats((0..n).map(|i| rounded(low + (high - low) * philox::unit(words(i)[0]), dtype)).collect())
+            Host::Floats((0..n).map(|i| dtype.rounded(low + (high - low) * philox::unit(words(i)[0]))).collect())
         }
         Values::Ids { bound, special } => {
             let id = |[value, choice, ..]: [u32; 4]| match special {
@@ -67,21 +67,13 @@ fn make(case: &str, input: &Input, dtype: DType) -> Host {
 /// Unit normal numbers for a purpose: the directions and projections of a case.
 pub(super) fn normals(case: &str, purpose: &str, n: usize, dtype: DType) -> Vec<f32> {
     let key = Key::new(1, &format!("{case}#{purpose}"));
-    (0..n).map(|i| rounded(normal(philox::block(key, [i as u32, (i as u64 >> 32) as u32, 0, 0])), dtype)).collect()
+    (0..n).map(|i| dtype.rounded(normal(philox::block(key, [i as u32, (i as u64 >> 32) as u32, 0, 0])))).collect()
 }
 
 /// Box and Muller (1958), from two random numbers.
 fn normal([a, b, ..]: [u32; 4]) -> f32 {
     let (radius, angle) = ((-2.0 * philox::unit(a).ln()).sqrt(), std::f32::consts::TAU * philox::unit(b));
     radius * angle.cos()
-}
-
-pub(super) fn rounded(value: f32, dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => Float::to_f32(<f16 as Float>::from_f32(value)),
-        DType::BF16 => Float::to_f32(<bf16 as Float>::from_f32(value)),
-        _ => value,
-    }
 }
 
 pub(super) fn upload(device: &Device, shape: Shape, host: &Host, dtype: DType) -> Result<Tensor> {

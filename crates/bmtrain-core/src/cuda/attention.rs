@@ -93,11 +93,13 @@ pub(super) struct Arguments {
     keys: i32,
     head_size: i32,
     mask_kind: i32,
-    causal: i32,
+    ahead: i32,
     window_shift: i32,
     whole: i32,
     in_turn: i32,
     scale: f32,
+    soft_cap: f32,
+    unused: i32,
 }
 
 impl AttentionInputs<'_> {
@@ -108,6 +110,13 @@ impl AttentionInputs<'_> {
         let head = if per_query { queries * keys } else { keys };
         [if per_sequence { heads * head } else { 0 }, head, if per_query { keys } else { 0 }]
             .map(|stride| stride as i64)
+    }
+
+    /// Keys after its own that a query sees; -1 where it sees all of them.
+    fn ahead(&self) -> i32 {
+        // More than there are queries hides no key.
+        let ahead = self.keys_ahead().filter(|ahead| *ahead < self.shape.queries.max(1));
+        ahead.and_then(|ahead| i32::try_from(ahead).ok()).unwrap_or(-1)
     }
 
     /// Distance from a query to the first key in its sliding window.
@@ -158,11 +167,13 @@ impl Arguments {
             keys: int("keys", keys)?,
             head_size: int("head size", head_size)?,
             mask_kind,
-            causal: i32::from(inputs.causal),
+            ahead: inputs.ahead(),
             window_shift: inputs.window_shift(),
             whole: 0,
             in_turn: 1,
             scale: inputs.scale,
+            soft_cap: inputs.soft_cap.unwrap_or(0.0),
+            unused: 0,
         })
     }
 
@@ -200,6 +211,7 @@ fn on_tensor_cores(
     let plain = matches!(inputs.mask, Mask::None)
         && inputs.documents.is_none()
         && inputs.bias.is_none()
+        && inputs.soft_cap.is_none()
         && !arguments.dropout.drops()
         && inputs.scale > 0.0;
     Some((kernels, plain))

@@ -42,7 +42,9 @@ pub(super) fn forward(launch: &Launch<'_>, a: NormForward<'_>) -> Result<()> {
         rows: i64 = long(NAME, "rows", a.rows)?,
         columns: i64 = long(NAME, "columns", a.columns)?,
         epsilon: f32 = a.epsilon,
+        offset: f32 = a.weight_offset,
         whole: i32 = whole(addresses, &[a.columns]),
+        unused: i32 = 0,
     });
     let threads = threads_for(a.columns.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
@@ -97,8 +99,8 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
         rows: i64 = long(NAME, "rows", a.rows)?,
         columns: i64 = long(NAME, "columns", a.columns)?,
         at_once: i64 = long(NAME, "rows", at_once)?,
+        offset: f32 = a.weight_offset,
         whole: i32 = whole(large().chain([a.weight]).map(|view| view.address()), &[a.columns]),
-        unused: i32 = 0,
     });
     let threads = backward_block(a.columns, at_once);
     // A row's sums for weight and bias, which are added up over the rows at a time.

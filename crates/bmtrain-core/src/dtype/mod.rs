@@ -57,6 +57,15 @@ impl DType {
             DType::Blocks(format) => format.name(),
         }
     }
+
+    /// The nearest number of this type, for a 16-bit float; other types leave it as it is.
+    pub fn rounded(self, value: f32) -> f32 {
+        match self {
+            DType::F16 => Float::to_f32(<f16 as Float>::from_f32(value)),
+            DType::BF16 => Float::to_f32(<bf16 as Float>::from_f32(value)),
+            _ => value,
+        }
+    }
 }
 
 impl fmt::Display for DType {

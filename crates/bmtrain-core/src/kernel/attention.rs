@@ -87,9 +87,12 @@ pub struct AttentionInputs<'a> {
     pub shape: AttentionShape,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
+    /// Scaled scores become `cap * tanh(score / cap)`. Above 0; not together with a bias.
+    pub soft_cap: Option<f32>,
     /// Query `l` sees key `s` only if `s <= l + S - L`.
     pub causal: bool,
-    /// With `causal`, query `l` sees key `s` only if `l + S - L - window < s`: itself and those just before it. Not 0.
+    /// Most keys of a window on either side, the query's own among them: query `l` sees key `s` only if
+    /// `l + S - L - window < s < l + S - L + window`. With `causal` there are none after its own. Not 0.
     pub window: Option<usize>,
     /// Further restriction of the keys.
     pub mask: Mask<'a>,
@@ -108,7 +111,7 @@ pub struct AttentionInputs<'a> {
     pub v: Heads<'a>,
 }
 
-/// `out = dropout(softmax(scale * q k^T + bias, masked)) v` for every sequence and head.
+/// `out = dropout(softmax(soft_cap(scale * q k^T) + bias, masked)) v` for every sequence and head.
 ///
 /// Numerics: scores, softmax and sums in f32. Dropout of the probabilities is addressed by
 /// `((b * N + n) * L + l) * S + s`. Source: online softmax of Milakov and Gimelshein (2018), blocks of Dao et al.
@@ -199,6 +202,11 @@ impl AttentionShape {
 }
 
 impl AttentionInputs<'_> {
+    /// Keys after its own that a query sees by the causal rule and the window; `None` where neither hides one.
+    pub(crate) fn keys_ahead(&self) -> Option<usize> {
+        if self.causal { Some(0) } else { self.window.map(|window| window - 1) }
+    }
+
     fn check(&self, op: &'static str) -> Result<()> {
         let s = &self.shape;
         s.check(op)?;
@@ -209,10 +217,16 @@ impl AttentionInputs<'_> {
         ]
         .map(|(what, heads, rows, count)| read(what, heads, rows, count));
         s.check_heads(op, &[q, k, v])?;
-        if let Some(window) = self.window
-            && (!self.causal || window == 0)
-        {
-            return Err(Error::argument(op, format!("a window of {window} keys: it takes causal attention and a key")));
+        if self.window == Some(0) {
+            return Err(Error::argument(op, "a window of 0 keys: a query sees its own at least"));
+        }
+        if let Some(cap) = self.soft_cap {
+            if !(cap > 0.0 && cap.is_finite()) {
+                return Err(Error::argument(op, format!("soft cap {cap} is not a positive number")));
+            }
+            if self.bias.is_some() {
+                return Err(Error::argument(op, "a soft cap together with a bias"));
+            }
         }
         let view = match &self.mask {
             Mask::None => None,

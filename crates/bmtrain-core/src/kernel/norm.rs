@@ -14,7 +14,7 @@ pub enum NormKind {
     Rms,
 }
 
-/// `sum = dropout(x) + residual`, `y = normalise(sum) * weight + bias` along rows of `columns`.
+/// `sum = dropout(x) + residual`, `y = normalise(sum) * (weight_offset + weight) + bias` along rows of `columns`.
 ///
 /// Numerics: statistics in f32, the variance from the centred values; `epsilon` is added to the variance.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct NormForward<'a> {
     pub columns: usize,
     /// Added to the variance.
     pub epsilon: f32,
+    /// Added to the scale: 1 where weights are stored as differences from 1, else 0.
+    pub weight_offset: f32,
     /// Input `[rows, columns]`.
     pub x: View<'a>,
     /// Applied to `x` before the residual is added.
@@ -79,6 +81,8 @@ pub struct NormBackward<'a> {
     pub mean: Option<View<'a>>,
     /// Reciprocal standard deviations.
     pub rstd: View<'a>,
+    /// As in the forward pass.
+    pub weight_offset: f32,
     /// Scale.
     pub weight: View<'a>,
     /// Gradient of the output.

@@ -54,7 +54,7 @@ pub use loss::{
 pub use low_rank::add_low_rank;
 pub use matmul::matmul;
 pub use message::{recv, send};
-pub use norm::{norm, residual_norm};
+pub use norm::{NormRule, norm, residual_norm};
 pub use product_input::ProductInput;
 pub use product_weight::ProductWeight;
 pub use random::dropout;

@@ -3,16 +3,34 @@
 use super::*;
 use crate::kernel::{Dropout, DropoutApply, NormBackward, NormForward, NormKind};
 
-/// `y = normalise(x) * weight + bias` along the innermost axis.
+/// The formula of a norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormRule {
+    /// Layer norm or RMS norm.
+    pub kind: NormKind,
+    /// Added to the variance (layer) or the mean square (RMS).
+    pub epsilon: f32,
+    /// Added to the weight, in f32: 1 where weights are stored as differences from 1, as in Gemma.
+    pub weight_offset: f32,
+}
+
+impl NormRule {
+    /// Weights as they are.
+    pub fn new(kind: NormKind, epsilon: f32) -> Self {
+        NormRule { kind, epsilon, weight_offset: 0.0 }
+    }
+}
+
+/// `y = normalise(x) * (weight_offset + weight) + bias` along the innermost axis.
 ///
 /// Shapes: x `[.., D]`, weight `[D]`, bias `[D]` → `[.., D]`.
-/// Numerics: statistics in f32; `epsilon` is added to the variance (layer) or the mean square (RMS).
+/// Numerics: statistics in f32.
 ///
 /// # Errors
 /// Shapes that do not fit, an epsilon that is not positive.
-pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<Var> {
-    check("norm", x.shape(), weight, bias, epsilon)?;
-    let (y, statistics) = normalise(cx, kind, (x, None, None), (weight, bias), epsilon)?;
+pub fn norm(cx: &Ctx, rule: NormRule, x: &Var, weight: &Var, bias: Option<&Var>) -> Result<Var> {
+    check("norm", rule, x.shape(), weight, bias)?;
+    let (y, statistics) = normalise(cx, rule, (x, None, None), (weight, bias))?;
     let absent = x.detach();
     Ok(cx.record(y, &[x, weight, bias.unwrap_or(&absent)], || {
         let (x, weight_dtype) = (x.value().clone(), weight.dtype());
@@ -20,28 +38,27 @@ pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>,
     }))
 }
 
-/// `sum = dropout(x) + residual`, `y = normalise(sum) * weight + bias`; returns `(sum, y)`.
+/// `sum = dropout(x) + residual`, `y = normalise(sum) * (weight_offset + weight) + bias`;
+/// returns `(sum, y)`.
 ///
 /// A post-norm block goes on with y alone, a pre-norm block carries the sum on too. A sum that is not used costs
 /// nothing on the backward pass.
 ///
 /// Shapes: x and residual `[.., D]`, weight `[D]`, bias `[D]` → twice `[.., D]`.
-#[allow(clippy::too_many_arguments)]
 pub fn residual_norm(
     cx: &Ctx,
-    kind: NormKind,
+    rule: NormRule,
     x: &Var,
     residual: &Var,
     dropout: Option<Dropout>,
     weight: &Var,
     bias: Option<&Var>,
-    epsilon: f32,
 ) -> Result<(Var, Var)> {
-    check("residual_norm", x.shape(), weight, bias, epsilon)?;
+    check("residual_norm", rule, x.shape(), weight, bias)?;
     expect_shape("residual_norm", "residual", x.shape(), residual.shape())?;
     let mut sum = empty(cx, x.shape(), residual.dtype())?; // [.., D]
     let summed = (x, dropout, Some((residual, &mut sum)));
-    let (y, statistics) = normalise(cx, kind, summed, (weight, bias), epsilon)?;
+    let (y, statistics) = normalise(cx, rule, summed, (weight, bias))?;
     let absent = x.detach();
     let saved = sum.clone();
     let mut results = cx.record_many(vec![sum, y], &[x, residual, weight, bias.unwrap_or(&absent)], || {
@@ -62,19 +79,19 @@ type Summed<'a> = (&'a Var, Option<Dropout>, Option<(&'a Var, &'a mut Tensor)>);
 
 fn normalise(
     cx: &Ctx,
-    kind: NormKind,
+    rule: NormRule,
     (x, dropout, residual): Summed<'_>,
     (weight, bias): (&Var, Option<&Var>),
-    epsilon: f32,
 ) -> Result<(Tensor, Statistics)> {
     let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
-    let mut statistics = Statistics::new(cx.device(), kind, x.shape())?;
+    let mut statistics = Statistics::new(cx.device(), rule, x.shape())?;
     let (residual, sum) = residual.unzip();
     cx.device().launch(NormForward {
-        kind,
+        kind: rule.kind,
         rows: x.shape().rows(),
         columns: x.shape().last(),
-        epsilon,
+        epsilon: rule.epsilon,
+        weight_offset: rule.weight_offset,
         x: x.value().view()?,
         dropout,
         residual: view_of(residual)?,
@@ -88,9 +105,13 @@ fn normalise(
     Ok((y, statistics))
 }
 
-fn check(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<()> {
+fn check(op: &'static str, rule: NormRule, x: Shape, weight: &Var, bias: Option<&Var>) -> Result<()> {
     if x.rank() == 0 || x.last() == 0 {
         return Err(Error::shape(op, "x", "an innermost axis that is not empty", x));
+    }
+    let NormRule { epsilon, weight_offset, .. } = rule;
+    if !weight_offset.is_finite() {
+        return Err(Error::argument(op, format!("weight offset {weight_offset} is not a number")));
     }
     if !(epsilon >= 0.0 && epsilon.is_finite()) {
         return Err(Error::argument(op, format!("epsilon {epsilon} is not a small positive number")));
@@ -101,7 +122,7 @@ fn check(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>, epsilon: 
 
 #[derive(Debug)]
 struct Statistics {
-    kind: NormKind,
+    rule: NormRule,
     /// Layer norm only, f32 `[rows]`.
     mean: Option<Tensor>,
     /// f32 `[rows]`.
@@ -109,9 +130,9 @@ struct Statistics {
 }
 
 impl Statistics {
-    fn new(device: &Device, kind: NormKind, x: Shape) -> Result<Self> {
+    fn new(device: &Device, rule: NormRule, x: Shape) -> Result<Self> {
         let rows = || Tensor::empty_in(device, [x.rows()], DType::F32, Segment::Activations);
-        Ok(Statistics { kind, mean: if kind == NormKind::Layer { Some(rows()?) } else { None }, rstd: rows()? })
+        Ok(Statistics { rule, mean: if rule.kind == NormKind::Layer { Some(rows()?) } else { None }, rstd: rows()? })
     }
 }
 
@@ -135,12 +156,13 @@ impl Normalised {
     ) -> Result<()> {
         let weight = self.weight.get()?;
         device.launch(NormBackward {
-            kind: self.statistics.kind,
+            kind: self.statistics.rule.kind,
             rows: self.x.shape().rows(),
             columns: self.x.shape().last(),
             x: self.x.view()?,
             mean: self.statistics.mean.as_ref().map(Tensor::view).transpose()?,
             rstd: self.statistics.rstd.view()?,
+            weight_offset: self.statistics.rule.weight_offset,
             weight: weight.view()?,
             dy: dy.view()?,
             dx,

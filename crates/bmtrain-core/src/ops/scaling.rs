@@ -260,6 +260,7 @@ impl Reciprocals {
         for start in (0..count).step_by(band) {
             let rows = band.min(count - start);
             device.launch(NormForward {
+                weight_offset: 0.0,
                 kind: NormKind::Rms,
                 rows,
                 columns,

@@ -166,7 +166,8 @@ fn a_norm_of_sharded_tokens_has_a_term_of_its_gradient_on_each_rank_and_zeros_wi
         let x = tensor(device, [x.len() / WIDTH, WIDTH], x);
         vec![x, tensor(device, [WIDTH], &weight), tensor(device, [WIDTH], &bias)]
     };
-    let norm = |cx: &Ctx, v: &[Var]| ops::norm(cx, NormKind::Layer, &v[0], &v[1], Some(&v[2]), 1e-5);
+    let norm =
+        |cx: &Ctx, v: &[Var]| ops::norm(cx, ops::NormRule::new(NormKind::Layer, 1e-5), &v[0], &v[1], Some(&v[2]));
     let device = Device::cpu(1).unwrap();
     let alone = walk(&device, inputs(&device, &x), norm);
     for size in [2, 4] {

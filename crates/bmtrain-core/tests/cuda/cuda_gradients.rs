@@ -39,6 +39,7 @@ fn gradients_of_a_norm_without_rows_are_zeros() {
                 let rstd = tensor(device, DType::F32, &[]);
                 let [mut dweight, mut dbias] = [9.0, 5.0].map(|old| tensor(device, dtype, &[old; COLUMNS]));
                 let kernel = NormBackward {
+                    weight_offset: 0.0,
                     kind: NormKind::Rms,
                     rows: 0,
                     columns: COLUMNS,

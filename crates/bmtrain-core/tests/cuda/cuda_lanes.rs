@@ -67,6 +67,7 @@ fn norms_of_several_lanes_at_once_count_their_own_blocks() {
             let sums = ROWS.repeat(4).into_iter().map(|rows| {
                 let dweight = filled(COLUMNS, 0.0);
                 let norm = NormBackward {
+                    weight_offset: 0.0,
                     kind: NormKind::Rms,
                     rows,
                     columns: COLUMNS,

@@ -69,6 +69,7 @@ fn layer_norm(device: &Device, rows: usize, columns: usize, residual: bool, bias
     let mut sum = residual.as_ref().map(|_| empty(&[rows, columns]));
     let (mut y, mut mean, mut rstd) = (empty(&[rows, columns]), empty(&[rows]), empty(&[rows]));
     let kernel = NormForward {
+        weight_offset: 0.0,
         kind: NormKind::Layer,
         rows,
         columns,
@@ -101,6 +102,7 @@ fn plain_norm<'a>(
     rstd: &'a mut Tensor,
 ) -> NormForward<'a> {
     NormForward {
+        weight_offset: 0.0,
         kind: NormKind::Layer,
         rows: 2,
         columns: 4,

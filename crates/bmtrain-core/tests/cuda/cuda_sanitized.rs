@@ -142,6 +142,7 @@ fn launch_planted() {
     let empty = |len: usize| Tensor::empty_in(&device, [len], DType::F32, Segment::Data).unwrap();
     let (mut y, mut mean, mut rstd) = (empty(ROWS * COLUMNS), empty(ROWS), empty(ROWS));
     let kernel = NormForward {
+        weight_offset: 0.0,
         kind: NormKind::Layer,
         rows: ROWS,
         columns: COLUMNS,

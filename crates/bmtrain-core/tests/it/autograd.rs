@@ -91,7 +91,7 @@ fn one_leaf_in_two_places_of_one_kernel_is_summed() {
     let affine = Var::leaf(tensor(&device, &[1.0, 2.0, 3.0, 4.0]), sink.clone());
     let x = Tensor::from_slice_in(&device, [1, 4], &[1.0f32, 2.0, 3.0, 6.0], Segment::Activations).unwrap();
     let x = Var::constant(x);
-    let y = ops::norm(&cx, NormKind::Layer, &x, &affine, Some(&affine), 0.0).unwrap();
+    let y = ops::norm(&cx, ops::NormRule::new(NormKind::Layer, 0.0), &x, &affine, Some(&affine)).unwrap();
     walk(&cx, vec![y], &[]);
     let deviation = 3.5f32.sqrt();
     for (got, centred) in sink.values().iter().zip([-2.0, -1.0, 0.0, 3.0]) {

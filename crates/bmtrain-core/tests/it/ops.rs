@@ -84,15 +84,15 @@ fn errors_name_the_op_the_place_and_the_shapes() {
             "gated: innermost axis of x: expected an even number: gate and factor, got [2, 5]",
         ),
         (
-            ops::norm(&cx, kind, &x, &c2([1, 3]), None, epsilon).map(drop),
+            ops::norm(&cx, ops::NormRule::new(kind, epsilon), &x, &c2([1, 3]), None).map(drop),
             "norm: weight: expected 4 elements, got [1, 3]",
         ),
         (
-            ops::norm(&cx, kind, &x, &c2([1, 4]), None, f32::NAN).map(drop),
+            ops::norm(&cx, ops::NormRule::new(kind, f32::NAN), &x, &c2([1, 4]), None).map(drop),
             "norm: epsilon NaN is not a small positive number",
         ),
         (
-            ops::residual_norm(&cx, kind, &x, &weight, None, &c2([1, 4]), None, epsilon).map(drop),
+            ops::residual_norm(&cx, ops::NormRule::new(kind, epsilon), &x, &weight, None, &c2([1, 4]), None).map(drop),
             "residual_norm: residual: expected [3, 4], got [5, 4]",
         ),
         (ops::attention(&cx, &q, &q, &q, &with_mask).map(drop), "attention: padding mask: expected [2, 3], got [2, 4]"),
@@ -169,7 +169,9 @@ fn ops_save_what_their_documentation_says() {
     let w_both = leaf(&device, [2 * f, d]);
     let gated = saved(&device, |cx| ops::gated_feed_forward(cx, &x, &w_both, None, gelu, &w_out, None).map(drop));
     assert_eq!(gated, 4 * m * (d + 2 * f), "nothing of what gate and factor make");
-    let kept = saved(&device, |cx| ops::norm(cx, NormKind::Layer, &x, &leaf(&device, [d]), None, 1e-5).map(drop));
+    let kept = saved(&device, |cx| {
+        ops::norm(cx, ops::NormRule::new(NormKind::Layer, 1e-5), &x, &leaf(&device, [d]), None).map(drop)
+    });
     assert_eq!(kept, 4 * (m * d + 2 * m));
     assert_eq!(saved(&device, |cx| ops::add(cx, &x, &frozen).map(drop)), 0);
 }

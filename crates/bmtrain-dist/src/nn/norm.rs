@@ -3,7 +3,8 @@
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
 use bmtrain_core::kernel::{Dropout, NormKind};
-use bmtrain_core::{Ctx, Var, ops};
+use bmtrain_core::ops::{self, NormRule};
+use bmtrain_core::{Ctx, Var};
 
 /// Options of a [`Norm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,17 +19,24 @@ pub struct NormOptions {
     pub epsilon: f32,
     /// Initial scale.
     pub scale: f32,
+    /// What the scale is stored relative to: 1 where `weight` holds differences from 1, as in Gemma, else 0.
+    pub weight_offset: f32,
 }
 
 impl NormOptions {
     /// Layer norm with a shift.
     pub fn layer(size: usize, epsilon: f32) -> Self {
-        NormOptions { kind: NormKind::Layer, size, bias: true, epsilon, scale: 1.0 }
+        NormOptions { kind: NormKind::Layer, size, bias: true, epsilon, scale: 1.0, weight_offset: 0.0 }
     }
 
     /// RMS norm.
     pub fn rms(size: usize, epsilon: f32) -> Self {
-        NormOptions { kind: NormKind::Rms, size, bias: false, epsilon, scale: 1.0 }
+        NormOptions { kind: NormKind::Rms, size, bias: false, epsilon, scale: 1.0, weight_offset: 0.0 }
+    }
+
+    /// RMS norm whose weight is stored as its difference from 1.
+    pub fn rms_from_one(size: usize, epsilon: f32) -> Self {
+        NormOptions { weight_offset: 1.0, ..NormOptions::rms(size, epsilon) }
     }
 }
 
@@ -36,8 +44,7 @@ impl NormOptions {
 /// [`F32Parameters::norms`](crate::param::F32Parameters::norms), whatever the dtype of what it normalises.
 #[derive(Debug, Clone)]
 pub struct Norm {
-    kind: NormKind,
-    epsilon: f32,
+    rule: NormRule,
     weight: Param,
     bias: Option<Param>,
 }
@@ -54,11 +61,11 @@ impl Norm {
     }
 
     fn declared(builder: &Builder, options: NormOptions, split: &Split) -> Result<Self> {
-        let NormOptions { kind, size, bias, epsilon, scale } = options;
+        let NormOptions { kind, size, bias, epsilon, scale, weight_offset } = options;
         let builder = &builder.in_f32(builder.options().f32_parameters.norms);
-        let weight = builder.param("weight", [size], Init::Constant(scale), split.clone(), false)?;
+        let weight = builder.param("weight", [size], Init::Constant(scale - weight_offset), split.clone(), false)?;
         let bias = bias.then(|| builder.param("bias", [size], Init::ZEROS, split.clone(), false)).transpose()?;
-        Ok(Norm { kind, epsilon, weight, bias })
+        Ok(Norm { rule: NormRule { kind, epsilon, weight_offset }, weight, bias })
     }
 
     /// The scale.
@@ -74,13 +81,13 @@ impl Norm {
     /// `x [.., size]` to the same shape.
     pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
-        Ok(ops::norm(cx, self.kind, x, &weight, bias.as_ref(), self.epsilon)?)
+        Ok(ops::norm(cx, self.rule, x, &weight, bias.as_ref())?)
     }
 
     /// `sum = dropout(x) + residual` and its normalisation, in one pass.
     pub fn forward_residual(&self, x: &Var, residual: &Var, dropout: Option<Dropout>, cx: &Ctx) -> Result<(Var, Var)> {
         let (weight, bias) = self.vars(cx)?;
-        Ok(ops::residual_norm(cx, self.kind, x, residual, dropout, &weight, bias.as_ref(), self.epsilon)?)
+        Ok(ops::residual_norm(cx, self.rule, x, residual, dropout, &weight, bias.as_ref())?)
     }
 
     fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {

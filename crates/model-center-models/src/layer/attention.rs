@@ -35,9 +35,11 @@ pub struct AttentionConfig {
     pub out_bias: bool,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
+    /// Scaled scores become `cap * tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
     /// A query sees earlier keys and its own only, unless the [`AttentionContext`] has a full mask (`Visible::Full`).
     pub causal: bool,
-    /// With `causal`: size of the sliding window in keys, the query's own among them.
+    /// Size of the sliding window in keys, the query's own among them: to one side with `causal`, else to each side.
     pub window: Option<usize>,
     /// Rotary embedding of queries and keys, with the angles of the [`AttentionContext`].
     pub rotary: Option<RotaryHeads>,
@@ -65,6 +67,7 @@ impl AttentionConfig {
             bias: true,
             out_bias: true,
             scale: 1.0 / (dim_head as f32).sqrt(),
+            soft_cap: None,
             causal: false,
             window: None,
             rotary: None,
@@ -104,6 +107,7 @@ impl AttentionConfig {
             kv_heads: heads.kv,
             head_size: self.dim_head,
             scale: self.scale,
+            soft_cap: self.soft_cap,
             causal: self.causal && visible.goes_by_order(),
             window: self.window.filter(|_| visible.goes_by_order()),
             mask: visible.mask(),

@@ -82,7 +82,8 @@ fn embeddings_are_added_in_f32_and_rounded_once() {
                 let sum = ops::cast(&cx, &Var::constant(sum), dtype).unwrap();
                 let bias = model.parameters().get("embedding_norm.bias").unwrap().var(&cx).unwrap();
                 let weight = weight.var(&cx).unwrap();
-                let normed = ops::norm(&cx, NormKind::Layer, &sum, &weight, Some(&bias), 1e-12).unwrap();
+                let normed =
+                    ops::norm(&cx, ops::NormRule::new(NormKind::Layer, 1e-12), &sum, &weight, Some(&bias)).unwrap();
                 expected = widen(normed.value()).unwrap();
             }
             let (states, states_dtype) = embedded(&*model, &batch, &device);

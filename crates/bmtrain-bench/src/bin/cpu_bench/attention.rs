@@ -122,6 +122,7 @@ fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Resu
         Ok(AttentionInputs {
             shape: case.shape,
             scale,
+            soft_cap: None,
             causal: case.causal,
             window: None,
             mask: Mask::None,

@@ -46,6 +46,7 @@ struct Call {
     biased: Biased,
     causal: bool,
     window: Option<usize>,
+    soft_cap: Option<f32>,
     dropped: bool,
     placed: Placed,
     role: Role,
@@ -63,6 +64,7 @@ const SMALL: Call = Call {
     biased: Biased::None,
     causal: false,
     window: None,
+    soft_cap: None,
     dropped: false,
     placed: Placed::Separate,
     role: Role::Variable,
@@ -85,12 +87,18 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         row("window", Call { causal: true, window: Some(3), ..call });
         let near = Call { causal: true, window: Some(4), masked: Masked::Padding, biased: Biased::Row, ..call };
         row("window, padding, bias for all queries", Call { kv_heads: 2, dropped: true, ..near });
+        row("window to both sides", Call { window: Some(2), ..call });
+        row("window to both sides, padding", Call { window: Some(3), masked: Masked::Padding, kv_heads: 2, ..call });
+        row("soft cap", Call { soft_cap: Some(0.7), ..call });
+        let capped = Call { soft_cap: Some(0.5), causal: true, dropped: true, kv_heads: 2, ..call };
+        row("soft cap, mask, dropout", Call { masked: Masked::Blind, ..capped });
         row("dropout", Call { dropped: true, ..call });
         let all = Call { dropped: true, causal: true, masked: Masked::Full, biased: Biased::Shared, ..call };
         row("everything", all);
         let packed = Call { packed: true, kv_heads: 2, ..call };
         row("documents", packed);
         row("documents, causal", Call { causal: true, ..packed });
+        row("documents, window to both sides", Call { window: Some(2), queries: 9, keys: 9, ..packed });
         // Long enough that most queries see several keys: where a query sees one, nothing moves its gradient from 0.
         row("documents, everything", Call { window: Some(3), packed: true, queries: 9, keys: 9, ..all });
         row("grouped heads", Call { kv_heads: 2, ..call });
@@ -160,7 +168,8 @@ fn borders(cases: &mut Vec<Case>) {
         let name = format!("head size {head_size}, {queries} queries, {keys} keys");
         let words = [
             (call.causal && call.window.is_none(), ", causal"),
-            (call.window.is_some(), ", window"),
+            (call.window.is_some(), if call.causal { ", window" } else { ", window to both sides" }),
+            (call.soft_cap.is_some(), ", soft cap"),
             (call.masked != Masked::None, ", mask"),
             (call.packed, ", documents"),
             (call.biased != Biased::None, ", bias"),
@@ -175,7 +184,21 @@ fn borders(cases: &mut Vec<Case>) {
     let near = Call { causal: true, window: Some(40), ..one };
     let sloped = Call { batch: 2, biased: Biased::Row, ..one };
     let packed = Call { packed: true, ..one };
+    let around = Call { causal: false, ..near };
+    let capped = Call { soft_cap: Some(0.6), ..causal };
     cases.extend([
+        sized(32, 200, 200, Call { heads: 1, window: Some(16), ..around }),
+        sized(64, 65, 333, around),
+        sized(64, 333, 70, around),
+        sized(64, 200, 200, Call { batch: 2, masked: Masked::Padding, placed: Placed::Fused, ..around }),
+        sized(64, 150, 150, Call { packed: true, ..around }),
+        sized(128, 290, 290, Call { heads: 1, window: Some(65), ..around }),
+        sized(33, 150, 150, Call { masked: Masked::Padding, batch: 2, ..around }),
+        sized(64, 65, 130, capped),
+        sized(128, 130, 130, Call { dropped: true, window: Some(70), ..capped }),
+        sized(80, 40, 40, Call { masked: Masked::Full, causal: false, ..capped }),
+        sized(33, 65, 70, Call { dropped: true, ..capped }),
+        sized(256, 15, 65, Call { heads: 1, masked: Masked::Padding, ..capped }),
         sized(32, 200, 200, Call { heads: 1, window: Some(16), ..near }),
         sized(64, 65, 333, near),
         sized(64, 200, 70, near),
@@ -273,8 +296,9 @@ fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
         let (q, k, v, dout) =
             (read(&t[0], 17, wide)?, read(&t[1], 33, narrow)?, read(&t[2], 33, narrow)?, read(&t[3], 17, wide)?);
         let (mask, documents, bias, dropout) = (Mask::None, None, None, None);
+        let (scale, soft_cap, causal, window) = (-0.2, None, true, None);
         let inputs =
-            AttentionInputs { shape, scale: -0.2, causal: true, window: None, mask, documents, bias, dropout, q, k, v };
+            AttentionInputs { shape, scale, soft_cap, causal, window, mask, documents, bias, dropout, q, k, v };
         let (to, sums) = (written(&mut out, 17, wide, false)?, lse.view_mut()?);
         device.launch(AttentionForward { inputs, out: to, lse: sums })?;
         device.launch(AttentionBackward {
@@ -324,6 +348,7 @@ fn case(name: &str, call: Call) -> Case {
         biased,
         causal,
         window,
+        soft_cap,
         dropped,
         placed,
         role,
@@ -352,6 +377,7 @@ fn case(name: &str, call: Call) -> Case {
             kv_heads,
             causal,
             window,
+            soft_cap,
             mask,
             documents: documents.as_ref(),
             bias,

@@ -168,6 +168,17 @@ pub(super) enum Wanted {
     OfKeys,
 }
 
+impl Wanted {
+    fn of_queries(self) -> bool {
+        matches!(self, Wanted::All | Wanted::OfQueries)
+    }
+
+    /// And of values.
+    fn of_keys(self) -> bool {
+        matches!(self, Wanted::All | Wanted::OfKeys)
+    }
+}
+
 /// Operands of the backward pass.
 pub(super) struct Packed<'s> {
     tiles: Session,
@@ -215,7 +226,7 @@ impl<'s> Packed<'s> {
         let PackedRegions { query, query_across, dout, dout_across, key, key_across, value, scores } = regions;
         let slot = |region: &'s mut Region, rows: usize| Slot::new(region, packed_len(rows, head));
         let slot_if = |is_wanted: bool, region, rows| slot(region, if is_wanted { rows } else { 0 });
-        let (of_keys, of_queries) = (wanted != Wanted::OfQueries, wanted != Wanted::OfKeys);
+        let (of_keys, of_queries) = (wanted.of_keys(), wanted.of_queries());
         Packed {
             tiles: unit.begin(),
             query: [slot(query, queries), slot_if(of_keys, query_across, queries)],
@@ -230,7 +241,7 @@ impl<'s> Packed<'s> {
     /// Packs keys and values, `(rows, head size)`.
     pub(super) fn load_keys(&mut self, key: InPlace<'_>, value: InPlace<'_>, size: (usize, usize)) {
         self.key[0].right(Matrix::rows(key, size));
-        if self.wanted != Wanted::OfKeys {
+        if self.wanted.of_queries() {
             self.key[1].right(Matrix::across(key, size));
         }
         self.value.right(Matrix::rows(value, size));
@@ -240,7 +251,7 @@ impl<'s> Packed<'s> {
     pub(super) fn load_queries(&mut self, query: InPlace<'_>, dout: InPlace<'_>, size: (usize, usize)) {
         self.query[0].left(Matrix::rows(query, size));
         self.dout[0].left(Matrix::rows(dout, size));
-        if self.wanted != Wanted::OfQueries {
+        if self.wanted.of_keys() {
             self.query[1].right(Matrix::across(query, size));
             self.dout[1].right(Matrix::across(dout, size));
         }

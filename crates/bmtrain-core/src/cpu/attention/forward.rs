@@ -127,7 +127,7 @@ impl Forward<'_> {
         largest[..rows].fill(f32::NEG_INFINITY);
         sum[..rows].fill(0.0);
         let seen = rules.keys(extent);
-        let (start, end) = (rules.window_start(queries.start), seen.end.min(rules.causal_end(queries.end - 1)));
+        let (start, end) = (rules.window_start(queries.start), seen.end.min(rules.seen_end(queries.end - 1)));
         for keys in tiles::blocks(seen, most_keys, 16) {
             let keys = keys.start..keys.end.min(end);
             if keys.is_empty() {

@@ -150,7 +150,7 @@ impl<'a> Pass<'a> {
     /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no
     /// key or all are before the window of the first query.
     pub(super) fn place(&self, b: usize, n: usize, queries: &Range<usize>, keys: &Range<usize>) -> Option<ScoreTile> {
-        let end = keys.end.min(self.rules.causal_end(queries.end - 1));
+        let end = keys.end.min(self.rules.seen_end(queries.end - 1));
         let width = end.saturating_sub(keys.start);
         (width > 0 && end > self.rules.window_start(queries.start)).then_some(ScoreTile {
             b,

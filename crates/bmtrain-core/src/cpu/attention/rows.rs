@@ -44,6 +44,9 @@ vectorised! {
         for r in 0..place.rows {
             let row = &mut scores[r * stride..][..padded];
             scale(row, factor);
+            if let Some(cap) = rules.soft_cap {
+                soft_cap::<I>(row, cap);
+            }
             rules.apply(&place, r, row);
             let mut most = [largest[r]; STRIP];
             for chunk in row.as_chunks::<STRIP>().0 {
@@ -102,26 +105,50 @@ vectorised! {
         for r in 0..place.rows {
             let row = &mut scores[r * stride..][..padded];
             scale(row, factor);
+            if let Some(cap) = rules.soft_cap {
+                soft_cap::<I>(row, cap);
+            }
             rules.apply(&place, r, row);
             let drow = &mut dscores[r * stride..][..padded];
             // Rows that see no key: everything minus infinity is nothing.
             let shift = if lse[r] == f32::NEG_INFINITY { f32::INFINITY } else { lse[r] };
-            let delta = delta[r];
-            match &rules.dropout {
-                None => {
-                    for (score, dscore) in row.iter_mut().zip(drow) {
-                        *score = exp::<I>(*score - shift);
-                        *dscore = *score * (*dscore - delta);
-                    }
-                }
-                Some(dropout) => {
-                    let factors = multipliers(rules, dropout, &place, r, space);
-                    for ((score, dscore), factor) in row.iter_mut().zip(drow).zip(factors) {
-                        let probability = exp::<I>(*score - shift);
-                        *score = probability * factor;
-                        *dscore = probability * (*dscore * factor - delta);
-                    }
-                }
+            let factors = rules.dropout.as_ref().map(|dropout| multipliers(rules, dropout, &place, r, space));
+            match rules.soft_cap {
+                None => gradients::<I, false>(row, drow, factors, [shift, delta[r], 0.0]),
+                Some(cap) => gradients::<I, true>(row, drow, factors, [shift, delta[r], 1.0 / cap]),
+            }
+        }
+    }
+}
+
+/// A row of [`differentiate`]. With `CAPPED` scores are soft-capped ones, and gradients those of scores before the cap,
+/// whose reciprocal is the last number.
+#[inline(always)]
+fn gradients<I: Isa, const CAPPED: bool>(
+    row: &mut [f32],
+    drow: &mut [f32],
+    factors: Option<&[f32]>,
+    [shift, delta, reciprocal]: [f32; 3],
+) {
+    let slope = |score: f32| match CAPPED {
+        // Nothing flows to a score that is hidden.
+        true if score == f32::NEG_INFINITY => 0.0,
+        true => 1.0 - (score * reciprocal) * (score * reciprocal),
+        false => 1.0,
+    };
+    match factors {
+        None => {
+            for (score, dscore) in row.iter_mut().zip(drow) {
+                let probability = exp::<I>(*score - shift);
+                *dscore = probability * (*dscore - delta) * slope(*score);
+                *score = probability;
+            }
+        }
+        Some(factors) => {
+            for ((score, dscore), factor) in row.iter_mut().zip(drow).zip(factors) {
+                let probability = exp::<I>(*score - shift);
+                *dscore = probability * (*dscore * factor - delta) * slope(*score);
+                *score = probability * factor;
             }
         }
     }
@@ -160,6 +187,13 @@ fn scale(row: &mut [f32], factor: f32) {
     if factor != 1.0 {
         row.iter_mut().for_each(|x| *x *= factor);
     }
+}
+
+/// `cap * tanh(x / cap)` of each number.
+#[inline(always)]
+fn soft_cap<I: Isa>(row: &mut [f32], cap: f32) {
+    let reciprocal = 1.0 / cap;
+    row.iter_mut().for_each(|x| *x = cap * math::tanh::<I>(*x * reciprocal));
 }
 
 /// Add up partial sums, halving.

@@ -21,8 +21,10 @@ enum Bytes<'a> {
 pub(super) struct Rules<'a> {
     pub(super) shape: AttentionShape,
     pub(super) scale: f32,
+    pub(super) soft_cap: Option<f32>,
     pub(super) dropout: Option<Dropout>,
-    causal: bool,
+    /// Keys after its own that a query sees.
+    ahead: Option<usize>,
     window: Option<usize>,
     mask: Bytes<'a>,
     bias: Option<Values<'a>>,
@@ -55,7 +57,7 @@ pub(super) struct ScoreTile {
 
 impl<'a> Rules<'a> {
     pub(super) fn new(op: &'static str, inputs: &AttentionInputs<'a>) -> Result<Self> {
-        let AttentionInputs { shape, scale, causal, window, dropout, .. } = *inputs;
+        let AttentionInputs { shape, scale, soft_cap, window, dropout, .. } = *inputs;
         let mask = match inputs.mask {
             Mask::None => Bytes::None,
             Mask::Padding(view) => Bytes::Padding(access::read(op, view)?),
@@ -67,7 +69,7 @@ impl<'a> Rules<'a> {
             }
             None => None,
         };
-        Ok(Rules { shape, scale, causal, window, mask, bias, dropout })
+        Ok(Rules { shape, scale, soft_cap, ahead: inputs.keys_ahead(), window, mask, bias, dropout })
     }
 
     /// The keys of an extent from the first to the last that padding leaves, widened to where tiles may start.
@@ -83,11 +85,14 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// The end of the keys that query `l` sees by the causal rule.
+    /// The end of the keys that query `l` sees by the causal rule and the window.
     #[inline(always)]
-    pub(super) fn causal_end(&self, l: usize) -> usize {
+    pub(super) fn seen_end(&self, l: usize) -> usize {
         let AttentionShape { queries, keys, .. } = self.shape;
-        if self.causal { (l + 1 + keys).saturating_sub(queries).min(keys) } else { keys }
+        match self.ahead {
+            Some(ahead) => (l + 1 + keys).saturating_add(ahead).saturating_sub(queries).min(keys),
+            None => keys,
+        }
     }
 
     /// The first key that query `l` sees by the rule of the window.
@@ -135,7 +140,7 @@ impl<'a> Rules<'a> {
                 *score = if byte != 0 { *score } else { f32::NEG_INFINITY };
             }
         }
-        let end = self.causal_end(l).saturating_sub(s);
+        let end = self.seen_end(l).saturating_sub(s);
         if end < width {
             seen[end..].fill(f32::NEG_INFINITY);
         }

@@ -1,5 +1,6 @@
 //! The backward pass: one walk over the rows in fixed groups, whose sums for weight and bias are added in group order.
 
+use super::Scales;
 use crate::cpu::access::read;
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, TILE, tiles};
 use crate::cpu::random::dropout_multipliers;
@@ -19,7 +20,7 @@ struct Inputs<'a> {
     x: Floats<'a>,
     mean: Option<&'a [f32]>,
     rstd: &'a [f32],
-    weight: Floats<'a>,
+    weight: Scales<'a>,
     dy: Floats<'a>,
     dropout: Option<Dropout>,
 }
@@ -69,7 +70,7 @@ pub(in crate::cpu) fn backward(threads: &Threads, a: NormBackward<'_>) -> Result
         x: Floats::of(NAME, a.x)?,
         mean: a.mean.map(|mean| read::<f32>(NAME, mean)).transpose()?,
         rstd: read(NAME, a.rstd)?,
-        weight: Floats::of(NAME, a.weight)?,
+        weight: Scales { weight: Floats::of(NAME, a.weight)?, offset: a.weight_offset },
         dy: Floats::of(NAME, a.dy)?,
         dropout,
     };

@@ -1,6 +1,6 @@
 //! The forward pass: a row stays in the first-level cache while it is summed, measured and normalised.
 
-use super::rows_at_once;
+use super::{Scales, rows_at_once};
 use crate::cpu::access::write;
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, TILE, tiles};
 use crate::cpu::random::dropout_multipliers;
@@ -21,7 +21,7 @@ struct Inputs<'a> {
     x: Floats<'a>,
     dropout: Option<Dropout>,
     residual: Option<Floats<'a>>,
-    weight: Floats<'a>,
+    weight: Scales<'a>,
     bias: Option<Floats<'a>>,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::cpu) fn forward(threads: &Threads, a: NormForward<'_>) -> Result<(
         x: Floats::of(NAME, a.x)?,
         dropout: a.dropout,
         residual: Floats::maybe(NAME, a.residual)?,
-        weight: Floats::of(NAME, a.weight)?,
+        weight: Scales { weight: Floats::of(NAME, a.weight)?, offset: a.weight_offset },
         bias: Floats::maybe(NAME, a.bias)?,
     };
     let sum = a.sum.map(|sum| FloatsMut::of(NAME, sum)).transpose()?.map(|sum| sum.rows(columns));

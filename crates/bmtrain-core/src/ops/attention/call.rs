@@ -20,6 +20,7 @@ pub(super) struct Call {
     op: &'static str,
     shape: AttentionShape,
     scale: f32,
+    soft_cap: Option<f32>,
     causal: bool,
     window: Option<usize>,
     mask: SavedMask,
@@ -37,7 +38,8 @@ impl Call {
         queries: usize,
         keys: usize,
     ) -> Result<Self> {
-        let AttentionOptions { heads, kv_heads, head_size, scale, causal, window, dropout, shard, .. } = *options;
+        let AttentionOptions { heads, kv_heads, head_size, scale, soft_cap, causal, window, dropout, shard, .. } =
+            *options;
         if heads == 0 || kv_heads == 0 || head_size == 0 || !heads.is_multiple_of(kv_heads) {
             let got = format!("{heads} heads of {head_size} over {kv_heads}");
             return Err(Error::shape(op, "heads", "a multiple of the kv heads, none of them 0", got));
@@ -68,7 +70,7 @@ impl Call {
         }
         let (bias, documents) = (options.bias.map(|bias| bias.value().clone()), options.documents.cloned());
         let shape = AttentionShape { batch, heads, kv_heads, queries, keys, head_size };
-        Ok(Call { op, shape, scale, causal, window, mask, documents, bias, dropout, shard })
+        Ok(Call { op, shape, scale, soft_cap, causal, window, mask, documents, bias, dropout, shard })
     }
 
     /// L.
@@ -167,12 +169,12 @@ impl Call {
     }
 
     fn inputs<'a>(&'a self, [q, k, v]: [Heads<'a>; 3], of: Sequences) -> Result<AttentionInputs<'a>> {
-        let Call { shape, scale, causal, window, .. } = *self;
+        let Call { shape, scale, soft_cap, causal, window, .. } = *self;
         let (mask, documents, bias) = (self.mask(of)?, self.documents(of)?, self.bias(of)?);
         let dropout = self.dropout(of);
         let (shape, [q, k, v]) =
             (AttentionShape { batch: of.count, ..shape }, [of.heads(q)?, of.heads(k)?, of.heads(v)?]);
-        Ok(AttentionInputs { shape, scale, causal, window, mask, documents, bias, dropout, q, k, v })
+        Ok(AttentionInputs { shape, scale, soft_cap, causal, window, mask, documents, bias, dropout, q, k, v })
     }
 
     /// Queries, keys and values in three tensors, in two, or in one.

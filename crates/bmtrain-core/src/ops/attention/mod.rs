@@ -43,9 +43,12 @@ pub struct AttentionOptions<'a> {
     pub head_size: usize,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
+    /// Scaled scores become `cap * tanh(score / cap)`. Above 0; not together with a bias.
+    pub soft_cap: Option<f32>,
     /// Query `l` sees key `s` only if `s <= l + S - L`.
     pub causal: bool,
-    /// With `causal`, query `l` sees key `s` only if `l + S - L - window < s`: itself and those just before it. Not 0.
+    /// Most keys of a window on either side, the query's own among them: query `l` sees key `s` only if
+    /// `l + S - L - window < s < l + S - L + window`. With `causal` there are none after its own. Not 0.
     pub window: Option<usize>,
     /// Further restriction of the keys.
     pub mask: AttentionMask<'a>,
@@ -78,6 +81,7 @@ impl AttentionOptions<'_> {
             kv_heads: heads,
             head_size,
             scale: 1.0 / (head_size as f32).sqrt(),
+            soft_cap: None,
             causal: false,
             window: None,
             mask: AttentionMask::None,
@@ -89,13 +93,14 @@ impl AttentionOptions<'_> {
     }
 }
 
-/// `dropout(softmax(scale * q k^T + bias, masked)) v` for every head.
+/// `dropout(softmax(soft_cap(scale * q k^T) + bias, masked)) v` for every head.
 ///
 /// Shapes: q `[B, L, N*H]`, k and v `[B, S, K*H]` → `[B, L, N*H]`.
 /// Numerics: scores, softmax and sums in f32. Saves q, k, v, the result and one number for each row and head.
 ///
 /// # Errors
-/// Shapes that do not fit, a mask that is not u8, a window without `causal`, documents where L is not S.
+/// Shapes that do not fit, a mask that is not u8, a window of 0 keys, a soft cap with a bias, documents where L is not
+/// S.
 pub fn attention(cx: &Ctx, q: &Var, k: &Var, v: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
     let [batch, queries, _] = q.dims("attention")?;
     let [_, keys, _] = k.dims("attention")?;

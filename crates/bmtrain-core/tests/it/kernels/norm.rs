@@ -40,14 +40,22 @@ fn forward_agrees_with_doubles_with_and_without_dropout_and_residual() {
         for kind in [NormKind::Layer, NormKind::Rms] {
             for dtype in FLOATS {
                 for (drop, add) in [(false, false), (true, false), (false, true), (true, true)] {
-                    forward_case(kind, (rows, columns), dtype, drop, add);
+                    // Without a shift: as weights are, and as differences from 1.
+                    let offset = if drop == add { 0.0 } else { 1.0 };
+                    forward_case(kind, (rows, columns), (dtype, offset), drop, add);
                 }
             }
         }
     }
 }
 
-fn forward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, drop: bool, add: bool) {
+fn forward_case(
+    kind: NormKind,
+    (rows, columns): (usize, usize),
+    (dtype, weight_offset): (DType, f32),
+    drop: bool,
+    add: bool,
+) {
     let (len, layer) = (rows * columns, kind == NormKind::Layer);
     let [x, residual, weight, bias, sum, y, mean, rstd] = with_any_threads(|device| {
         let (x, residual) = (sampled(device, dtype, len, 1), sampled(device, DType::F32, len, 2));
@@ -59,6 +67,7 @@ fn forward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, d
             rows,
             columns,
             epsilon: EPSILON,
+            weight_offset,
             x: x.view()?,
             dropout: drop.then(dropout),
             residual: add.then(|| residual.view()).transpose()?,
@@ -84,7 +93,8 @@ fn forward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, d
     };
     let (n, means, scales) = normalised(kind, columns, &source);
     let bias = |column: usize| if layer { bias[column] } else { 0.0 };
-    let expected: Vec<f64> = (0..len).map(|i| n[i] * weight[i % columns] + bias(i % columns)).collect();
+    let expected: Vec<f64> =
+        (0..len).map(|i| n[i] * (f64::from(weight_offset) + weight[i % columns]) + bias(i % columns)).collect();
     // Sums of up to 1500 terms in 32 chains: a few roundings more than one.
     assert_close(&what, &y, &expected, 2.0 * rounding(dtype));
     if layer {
@@ -99,14 +109,14 @@ fn gradients_agree_with_doubles_added_or_not() {
         for kind in [NormKind::Layer, NormKind::Rms] {
             for dtype in FLOATS {
                 for add in [false, true] {
-                    backward_case(kind, (rows, columns), dtype, add);
+                    backward_case(kind, (rows, columns), (dtype, if add { 1.0 } else { 0.0 }), add);
                 }
             }
         }
     }
 }
 
-fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, add: bool) {
+fn backward_case(kind: NormKind, (rows, columns): (usize, usize), (dtype, weight_offset): (DType, f32), add: bool) {
     let (len, layer) = (rows * columns, kind == NormKind::Layer);
     let [x, dy, weight, rstd, dx, branch, dweight, dbias] = with_any_threads(|device| {
         let (x, dy, weight) =
@@ -123,6 +133,7 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
             x: x.view()?,
             mean: layer.then(|| mean.view()).transpose()?,
             rstd: rstd.view()?,
+            weight_offset,
             weight: weight.view()?,
             dy: dy.view()?,
             dx: Some(dx.dest(add)?),
@@ -134,6 +145,7 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
     });
     let what = format!("{kind:?} {rows} x {columns} {dtype} add {add}");
     let (n, _, scales) = normalised(kind, columns, &x);
+    let weight: Vec<f64> = weight.iter().map(|weight| f64::from(weight_offset) + weight).collect();
     let (mut expected, mut sums) = (vec![0.0; len], [vec![0.0; columns], vec![0.0; columns]]);
     for (row, scale) in scales.iter().enumerate() {
         let at = |c: usize| row * columns + c;
@@ -172,8 +184,22 @@ fn gradients_that_were_not_asked_for_are_not_needed() {
     let launch = |dx: Option<Dest<'_>>, dweight: Option<Dest<'_>>| {
         let kind = NormKind::Rms;
         let (x, dy, weight, rstd) = (x.view()?, dy.view()?, weight.view()?, rstd.view()?);
-        let (rows, columns, mean, branch, dbias) = (2, 3, None, None, None);
-        device.launch(NormBackward { kind, rows, columns, x, mean, rstd, weight, dy, dx, branch, dweight, dbias })
+        let (rows, columns, weight_offset, mean, branch, dbias) = (2, 3, 0.0, None, None, None);
+        device.launch(NormBackward {
+            kind,
+            rows,
+            columns,
+            x,
+            mean,
+            rstd,
+            weight_offset,
+            weight,
+            dy,
+            dx,
+            branch,
+            dweight,
+            dbias,
+        })
     };
     let (mut alone, mut dx, mut dweight) = (of(6, 5), of(6, 5), of(3, 6));
     launch(None, None).unwrap();

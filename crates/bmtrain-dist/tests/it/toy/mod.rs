@@ -90,6 +90,7 @@ impl ToyBlock {
             kv_heads: HEADS,
             head_size: SIZE / HEADS,
             scale: 0.5,
+            soft_cap: None,
             window: None,
             causal,
             mask: AttentionMask::None,

@@ -33,6 +33,10 @@ pub struct Spec {
     pub table_init: Init,
     /// Factor of the token embeddings.
     pub embedding_factor: f32,
+    /// Whether that factor is rounded to the dtype of the embeddings.
+    pub rounds_factor: bool,
+    /// Whether tokens of a decoder attend to later ones too, so that it cannot generate.
+    pub attends_ahead: bool,
     /// Divide the token embeddings and the heads' inputs by the square root of their dimension.
     pub length_scale: bool,
     /// The encoder, the decoder, or both in this order.
@@ -78,6 +82,8 @@ impl Spec {
             padding_learns: false,
             table_init: init,
             embedding_factor: 1.0,
+            rounds_factor: false,
+            attends_ahead: false,
             length_scale: false,
             stacks,
             sharing: text.sharing,

@@ -9,6 +9,7 @@ pub mod cpm2;
 pub mod cpm_t5;
 pub mod distilbert;
 pub mod electra;
+pub mod gemma3;
 pub mod glm4;
 pub mod gpt2;
 pub mod gpt_neox;
@@ -71,6 +72,7 @@ pub mod configs {
         cpm2::Cpm2Config,
         distilbert::DistilBertConfig,
         electra::ElectraConfig,
+        gemma3::Gemma3Config,
         glm4::Glm4Config,
         gpt_neox::GptNeoxConfig,
         gpt2::Gpt2Config,
@@ -93,7 +95,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 31] = [
+const ALL: [Family; 32] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -104,6 +106,7 @@ const ALL: [Family; 31] = [
     mistral::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    gemma3::FAMILY,
     olmo3::FAMILY,
     gpt_neox::FAMILY,
     glm4::FAMILY,

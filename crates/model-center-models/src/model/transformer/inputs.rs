@@ -22,6 +22,8 @@ pub(in crate::model) struct Inputs {
     /// The stack's name, part of the names of parameters and dropout masks in an encoder-decoder model.
     scope: Option<&'static str>,
     factor: f32,
+    /// Whether the factor is rounded to the dtype of the embeddings.
+    rounds_factor: bool,
     length_scale: bool,
     /// Whether the sum is in f32, and rounded to the dtype of hidden states.
     sums_in_f32: bool,
@@ -97,6 +99,7 @@ impl Inputs {
         Ok(Inputs {
             scope,
             factor: spec.embedding_factor,
+            rounds_factor: spec.rounds_factor,
             length_scale: spec.length_scale,
             sums_in_f32: has_f32_table && dtype != DType::F32,
             dtype,
@@ -141,7 +144,8 @@ impl Inputs {
         let ids = prompt.map_or(&sequences.ids, |(ids, _)| ids.own());
         let mut hidden = table.forward_tokens(ids, tokens, cx)?; // [B, L, E]
         if self.factor != 1.0 {
-            hidden = ops::scale(cx, &hidden, self.factor)?; // [B, L, E]
+            let factor = if self.rounds_factor { hidden.dtype().rounded(self.factor) } else { self.factor };
+            hidden = ops::scale(cx, &hidden, factor)?; // [B, L, E]
         }
         hidden = length_scaled(&hidden, self.length_scale, cx)?; // [B, L, E]
         if let Some((ids, table)) = prompt {

@@ -84,11 +84,24 @@ impl<B: StackBlock> Modules<B> {
         options: DecodingOptions<'_>,
         cx: &mut Ctx,
     ) -> Result<Box<dyn Decoding + 'a>> {
+        self.check_generates()?;
         Ok(Box::new(Incremental::new(self, options, cx)?))
     }
 
     pub(in crate::model) fn packed_decoding<'a>(&'a self) -> Result<Box<dyn PackedDecoding + 'a>> {
+        self.check_generates()?;
         Ok(Box::new(Packed::new(self)?))
+    }
+
+    /// Refuses what generates tokens one after another with a model whose tokens attend to later ones.
+    fn check_generates(&self) -> Result<()> {
+        if !self.spec.attends_ahead {
+            return Ok(());
+        }
+        let reason = format!("this {} attends to later tokens too, and cannot generate text", self.spec.title);
+        let fix =
+            "use it for embeddings or classes; set use_bidirectional_attention to false if it is a language model";
+        Err(Error::argument("generation", reason, fix))
     }
 
     pub(in crate::model) fn check_targets(&self) -> Result<()> {

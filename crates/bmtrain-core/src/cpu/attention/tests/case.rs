@@ -38,6 +38,7 @@ pub(super) struct Case {
     pub(super) packed: bool,
     pub(super) causal: bool,
     pub(super) window: Option<usize>,
+    pub(super) soft_cap: Option<f32>,
     /// Whether there is a bias, and one per sequence.
     pub(super) bias: Option<bool>,
     /// Whether the bias has a row for every query.
@@ -63,6 +64,7 @@ impl Default for Case {
             packed: false,
             causal: false,
             window: None,
+            soft_cap: None,
             bias: None,
             per_query: true,
             dropout: 0.0,
@@ -376,6 +378,7 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
         scale: case.scale(),
         causal: case.causal,
         window: case.window,
+        soft_cap: case.soft_cap,
         mask: mask(),
         documents: documents(),
         bias: bias(),

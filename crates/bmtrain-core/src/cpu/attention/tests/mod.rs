@@ -75,6 +75,26 @@ fn windows_and_biases_for_all_queries_equal_f64_arithmetic() {
 }
 
 #[test]
+fn windows_to_both_sides_and_soft_caps_equal_f64_arithmetic() {
+    for (queries, keys) in [(21, 21), (19, 37), (37, 19), (130, 130), (1, 70)] {
+        for (window, soft_cap) in [(1, None), (2, Some(0.8)), (17, None), (64, Some(3.0)), (400, None)] {
+            let mask = if window == 17 { Masking::Padding } else { Masking::None };
+            let case = Case { queries, keys, window: Some(window), soft_cap, mask, dropout: 0.2, ..Case::default() };
+            // Where a query sees a key or two, gradients are differences of nearly equal numbers that bf16 rounds.
+            let dtype = if window < 10 { crate::DType::F32 } else { crate::DType::BF16 };
+            let sixteen = Case { dtype, head_size: 32, ..case };
+            for case in [case, sixteen, Case { causal: true, ..case }, Case { packed: queries == keys, ..case }] {
+                check(&case, settings());
+                if window == 17 {
+                    check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Whole });
+                    check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Split });
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn packed_documents_equal_f64_arithmetic() {
     for (mask, causal, window) in [
         (Masking::None, false, None),
@@ -151,6 +171,7 @@ fn bounds_that_do_not_divide_a_sequence_are_refused() {
             shape: Case { batch: 1, heads: 1, kv_heads: 1, queries: 3, keys: 3, head_size: 4, ..Case::default() }
                 .shape(),
             scale: 1.0,
+            soft_cap: None,
             causal: false,
             window: None,
             mask: crate::kernel::Mask::None,

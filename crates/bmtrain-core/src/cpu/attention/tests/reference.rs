@@ -42,14 +42,18 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
             Masking::Padding | Masking::Nothing => data.mask[b * case.keys + s] != 0,
             Masking::Full | Masking::NothingFull => data.mask[(b * case.queries + l) * case.keys + s] != 0,
         };
-        let near = case.window.is_none_or(|window| l + case.keys < s + case.queries + window);
+        let near = case.window.is_none_or(|window| {
+            l + case.keys < s + case.queries + window && s + case.queries < l + case.keys + window
+        });
         let together = !case.packed || document(l) == document(s);
         allowed && together && near && (!case.causal || s + case.queries <= l + case.keys)
     };
+    let cap = case.soft_cap.map(f64::from);
+    let capped = |score: f64| cap.map_or(score, |cap| cap * (score / cap).tanh());
     let scores: Vec<f64> = (0..case.keys)
         .map(|s| {
             let bias = data.bias.get(bias_row + s).map_or(0.0, |x| f64::from(*x));
-            if seen(s) { scale * dot(q, &data.k[of_key(s)..][..h]) + bias } else { f64::NEG_INFINITY }
+            if seen(s) { capped(scale * dot(q, &data.k[of_key(s)..][..h])) + bias } else { f64::NEG_INFINITY }
         })
         .collect();
     let sum: f64 = scores.iter().map(|x| x.exp()).sum();
@@ -69,7 +73,8 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
     let dp: Vec<f64> = (0..case.keys).map(|s| factor(s) * dot(dout, &data.v[of_key(s)..][..h])).collect();
     let delta: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
     for s in 0..case.keys {
-        let ds = p[s] * (dp[s] - delta);
+        let slope = cap.filter(|_| p[s] > 0.0).map_or(1.0, |cap| 1.0 - (scores[s] / cap).powi(2));
+        let ds = p[s] * (dp[s] - delta) * slope;
         if case.bias.is_some() {
             results.dbias[dbias_row + s] += ds;
         }
