@@ -10,6 +10,8 @@
 //
 //     in place:               losses of a whole vocabulary, then dlogits of their sum where the logits were
 //
+//     soft cap:               x = cap tanh(logits / cap), and dlogits times its slope, 1 - (x / cap)^2
+//
 // Launch: forward, statistics, backward and in place take one block per row, of whole warps, a thread per pack of the
 // row but at most kLossThreads, in place kInPlaceThreads; the loss of shards one thread per row.
 // Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are
@@ -113,7 +115,8 @@ __device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyFor
             if (counts[i] == 0) {
                 continue;
             }
-            const Pack logits = loaded[i];
+            Pack logits = loaded[i];
+            cap(c, logits);
             add_exponentials(exponentials, logits, counts[i]);
             if (!smooth) {
                 continue;
@@ -140,7 +143,7 @@ __device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyFor
     }
     if (threadIdx.x == 0) {
         const float lse = origin + logf(sum);
-        const float at_target = Types::load(a.logits, begin + target);
+        const float at_target = capped(c, Types::load(a.logits, begin + target));
         float loss = (1.0f - c.smoothing) * weight_of(c, target) * (lse - at_target);
         if (smooth) {
             const double spread = static_cast<double>(weights) * lse - weighted_logits;
@@ -204,7 +207,7 @@ __device__ __forceinline__ RowStatistics statistics_of(const In& logits, const C
     Exponentials so_far = {-BMTRAIN_INFINITY, 0.0f};
     float spread = 0.0f;
     const auto one = [&](long long place) {
-        const float x = Types::load(logits, place);
+        const float x = capped(c, Types::load(logits, place));
         take(so_far, x);
         if (smooth) {
             spread += weight_at(place) * x;
@@ -219,6 +222,7 @@ __device__ __forceinline__ RowStatistics statistics_of(const In& logits, const C
             if (place + h * stride >= span.tail) {
                 break;
             }
+            cap(c, held[h]);
             take(so_far, held[h]);
             if (smooth) {
 #pragma unroll
@@ -240,7 +244,7 @@ template <class Types>
 __device__ __forceinline__ float target_logit(const In& logits, const Criterion& c, long long begin,
                                               long long target) {
     const long long column = target - c.first;
-    return column >= 0 && column < c.count ? Types::load(logits, begin + column) : 0.0f;
+    return column >= 0 && column < c.count ? capped(c, Types::load(logits, begin + column)) : 0.0f;
 }
 
 template <class Types>
@@ -383,15 +387,20 @@ __device__ __forceinline__ void write_gradient(const In& logits, const Out& dlog
     const long long column = target - c.first;
     const long long marked = column >= 0 && column < c.count ? begin + column : -1;
     const float* const weights = spread != 0.0f && c.weights != nullptr ? c.weights + c.first : nullptr;
+    const bool is_capped = c.soft_cap != 0.0f;
 
     const auto gradient = [&](float x, long long place) {
         const float weight = weights != nullptr ? weights[place - begin] : 1.0f;
         const float change = spread != 0.0f ? spread * weight : 0.0f;
         return probability * (fused ? __expf(x - lse) : expf(x - lse)) - change;
     };
+    const auto slope = [&](float x) {
+        const float ratio = is_capped ? x / c.soft_cap : 0.0f;
+        return 1.0f - ratio * ratio;
+    };
     const auto one = [&](long long place) {
-        const float value = gradient(Types::load(logits, place), place);
-        Types::store(dlogits, place, place == marked ? value - hit : value);
+        const float x = capped(c, Types::load(logits, place)), value = gradient(x, place);
+        Types::store(dlogits, place, slope(x) * (place == marked ? value - hit : value));
     };
     const Span span = span_of(begin, c.count, aligned);
     const auto packs = [&](long long place, long long stride) {
@@ -403,6 +412,14 @@ __device__ __forceinline__ void write_gradient(const In& logits, const Out& dlog
             if (start >= span.tail) {
                 break;
             }
+            Pack slopes;
+            if (is_capped) {
+                cap(c, held[h]);
+#pragma unroll
+                for (int i = 0; i < kPack; ++i) {
+                    slopes.at[i] = slope(held[h].at[i]);
+                }
+            }
 #pragma unroll
             for (int i = 0; i < kPack; ++i) {
                 held[h].at[i] = gradient(held[h].at[i], start + i);
@@ -411,6 +428,12 @@ __device__ __forceinline__ void write_gradient(const In& logits, const Out& dlog
 #pragma unroll
                 for (int i = 0; i < kPack; ++i) {
                     held[h].at[i] -= start + i == marked ? hit : 0.0f;
+                }
+            }
+            if (is_capped) {
+#pragma unroll
+                for (int i = 0; i < kPack; ++i) {
+                    held[h].at[i] *= slopes.at[i];
                 }
             }
             Types::store_pack(dlogits, start, held[h], kPack, true);

@@ -30,9 +30,26 @@ struct Criterion {
     const float* weight_sum;
     Fault* fault;
     float smoothing;
+    // Logits are taken as cap * tanh(x / cap); 0 where they stay as they are.
+    float soft_cap;
     // The address of the weights is a multiple of 16 bytes.
     int weights_whole;
+    int unused;
 };
+
+// A logit after the soft cap, if there is one.
+__device__ __forceinline__ float capped(const Criterion& c, float x) {
+    return c.soft_cap != 0.0f ? c.soft_cap * tanhf(x / c.soft_cap) : x;
+}
+
+__device__ __forceinline__ void cap(const Criterion& c, Pack& pack) {
+    if (c.soft_cap != 0.0f) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            pack.at[i] = capped(c, pack.at[i]);
+        }
+    }
+}
 
 // A target that is neither ignored nor out of range.
 __device__ __forceinline__ bool counts(const Criterion& c, long long target) {

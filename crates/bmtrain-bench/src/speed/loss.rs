@@ -8,8 +8,14 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (rows, classes, size) = (sizes.rows().div_ceil(4), sizes.vocabulary, dtype.size());
     let targets = Tensor::from_slice_in(device, [rows], &vec![17i64; rows], Segment::Data)?;
     let all = ShardClasses::all(classes);
-    let criterion =
-        Criterion { classes: all, targets: targets.view()?, ignore_index: -100, smoothing: 0.0, weights: None };
+    let criterion = Criterion {
+        classes: all,
+        targets: targets.view()?,
+        ignore_index: -100,
+        smoothing: 0.0,
+        weights: None,
+        soft_cap: None,
+    };
     let (mut losses, mut totals) = (bench.tensor(rows, DType::F32)?, bench.tensor(3, DType::F32)?);
     let mut statistics = bench.tensor(4 * rows, DType::F32)?;
     let dloss = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Data)?;

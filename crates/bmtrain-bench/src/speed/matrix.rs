@@ -62,6 +62,7 @@ fn attention(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
             documents: None,
             bias: None,
             dropout: None,
+            soft_cap: None,
             q: heads(&q, &shape)?,
             k: heads(&k, &shape)?,
             v: heads(&v, &shape)?,

@@ -5,8 +5,8 @@
 use super::loss::PIECE;
 use crate::cpu::access::{read, write};
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, tiles};
-use crate::cpu::math::exp;
-use crate::cpu::reduce::{RowStatistics, dot, total};
+use crate::cpu::math::{exp, tanh};
+use crate::cpu::reduce::{Logits, RowStatistics, dot, total};
 use crate::error::{Error, Result};
 use crate::kernel::{
     Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
@@ -23,11 +23,12 @@ struct Rows<'a> {
     smoothing: f32,
     weights: Option<&'a [f32]>,
     weight_sum: f32,
+    soft_cap: Option<f32>,
 }
 
 impl<'a> Rows<'a> {
     fn new(op: &'static str, criterion: Criterion<'a>) -> Result<Self> {
-        let Criterion { classes, ignore_index, smoothing, weights, .. } = criterion;
+        let Criterion { classes, ignore_index, smoothing, weights, soft_cap, .. } = criterion;
         let targets = read::<i64>(op, criterion.targets)?;
         let outside = |target: &i64| *target != ignore_index && (*target < 0 || *target as u64 >= classes.total as u64);
         if let Some(position) = targets.iter().position(outside) {
@@ -41,7 +42,7 @@ impl<'a> Rows<'a> {
             }
             None => (None, classes.total as f32),
         };
-        Ok(Rows { classes, targets, ignore_index, smoothing, weights, weight_sum })
+        Ok(Rows { classes, targets, ignore_index, smoothing, weights, weight_sum, soft_cap })
     }
 
     /// The target of a row among all classes and its weight; `None` if the row is ignored.
@@ -51,6 +52,10 @@ impl<'a> Rows<'a> {
             let target = target as usize;
             (target, self.weights.map_or(1.0, |weights| weights[target]))
         })
+    }
+
+    fn capped<'l>(&self, floats: Floats<'l>) -> Logits<'l> {
+        Logits { floats, soft_cap: self.soft_cap }
     }
 
     fn column(&self, class: usize) -> Option<usize> {
@@ -93,6 +98,7 @@ impl Rows<'_> {
             return (0.0, 0.0);
         };
         let (begin, count) = (row * columns, self.classes.count);
+        let logits = self.capped(logits);
         let lse = RowStatistics::of(logits, begin, count, spare).lse();
         let at_target = logits.tile(begin + target, 1, spare)[0];
         let mut loss = (1.0 - self.smoothing) * weight * (lse - at_target);
@@ -130,7 +136,7 @@ impl Rows<'_> {
         let Some((target, _)) = self.target(row) else {
             return [f32::NEG_INFINITY, 0.0, 0.0, 0.0];
         };
-        let count = self.classes.count;
+        let (count, logits) = (self.classes.count, self.capped(logits));
         let RowStatistics { largest, sum } = RowStatistics::of(logits, begin, count, spare);
         let at_target = self.column(target).map_or(0.0, |column| logits.tile(begin + column, 1, spare)[0]);
         let mut spread = 0.0f64;
@@ -189,7 +195,7 @@ pub(in crate::cpu) fn backward(threads: &Threads, a: CrossEntropyBackward<'_>) -
     let divisor = a.divisor.map(|divisor| read::<f32>(NAME, divisor)).transpose()?.map_or(1.0, |divisor| divisor[0]);
     let dlogits = FloatsMut::of(NAME, a.dlogits)?.rows(columns);
     threads.for_each_part(dlogits, a.rows, rows_at_once(columns), |first, count, mut part| {
-        let mut spares = [const { Spare::new() }; 2];
+        let mut spares = [const { Spare::new() }; 3];
         for local in 0..count {
             let row = first + local;
             let dloss = if dloss.len() == 1 { dloss[0] } else { dloss[row] };
@@ -205,7 +211,7 @@ pub(in crate::cpu) fn in_place(threads: &Threads, a: CrossEntropyInPlace<'_>) ->
     let (columns, rows, losses) = (a.columns, Rows::new(NAME, a.criterion)?, write::<f32>(NAME, a.losses)?);
     let dlogits = FloatsMut::of(NAME, a.dlogits)?.rows(columns);
     threads.for_each_part((dlogits, losses), a.rows, rows_at_once(columns), |first, count, (mut part, losses)| {
-        let mut spares = [const { Spare::new() }; 2];
+        let mut spares = [const { Spare::new() }; 3];
         for (local, loss) in losses.iter_mut().enumerate().take(count) {
             let (row, begin) = (first + local, local * columns);
             let statistics = rows.statistics_at(part.data.read(), (row, begin), &mut spares[0]);
@@ -234,7 +240,7 @@ impl Rows<'_> {
         lse: f32,
         factor: f32,
         part: &mut RowsMut<'_>,
-        [x_spare, out_spare]: &mut [Spare; 2],
+        [x_spare, out_spare, slopes]: &mut [Spare; 3],
     ) {
         let (count, begin) = (self.classes.count, local * columns);
         let Some((target, weight)) = self.target(row) else {
@@ -253,6 +259,10 @@ impl Rows<'_> {
                 if let Some(x) = x {
                     out.copy_from_slice(x);
                 }
+                let slopes = &mut slopes.0[..len];
+                if let Some(cap) = self.soft_cap {
+                    soft_cap(out, slopes, cap);
+                }
                 probabilities(out, lse, probability);
                 match weights {
                     _ if spread == 0.0 => {}
@@ -262,12 +272,31 @@ impl Rows<'_> {
                 if let Some(out) = target.and_then(|at| at.checked_sub(start)).and_then(|at| out.get_mut(at)) {
                     *out -= hit;
                 }
+                if self.soft_cap.is_some() {
+                    multiply(out, slopes);
+                }
             });
         }
     }
 }
 
 vectorised! {
+    /// Soft-cap numbers, and write the slopes of the cap there.
+    fn soft_cap<I>(x: &mut [f32], slopes: &mut [f32], cap: f32) {
+        let reciprocal = 1.0 / cap;
+        for (x, slope) in x.iter_mut().zip(slopes) {
+            let ratio = tanh::<I>(*x * reciprocal);
+            *slope = 1.0 - ratio * ratio;
+            *x = cap * ratio;
+        }
+    }
+
+    fn multiply<I>(x: &mut [f32], factors: &[f32]) {
+        for (x, factor) in x.iter_mut().zip(factors) {
+            *x *= factor;
+        }
+    }
+
     fn probabilities<I>(x: &mut [f32], lse: f32, factor: f32) {
         for x in x.iter_mut() {
             *x = factor * exp::<I>(*x - lse);

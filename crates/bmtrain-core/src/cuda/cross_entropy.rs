@@ -38,12 +38,14 @@ struct CriterionArguments {
     weight_sum: u64,
     fault: u64,
     smoothing: f32,
+    soft_cap: f32,
     weights_whole: i32,
+    unused: i32,
 }
 
 impl CriterionArguments {
     fn of(op: &'static str, launch: &Launch<'_>, criterion: &Criterion<'_>) -> Result<Self> {
-        let Criterion { classes, targets, ignore_index, smoothing, weights } = criterion;
+        let Criterion { classes, targets, ignore_index, smoothing, weights, soft_cap } = criterion;
         let each = weights.as_ref().map_or(0, |weights| weights.each.address());
         Ok(CriterionArguments {
             targets: targets.address(),
@@ -55,7 +57,9 @@ impl CriterionArguments {
             weight_sum: weights.as_ref().and_then(|weights| weights.sum).map_or(0, |sum| sum.address()),
             fault: launch.fault,
             smoothing: *smoothing,
+            soft_cap: soft_cap.unwrap_or(0.0),
             weights_whole: whole([each], &[]),
+            unused: 0,
         })
     }
 }

@@ -36,11 +36,12 @@ pub struct ClassWeights<'a> {
     pub sum: Option<View<'a>>,
 }
 
-/// Targets, class weights and smoothing of a cross-entropy.
+/// Targets, class weights, smoothing and soft cap of a cross-entropy.
 ///
 /// With smoothing s, class weights w, target t and log-probabilities `lp`, a row that is not ignored has the loss
 /// `(1 - s) * w[t] * -lp[t] + s / total * sum_c w[c] * -lp[c]` and the weight `w[t]`; an ignored row has 0 and 0.
-/// A mean divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`.
+/// A mean divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`. With a soft cap, logits `x`
+/// are taken as `cap * tanh(x / cap)` wherever they are read, and gradients are those of `x`.
 #[derive(Debug, Clone, Copy)]
 pub struct Criterion<'a> {
     /// The classes of this shard.
@@ -53,6 +54,8 @@ pub struct Criterion<'a> {
     pub smoothing: f32,
     /// Weights of the classes; all are 1 without.
     pub weights: Option<ClassWeights<'a>>,
+    /// Soft cap of the logits, above 0.
+    pub soft_cap: Option<f32>,
 }
 
 impl Criterion<'_> {
@@ -71,6 +74,9 @@ impl Criterion<'_> {
         }
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(Error::argument(name, format!("label smoothing {} is outside [0, 1)", self.smoothing)));
+        }
+        if let Some(cap) = self.soft_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+            return Err(Error::argument(name, format!("a soft cap of {cap} is not a number above 0")));
         }
         Ok(())
     }

@@ -33,11 +33,19 @@ pub struct CrossEntropy {
     pub class_weights: Option<Tensor>,
     /// Reduction of the losses of the rows.
     pub reduction: Reduction,
+    /// Logits become `cap * tanh(x / cap)` first; above 0.
+    pub soft_cap: Option<f32>,
 }
 
 impl Default for CrossEntropy {
     fn default() -> Self {
-        CrossEntropy { ignore_index: -100, label_smoothing: 0.0, class_weights: None, reduction: Reduction::Mean }
+        CrossEntropy {
+            ignore_index: -100,
+            label_smoothing: 0.0,
+            class_weights: None,
+            reduction: Reduction::Mean,
+            soft_cap: None,
+        }
     }
 }
 
@@ -94,7 +102,7 @@ impl VocabularyShard {
 /// Source: `torch.nn.functional.cross_entropy`, with its rules for weights, smoothing and ignored rows.
 ///
 /// # Errors
-/// Shapes that do not match, a target out of range, a smoothing outside `[0, 1)`.
+/// Shapes that do not match, a target out of range, a smoothing outside `[0, 1)`, a soft cap that is not above 0.
 pub fn cross_entropy(cx: &Ctx, logits: &Var, targets: &Tensor, options: &CrossEntropy) -> Result<Var> {
     const OP: &str = "cross_entropy";
     if logits.shape().rank() == 0 || logits.shape().last() == 0 {
@@ -226,6 +234,7 @@ pub(super) struct Terms {
     smoothing: f32,
     /// The weight of each class, and their sum where a kernel needs it.
     weights: Option<(Tensor, Option<Tensor>)>,
+    soft_cap: Option<f32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -244,6 +253,7 @@ impl Terms {
             ignore_index: options.ignore_index,
             smoothing: options.label_smoothing,
             weights: options.class_weights.as_ref().map(|each| (each.clone(), None)),
+            soft_cap: options.soft_cap,
         }
     }
 
@@ -276,6 +286,7 @@ impl Terms {
             ignore_index: self.ignore_index,
             smoothing: self.smoothing,
             weights,
+            soft_cap: self.soft_cap,
         })
     }
 

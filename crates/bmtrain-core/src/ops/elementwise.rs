@@ -96,6 +96,14 @@ impl Backward for AddBackward {
     }
 }
 
+/// `y = cap * tanh(x / cap)`, as logits are limited where a model was trained so.
+///
+/// Source: Gemma 2 (Riviere et al., 2024).
+pub fn soft_cap(cx: &Ctx, x: &Var, cap: f32) -> Result<Var> {
+    let ratio = activation(cx, &scale(cx, x, 1.0 / cap)?, Activation::Tanh)?;
+    scale(cx, &ratio, cap)
+}
+
 /// `y = factor * x`.
 pub fn scale(cx: &Ctx, x: &Var, factor: f32) -> Result<Var> {
     let mut y = empty(cx, x.shape(), x.dtype())?;

@@ -42,7 +42,7 @@ pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatt
 pub use conjugate::{copy_to_ranks, gather_last, split_last, sum_over_ranks};
 pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};
 pub use distillation::{Distillation, Divergence, logits_divergence};
-pub use elementwise::{activation, add, cast, gated, mul, scale};
+pub use elementwise::{activation, add, cast, gated, mul, scale, soft_cap};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::{feed_forward, gated_feed_forward};
 pub use gemm::{ProductPrecision, linear};

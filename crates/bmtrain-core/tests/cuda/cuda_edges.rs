@@ -162,7 +162,8 @@ fn losses(device: &Device, logits: &[f32], targets: &[i64], classes: usize, wait
     let (mut dlogits, dloss) = (filled(device, rows * classes, 9.0), filled(device, 1, 1.0));
     let (logits, targets) = (logits.view().unwrap(), targets.view().unwrap());
     let all = ShardClasses::all(classes);
-    let criterion = Criterion { classes: all, targets, ignore_index: -100, smoothing: 0.0, weights: None };
+    let criterion =
+        Criterion { classes: all, targets, ignore_index: -100, smoothing: 0.0, weights: None, soft_cap: None };
     let [losses_view, lse_view, totals_view] = [&mut losses, &mut lse, &mut totals].map(|x| x.view_mut().unwrap());
     let forward = CrossEntropyForward {
         rows,

@@ -37,6 +37,7 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
                     ignore_index: -100,
                     smoothing: 0.1,
                     weights: None,
+                    soft_cap: None,
                 };
                 device
                     .launch(CrossEntropyStatistics {

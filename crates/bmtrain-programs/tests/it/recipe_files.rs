@@ -73,6 +73,8 @@ fn every_recipe_loads_shows_how_to_run_it_and_has_a_family_of_its_own() {
         "electra",
         "mpnet",
         "albert",
+        "gemma2",
+        "gemma3_text",
         "granite",
         "olmo2",
         "olmo3",

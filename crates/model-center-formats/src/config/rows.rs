@@ -32,6 +32,8 @@ pub enum Slot<'a> {
     OptionalSize(&'a mut Option<usize>),
     /// An integer from 0; `null` is `None`, and a missing field the default.
     OptionalIndex(&'a mut Option<usize>),
+    /// A number above 0 that limits scores or logits; `null` is `None`, and a missing field the default.
+    SoftCap(&'a mut Option<f32>),
     /// Key and value heads, a divisor of the query heads, whose number `null` and ModelCenter's -1 mean, and silence
     /// where no file must state it.
     KvHeads(&'a mut usize),
@@ -101,6 +103,15 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 let given = fields.take_any(&names, Fields::take_index)?;
                 set(index, stated.then_some(given))
             }
+            Slot::SoftCap(cap) => {
+                let stated = names.iter().any(|name| fields.has(name));
+                let given = fields.take_any(&names, Fields::take_number)?;
+                if let Some(given) = given.filter(|given| *given <= 0.0) {
+                    let reason = format!("a soft cap of {given} leaves nothing of scores");
+                    return Err(fields.error(names[0], &reason, "give a number above 0, or null for none"));
+                }
+                set(cap, stated.then_some(given))
+            }
             Slot::KvHeads(heads) => {
                 // Where a file need not state it, there is one for each query head.
                 *heads = if row.required { *heads } else { text.num_heads };
@@ -155,6 +166,7 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
             Slot::Flag(flag) => json!(flag),
             Slot::Number(value) | Slot::Dropout(value) | Slot::Deviation(value) => number(*value),
             Slot::OptionalSize(size) | Slot::OptionalIndex(size) => json!(size),
+            Slot::SoftCap(cap) => cap.map_or(Value::Null, number),
             Slot::Rotary(rotary) => {
                 rotary.write(text.position_size, map);
                 continue;

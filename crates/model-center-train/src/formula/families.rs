@@ -6,16 +6,16 @@ use model_center_base::file::printable;
 use model_center_formats::config::{ConfigOverrides, ConfigSource};
 use model_center_models::architecture::{Added, BlockPlace, ModelFamily};
 use model_center_models::family::configs::{
-    BertConfig, BloomConfig, Cpm1Config, DistilBertConfig, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig,
-    GptjConfig, GraniteConfig, LlamaConfig, MegatronBertConfig, MistralConfig, Olmo2Config, Olmo3Config, OptConfig,
-    Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config,
+    BertConfig, BloomConfig, Cpm1Config, DistilBertConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config,
+    GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MegatronBertConfig, MistralConfig, Olmo2Config, Olmo3Config,
+    OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config,
 };
 use std::path::Path;
 
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
-const FAMILIES: [(&str, Read); 23] = [
+const FAMILIES: [(&str, Read); 24] = [
     ("gpt2", sizes::<Gpt2Config>),
     ("opt", sizes::<OptConfig>),
     ("gptj", sizes::<GptjConfig>),
@@ -25,6 +25,7 @@ const FAMILIES: [(&str, Read); 23] = [
     ("mistral", sizes::<MistralConfig>),
     ("qwen2", sizes::<Qwen2Config>),
     ("qwen3", sizes::<Qwen3Config>),
+    ("gemma2", sizes::<Gemma2Config>),
     ("gemma3_text", sizes::<Gemma3Config>),
     ("olmo3", sizes::<Olmo3Config>),
     ("gpt_neox", sizes::<GptNeoxConfig>),

@@ -110,8 +110,8 @@ fn a_window_of_attention_to_both_sides_has_half_of_its_keys_on_each() {
 fn contradictions_and_what_is_not_supported_name_the_field() {
     for (name, value, want) in [
         ("head_dim", json!("absent"), "no safe default"),
-        ("attn_logit_softcapping", json!(50.0), "soft caps are of Gemma 2"),
-        ("final_logit_softcapping", json!(30.0), "soft caps are of Gemma 2"),
+        ("attn_logit_softcapping", json!(50.0), "computes without it"),
+        ("final_logit_softcapping", json!(0.0), "leaves nothing of scores"),
         ("sliding_window", Value::Null, "gives no size"),
         ("layer_types", json!(["full_attention"]), "not a list of 18"),
         ("rope_parameters", json!({"rope_type": "default"}), "parameters of full_attention and of sliding_attention"),

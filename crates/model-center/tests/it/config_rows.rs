@@ -5,9 +5,9 @@ use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
     AlbertConfig, BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
-    ElectraConfig, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig, HfHeader,
-    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, Olmo3Config, OptConfig,
-    Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
+    ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig,
+    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, Olmo3Config,
+    OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -48,6 +48,7 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("cpm1", check::<Cpm1Config>(), 10),
         ("cpm2", check::<Cpm2Config>(), 14),
         ("cpm_t5", check::<CpmT5Config>(), 9),
+        ("gemma2", check::<Gemma2Config>(), 4),
         ("gemma3", check::<Gemma3Config>(), 4),
         ("distilbert", check::<DistilBertConfig>(), 5),
         ("electra", check::<ElectraConfig>(), 5),

@@ -8,7 +8,7 @@ use model_center::model::{Batch, Labels, TextModel};
 
 /// The families with one stack: learned, token-counting, rotary, ALiBi and relative positions, causal and bidirectional
 /// attention, sliding windows, grouped key heads. None of the models has dropout in these passes.
-const MODELS: [(&str, &str); 25] = [
+const MODELS: [(&str, &str); 26] = [
     ("gpt2_a", "lm"),
     ("gpt2_b", "untied"),
     ("llama_a", "lm"),
@@ -25,6 +25,7 @@ const MODELS: [(&str, &str); 25] = [
     ("gptj_a", "lm"),
     ("mistral_a", "lm"),
     ("qwen3_a", "lm"),
+    ("gemma2_a", "lm"),
     ("gemma3_a", "lm"),
     ("cpm1_a", "lm"),
     ("granite_a", "lm"),

@@ -27,13 +27,14 @@ const STEPS: usize = 3;
 
 /// Decoders, an encoder, encoder-decoders; with norms of heads, rotation by one table and by two, ALiBi and relative
 /// positions; norms before layers, after them and both; parallel layers, and factors of what layers add.
-const FAMILIES: [(&str, &str); 12] = [
+const FAMILIES: [(&str, &str); 13] = [
     ("gpt2_a", "lm"),
     ("bert_a", "mlm"),
     ("t5_a", "lm"),
     ("bart_a", "lm"),
     ("llama_a", "lm"),
     ("qwen3_a", "lm"),
+    ("gemma2_a", "lm"),
     ("gemma3_a", "lm"),
     ("bloom_a", "lm"),
     ("granite_a", "lm"),

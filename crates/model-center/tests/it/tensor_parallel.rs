@@ -18,13 +18,14 @@ use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
     AlbertConfig, BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
-    ElectraConfig, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MarianConfig,
-    MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config,
-    RobertaConfig, SmolLm3Config, T5Config,
+    ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig,
+    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, OptConfig, Phi3Config,
+    Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
 };
 use model_center::model::{
-    Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, distilbert, electra, gemma3, glm4, gpt_neox, gpt2, gptj,
-    granite, llama, marian, megatron_bert, mistral, mpnet, olmo2, opt, phi3, qwen2, qwen3, roberta, smollm3, t5,
+    Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, distilbert, electra, gemma2, gemma3, glm4,
+    gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, mistral, mpnet, olmo2, opt, phi3, qwen2, qwen3,
+    roberta, smollm3, t5,
 };
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -100,6 +101,8 @@ parity_tests! {
         {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     qwen3_with_norms_of_heads_is_qwen3_on_one: (qwen3::Qwen3, Qwen3Config), "qwen3_a", {"intermediate_size": 24},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4)];
+    gemma2_with_a_soft_cap_of_sharded_logits_is_gemma2_on_one: (gemma2::Gemma2, Gemma2Config), "gemma2_a",
+        {"intermediate_size": 24}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     gemma3_with_four_norms_a_block_is_gemma3_on_one: (gemma3::Gemma3, Gemma3Config), "gemma3_a",
         {"intermediate_size": 24}, [(TIED, "lm", 2), (TIED, "lm", 4)];
     granite_with_factors_is_granite_on_one: (granite::Granite, GraniteConfig), "granite_a", {"intermediate_size": 28},

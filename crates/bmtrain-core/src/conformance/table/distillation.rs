@@ -17,11 +17,15 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     }
     // The vocabulary of the teacher is as large, larger or smaller.
     for (at, (classes, known)) in [(7, 7), (7, 9), (9, 7)].into_iter().enumerate() {
-        for (share, chunk_bytes) in [(1.0, 1 << 20), (0.25, 1 << 10)] {
+        for (share, chunk_bytes, soft_cap) in [(1.0, 1 << 20, None), (0.25, 1 << 10, None), (0.25, 1 << 10, Some(1.5))]
+        {
             let distillation = Distillation { divergence: DIVERGENCES[at], temperature: 1.5 };
             let case = Case::one(
-                format!("linear_distillation/{classes} of {known}/{share}"),
-                head(distillation, share, chunk_bytes, None),
+                format!(
+                    "linear_distillation/{classes} of {known}/{share}{}",
+                    if soft_cap.is_some() { "/soft cap" } else { "" }
+                ),
+                head(distillation, share, chunk_bytes, None, soft_cap),
             );
             let case = case.variable("hidden", [31, 3]).leaf("weight", [classes, 3]).leaf("bias", [classes]);
             let case = case.ids("targets", [31], classes as i64, Some(-100));
@@ -30,7 +34,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
             cases.push(case.constant("bias of the teacher", [known]));
         }
     }
-    let padded = head(Distillation::default(), 0.25, 1 << 10, Some(7));
+    let padded = head(Distillation::default(), 0.25, 1 << 10, Some(7), None);
     let padded = Case::one("linear_distillation/7 padded to 16 of 9", padded);
     let padded = padded.variable("hidden", [31, 3]).leaf("weight", [16, 3]).leaf("bias", [16]);
     let padded = padded.ids("targets", [31], 7, Some(-100));
@@ -38,7 +42,8 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     let padded = padded.constant("hidden of the teacher", [31, 5]).constant("weight of the teacher", [9, 5]);
     cases.push(padded.constant("bias of the teacher", [9]));
     let chunk_bytes = 64 * 1000 * 4 * 8;
-    let large = Case::one("linear_distillation/rows of 64", head(Distillation::default(), 0.5, chunk_bytes, None));
+    let large =
+        Case::one("linear_distillation/rows of 64", head(Distillation::default(), 0.5, chunk_bytes, None, None));
     let large = large.variable("hidden", [300, 16]).leaf("weight", [1000, 16]).deviation(0.25).leaf("bias", [1000]);
     let large = large.ids("targets", [300], 1000, Some(-100));
     let large = large.constant("counted", [300]).holding(Values::Uniform(0.2, 1.0)).of(DType::F32);
@@ -51,14 +56,16 @@ fn head(
     weight: f32,
     chunk_bytes: usize,
     classes: Option<usize>,
+    soft_cap: Option<f32>,
 ) -> impl Fn(&Ctx, &[Var]) -> Result<Var> {
     move |cx, v| {
         let teacher = TeacherHead {
+            soft_cap: soft_cap.map(|cap| 2.0 * cap),
             hidden: v[5].value().clone(),
             weight: v[6].value().clone(),
             bias: Some(v[7].value().clone()),
         };
-        let loss = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
+        let loss = CrossEntropy { label_smoothing: 0.1, soft_cap, ..CrossEntropy::default() };
         let options = LinearDistillation { loss, distillation, weight, chunk_bytes, classes };
         let student = StudentHead { hidden: &v[0], weight: &v[1], bias: Some(&v[2]) };
         Ok(ops::linear_distillation(cx, student, &teacher, v[3].value(), v[4].value(), &options)?.loss)

@@ -36,6 +36,15 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         Ok(vec![ops::cross_entropy(cx, &v[0], v[1].value(), &options)?])
     });
     cases.push(other.variable("logits", [9, 4]).ids("targets", [9], 4, Some(2)));
+    for (rows, classes, smoothing) in [(5, 7, 0.0), (4, 1030, 0.1)] {
+        let capped = Case::op(format!("cross_entropy/soft cap/{rows}x{classes}"), move |cx, v| {
+            let options = CrossEntropy { soft_cap: Some(1.5), label_smoothing: smoothing, ..CrossEntropy::default() };
+            Ok(vec![ops::cross_entropy(cx, &v[0], v[1].value(), &options)?])
+        });
+        let capped = capped.variable("logits", [rows, classes]).deviation(2.0);
+        cases.push(capped.ids("targets", [rows], classes as i64, Some(-100)));
+    }
+    cases.push(Case::one("soft_cap", |cx, v| ops::soft_cap(cx, &v[0], 1.5)).variable("x", [3, 7]).deviation(2.0));
     let squared = |cx: &Ctx, v: &[Var]| ops::squared_error(cx, &v[0], v[1].value());
     let case = Case::one("squared_error/11", squared).variable("x", [11]);
     cases.push(case.constant("targets", [11]).of(DType::F32));
@@ -150,7 +159,8 @@ fn gradient_of_another_type(classes: usize) -> Case {
             zeros(device, &[3], DType::F32)?,
         ];
         let (logits, targets, all) = (t[0].view()?, t[1].view()?, ShardClasses::all(classes));
-        let criterion = Criterion { classes: all, targets, ignore_index: -100, smoothing: 0.0, weights: None };
+        let criterion =
+            Criterion { classes: all, targets, ignore_index: -100, smoothing: 0.0, weights: None, soft_cap: None };
         device.launch(CrossEntropyForward {
             rows,
             columns: classes,

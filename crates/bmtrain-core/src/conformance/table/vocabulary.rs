@@ -24,19 +24,28 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     ];
     for (rows, columns, counts) in parts {
         for (smoothing, weighted) in [(0.0, false), (0.1, false), (0.2, true)] {
-            cases.push(kernels(rows, columns, counts, smoothing, weighted, false));
+            cases.push(kernels(rows, columns, counts, Terms { smoothing, weighted, ..Terms::default() }));
         }
+    }
+    let capped = Terms { smoothing: 0.2, weighted: true, soft_cap: Some(2.5), ..Terms::default() };
+    cases.push(kernels(7, 8, &[5, 3, 0, 8], capped));
+    cases.push(kernels(4, 264, &[257, 264], Terms { smoothing: 0.0, weighted: false, ..capped }));
+    cases.push(kernels(2, 9001, &[9001, 8999], capped));
+    for (rows, columns, count) in [(7, 8, 5), (9, 13, 13), (4, 264, 257), (2, 17_000, 16_999)] {
+        cases.push(in_place(rows, columns, count, capped));
+        cases.push(in_place(rows, columns, count, Terms { smoothing: 0.0, weighted: false, ..capped }));
     }
     // Also rows in several packs of a thread, and without gaps between them, which then are not aligned.
     for (rows, columns, count) in
         [(7, 8, 5), (3, 2, 2), (9, 13, 13), (4, 264, 257), (2, 17_000, 16_999), (2, 20_001, 20_001)]
     {
         for (smoothing, weighted) in [(0.0, false), (0.1, false), (0.2, true)] {
-            cases.push(in_place(rows, columns, count, smoothing, weighted));
+            cases.push(in_place(rows, columns, count, Terms { smoothing, weighted, ..Terms::default() }));
         }
     }
-    cases.push(kernels(6, 24, &[24, 20], 0.1, true, true));
-    cases.push(kernels(300, 1000, &[999, 1000], 0.1, false, true).large());
+    let mixed = Terms { smoothing: 0.1, mixed: true, ..Terms::default() };
+    cases.push(kernels(6, 24, &[24, 20], Terms { weighted: true, ..mixed }));
+    cases.push(kernels(300, 1000, &[999, 1000], mixed).large());
     unusual(cases);
     totals(cases);
     scaling(cases);
@@ -60,6 +69,18 @@ fn heads(cases: &mut Vec<Case>) {
                     false => case,
                 });
             }
+        }
+    }
+    for (name, chunk_bytes) in [("chunks", 64), ("held", 1 << 20)] {
+        for reduction in [Reduction::Mean, Reduction::None] {
+            let body = move |cx: &Ctx, v: &[Var]| {
+                let loss = CrossEntropy { soft_cap: Some(1.5), reduction, ..CrossEntropy::default() };
+                let options = LinearCrossEntropy { loss, chunk_bytes, shard: None };
+                Ok(vec![ops::linear_cross_entropy(cx, &v[0], &v[1], None, v[2].value(), &options)?])
+            };
+            let case = Case::op(format!("linear_cross_entropy/{name}/{reduction:?}/soft cap"), body);
+            let case = case.variable("hidden", [31, 3]).leaf("weight", [7, 3]);
+            cases.push(case.ids("targets", [31], 7, Some(-100)));
         }
     }
     let mean = |chunk_bytes| head(chunk_bytes, Reduction::Mean, 0.1);
@@ -128,41 +149,62 @@ fn on_one_rank(cases: &mut Vec<Case>) {
     cases.push(logits.variable("logits", [2, 3, 16]));
 }
 
-/// The three kernels over the shards of one vocabulary: statistics, losses, gradients. Padding must not be read.
-fn kernels(rows: usize, columns: usize, counts: &[usize], smoothing: f32, weighted: bool, mixed: bool) -> Case {
-    let (counts, total) = (counts.to_vec(), counts.iter().sum::<usize>());
-    let mut name = format!("vocabulary/{rows}x{columns}x{counts:?}");
-    for (on, word) in [(smoothing > 0.0, "/smoothing"), (weighted, "/weights"), (mixed, "/mixed")] {
-        name.push_str(if on { word } else { "" });
+/// What varies in the losses of a table's rows.
+#[derive(Clone, Copy, Default)]
+struct Terms {
+    smoothing: f32,
+    weighted: bool,
+    soft_cap: Option<f32>,
+    /// The gradient is in f32, whatever the logits are in.
+    mixed: bool,
+}
+
+impl Terms {
+    fn named(self, mut name: String) -> String {
+        let Terms { smoothing, weighted, soft_cap, mixed } = self;
+        let words = [
+            (smoothing > 0.0, "/smoothing"),
+            (weighted, "/weights"),
+            (soft_cap.is_some(), "/soft cap"),
+            (mixed, "/mixed"),
+        ];
+        for (on, word) in words {
+            name.push_str(if on { word } else { "" });
+        }
+        name
     }
+}
+
+/// The three kernels over the shards of one vocabulary: statistics, losses, gradients. Padding must not be read.
+fn kernels(rows: usize, columns: usize, counts: &[usize], terms: Terms) -> Case {
+    let (counts, total) = (counts.to_vec(), counts.iter().sum::<usize>());
+    let name = terms.named(format!("vocabulary/{rows}x{columns}x{counts:?}"));
     let host_counts = counts.clone();
     let case = Case::kernel(name, move |device, t| {
         let sum = t[2].to_vec::<f32>()?.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
         let sum = Tensor::full_in(device, [1], DType::F32, sum, Segment::Activations)?;
-        let weights = weighted.then_some([&t[2], &sum]);
-        parts(device, &t[0], (&t[1], weights), [rows, columns], &counts, (smoothing, mixed))
+        let weights = terms.weighted.then_some([&t[2], &sum]);
+        parts(device, &t[0], (&t[1], weights), [rows, columns], &counts, terms)
     });
     let case = case.constant("logits", [host_counts.len(), rows, columns]).deviation(3.0);
     let case = case.ids("targets", [rows], total as i64, Some(-100));
     let case = case.constant("weights", [total]).holding(Values::Uniform(0.2, 2.0)).of(DType::F32);
-    case.expecting(move |t| host(t, [rows, columns], &host_counts, f64::from(smoothing), weighted))
+    case.expecting(move |t| host(t, [rows, columns], &host_counts, terms))
 }
 
 /// Losses and the gradient of their sum in one kernel.
-fn in_place(rows: usize, columns: usize, count: usize, smoothing: f32, weighted: bool) -> Case {
-    let mut name = format!("cross_entropy_in_place/{rows}x{columns}x{count}");
-    for (on, word) in [(smoothing > 0.0, "/smoothing"), (weighted, "/weights")] {
-        name.push_str(if on { word } else { "" });
-    }
+fn in_place(rows: usize, columns: usize, count: usize, terms: Terms) -> Case {
+    let name = terms.named(format!("cross_entropy_in_place/{rows}x{columns}x{count}"));
     let case = Case::kernel(name, move |device, t| {
         let sum = t[2].to_vec::<f32>()?.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
         let sum = Tensor::full_in(device, [1], DType::F32, sum, Segment::Activations)?;
-        let weights = match weighted {
+        let weights = match terms.weighted {
             true => Some(ClassWeights { each: t[2].view()?, sum: Some(sum.view()?) }),
             false => None,
         };
         let (classes, targets) = (ShardClasses::all(count), t[1].view()?);
-        let criterion = Criterion { classes, targets, ignore_index: -100, smoothing, weights };
+        let Terms { smoothing, soft_cap, .. } = terms;
+        let criterion = Criterion { classes, targets, ignore_index: -100, smoothing, weights, soft_cap };
         let (mut losses, mut dlogits) = (zeros(device, &[rows], DType::F32)?, copy(&t[0])?);
         let (of_rows, in_place) = (losses.view_mut()?, dlogits.view_mut()?);
         device.launch(CrossEntropyInPlace { rows, columns, criterion, losses: of_rows, dlogits: in_place })?;
@@ -172,7 +214,7 @@ fn in_place(rows: usize, columns: usize, count: usize, smoothing: f32, weighted:
     let case = case.ids("targets", [rows], count as i64, Some(-100));
     let case = case.constant("weights", [count]).holding(Values::Uniform(0.2, 2.0)).of(DType::F32);
     case.expecting(move |t| {
-        let mut all = host(t, [rows, columns], &[count], f64::from(smoothing), weighted);
+        let mut all = host(t, [rows, columns], &[count], terms);
         // The gradient beside the logits has factor 1.
         all.truncate(3);
         all.remove(1);
@@ -188,7 +230,7 @@ fn parts(
     (targets, weights): Targets<'_>,
     [rows, columns]: [usize; 2],
     counts: &[usize],
-    (smoothing, mixed): (f32, bool),
+    Terms { smoothing, soft_cap, mixed, .. }: Terms,
 ) -> Result<Vec<Tensor>> {
     let (shards, total) = (counts.len(), counts.iter().sum());
     let weights = match weights {
@@ -197,7 +239,8 @@ fn parts(
     };
     let criterion = |part: usize| {
         let classes = ShardClasses { first: counts[..part].iter().sum(), count: counts[part], total };
-        Ok::<_, Error>(Criterion { classes, targets: targets.view()?, ignore_index: -100, smoothing, weights })
+        let targets = targets.view()?;
+        Ok::<_, Error>(Criterion { classes, targets, ignore_index: -100, smoothing, weights, soft_cap })
     };
     let mut statistics = zeros(device, &[shards, rows, 4], DType::F32)?;
     for part in 0..shards {
@@ -252,13 +295,8 @@ fn parts(
 }
 
 /// Reference in doubles, over whole rows.
-fn host(
-    t: &[Vec<f64>],
-    [rows, columns]: [usize; 2],
-    counts: &[usize],
-    smoothing: f64,
-    weighted: bool,
-) -> Vec<Vec<f64>> {
+fn host(t: &[Vec<f64>], [rows, columns]: [usize; 2], counts: &[usize], terms: Terms) -> Vec<Vec<f64>> {
+    let (smoothing, weighted, cap) = (f64::from(terms.smoothing), terms.weighted, terms.soft_cap.map(f64::from));
     let total = counts.iter().sum::<usize>();
     let places: Vec<(usize, usize)> =
         counts.iter().enumerate().flat_map(|(part, count)| (0..*count).map(move |column| (part, column))).collect();
@@ -267,7 +305,8 @@ fn host(
     let (mut beside, mut in_place) = (vec![0.0; t[0].len()], vec![0.0; t[0].len()]);
     for row in (0..rows).filter(|row| t[1][*row] != -100.0) {
         let index = |class: usize| (places[class].0 * rows + row) * columns + places[class].1;
-        let x: Vec<f64> = (0..total).map(|class| t[0][index(class)]).collect();
+        let capped = |x: f64| cap.map_or(x, |cap| cap * (x / cap).tanh());
+        let x: Vec<f64> = (0..total).map(|class| capped(t[0][index(class)])).collect();
         let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
         let target = t[1][row] as usize;
@@ -279,7 +318,8 @@ fn host(
             (0..total).fold((0.0, 0.0), |(s, l), class| (s + share(class), l + share(class) * (lse - x[class])));
         (losses[row], lses[row]) = (loss, lse);
         for class in 0..total {
-            let gradient = shares * (x[class] - lse).exp() - share(class);
+            let slope = cap.map_or(1.0, |cap| 1.0 - (x[class] / cap).powi(2));
+            let gradient = slope * (shares * (x[class] - lse).exp() - share(class));
             (beside[index(class)], in_place[index(class)]) = (gradient, loss * gradient);
         }
     }
@@ -303,15 +343,16 @@ fn unusual(cases: &mut Vec<Case>) {
         numbers[96 + 80..96 + 96].fill(low);
         numbers[83] = 2.0;
         let logits = values::upload(device, Shape::from([2, 6, 16]), &Host::Floats(numbers), t[0].dtype())?;
-        parts(device, &logits, (&t[1], None), [6, 16], &[16, 15], (0.0, false))
+        parts(device, &logits, (&t[1], None), [6, 16], &[16, 15], Terms::default())
     });
     cases.push(unusual.constant("type", [1]).ids("targets", [6], 31, None));
     // Logits far from zero: sums of exponentials that would overflow or vanish.
     let far = Case::kernel("vocabulary/far from zero", |device, t| {
         let (rows, ids) = (t[0].reshape([400, 1])?.slice(0..0)?, t[1].slice(0..0)?);
+        let smooth = Terms { smoothing: 0.1, ..Terms::default() };
         // Zero rows are allowed.
-        let mut results = parts(device, &rows, (&ids, None), [0, 40], &[40, 33], (0.1, false))?;
-        results.extend(parts(device, &t[0], (&t[1], None), [5, 40], &[40, 33], (0.1, false))?);
+        let mut results = parts(device, &rows, (&ids, None), [0, 40], &[40, 33], smooth)?;
+        results.extend(parts(device, &t[0], (&t[1], None), [5, 40], &[40, 33], smooth)?);
         Ok(results)
     });
     cases.push(far.constant("logits", [2, 5, 40]).holding(Values::Normal(300.0, 20.0)).ids("targets", [5], 73, None));

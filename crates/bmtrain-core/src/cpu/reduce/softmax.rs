@@ -1,7 +1,7 @@
 //! Softmax along rows, its gradient, and the statistics of a row that the losses need as well.
 
 use crate::cpu::floats::{Floats, FloatsMut, Spare, tiles};
-use crate::cpu::math::exp;
+use crate::cpu::math::{exp, tanh};
 use crate::error::Result;
 use crate::kernel::{Softmax, SoftmaxBackward};
 use crate::simd::{LANES, add_lanes, vectorised};
@@ -9,6 +9,27 @@ use crate::threads::Threads;
 
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 14;
+
+/// Numbers that are read as they are, or with a soft cap as `cap * tanh(x / cap)`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) struct Logits<'a> {
+    pub(in crate::cpu) floats: Floats<'a>,
+    pub(in crate::cpu) soft_cap: Option<f32>,
+}
+
+impl<'a> Logits<'a> {
+    /// As [`Floats::tile`].
+    pub(in crate::cpu) fn tile<'t>(&self, start: usize, len: usize, spare: &'t mut Spare) -> &'t [f32]
+    where
+        'a: 't,
+    {
+        let Some(cap) = self.soft_cap else { return self.floats.tile(start, len, spare) };
+        let wide = &mut spare.0[..len];
+        self.floats.widen(start, wide);
+        soft_cap(wide, cap);
+        wide
+    }
+}
 
 /// The largest value of a row and the sum of `exp(x - largest)`.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +41,7 @@ pub(in crate::cpu) struct RowStatistics {
 impl RowStatistics {
     /// Read a row once, tile by tile; the sum so far is scaled down whenever a larger value turns up (Milakov and
     /// Gimelshein, 2018). A row without any number above minus infinity has the sum 0; NaN gives NaN.
-    pub(in crate::cpu) fn of(x: Floats<'_>, start: usize, len: usize, spare: &mut Spare) -> Self {
+    pub(in crate::cpu) fn of(x: Logits<'_>, start: usize, len: usize, spare: &mut Spare) -> Self {
         let mut row = RowStatistics { largest: f32::NEG_INFINITY, sum: 0.0 };
         for (offset, len) in tiles(len) {
             let tile = x.tile(start + offset, len, spare);
@@ -47,7 +68,8 @@ pub(in crate::cpu) fn softmax(threads: &Threads, a: Softmax<'_>) -> Result<()> {
         let (mut x_spare, mut y_spare) = (Spare::new(), Spare::new());
         for row in 0..rows {
             let begin = (first + row) * columns;
-            let statistics = RowStatistics::of(x, begin, columns, &mut x_spare);
+            let as_they_are = Logits { floats: x, soft_cap: None };
+            let statistics = RowStatistics::of(as_they_are, begin, columns, &mut x_spare);
             for (start, len) in tiles(columns) {
                 let x = x.tile(begin + start, len, &mut x_spare);
                 y.data.update(row * columns + start, len, false, &mut y_spare, |y| {
@@ -105,6 +127,13 @@ vectorised! {
             largest = if lane > largest { lane } else { largest };
         }
         largest
+    }
+
+    fn soft_cap<I>(x: &mut [f32], cap: f32) {
+        let reciprocal = 1.0 / cap;
+        for x in x.iter_mut() {
+            *x = cap * tanh::<I>(*x * reciprocal);
+        }
     }
 
     fn sum_of_exponentials<I>(x: &[f32], shift: f32) -> f32 {

@@ -20,6 +20,8 @@ pub struct TeacherHead {
     pub weight: Tensor,
     /// `[U]`.
     pub bias: Option<Tensor>,
+    /// Its logits become `cap * tanh(x / cap)`; above 0.
+    pub soft_cap: Option<f32>,
 }
 
 /// Head of a student, which learns.
@@ -100,6 +102,11 @@ pub fn linear_distillation(
     if classes.min(known) == 0 {
         return Err(Error::shape(OP, "weights", "at least one class", Shape::from([classes, known])));
     }
+    for cap in [options.loss.soft_cap, teacher.soft_cap].into_iter().flatten() {
+        if !(cap.is_finite() && cap > 0.0) {
+            return Err(Error::argument(OP, format!("a soft cap of {cap} is not a number above 0")));
+        }
+    }
     if !(0.0..=1.0).contains(&options.weight) {
         return Err(Error::argument(OP, format!("weight {} is outside of 0 to 1", options.weight)));
     }
@@ -123,6 +130,7 @@ pub fn linear_distillation(
         hidden: teacher.hidden.reshape([rows, wide])?,
         weight: Var::constant(rows_of(&teacher.weight)?),
         bias: teacher.bias.as_ref().map(rows_of).transpose()?.map(Var::constant),
+        soft_cap: teacher.soft_cap,
     };
     let (targets, counted) = (targets.reshape([rows])?, counted.reshape([rows])?);
     let terms = ChunkTerms { targets, counted, loss, options, classes, common };
@@ -163,6 +171,7 @@ struct Teacher {
     hidden: Tensor,
     weight: Var,
     bias: Option<Var>,
+    soft_cap: Option<f32>,
 }
 
 /// Inputs of the loss of a chunk except logits.
@@ -197,9 +206,10 @@ impl ChunkTerms<'_> {
             all if all > count => slice_last(&cx, from, 0..count),
             _ => Ok(from.clone()),
         };
-        let logits = first(&input, self.classes)?; // [n, V]
+        let logits = capped(&cx, first(&input, self.classes)?, self.loss.soft_cap)?; // [n, V]
         let hidden = Var::constant(teacher.hidden.slice(rows.clone())?);
         let of_teacher = linear(&cx, &hidden, &teacher.weight, teacher.bias.as_ref(), None)?; // [n, common]
+        let of_teacher = capped(&cx, of_teacher, teacher.soft_cap)?; // [n, common]
         let shared = first(&logits, self.common)?; // [n, common]
         let each = logits_divergence(&cx, &shared, of_teacher.value(), self.options.distillation)?; // [n]
         let counted = Var::constant(self.counted.slice(rows.clone())?);
@@ -209,7 +219,8 @@ impl ChunkTerms<'_> {
             1.0 => apart.clone(),
             _ => {
                 let targets = self.targets.slice(rows.clone())?;
-                let of_targets = cross_entropy(&cx, &logits, &targets, &self.loss)?; // [1]
+                let loss = CrossEntropy { soft_cap: None, ..self.loss.clone() };
+                let of_targets = cross_entropy(&cx, &logits, &targets, &loss)?; // [1]
                 add(&cx, &scale(&cx, &of_targets, 1.0 - share)?, &scale(&cx, &apart, share)?)? // [1]
             }
         };
@@ -221,6 +232,10 @@ impl ChunkTerms<'_> {
         }
         Ok((parts.0, parts.1, gradient))
     }
+}
+
+fn capped(cx: &Ctx, logits: Var, cap: Option<f32>) -> Result<Var> {
+    cap.map_or(Ok(logits.clone()), |cap| soft_cap(cx, &logits, cap))
 }
 
 /// `sum / divisor`, 0 where the divisor is 0.

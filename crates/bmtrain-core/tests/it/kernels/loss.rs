@@ -80,7 +80,14 @@ fn criterion<'a>(
     smoothing: f32,
     weights: Option<ClassWeights<'a>>,
 ) -> Criterion<'a> {
-    Criterion { classes: ShardClasses::all(classes), targets, ignore_index: IGNORED, smoothing, weights }
+    Criterion {
+        classes: ShardClasses::all(classes),
+        targets,
+        ignore_index: IGNORED,
+        smoothing,
+        weights,
+        soft_cap: None,
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Gemma 3 (Kamath et al., 2025), its text models, and EmbeddingGemma: norms before and after each layer, windows in
 //! most layers, rotary positions by the kind of a layer.
 
-use super::llama::{self, LlamaConfig};
+use super::gemma2::{self, Gemma2Config};
+use super::llama;
 use crate::model::prelude::*;
 
 model_config! {
@@ -12,19 +13,7 @@ model_config! {
     /// Source: Kamath et al. 2025; transformers 5.23.0, `models/gemma3`, for the text models.
     pub struct Gemma3Config {
         /// The common fields.
-        text: TextConfig {
-            vocab_size: 262_208,
-            dim_model: 2304,
-            num_heads: 8,
-            dim_head: 256,
-            dim_ff: 9216,
-            num_layers: 26,
-            position_size: 131_072,
-            ffn_activate_fn: Activation::GeluTanh,
-            pad_token_id: Some(0),
-            tied: true,
-            ..LlamaConfig::default().text
-        };
+        text: TextConfig { vocab_size: 262_208, position_size: 131_072, ..Gemma2Config::default().text };
         /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
         num_heads_kv: usize = 4, KvHeads(required "num_key_value_heads" => "num_heads_kv");
         /// Rotary embedding.
@@ -37,31 +26,21 @@ model_config! {
         att_bias: bool = false, Flag("attention_bias" => "att_bias");
         /// Attention scores are divided by the square root of this.
         query_pre_attn_scalar: usize = 256, Size("query_pre_attn_scalar");
+        /// Logits over the vocabulary become `cap * tanh(logit / cap)`.
+        final_logit_softcapping: Option<f32> = None, SoftCap("final_logit_softcapping");
         /// Whether a token attends to those after it too. A window then has half of its keys on either side.
         use_bidirectional_attention: bool = false, Flag("use_bidirectional_attention");
     }
 }
 
 impl RowConfig for Gemma3Config {
-    const DIALECT: Dialect = Dialect {
-        class: None,
-        title: "Gemma 3",
-        model_type: "gemma3_text",
-        activation: &["hidden_activation"],
-        hugging_face: |defaults| TextConfig { pad_token_id: Some(0), tied: true, ..defaults },
-        fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
-        // All models of the family have the same head dimension, independent of D.
-        head_required: true,
-        ..LlamaConfig::DIALECT
-    };
+    const DIALECT: Dialect = Dialect { title: "Gemma 3", model_type: "gemma3_text", ..Gemma2Config::DIALECT };
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
-        for name in ["final_logit_softcapping", "attn_logit_softcapping"] {
-            if fields.take(name).is_some() {
-                let reason = "soft caps are of Gemma 2, and no Gemma 3 was trained with one";
-                return Err(fields.error(name, reason, "set it to null if the model has none"));
-            }
+        if fields.take("attn_logit_softcapping").is_some() {
+            let reason = "transformers reads it and computes without it";
+            return Err(fields.error("attn_logit_softcapping", reason, "set it to null"));
         }
         Ok(config)
     }
@@ -84,28 +63,20 @@ impl ModelFamily for Gemma3Config {
     }
 
     fn spec(&self) -> Spec {
-        let text = &self.text;
-        let norm = NormOptions::rms_from_one(text.dim_model, text.norm_eps);
-        let positions = PositionsConfig::Rotary(self.rotary.of_heads(text.dim_head));
+        let tables = self.rotary.of_heads(self.text.dim_head);
         Spec {
-            embedding_factor: (text.dim_model as f32).sqrt(),
-            rounds_factor: true,
             attends_ahead: self.use_bidirectional_attention,
-            ..Spec::decoder(self, StackSpec::decoder(text, positions, norm))
+            ..gemma2::spec(self, tables, self.final_logit_softcapping)
         }
     }
 
     fn block(&self, place: BlockPlace) -> BlockConfig {
-        let TextConfig { dim_head, norm_eps, dim_model, .. } = self.text;
-        let block = llama::block(&self.text, self.num_heads_kv);
+        let TextConfig { dim_head, norm_eps, .. } = self.text;
+        let block = gemma2::block(&self.text, self.num_heads_kv, self.att_bias, self.query_pre_attn_scalar);
         let (is_causal, size) = (!self.use_bidirectional_attention, self.windows.of(place.layer));
         BlockConfig {
-            placement: Placement::Both,
             attention: AttentionConfig {
-                bias: self.att_bias,
-                out_bias: self.att_bias,
                 causal: is_causal,
-                scale: 1.0 / (self.query_pre_attn_scalar as f32).sqrt(),
                 window: size.map(|size| if is_causal { size } else { size / 2 + 1 }),
                 head_norm: Some(HeadNorm::EachHead(NormOptions::rms_from_one(dim_head, norm_eps))),
                 rotary: Some(RotaryHeads {
@@ -115,22 +86,14 @@ impl ModelFamily for Gemma3Config {
                 }),
                 ..block.attention
             },
-            norm: NormOptions::rms_from_one(dim_model, norm_eps),
             ..block
         }
     }
 
     fn names(&self, head: Head) -> NameTable {
-        llama::names(&self.text, self.num_heads_kv, head).preceded_by(NORMS)
+        llama::names(&self.text, self.num_heads_kv, head).preceded_by(gemma2::NORMS)
     }
 }
-
-/// The names of a block's norms.
-pub(super) const NORMS: [Rule; 3] = [
-    Rule::new("decoder.layers.{i}.attention_out_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
-    Rule::new("decoder.layers.{i}.ffn_norm.weight", "model.layers.{i}.pre_feedforward_layernorm.weight"),
-    Rule::new("decoder.layers.{i}.ffn_out_norm.weight", "model.layers.{i}.post_feedforward_layernorm.weight"),
-];
 
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {

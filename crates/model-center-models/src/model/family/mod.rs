@@ -9,6 +9,7 @@ pub mod cpm2;
 pub mod cpm_t5;
 pub mod distilbert;
 pub mod electra;
+pub mod gemma2;
 pub mod gemma3;
 pub mod glm4;
 pub mod gpt2;
@@ -72,6 +73,7 @@ pub mod configs {
         cpm2::Cpm2Config,
         distilbert::DistilBertConfig,
         electra::ElectraConfig,
+        gemma2::Gemma2Config,
         gemma3::Gemma3Config,
         glm4::Glm4Config,
         gpt_neox::GptNeoxConfig,
@@ -95,7 +97,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 32] = [
+const ALL: [Family; 33] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -106,6 +108,7 @@ const ALL: [Family; 32] = [
     mistral::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    gemma2::FAMILY,
     gemma3::FAMILY,
     olmo3::FAMILY,
     gpt_neox::FAMILY,

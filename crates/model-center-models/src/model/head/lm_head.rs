@@ -20,6 +20,7 @@ use bmtrain_dist::{Builder, Result};
 pub(in crate::model) struct LmHead {
     transform: Option<Transform>,
     factor: f32,
+    soft_cap: Option<f32>,
     /// Matrix of an untied head.
     matrix: Option<Linear>,
     /// `[V]`, or `[1, V]` as files have it.
@@ -48,14 +49,14 @@ impl LmHead {
             let norm = Norm::new(&builder.at("lm_head.layer_norm"), norm)?;
             let bias = Some(bias(builder, "lm_head.decoder.bias", [vocab_size].into())?);
             let transform = Some(Transform { dense, activation, norm });
-            return Ok(LmHead { transform, factor: 1.0, matrix: None, bias });
+            return Ok(LmHead { transform, factor: 1.0, soft_cap: spec.soft_cap, matrix: None, bias });
         }
         let matrix = || linear("lm_head", vocab_size, spec.lm_bias, TensorSplit::Vocabulary);
         let matrix = (!kind.is_tied()).then(matrix).transpose()?;
         // transformers saves it and does not train it.
         let frozen = || bias(&builder.frozen(), "logits_bias", [1, vocab_size].into());
         let bias = spec.logits_bias.then(frozen).transpose()?;
-        Ok(LmHead { transform: None, factor: spec.factor, matrix, bias })
+        Ok(LmHead { transform: None, factor: spec.factor, soft_cap: spec.soft_cap, matrix, bias })
     }
 
     /// Logits, if requested, and, with labels, the loss. Without logits the loss is computed in chunks, never storing
@@ -73,7 +74,7 @@ impl LmHead {
             return self.verbalizer(&operands, (verbalizer, batch), cx);
         }
         let targets = batch.labels.as_ref().filter(|_| has_labels);
-        let options = self.options(batch);
+        let options = CrossEntropy { soft_cap: operands.soft_cap, ..self.options(batch) };
         if let (false, Some(Targets::Classes(targets))) = (batch.wants_logits, targets) {
             return Ok((None, Some(operands.cross_entropy(targets, options, cx)?)));
         }
@@ -129,7 +130,8 @@ impl LmHead {
         };
         let own = self.matrix.as_ref();
         let weight = own.map_or(table.tied_weight(), Linear::weight).var_as(hidden.dtype(), cx)?; // [V, D]
-        Ok(LmOperands { hidden, weight, bias, shard: own.map_or(table.shard(), Linear::shard).cloned() })
+        let shard = own.map_or(table.shard(), Linear::shard).cloned();
+        Ok(LmOperands { hidden, weight, bias, shard, soft_cap: self.soft_cap })
     }
 }
 
@@ -142,7 +144,7 @@ fn rows_at(hidden: &Var, positions: &Tensor, cx: &Ctx) -> Result<Var> {
 
 /// Logits `[B, K]` of K label words at one position of each of B sequences.
 fn verbalizer_logits(operands: &LmOperands, verbalizer: &VerbalizerTensors, cx: &Ctx) -> Result<Var> {
-    let LmOperands { hidden, weight, bias, shard } = operands;
+    let LmOperands { hidden, weight, bias, shard, .. } = operands;
     let of_label_words = |table: &Var| match shard {
         None => ops::embedding(cx, &verbalizer.label_words, table, None),
         Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None, None),
@@ -157,5 +159,5 @@ fn verbalizer_logits(operands: &LmOperands, verbalizer: &VerbalizerTensors, cx: 
         }
         None => None,
     };
-    Ok(ops::linear(cx, &states, &label_words, bias.as_ref(), None)?) // [B, K]
+    operands.capped(ops::linear(cx, &states, &label_words, bias.as_ref(), None)?, cx) // [B, K]
 }

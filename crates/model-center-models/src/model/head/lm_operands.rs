@@ -20,6 +20,8 @@ pub struct LmOperands {
     pub bias: Option<Var>,
     /// Which tokens the rows of the weight are of; `None` where they are all tokens.
     pub shard: Option<VocabularyShard>,
+    /// Logits become `cap * tanh(x / cap)`.
+    pub soft_cap: Option<f32>,
 }
 
 impl LmOperands {
@@ -33,7 +35,7 @@ impl LmOperands {
         Ok(ops::linear_cross_entropy(cx, &self.hidden, &self.weight, self.bias.as_ref(), targets, &options)?)
     }
 
-    /// The logits that this tensor-parallel rank computes: all of them, or the logits of its tokens.
+    /// The logits that this tensor-parallel rank computes, before the soft cap: all of them, or the logits of its tokens.
     pub(super) fn own_logits(&self, cx: &Ctx) -> Result<Var> {
         let hidden = match &self.shard {
             Some(shard) => ProductInput::copied(&self.hidden, shard.ranks()),
@@ -50,8 +52,17 @@ impl LmOperands {
         self.gathered(self.own_logits(cx)?, cx)
     }
 
-    /// Logits of all tokens, from the logits that each tensor-parallel rank has.
+    /// Logits after the soft cap, if there is one.
+    pub(super) fn capped(&self, logits: Var, cx: &Ctx) -> Result<Var> {
+        Ok(match self.soft_cap {
+            Some(cap) => ops::soft_cap(cx, &logits, cap)?,
+            None => logits,
+        })
+    }
+
+    /// Logits of all tokens, from the logits before the soft cap that each tensor-parallel rank has.
     pub(super) fn gathered(&self, own: Var, cx: &Ctx) -> Result<Var> {
+        let own = self.capped(own, cx)?;
         match &self.shard {
             Some(shard) => Ok(ops::gather_logits(cx, &own, shard)?), // [B, L, V]
             None => Ok(own),
@@ -71,7 +82,7 @@ impl LmOperands {
         let classes = self.classes();
         let unpadded = |tensor: Var| tensor.value().slice(0..classes);
         let (weight, bias) = (unpadded(self.weight)?, self.bias.map(unpadded).transpose()?);
-        Ok(TeacherHead { hidden: self.hidden.into_value(), weight, bias })
+        Ok(TeacherHead { hidden: self.hidden.into_value(), weight, bias, soft_cap: self.soft_cap })
     }
 
     /// The loss in chunks of logits that take the memory of the weight's f32 gradient, which is allocated at that time
@@ -81,6 +92,7 @@ impl LmOperands {
     /// writes the whole gradient of the weight: there four times as much, and 1 GiB at most. It follows from sizes and
     /// the kind of device, not from how much memory it has: ranks that share the classes take the same chunks.
     pub(crate) fn in_chunks(&self, loss: CrossEntropy, device: &Device) -> LinearCrossEntropy {
+        let loss = CrossEntropy { soft_cap: self.soft_cap, ..loss };
         let options = LinearCrossEntropy { loss, ..LinearCrossEntropy::default() };
         let shape = self.weight.shape();
         let values = match shape.dims() {

@@ -157,6 +157,8 @@ pub struct HeadSpec {
     pub logits_bias: bool,
     /// Factor of the hidden states before the output matrix.
     pub factor: f32,
+    /// Logits over the vocabulary become `cap * tanh(logit / cap)`.
+    pub soft_cap: Option<f32>,
     /// Input of a classifier.
     pub classifier: ClassifierInput,
     /// The function after a classifier's dense layer.
@@ -177,6 +179,7 @@ impl HeadSpec {
             lm_bias: false,
             logits_bias: false,
             factor: 1.0,
+            soft_cap: None,
             classifier,
             dense_activation: Activation::Tanh,
             base_pooler: matches!(classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
