@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::rotary_parameters::positive;
 use super::{Fields, RotaryFields, TextConfig};
 use crate::Result;
 use crate::rotary::{RotaryConfig, RotaryScaling};
@@ -11,6 +12,7 @@ use crate::rotary::{RotaryConfig, RotaryScaling};
 const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 const PARAMETERS: &str = "rope_parameters";
 const SCALING: &str = "rope_scaling";
+const BASE: &str = "rope_theta";
 
 /// Rotary positions of layers that attend to all keys, and of layers with a window.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,12 +38,13 @@ impl LayerRotary {
     }
 
     /// Take them out; `names` are the bases of both outside of the parameters, or of one for all layers.
-    /// `rope_scaling`, of older files, is of the layers that attend to all keys. Where the file is silent `silent`
-    /// counts.
+    /// `rope_scaling`, of older files, is of the layers that attend to all keys, where their base is `rope_theta`.
+    /// Where both bases have other names, `null` for the second is the first. Where the file is silent `silent` counts.
     ///
     /// # Errors
     /// As [`RotaryFields::take_whole_heads`]; parameters that are not divided by the kind of a layer; one base for all
-    /// layers that is not the family's, and none for layers with a window.
+    /// layers that is not the family's, and none for layers with a window; `rope_scaling` where both bases have other
+    /// names.
     pub fn take(fields: &mut Fields, text: &TextConfig, silent: &Self, names: &[&str]) -> Result<Self> {
         let mut kinds = match fields.take(PARAMETERS) {
             None => Map::new(),
@@ -62,12 +65,32 @@ impl LayerRotary {
             return Err(fields.error(name, &reason, "state the parameters of both kinds in rope_parameters"));
         }
         let scaling = fields.take(SCALING);
+        if scaling.is_some() && !has_scaling(names) {
+            let fix = "state it in rope_parameters, of each kind of layer that it is of";
+            return Err(fields.error(SCALING, "versions of transformers differ in the layers that have it", fix));
+        }
+        if let [full, second] = names
+            && !has_scaling(names)
+            && sliding.is_none()
+            && fields.has(second)
+            && fields.peek(second).is_none()
+        {
+            // Transformers 4 reads it so, and version 5 has no base then.
+            fields.set(second, fields.peek(full).cloned().unwrap_or_else(|| json!(silent.full.base)));
+        }
         let others = ["partial_rotary_factor", "original_max_position_embeddings"]
             .map(|name| (name, fields.peek(name).cloned()));
         let mut of =
             |kind: usize, parameters: Option<Value>, outside: &[(&str, Option<Value>)], silent: &RotaryFields| {
-                let base = names.get(kind).and_then(|name| fields.take(name));
-                let own = [("rope_theta", base), (PARAMETERS, parameters)].into_iter().chain(outside.iter().cloned());
+                let base = match names.get(kind) {
+                    // An error has the name that the file has.
+                    Some(name) => {
+                        fields.peek(name).map(|base| positive(fields, name, base)).transpose()?;
+                        fields.take(name)
+                    }
+                    None => None,
+                };
+                let own = [(BASE, base), (PARAMETERS, parameters)].into_iter().chain(outside.iter().cloned());
                 let own = own.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
                 let mut own = Fields::of_map(own, &format!("{}, {}", fields.place(), KINDS[kind]));
                 RotaryFields::take_whole_heads(&mut own, text, silent)
@@ -88,10 +111,15 @@ impl LayerRotary {
             if let Some(name) = names.get(index).filter(|_| has_old_form) {
                 map.insert((*name).to_owned(), json!(rotary.base));
             }
-            if index == 0 && has_old_form {
+            if index == 0 && has_old_form && has_scaling(names) {
                 map.extend(own.shift_remove(SCALING).map(|scaling| (SCALING.to_owned(), scaling)));
             }
         }
         map.insert(PARAMETERS.to_owned(), Value::Object(kinds));
     }
+}
+
+/// Whether files with these names of bases may have `rope_scaling` beside them.
+fn has_scaling(names: &[&str]) -> bool {
+    names.first() == Some(&BASE)
 }

@@ -25,6 +25,7 @@ mod sharing;
 pub mod take;
 pub mod text;
 mod text_head;
+mod token_pooling;
 mod variants;
 mod windows;
 
@@ -39,7 +40,8 @@ pub use rotary::RotaryFields;
 pub use sharing::{LayerSharing, SharingStyle};
 pub use text::TextConfig;
 pub use text_head::TextHead;
-pub use windows::{LayerWindows, WindowFields};
+pub use token_pooling::TokenPooling;
+pub use windows::{FullLayer, LayerWindows, WindowFields};
 
 use std::path::Path;
 

@@ -4,13 +4,14 @@
 //! Defines [`Row`], [`Slot`], [`ConfigRows`] and [`RowConfig`]; a family declares its fields in its file of
 //! the models.
 
+use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
 use super::ranges::Ranges;
 use super::{
-    ClassFields, Fields, HfHeader, LayerRotary, LayerWindows, RotaryFields, TextConfig, WindowFields, labels,
-    model_center,
+    ClassFields, Fields, HfHeader, LayerRotary, LayerWindows, RotaryFields, TextConfig, TokenPooling, WindowFields,
+    activations, labels, model_center,
 };
 use crate::Result;
 use model_center_base::json::number;
@@ -47,6 +48,10 @@ pub enum Slot<'a> {
     LayerRotary(&'a mut LayerRotary),
     /// Windows of a regular part of the layers; named are the size and the period.
     LayerWindows(&'a mut LayerWindows),
+    /// A function between two layers, by its name.
+    Activation(&'a mut Activation),
+    /// What a classifier of sequences reads.
+    Pooling(&'a mut TokenPooling),
 }
 
 /// One field of a configuration.
@@ -138,6 +143,15 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
                 let stated = windows.take(fields, text, row.hugging_face)?;
                 set(windows, Some(stated))
             }
+            Slot::Activation(function) => {
+                let stated = activations::take(fields, &names)?;
+                if stated.is_some_and(|stated| stated.gated) {
+                    let reason = "what follows this function is no gate";
+                    return Err(fields.error(names[0], reason, "name the function alone, such as gelu"));
+                }
+                set(function, stated.map(|stated| stated.activation))
+            }
+            Slot::Pooling(pooling) => set(pooling, fields.take_any(&names, TokenPooling::take)?),
         };
         if required && !stated {
             missing.push(names[0]);
@@ -187,6 +201,8 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
                 windows.write(row.hugging_face, text.num_layers, map);
                 continue;
             }
+            Slot::Activation(function) => json!(activations::name(*function)),
+            Slot::Pooling(pooling) => json!(pooling.name()),
         };
         map.extend(names.iter().map(|name| ((*name).to_owned(), value.clone())));
     }

@@ -11,6 +11,8 @@ use model_center_base::file::printable;
 
 /// Name of a layer without a window.
 const FULL: &str = "full_attention";
+/// Number of keys in most families.
+const SIZE: &str = "sliding_window";
 /// Name of a layer with a window.
 const SLIDING: &str = "sliding_attention";
 
@@ -86,23 +88,42 @@ impl WindowFields {
 pub struct LayerWindows {
     /// Size of a window as the file states it.
     pub size: Option<usize>,
-    /// The last layer of this many has no window, where the file does not list them.
+    /// One layer of this many has no window, where the file does not list them.
     pub period: usize,
+    /// Which of them it is.
+    pub full: FullLayer,
     /// Layers with a window, counted from 0, where the file lists them. Hugging Face: `layer_types`.
     pub listed: Option<BTreeSet<usize>>,
+}
+
+/// The layer of each period that has no window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FullLayer {
+    /// The first.
+    First,
+    /// The last.
+    Last,
 }
 
 impl LayerWindows {
     /// Windows of this size in all layers but the last of each `period`.
     pub const fn all_but_last(period: usize, size: usize) -> Self {
-        LayerWindows { size: Some(size), period, listed: None }
+        LayerWindows { size: Some(size), period, full: FullLayer::Last, listed: None }
+    }
+
+    /// The same in all layers but the first of each `period`.
+    pub const fn all_but_first(period: usize, size: usize) -> Self {
+        LayerWindows { size: Some(size), period, full: FullLayer::First, listed: None }
     }
 
     /// Whether a layer, counted from 0, has a window.
     pub fn has(&self, layer: usize) -> bool {
         match &self.listed {
             Some(listed) => listed.contains(&layer),
-            None => !(layer + 1).is_multiple_of(self.period),
+            None => match self.full {
+                FullLayer::First => !layer.is_multiple_of(self.period),
+                FullLayer::Last => !(layer + 1).is_multiple_of(self.period),
+            },
         }
     }
 
@@ -116,13 +137,20 @@ impl LayerWindows {
     ///
     /// # Errors
     /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a
-    /// window where there is none.
+    /// window where there is none; where the size has another name than `sliding_window`, a `sliding_window` that is
+    /// not half of it.
     pub(super) fn take(&self, fields: &mut Fields, text: &TextConfig, names: &[&str]) -> Result<Self> {
         // Layers are counted one by one below.
         text.validate(fields.place())?;
         let mut windows = self.clone();
         if let Some(name) = names.first().filter(|name| fields.has(name)) {
             windows.size = fields.take_size(name)?;
+        }
+        if let Some(name) = names.first().filter(|name| **name != SIZE)
+            && fields.peek_index(SIZE)?.is_some_and(|half| windows.size.is_some_and(|size| size / 2 != half))
+        {
+            let reason = format!("transformers takes it for half of {name}, and it is not");
+            return Err(fields.error(SIZE, &reason, "remove it, or correct one of the two"));
         }
         if let Some(name) = names.get(1) {
             windows.period = fields.take_size(name)?.unwrap_or(self.period);
