@@ -9,11 +9,18 @@ file starts from exactly the numbers the goldens were computed with.
 
 import sys
 from dataclasses import dataclass, field
+from typing import Callable
 
 import torch
 from safetensors.torch import save_file
 
-from goldens import TRAINING, check_saved, initialize_weights, gradient_norm, run, stored_parameters, train_twice
+from goldens import (TRAINING, check_saved, gradient_norm, in_64_bits, initialize_weights, run, stored_parameters,
+                     train_twice)
+
+
+def has_norm_in_its_name(name):
+    """Whether a parameter is a layer norm's."""
+    return "LayerNorm" in name or "layer_norm" in name or ".ln." in name
 
 
 @dataclass
@@ -29,23 +36,20 @@ class Family:
     off: dict = field(default_factory=lambda: {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     # Inputs that its classes have under another name.
     renamed: dict = field(default_factory=dict)
+    # Whether a parameter of this name is a norm's.
+    is_norm: Callable[[str], bool] = has_norm_in_its_name
 
     def build(self, spec, head):
         """A model with its 32-bit weights sampled, dropout off, attention spelled out."""
         classes = {"cls": {"num_labels": spec["labels"]}, "tokens": {"num_labels": TOKEN_CLASSES}}.get(head, {})
         config = spec["kind"](**spec["config"], **classes, **self.off, attn_implementation="eager")
         model = spec["heads"][head](config)
-        initialize_weights(model, spec["seed"], is_norm)
+        initialize_weights(model, spec["seed"], self.is_norm)
         return model
 
 
 # Classes of the heads for tokens; no other size of a model is equal.
 TOKEN_CLASSES = 7
-
-
-def is_norm(name):
-    """Whether a parameter is a layer norm's."""
-    return "LayerNorm" in name or "layer_norm" in name or ".ln." in name
 
 
 def sample_batch(spec, seed):
@@ -134,7 +138,8 @@ def write_head(family, directory, spec, head):
 
     inputs = inputs_of(spec, sample_batch(spec, spec["seed"] + 1), head)
     save_file(inputs, directory / "inputs.safetensors")
-    golden = evaluate(model, {family.renamed.get(name, name): tensor for name, tensor in inputs.items()})
+    with in_64_bits():
+        golden = evaluate(model, {family.renamed.get(name, name): tensor for name, tensor in inputs.items()})
     save_file(golden, directory / "golden.safetensors")
     return golden
 
@@ -143,7 +148,7 @@ def write_training(family, directory, spec):
     """The training run of one head, with its batches."""
     seeds = [spec["seed"] + 100 + k for k in range(TRAINING["batches"])]
     batches = [inputs_of(spec, sample_batch(spec, seed), family.trained) for seed in seeds]
-    steps, tensors, drift = train_twice(lambda: family.build(spec, family.trained), batches, is_norm,
+    steps, tensors, drift = train_twice(lambda: family.build(spec, family.trained), batches, family.is_norm,
                                         lambda model, batch: model(**batch).loss)
     save_file(tensors, directory / "training.safetensors")
     return steps, drift

@@ -6,7 +6,7 @@
 //! sentence-transformers' `MultipleNegativesRankingLoss`.
 
 use crate::Result;
-use crate::model::{HiddenOutputs, PoolingMode, TextModel};
+use crate::model::{HiddenOutputs, PoolingMode, TextModel, weighted_sum};
 use bmtrain_core::kernel::NormKind;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
@@ -23,14 +23,12 @@ pub fn embeddings(model: &dyn TextModel, batch: &Batch, pooling: PoolingMode, cx
     if model.info().is_encoder_decoder {
         return refused("an encoder-decoder has no embeddings of texts", "use a model with one stack");
     }
-    let weights = pooling.weights(batch, cx)?; // [R, 1, L]
+    let weights = pooling.weights(batch, cx.device())?; // [R, 1, L]
     let hidden = model.hidden(batch, HiddenOutputs::States, cx)?;
     if hidden.virtual_tokens > 0 {
         return refused("virtual tokens are no part of a text", "set adapter.method = \"lora\"");
     }
-    let [rows, _, dim] = hidden.states.dims("embeddings")?;
-    let states = ops::cast(cx, &hidden.states, DType::F32)?; // [R, L, D]
-    Ok(ops::matmul(cx, &weights, &states, false, false)?.reshape([rows, dim])?) // [R, D]
+    Ok(weighted_sum(&hidden.states, weights, cx)?) // [R, D]
 }
 
 /// Added to the mean square of an embedding before it is scaled to length one.

@@ -75,6 +75,7 @@ fn every_recipe_loads_shows_how_to_run_it_and_has_a_family_of_its_own() {
         "albert",
         "gemma2",
         "gemma3_text",
+        "modernbert",
         "granite",
         "olmo2",
         "olmo3",

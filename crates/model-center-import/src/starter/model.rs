@@ -13,8 +13,18 @@ use model_center_train::plan::device::smallest_memory;
 use std::sync::Arc;
 
 /// Encoders, which predict no next token.
-const ENCODERS: [&str; 9] =
-    ["bert", "roberta", "xlm-roberta", "camembert", "megatron-bert", "distilbert", "electra", "mpnet", "albert"];
+const ENCODERS: [&str; 10] = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "megatron-bert",
+    "distilbert",
+    "electra",
+    "mpnet",
+    "albert",
+    "modernbert",
+];
 /// Encoder-decoders.
 const ENCODER_DECODERS: [&str; 6] = ["t5", "mt5", "bart", "marian", "cpm2", "cpm_t5"];
 /// The encoder-decoder that has a head for classes.

@@ -160,6 +160,13 @@ pub struct RotaryHeads {
     pub layout: RotaryLayout,
 }
 
+impl RotaryHeads {
+    /// Whole heads of `dims` elements, rotated by the angles of this table; pairs are an element of each half.
+    pub const fn halves(dims: usize, table: usize) -> Self {
+        RotaryHeads { table, dims, layout: RotaryLayout::Halves }
+    }
+}
+
 /// `x` divided by the root of its last axis' length, where that is asked for.
 ///
 /// Source: ModelCenter's `length_scale`, with which CPM keeps variances at one.

@@ -16,7 +16,8 @@ use bmtrain_dist::{Block, Builder, Error, Result};
 #[derive(Debug)]
 pub struct TransformerBlock {
     placement: Placement,
-    attention_norm: Norm,
+    /// None where the input of a pre-norm block is normalized.
+    attention_norm: Option<Norm>,
     attention: Attention,
     cross: Option<(Norm, CrossAttention)>,
     /// None where it would be the norm of attention.
@@ -34,7 +35,8 @@ impl TransformerBlock {
     ///
     /// # Errors
     /// Errors of [`Attention::new`] and [`CrossAttention::new`]; attention to an encoder in a block that is neither
-    /// pre-norm nor post-norm; a shared norm in a block without cross-attention.
+    /// pre-norm nor post-norm; a shared norm in a block without cross-attention; no norm of attention in a block that
+    /// is not pre-norm.
     pub fn new(builder: &Builder, config: BlockConfig) -> Result<Self> {
         let norm = |name: &str| Norm::new(&builder.at(name), config.norm);
         let has_one = config.placement == Placement::Parallel;
@@ -42,7 +44,10 @@ impl TransformerBlock {
             let reason = "attention to an encoder has a place in pre-norm and in post-norm blocks alone";
             return Err(Error::setting("block", reason));
         }
-        let attention_norm = norm("attention_norm")?;
+        if !config.norms_attention && config.placement != Placement::Pre {
+            return Err(Error::setting("block", "pre-norm blocks alone may have no norm of attention"));
+        }
+        let attention_norm = config.norms_attention.then(|| norm("attention_norm")).transpose()?;
         let attention = Attention::new(&builder.at("attention"), config.attention)?;
         let cross = match config.cross {
             None => None,
@@ -86,7 +91,7 @@ impl TransformerBlock {
     ) -> Result<Var> {
         let length = length_of(&x);
         let dropout = |of: Dropped<'_>, x: &Var, cx: &Ctx| read_dropout(of, x, (shared, tokens, length), cx);
-        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let normed = self.attention_input(&x, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout(("attention", self.dropout), &x, cx)?;
         let norm = self.cross.as_ref().map_or(ffn_norm, |(norm, _)| norm);
@@ -111,7 +116,7 @@ impl TransformerBlock {
         &self,
         x: Var,
         (shared, tokens): (&Shared, TokensRead),
-        ffn_norm: &Norm,
+        [attention_norm, ffn_norm]: [&Norm; 2],
         (own, kept): Kept<'_>,
         cx: &mut Ctx,
     ) -> Result<Var> {
@@ -121,7 +126,7 @@ impl TransformerBlock {
         let attended = self.scaled(attended, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout(("attention", self.dropout), &x, cx)?;
-        let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
+        let (_, mut y) = attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
         drop((attended, x));
         if let Some((norm, cross)) = &self.cross {
             let attended = cross.forward(&y, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
@@ -136,7 +141,7 @@ impl TransformerBlock {
 
     /// `x + attention(norm(x)) + feed_forward(norm(x))`, the second norm its own where there is one.
     fn parallel(&self, x: Var, shared: &Shared, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
-        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let normed = self.attention_input(&x, cx)?; // [B, L, D]
         let attended = self.attention.forward(&normed, &shared.context, cache.0, cx)?; // [B, L, D]
         let normed = match &self.ffn_norm {
             Some(norm) => norm.forward(&x, cx)?, // [B, L, D]
@@ -151,9 +156,16 @@ impl TransformerBlock {
     }
 
     /// `x + norm(attention(x))`, the same with feed-forward.
-    fn after(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
+    fn after(
+        &self,
+        x: Var,
+        shared: &Shared,
+        [attention_norm, ffn_norm]: [&Norm; 2],
+        cache: Kept<'_>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let attended = self.attention.forward(&x, &shared.context, cache.0, cx)?; // [B, L, D]
-        let attended = self.scaled(self.attention_norm.forward(&attended, cx)?, cx)?; // [B, L, D]
+        let attended = self.scaled(attention_norm.forward(&attended, cx)?, cx)?; // [B, L, D]
         let dropout = layer_dropout(("attention", self.dropout), &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
@@ -172,7 +184,7 @@ impl TransformerBlock {
         cache: Kept<'_>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let normed = self.attention_input(&x, cx)?; // [B, L, D]
         let attended = self.attention.forward(&normed, &shared.context, cache.0, cx)?; // [B, L, D]
         drop(normed);
         let attended = self.scaled(attention_out.forward(&attended, cx)?, cx)?; // [B, L, D]
@@ -184,6 +196,14 @@ impl TransformerBlock {
         let widened = self.scaled(ffn_out.forward(&widened, cx)?, cx)?; // [B, L, D]
         let dropout = layer_dropout(("ffn", self.ffn_dropout), &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+    }
+
+    /// The input of attention, of a block's input `[B, L, D]`.
+    fn attention_input(&self, x: &Var, cx: &Ctx) -> Result<Var> {
+        match &self.attention_norm {
+            Some(norm) => norm.forward(x, cx), // [B, L, D]
+            None => Ok(x.clone()),
+        }
     }
 
     /// Whether what a layer adds has no factor.
@@ -236,12 +256,13 @@ impl TransformerBlock {
             Some(cache) => (Some(&mut cache.own), Some(&mut cache.memory)),
             None => (None, None),
         };
-        let hidden = match (&self.ffn_norm, &self.out_norms, self.placement) {
-            (Some(norm), Some(outs), _) => self.both(x, shared, (norm, outs), kept, cx)?, // [B, L, D]
-            (Some(norm), None, Placement::Pre) => self.pre(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
-            (Some(norm), None, Placement::Post) => self.post(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
-            (Some(norm), None, Placement::After) => self.after(x, shared, norm, kept, cx)?, // [B, L, D]
-            _ => self.parallel(x, shared, kept, cx)?,                                     // [B, L, D]
+        let norms = self.attention_norm.as_ref().zip(self.ffn_norm.as_ref()).map(<[&Norm; 2]>::from);
+        let hidden = match (&self.ffn_norm, &self.out_norms, norms, self.placement) {
+            (Some(norm), Some(outs), ..) => self.both(x, shared, (norm, outs), kept, cx)?, // [B, L, D]
+            (Some(norm), None, _, Placement::Pre) => self.pre(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
+            (_, None, Some(norms), Placement::Post) => self.post(x, (shared, tokens), norms, kept, cx)?, // [B, L, D]
+            (_, None, Some(norms), Placement::After) => self.after(x, shared, norms, kept, cx)?, // [B, L, D]
+            _ => self.parallel(x, shared, kept, cx)?,                                      // [B, L, D]
         };
         cx.observe("hidden", &hidden)?;
         Ok(hidden)

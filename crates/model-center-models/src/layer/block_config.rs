@@ -45,6 +45,8 @@ pub struct BlockConfig {
     pub ffn: FeedForwardConfig,
     /// The norm of each.
     pub norm: NormOptions,
+    /// Whether there is a norm before attention; pre-norm blocks may lack it where their input is normalized.
+    pub norms_attention: bool,
     /// Whether cross-attention and the feed-forward layer share one norm.
     pub shares_norm: bool,
     /// Probability with which an element that attention adds is dropped.

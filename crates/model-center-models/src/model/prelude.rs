@@ -24,7 +24,7 @@ pub use model_center_formats::config::dialect::{Dialect, Fixed, FixedFields, Spo
 pub use model_center_formats::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
 pub use model_center_formats::config::{
     ClassFields, Fields, HfHeader, LayerRotary, LayerSharing, LayerWindows, RotaryFields, SharingStyle, TextConfig,
-    TextHead, WindowFields,
+    TextHead, TokenPooling, WindowFields,
 };
 pub use model_center_formats::model_config;
 pub use model_center_formats::{Alias, NameTable, Rule, torchtitan};

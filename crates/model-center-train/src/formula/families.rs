@@ -7,15 +7,15 @@ use model_center_formats::config::{ConfigOverrides, ConfigSource};
 use model_center_models::architecture::{Added, BlockPlace, ModelFamily};
 use model_center_models::family::configs::{
     BertConfig, BloomConfig, Cpm1Config, DistilBertConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config,
-    GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MegatronBertConfig, MistralConfig, Olmo2Config, Olmo3Config,
-    OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config,
+    GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MegatronBertConfig, MistralConfig, ModernBertConfig,
+    Olmo2Config, Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config,
 };
 use std::path::Path;
 
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
-const FAMILIES: [(&str, Read); 24] = [
+const FAMILIES: [(&str, Read); 25] = [
     ("gpt2", sizes::<Gpt2Config>),
     ("opt", sizes::<OptConfig>),
     ("gptj", sizes::<GptjConfig>),
@@ -40,6 +40,7 @@ const FAMILIES: [(&str, Read); 24] = [
     ("camembert", sizes::<RobertaConfig>),
     ("megatron-bert", sizes::<MegatronBertConfig>),
     ("distilbert", sizes::<DistilBertConfig>),
+    ("modernbert", sizes::<ModernBertConfig>),
 ];
 
 /// The sizes that a directory's `config.json` states. No weights are needed.

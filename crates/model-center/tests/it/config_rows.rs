@@ -6,8 +6,8 @@ use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
     AlbertConfig, BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
     ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig,
-    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, Olmo3Config,
-    OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
+    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, ModernBertConfig, MpnetConfig, Olmo2Config,
+    Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -66,6 +66,7 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("megatron-bert", check::<MegatronBertConfig>(), 2),
         ("mistral", check::<MistralConfig>(), 4),
         ("mpnet", check::<MpnetConfig>(), 2),
+        ("modernbert", check::<ModernBertConfig>(), 12),
         ("opt", check::<OptConfig>(), 9),
         ("qwen2", check::<Qwen2Config>(), 2),
         ("qwen3", check::<Qwen3Config>(), 4),

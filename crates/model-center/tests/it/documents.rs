@@ -8,7 +8,7 @@ use model_center::model::{Batch, Labels, TextModel};
 
 /// The families with one stack: learned, token-counting, rotary, ALiBi and relative positions, causal and bidirectional
 /// attention, sliding windows, grouped key heads. None of the models has dropout in these passes.
-const MODELS: [(&str, &str); 26] = [
+const MODELS: [(&str, &str); 27] = [
     ("gpt2_a", "lm"),
     ("gpt2_b", "untied"),
     ("llama_a", "lm"),
@@ -20,6 +20,7 @@ const MODELS: [(&str, &str); 26] = [
     ("electra_a", "mlm"),
     ("mpnet_a", "mlm"),
     ("albert_a", "mlm"),
+    ("modernbert_a", "mlm"),
     ("bloom_b", "lm"),
     ("opt_a", "lm"),
     ("gptj_a", "lm"),

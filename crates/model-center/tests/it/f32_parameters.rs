@@ -132,6 +132,7 @@ fn each_kind_is_in_f32_alone_where_it_is_asked_for() {
         ("distilbert_a", "mlm"),
         ("electra_a", "mlm"),
         ("mpnet_a", "mlm"),
+        ("modernbert_b", "mlm"),
         ("albert_a", "pretraining"),
         ("gpt2_a", "lm"),
         ("gpt2_a", "untied"),

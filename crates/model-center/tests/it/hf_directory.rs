@@ -314,6 +314,7 @@ fn a_family_that_is_not_named_is_told_by_the_names_of_tensors() {
         ("electra_a", "mlm", "electra"),
         ("mpnet_a", "mlm", "mpnet"),
         ("albert_a", "mlm", "albert"),
+        ("modernbert_a", "mlm", "modernbert"),
         ("gpt2_a", "lm", "gpt2"),
         ("gptj_a", "lm", "gptj"),
         ("opt_a", "lm", "opt"),

@@ -26,8 +26,9 @@ const MICRO_BATCHES: usize = 4;
 const STEPS: usize = 3;
 
 /// Decoders, an encoder, encoder-decoders; with norms of heads, rotation by one table and by two, ALiBi and relative
-/// positions; norms before layers, after them and both; parallel layers, and factors of what layers add.
-const FAMILIES: [(&str, &str); 13] = [
+/// positions; norms before layers, after them and both, a first block without one; parallel layers, and factors of what
+/// layers add.
+const FAMILIES: [(&str, &str); 14] = [
     ("gpt2_a", "lm"),
     ("bert_a", "mlm"),
     ("t5_a", "lm"),
@@ -41,6 +42,7 @@ const FAMILIES: [(&str, &str); 13] = [
     ("olmo3_a", "lm"),
     ("glm4_a", "lm"),
     ("gpt_neox_a", "lm"),
+    ("modernbert_a", "mlm"),
 ];
 
 const POLICIES: [Recompute; 5] =

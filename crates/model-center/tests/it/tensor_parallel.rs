@@ -19,13 +19,13 @@ use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
     AlbertConfig, BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
     ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig,
-    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, MpnetConfig, Olmo2Config, OptConfig, Phi3Config,
-    Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
+    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, ModernBertConfig, MpnetConfig, Olmo2Config,
+    OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
 };
 use model_center::model::{
     Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, distilbert, electra, gemma2, gemma3, glm4,
-    gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, mistral, mpnet, olmo2, opt, phi3, qwen2, qwen3,
-    roberta, smollm3, t5,
+    gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, mistral, modernbert, mpnet, olmo2, opt, phi3, qwen2,
+    qwen3, roberta, smollm3, t5,
 };
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -87,6 +87,11 @@ parity_tests! {
     albert_on_two_and_four_ranks_is_albert_on_one: (albert::Albert, AlbertConfig), "albert_a",
         {"intermediate_size": 24},
         [(Head::MaskedLm, "mlm", 2), (Head::Pretraining, "pretraining", 4), (CLASSES, "cls", 2)];
+    modernbert_with_windows_and_gates_is_modernbert_on_one: (modernbert::ModernBert, ModernBertConfig), "modernbert_a",
+        {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24},
+        [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (CLASSES, "cls", 2)];
+    modernbert_with_biases_is_modernbert_on_one: (modernbert::ModernBert, ModernBertConfig), "modernbert_b",
+        {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24}, [(Head::MaskedLm, "mlm", 2)];
     gpt2_on_two_and_four_ranks_is_gpt2_on_one: (gpt2::Gpt2, Gpt2Config), "gpt2_a", {},
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4), (CLASSES, "cls", 2)];
     gptj_on_two_and_four_ranks_is_gptj_on_one: (gptj::Gptj, GptjConfig), "gptj_a", {},

@@ -22,6 +22,7 @@ pub(in crate::model) fn block(text: &TextConfig, placement: Placement) -> BlockC
             ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
         },
         norm: NormOptions::layer(text.dim_model, text.norm_eps),
+        norms_attention: true,
         shares_norm: false,
         dropout: text.dropout_p,
         residual_factor: 1.0,

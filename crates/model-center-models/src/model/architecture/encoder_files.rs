@@ -119,7 +119,7 @@ fn rules_of(
     let both = modules.iter().flat_map(|(ours, theirs)| {
         ["weight", "bias"].map(|part| Rule::owned(format!("{ours}.{part}"), format!("{prefix}{theirs}.{part}")))
     });
-    tables.chain(both).chain(heads.iter().map(|(ours, theirs)| Rule::new(ours, theirs))).collect()
+    both.chain(tables).chain(heads.iter().map(|(ours, theirs)| Rule::new(ours, theirs))).collect()
 }
 
 /// Tensors of heads for other tasks where a classifier has a dense layer of its own.

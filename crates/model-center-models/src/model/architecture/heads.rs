@@ -116,7 +116,10 @@ pub(in crate::model) fn of_tensors<C: ModelFamily>(config: &C, directory: &Path)
     };
     let names = config.names(head);
     let sentences = C::HAS_SENTENCES.then_some(("nsp_projection.weight", &names));
-    FoundHeads::of(directory, (lm, &names), sentences, ("cls_projection.weight", &classes))
+    let found = FoundHeads::of(directory, (lm, &names), sentences, ("cls_projection.weight", &classes))?;
+    // A classifier that has the transform, too, is one head.
+    let is_one = found.classes.is_some() && config.spec().head.transforms_all;
+    Ok(FoundHeads { tokens: found.tokens && !is_one, ..found })
 }
 
 /// The default head for weights without tensors of any head, and for weights with a language-modelling head.
@@ -219,6 +222,9 @@ fn allowed_of_encoder<C: ModelFamily>(config: &C, head: Head, values: HeadInit, 
     let may_lack_pooler = has_pooler && (head == Head::None || values != HeadInit::Directory);
     let mut allowed = allow(values, own, C::other_heads(head));
     allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
+    // The transform is the one of another head where the directory has it.
+    let may_lack_transform = config.spec().head.transform_of(head).is_some() && values != HeadInit::Directory;
+    allowed.missing.extend(may_lack_transform.then(|| "head_transform.*".to_owned()));
     if is_model_center {
         // ModelCenter's classes have all heads at once.
         let heads = [("cls_projection.*", false), ("lm_head.*", head.is_masked_lm()), ("pooler.*", has_pooler)];

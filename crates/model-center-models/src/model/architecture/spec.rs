@@ -118,6 +118,21 @@ impl Spec {
         }
     }
 
+    /// An encoder with these positions in attention, and this norm after its embeddings and after its last block.
+    pub fn encoder_of_norms(
+        config: &impl RowConfig,
+        positions: PositionsConfig,
+        norm: NormOptions,
+        classifier: ClassifierInput,
+    ) -> Self {
+        let text = config.text();
+        let max_length = positions.reach(text.position_size);
+        let (embedding_norm, output_norm) = (Some(norm), Some(norm));
+        let stack = StackSpec::new("encoder", text, text.num_layers);
+        let stack = StackSpec { embedding_norm, positions, output_norm, ..stack };
+        Spec { max_length, ..Spec::new(config, vec![stack], classifier) }
+    }
+
     /// An encoder-decoder of these stacks, whose classifier reads the last EOS token.
     pub fn encoder_decoder(config: &impl RowConfig, stacks: [StackSpec; 2]) -> Self {
         Spec::new(config, stacks.into(), ClassifierInput::EosToken)

@@ -2,7 +2,7 @@
 
 use super::labels::{Numbers, Wanted};
 use crate::model::architecture::Spec;
-use crate::model::head::{ClassifierInput, Head};
+use crate::model::head::Head;
 use model_center_base::batch::{Batch, VerbalizerBatch};
 use model_center_base::error::{Error, Result};
 
@@ -50,7 +50,7 @@ pub(in crate::model) fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<
 
 fn check_next_sentence(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     let Some(labels) = &batch.next_sentence else { return Ok(()) };
-    let is_encoder = matches!(spec.head.classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken);
+    let is_encoder = spec.head.classifier.is_of_encoder();
     let (reason, fix) = match head {
         Head::Pretraining => return Numbers::flat("next_sentence_label", labels, batch.rows, 2).check(true),
         Head::None if is_encoder => return Ok(()),

@@ -11,6 +11,7 @@ use crate::layer::{PositionsConfig, TokensRead};
 use crate::model::architecture::position_table::{Count, PositionTable};
 use crate::model::architecture::{Spec, StackSpec};
 use crate::model::decode::decoding::last_columns;
+use crate::model::head::pooling::PoolingMode;
 use crate::model::head::{ClassifierInput, Head};
 use crate::model::transformer::prefix;
 use crate::model::transformer::prompt::PromptIds;
@@ -142,6 +143,8 @@ pub struct DeviceBatch {
     pub sequences: Vec<Sequences>,
     /// i64 `[B]`: the position of each sequence's last token among all `B * L`, for a classifier that reads it.
     pub last: Option<Tensor>,
+    /// f32 `[B, 1, L]`: the weight of each token for a classifier that reads their mean.
+    pub weights: Option<Tensor>,
     /// Targets of the loss. For language modelling: the token to predict at each position, `[B, L]`, or `[P]` with
     /// [`DeviceBatch::predicted`].
     pub labels: Option<Targets>,
@@ -215,6 +218,8 @@ impl DeviceBatch {
             (Head::Classifier { .. }, ClassifierInput::EosToken) => Some(decoder_inputs::eos_tokens(batch, spec)?),
             _ => None,
         };
+        let pools_mean = matches!((head, spec.head.classifier), (Head::Classifier { .. }, ClassifierInput::MeanToken));
+        let weights = pools_mean.then(|| PoolingMode::Mean.weights(batch, device)).transpose()?;
         let classes = match head {
             Head::Classifier { outputs } => Some(if batch.choices > 1 { batch.choices } else { outputs }),
             Head::TokenClassifier { outputs } => Some(outputs),
@@ -231,6 +236,7 @@ impl DeviceBatch {
         Ok(DeviceBatch {
             sequences,
             last: last.map(|last| vector(&last)).transpose()?,
+            weights,
             labels,
             spans: spans(device, batch)?,
             predicted: predicted.map(|(positions, _)| vector(&positions)).transpose()?,

@@ -20,6 +20,7 @@ pub mod llama;
 pub mod marian;
 pub mod megatron_bert;
 pub mod mistral;
+pub mod modernbert;
 pub mod mpnet;
 pub mod olmo2;
 pub mod olmo3;
@@ -84,6 +85,7 @@ pub mod configs {
         marian::MarianConfig,
         megatron_bert::MegatronBertConfig,
         mistral::MistralConfig,
+        modernbert::ModernBertConfig,
         mpnet::MpnetConfig,
         olmo2::Olmo2Config,
         olmo3::Olmo3Config,
@@ -97,7 +99,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 33] = [
+const ALL: [Family; 34] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -129,6 +131,7 @@ const ALL: [Family; 33] = [
     distilbert::FAMILY,
     electra::FAMILY,
     mpnet::FAMILY,
+    modernbert::FAMILY,
     albert::FAMILY,
     cpm_t5::FAMILY,
 ];

@@ -2,6 +2,7 @@
 //!
 //! Defines [`Classifier`] and [`TokenClassifier`], which [`super::Heads`] has.
 
+use super::pooling::weighted_sum;
 use super::{ClassifierInput, HeadDropout};
 use crate::model::batch::DeviceBatch;
 use crate::model::batch::labels::Targets;
@@ -37,13 +38,18 @@ pub(super) struct Classifier {
 }
 
 impl Classifier {
-    /// `[B, L, D]` to `[B, outputs]`, of multiple choice `[samples, choices]`.
-    pub(super) fn forward(&self, hidden: &Var, pooled: Option<&Var>, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Var> {
-        let mut features = match (self.input, pooled) {
+    /// What it reads of hidden states `[B, L, D]`: `[B, D]`.
+    pub(super) fn features(&self, hidden: &Var, pooled: Option<&Var>, batch: &DeviceBatch, cx: &Ctx) -> Result<Var> {
+        Ok(match (self.input, pooled) {
             (ClassifierInput::Pooled, Some(pooled)) => pooled.clone(), // [B, D]
             (ClassifierInput::Pooled | ClassifierInput::FirstToken, _) => ops::select_row(cx, hidden, 0)?, // [B, D]
+            (ClassifierInput::MeanToken, _) => mean_token(hidden, batch, cx)?, // [B, D]
             (ClassifierInput::LastToken | ClassifierInput::EosToken, _) => last_token(hidden, batch, cx)?, // [B, D]
-        };
+        })
+    }
+
+    /// `[B, D]` to `[B, outputs]`, of multiple choice `[samples, choices]`.
+    pub(super) fn forward(&self, mut features: Var, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Var> {
         // Names that distinguish the dropout masks.
         let (before_dense, before_projection) = match self.input {
             ClassifierInput::EosToken => ("cls_dense", "cls_projection"),
@@ -60,6 +66,15 @@ impl Classifier {
             choices => Ok(logits.reshape([logits.value().elements() / choices, choices])?), // [samples, choices]
         }
     }
+}
+
+/// The mean hidden state `[B, D]` of each sequence's tokens.
+///
+/// Numerics: sums in `f32`.
+fn mean_token(hidden: &Var, batch: &DeviceBatch, cx: &Ctx) -> Result<Var> {
+    let missing = || Error::setting("classifier", "the batch does not have the weight of each token");
+    let weights = batch.weights.clone().ok_or_else(missing)?; // [B, 1, L]
+    Ok(ops::cast(cx, &weighted_sum(hidden, weights, cx)?, hidden.dtype())?) // [B, D]
 }
 
 /// The hidden state `[B, D]` of each sequence's last token.

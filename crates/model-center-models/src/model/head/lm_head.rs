@@ -1,16 +1,15 @@
 //! The language-modelling head: hidden states to logits over the vocabulary, or over label words, and their loss.
 
 use super::lm_operands::LmOperands;
+use super::transform::Transform;
 use crate::model::batch::DeviceBatch;
 use crate::model::batch::labels::{Targets, VerbalizerTensors};
 use crate::model::head::{Head, HeadSpec, batch_loss};
-use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Shape, Tensor, Var};
 use bmtrain_dist::nn::{
     embedding::Embedding,
     linear::{Linear, LinearOptions},
-    norm::Norm,
 };
 use bmtrain_dist::param::{Init, Param, TensorSplit};
 use bmtrain_dist::{Builder, Result};
@@ -27,32 +26,20 @@ pub(in crate::model) struct LmHead {
     bias: Option<Param>,
 }
 
-/// `norm(activation(dense(x)))`.
-#[derive(Debug)]
-struct Transform {
-    dense: Linear,
-    activation: Activation,
-    norm: Norm,
-}
-
 impl LmHead {
     pub(in crate::model) fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
-        let linear = |name: &str, outputs: usize, bias: bool, split: TensorSplit| {
-            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init).split(split))
-        };
         // The last axis is the vocabulary.
         let bias = |builder: &Builder, name: &str, shape: Shape| {
             builder.param(name, shape, Init::ZEROS, builder.vocabulary_split(shape.rank() - 1), false)
         };
-        if let Some((norm, activation)) = spec.transform {
-            let dense = linear("lm_head.dense", norm.size, true, TensorSplit::None)?;
-            let norm = Norm::new(&builder.at("lm_head.layer_norm"), norm)?;
-            let bias = Some(bias(builder, "lm_head.decoder.bias", [vocab_size].into())?);
-            let transform = Some(Transform { dense, activation, norm });
+        if let Some(transform) = spec.transform {
+            let transform = Some(Transform::new(&builder.at("lm_head"), spec, transform)?);
+            let bias = || bias(builder, "lm_head.decoder.bias", [vocab_size].into());
+            let bias = spec.tied_bias.then(bias).transpose()?;
             return Ok(LmHead { transform, factor: 1.0, soft_cap: spec.soft_cap, matrix: None, bias });
         }
-        let matrix = || linear("lm_head", vocab_size, spec.lm_bias, TensorSplit::Vocabulary);
-        let matrix = (!kind.is_tied()).then(matrix).transpose()?;
+        let matrix = LinearOptions::new(spec.size, vocab_size, spec.lm_bias, spec.init).split(TensorSplit::Vocabulary);
+        let matrix = (!kind.is_tied()).then(|| Linear::new(&builder.at("lm_head"), matrix)).transpose()?;
         // transformers saves it and does not train it.
         let frozen = || bias(&builder.frozen(), "logits_bias", [1, vocab_size].into());
         let bias = spec.logits_bias.then(frozen).transpose()?;
@@ -115,9 +102,7 @@ impl LmHead {
     /// Operands of the output projection of hidden states `[B, L, D]`.
     pub(in crate::model) fn operands(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<LmOperands> {
         let hidden = match &self.transform {
-            Some(Transform { dense, activation, norm }) => {
-                norm.forward(&dense.forward_activated(hidden, *activation, cx)?, cx)? // [B, L, D]
-            }
+            Some(transform) => transform.forward(hidden, cx)?, // [B, L, E]
             None if self.factor != 1.0 => ops::scale(cx, hidden, self.factor)?, // [B, L, D]
             None => hidden.clone(),
         };

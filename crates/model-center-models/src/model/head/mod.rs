@@ -8,6 +8,7 @@ mod lm_head;
 pub(in crate::model) mod lm_operands;
 pub(in crate::model) mod pooling;
 pub(in crate::model) mod sentence_encoder;
+mod transform;
 
 use crate::layer::TokensRead;
 use crate::model::batch::DeviceBatch;
@@ -26,7 +27,8 @@ use classifier::{Classifier, TokenClassifier, batch_loss};
 use lm_head::LmHead;
 use lm_operands::LmOperands;
 use model_center_formats::Alias;
-use model_center_formats::config::TextHead;
+use model_center_formats::config::{TextConfig, TextHead, TokenPooling};
+use transform::Transform;
 
 /// Which head a model has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,10 +109,28 @@ pub enum ClassifierInput {
     Pooled,
     /// The first token, through a dense layer between two dropouts; the model has no pooler then.
     FirstToken,
+    /// The mean over all tokens but padding, and otherwise as the first token.
+    MeanToken,
     /// The last token; the layer has no bias.
     LastToken,
     /// The last EOS token, through a dense layer between two dropouts.
     EosToken,
+}
+
+impl ClassifierInput {
+    /// Whether it is an encoder's.
+    pub(in crate::model) fn is_of_encoder(self) -> bool {
+        matches!(self, ClassifierInput::Pooled | ClassifierInput::FirstToken | ClassifierInput::MeanToken)
+    }
+}
+
+impl From<TokenPooling> for ClassifierInput {
+    fn from(pooling: TokenPooling) -> Self {
+        match pooling {
+            TokenPooling::First => ClassifierInput::FirstToken,
+            TokenPooling::Mean => ClassifierInput::MeanToken,
+        }
+    }
 }
 
 /// Dropout probabilities before the layers of the heads.
@@ -148,9 +168,18 @@ pub struct HeadSpec {
     pub size: usize,
     /// Initializer of the weights.
     pub init: Init,
+    /// Initializer of the last layer of classifiers and answer spans, where it is another.
+    pub last_init: Option<Init>,
     /// Norm and activation of the transform before a masked-LM head's output matrix, which is tied: the norm has the
     /// dimension of the token embeddings.
     pub transform: Option<(NormOptions, Activation)>,
+    /// Whether classifiers of sequences and of tokens and answer spans have such a transform too, before their dropout.
+    /// A classifier of sequences then has no other dense layer.
+    pub transforms_all: bool,
+    /// Whether the dense layer of a transform has a bias.
+    pub dense_bias: bool,
+    /// Whether the tied output matrix of a masked-LM head has a bias.
+    pub tied_bias: bool,
     /// Whether an untied output matrix has a bias.
     pub lm_bias: bool,
     /// Whether the head adds a bias `[1, V]` that checkpoints hold and that is not trained.
@@ -175,15 +204,36 @@ impl HeadSpec {
         HeadSpec {
             size,
             init,
+            last_init: None,
             transform: None,
+            transforms_all: false,
+            dense_bias: true,
+            tied_bias: true,
             lm_bias: false,
             logits_bias: false,
             factor: 1.0,
             soft_cap: None,
             classifier,
             dense_activation: Activation::Tanh,
-            base_pooler: matches!(classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
+            base_pooler: classifier.is_of_encoder(),
             dropout: HeadDropout::default(),
+        }
+    }
+
+    /// The same heads, all with this transform, and dropout with this probability before the last layers of classifiers
+    /// and answer spans. The base model has no pooler.
+    ///
+    /// Source: the initializers are those of ModernBERT in transformers.
+    #[must_use]
+    pub fn with_transforms(self, text: &TextConfig, transform: (NormOptions, Activation), rate: f32) -> Self {
+        HeadSpec {
+            init: Init::normal(text.init_std / text.residual_divisor(true)),
+            last_init: Some(Init::normal(1.0 / (self.size as f32).sqrt())),
+            transform: Some(transform),
+            transforms_all: true,
+            base_pooler: false,
+            dropout: HeadDropout { span: rate, ..HeadDropout::of_classifiers(rate) },
+            ..self
         }
     }
 
@@ -194,6 +244,12 @@ impl HeadSpec {
             (Head::NextSentence, _) => TokensRead::First,
             _ => TokensRead::All,
         }
+    }
+
+    /// The transform that a head other than a language-modelling one has.
+    pub(in crate::model) fn transform_of(&self, head: Head) -> Option<(NormOptions, Activation)> {
+        let has_one = matches!(head, Head::Classifier { .. } | Head::TokenClassifier { .. } | Head::Span);
+        self.transform.filter(|_| self.transforms_all && has_one)
     }
 
     /// Whether a model with this head has a pooler.
@@ -212,6 +268,8 @@ impl HeadSpec {
 pub struct Heads {
     kind: Head,
     pooler: Option<Linear>,
+    /// Before the last layer of a classifier or of answer spans.
+    transform: Option<Transform>,
     classifier: Option<Classifier>,
     tokens: Option<TokenClassifier>,
     /// With the dropout before it, as below.
@@ -223,15 +281,21 @@ pub struct Heads {
 impl Heads {
     /// Declare the head's parameters under the builder's name.
     pub fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
-        let linear = |name: &str, outputs: usize, bias: bool| {
-            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init))
+        let with = |name: &str, outputs: usize, bias: bool, init: Init| {
+            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, init))
         };
+        let linear = |name: &str, outputs: usize, bias: bool| with(name, outputs, bias, spec.init);
+        let last_init = spec.last_init.unwrap_or(spec.init);
+        let last = |name: &str, outputs: usize, bias: bool| with(name, outputs, bias, last_init);
+        let transform = spec.transform_of(kind);
+        let transform = transform.map(|of| Transform::new(&builder.at("head_transform"), spec, of)).transpose()?;
         let pooler = spec.has_pooler(kind).then(|| linear("pooler.dense", spec.size, true)).transpose()?;
         let classifier = match kind {
             Head::Classifier { outputs } => {
-                let has_dense = matches!(spec.classifier, ClassifierInput::FirstToken | ClassifierInput::EosToken);
+                let has_dense = transform.is_none()
+                    && !matches!(spec.classifier, ClassifierInput::Pooled | ClassifierInput::LastToken);
                 let dense = has_dense.then(|| linear("cls_dense", spec.size, true)).transpose()?;
-                let projection = linear("cls_projection", outputs, spec.classifier != ClassifierInput::LastToken)?;
+                let projection = last("cls_projection", outputs, spec.classifier != ClassifierInput::LastToken)?;
                 let dense = dense.map(|dense| (dense, spec.dense_activation));
                 Some(Classifier { input: spec.classifier, dense, projection, dropout: spec.dropout })
             }
@@ -239,13 +303,13 @@ impl Heads {
         };
         let tokens = match kind {
             Head::TokenClassifier { outputs } => {
-                let projection = linear("token_projection", outputs, true)?;
+                let projection = last("token_projection", outputs, true)?;
                 Some(TokenClassifier { projection, dropout: spec.dropout.tokens })
             }
             _ => None,
         };
         let span = match kind {
-            Head::Span => Some((linear("span_projection", 2, true)?, spec.dropout.span)),
+            Head::Span => Some((last("span_projection", 2, true)?, spec.dropout.span)),
             _ => None,
         };
         let lm = kind.is_lm().then(|| LmHead::new(builder, spec, kind, vocab_size)).transpose()?;
@@ -253,7 +317,7 @@ impl Heads {
             true => Some((linear("nsp_projection", 2, true)?, spec.dropout.sentences)),
             false => None,
         };
-        Ok(Heads { kind, pooler, classifier, tokens, span, lm, sentences })
+        Ok(Heads { kind, pooler, transform, classifier, tokens, span, lm, sentences })
     }
 
     /// Which head this is.
@@ -273,18 +337,20 @@ impl Heads {
         let mut output = ModelOutput { logits: None, extra: Vec::new(), loss: None };
         output.extra.extend(pooled.clone().map(|pooled| ("pooler", pooled)));
         if let Some(classifier) = &self.classifier {
-            let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
+            let features = classifier.features(hidden, pooled.as_ref(), batch, cx)?; // [B, D]
+            let logits = classifier.forward(self.transformed(&features, cx)?, batch, cx)?; // [B, outputs]
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
             output.logits = Some(logits);
         }
         if let Some(tokens) = &self.tokens {
-            let logits = tokens.forward(hidden, cx)?; // [B, L, outputs]
+            let logits = tokens.forward(&self.transformed(hidden, cx)?, cx)?; // [B, L, outputs]
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
             output.logits = Some(logits);
         }
         if let Some((span, rate)) = &self.span {
             let dropout = cx.dropout("answer_span", *rate)?;
-            let logits = span.forward(&ops::dropout(cx, hidden, dropout)?, cx)?; // [B, L, 2]
+            let hidden = self.transformed(hidden, cx)?; // [B, L, D]
+            let logits = span.forward(&ops::dropout(cx, &hidden, dropout)?, cx)?; // [B, L, 2]
             answer_span(&logits, batch, &mut output, cx)?;
         }
         if let Some(lm) = &self.lm {
@@ -298,6 +364,14 @@ impl Heads {
             self.next_sentence(logits, batch, &mut output, cx)?;
         }
         Ok(output)
+    }
+
+    /// The input `[.., D]` of the last layer of a classifier or of answer spans, before its dropout.
+    fn transformed(&self, hidden: &Var, cx: &Ctx) -> Result<Var> {
+        match &self.transform {
+            Some(transform) => transform.forward(hidden, cx), // [.., D]
+            None => Ok(hidden.clone()),
+        }
     }
 
     /// Add the logits `[B, 2]` of next-sentence prediction and, with labels, its loss.

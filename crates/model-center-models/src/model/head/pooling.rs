@@ -5,7 +5,7 @@
 
 use super::sentence_encoder::SentenceEncoder;
 use crate::{Error, Result};
-use bmtrain_core::{Ctx, Segment, Tensor, Var};
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use model_center_base::batch::Batch;
 use model_center_base::file::write_atomic;
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,7 @@ impl PoolingMode {
     ///
     /// # Errors
     /// A mode that is not trained; out of memory.
-    pub(crate) fn weights(self, batch: &Batch, cx: &Ctx) -> Result<Var> {
+    pub(crate) fn weights(self, batch: &Batch, device: &Device) -> Result<Tensor> {
         let all = vec![1; batch.input_ids.len()];
         let mask = batch.attention_mask.as_deref().unwrap_or(&all);
         let of_row = |row: &[u8]| -> Option<Vec<f32>> {
@@ -111,8 +111,19 @@ impl PoolingMode {
             Error::argument("pooling", reason, "pool the mean or the first token")
         })?;
         let shape = [batch.rows, 1, batch.length];
-        Ok(Var::constant(Tensor::from_slice_in(cx.device(), shape, &weights.concat(), Segment::Data)?))
+        Ok(Tensor::from_slice_in(device, shape, &weights.concat(), Segment::Data)?)
     }
+}
+
+/// The sum of the hidden states `[R, L, D]` of each sequence by the weights of its tokens, f32 `[R, 1, L]`:
+/// f32 `[R, D]`.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub(crate) fn weighted_sum(hidden: &Var, weights: Tensor, cx: &Ctx) -> bmtrain_core::Result<Var> {
+    let [rows, _, dim] = hidden.dims("pooling")?;
+    let states = ops::cast(cx, hidden, DType::F32)?; // [R, L, D]
+    ops::matmul(cx, &Var::constant(weights), &states, false, false)?.reshape([rows, dim]) // [R, D]
 }
 
 /// From hidden states to an embedding.

@@ -104,12 +104,18 @@ fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec
 
 /// Whether a position of a model with a window sees something: where all keys within it are padding there is nothing to
 /// see. A model that has windows in some of its blocks counts as having them in all, one without sees everything.
+/// Windows whose size is `local_attention` have half of it on either side.
 pub fn within_the_window(model: &str, head: &str, batch: &Batch) -> Option<Vec<bool>> {
     let config = std::fs::read_to_string(directory(model, head).join("config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();
-    let window = config["sliding_window"].as_u64().filter(|_| config["use_sliding_window"] != false)?;
+    let size = |name: &str| config[name].as_u64().map(|size| size as usize);
+    let window = size("sliding_window").filter(|_| config["use_sliding_window"] != false);
+    let [before, after] = match size("local_attention") {
+        Some(both) => [both / 2; 2],
+        None => [window?.saturating_sub(1), 0],
+    };
     let rows = batch.attention_mask.as_ref().unwrap().chunks(batch.length);
-    let sees = |row: &[u8], at: usize| row[(at + 1).saturating_sub(window as usize)..=at].contains(&1);
+    let sees = |row: &[u8], at: usize| row[at.saturating_sub(before)..row.len().min(at + after + 1)].contains(&1);
     Some(rows.flat_map(|row| (0..row.len()).map(move |at| sees(row, at))).collect())
 }
 
