@@ -31,7 +31,7 @@ use std::sync::Arc;
 const NAMED: usize = 8;
 
 /// Bring a model into another program's files: from a directory of Hugging Face or of ModelCenter, with safetensors or
-/// PyTorch's own files (which are read without being run), from a GGUF file of a Llama or Qwen, from a checkpoint of
+/// PyTorch's own files (which are read without being run), from a GGUF file of a decoder, from a checkpoint of
 /// Megatron-LM or DeepSpeed with one file for each rank, or from one of torch.distributed.checkpoint (FSDP); to a
 /// directory of Hugging Face or of ModelCenter. Reports what became of every tensor.
 ///

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{CONFIG_FILE, write_config};
 use crate::config::HfHeader;
 use crate::formats::{
-    gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope},
+    gguf::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, keys, rope},
     names::{NotFinite, finite, finite::CheckedTensor},
     safetensors::{TensorEntry, TensorSource, stored},
     shards::{SHARD_BYTES, ShardedWriter},
@@ -118,7 +118,7 @@ pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report
 }
 
 fn untied_values(source: &GgufAsHuggingFace) -> usize {
-    let output = source.mapped().iter().find(|mapped| mapped.entry.name == "lm_head.weight");
+    let output = source.mapped().iter().find(|mapped| mapped.theirs == "output.weight");
     output.and_then(|mapped| mapped.entry.elements()).unwrap_or(0)
 }
 
@@ -188,6 +188,11 @@ pub(super) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
         };
         skipped.push((rope::FACTORS.to_string(), reason.to_string()));
     }
+    for name in rope::LONG.into_iter().filter(|name| source.file().entry(name).is_some()) {
+        skipped.push((name.to_string(), "its factors are rope_scaling in config.json".to_string()));
+    }
+    let own = source.decoder().family;
+    skipped.extend(own.undeclared().map(|(what, reason)| (what.to_string(), reason.to_string())));
     // Files of Mistral are files of a Llama and differ in their name alone.
     let metadata = source.file().metadata();
     let named = ["general.name", "general.basename"].map(|key| metadata.text(key).ok().flatten().unwrap_or_default());
@@ -196,10 +201,10 @@ pub(super) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
             none is used";
         skipped.push(("sliding window".to_string(), reason.to_string()));
     }
-    let family = format!("{}.", source.decoder().family.name());
+    let family = format!("{}.", own.name());
     for (key, _) in metadata.entries() {
         let is_known = match key.strip_prefix(&family) {
-            Some(name) => decoder::KEYS.contains(&name) || decoder::FOREIGN.contains(&name),
+            Some(name) => [keys::KEYS, keys::FOREIGN, own.own_keys()].iter().any(|known| known.contains(&name)),
             // What a model is called, who made it, and how the file was made.
             None => tokenizer::knows(key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p)),
         };

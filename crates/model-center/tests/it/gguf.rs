@@ -1,6 +1,7 @@
 //! GGUF files: every type of elements bit for bit, names and row order of Hugging Face, and the directory that is made
 //! of them.
 
+mod families;
 mod tokenizers;
 
 use bmtrain_core::{BlockFormat, DType};

@@ -215,6 +215,46 @@ fn what_another_computation_needs_is_refused_or_reported() {
 }
 
 #[test]
+fn what_a_family_cannot_compute_is_refused() {
+    let place = Place::new();
+    let whole = |value: u32| value.to_le_bytes().to_vec();
+    let real = |value: f32| value.to_le_bytes().to_vec();
+    for (file, name, kind, value, reason) in [
+        ("gemma3", "gemma3.final_logit_softcapping", 6, real(30.0), "computes something that its family here does not"),
+        ("gemma3", "gemma3.attn_logit_softcapping", 6, real(50.0), "computes something that its family here does not"),
+        ("glm4", "glm4.rope.dimension_sections", 9, array(5, 2, &[whole(8), whole(8)].concat()), "computes something"),
+        ("glm4", "glm4.nextn_predict_layers", 4, whole(1), "computes something"),
+        ("granite", "granite.expert_count", 4, whole(8), "computes something"),
+        ("granite", "granite.rope.scaling.finetuned", 7, vec![0], "the model has no positions"),
+        ("smollm3", "smollm3.attention.sliding_window", 4, whole(4), "computes something"),
+        ("olmo2", "olmo2.attention.scale", 6, real(0.5), "computes something"),
+        ("olmo2", "olmo2.rope.scaling.attn_factor", 6, real(1.5), "no counterpart in config.json"),
+        ("olmo2", "olmo2.rope.scaling.alpha", 6, real(2.0), "computes something"),
+        ("phi3", "phi3.rope.scaling.type", 8, text("yarn"), "beside scaling of another type"),
+        ("phi3", "phi3.rope.scaling.factor", 6, real(2.0), "beside another factor"),
+        ("gpt_neox", "gptneox.attention.head_count_kv", 4, whole(1), "as many heads of keys as of queries"),
+        ("gpt_neox", "gptneox.attention.clamp_kqv", 6, real(8.0), "computes something"),
+    ] {
+        let bytes = with_keys(&format!("{file}.gguf"), &[key(name, kind, &value)]);
+        let found = GgufFile::open(&place.write(&bytes)).unwrap();
+        let error = GgufAsHuggingFace::new(found).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("key {name}")) && error.contains(reason), "{name}: {error}");
+    }
+    // Zero is nothing, in a list too, and how a model was trained is not how it computes.
+    for (file, name, kind, value) in [
+        ("gemma3", "gemma3.final_logit_softcapping", 6, real(0.0)),
+        ("glm4", "glm4.rope.dimension_sections", 9, array(5, 2, &[whole(0), whole(0)].concat())),
+        ("olmo2", "olmo2.rope.scaling.finetuned", 7, vec![0]),
+        ("olmo2", "olmo2.attention.sliding_window", 4, whole(0)),
+        ("phi3", "phi3.rope.scaling.type", 8, text("longrope")),
+    ] {
+        let bytes = with_keys(&format!("{file}.gguf"), &[key(name, kind, &value)]);
+        let read = GgufAsHuggingFace::new(GgufFile::open(&place.write(&bytes)).unwrap());
+        assert!(read.is_ok(), "{name}: {}", read.unwrap_err());
+    }
+}
+
+#[test]
 fn a_vocabulary_of_too_many_tokens_or_merges_is_refused() {
     // Each would be some hundred bytes of JSON, and is a dozen in the file.
     let place = Place::new();

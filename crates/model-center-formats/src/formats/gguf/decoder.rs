@@ -1,60 +1,13 @@
-//! The sizes of a Llama or Qwen model out of a GGUF file's metadata, and the `config.json` they make.
+//! The sizes of a model out of a GGUF file's metadata, and the `config.json` they make.
 
 use serde_json::{Map, Value, json};
 
-use super::{GgufFile, Metadata, rope};
+use super::keys::Keys;
+use super::{Family, GgufFile, own, rope};
+use crate::config::LayerWindows;
 use crate::formats::TensorSource;
 use crate::{Error, Result};
-use model_center_base::file::printable;
 use model_center_base::json::number;
-
-/// A kind of model, by what the format calls its architecture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// `llama`: Llama, and Mistral, whose arithmetic is the same but for a window that these files do not record.
-    Llama,
-    /// `qwen2`: biases at queries, keys and values.
-    Qwen2,
-    /// `qwen3`: norms of queries and keys.
-    Qwen3,
-}
-
-impl Family {
-    const ALL: [Self; 3] = [Self::Llama, Self::Qwen2, Self::Qwen3];
-
-    /// The name in `general.architecture` of the format and in `model_type` of Hugging Face, which are equal.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-        }
-    }
-
-    /// The class of the model in `transformers`.
-    pub fn architecture(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-        }
-    }
-
-    /// Whether rows of queries and keys are stored in another order than Hugging Face's.
-    pub fn interleaves_heads(self) -> bool {
-        self == Self::Llama
-    }
-
-    pub(super) fn read(metadata: &Metadata) -> Result<Self> {
-        const KEY: &str = "general.architecture";
-        let name = metadata.text(KEY)?.ok_or_else(|| metadata.lacking(KEY))?;
-        Self::ALL.into_iter().find(|family| family.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            let reason = format!("the architecture is {}; supported are {known}", printable(name, 60));
-            metadata.unfit(KEY, reason, "use a model of one of these families (Mistral is llama here)")
-        })
-    }
-}
 
 /// The sizes of a model and the other fields of its configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +44,10 @@ pub struct Decoder {
     pub mlp_bias: bool,
     /// The ids of begin, end and padding, where stated.
     pub special_ids: [Option<u64>; 3],
+    /// Windows of some layers, and the base of rotary frequencies there, in families that have them.
+    pub layer_windows: Option<(LayerWindows, f32)>,
+    /// Fields of `config.json` that this family has and the others do not.
+    pub own: Map<String, Value>,
 }
 
 /// The keys of the ids, and their names in `config.json`.
@@ -98,38 +55,6 @@ const IDS: [(&str, &str); 3] = [
     ("tokenizer.ggml.bos_token_id", "bos_token_id"),
     ("tokenizer.ggml.eos_token_id", "eos_token_id"),
     ("tokenizer.ggml.padding_token_id", "pad_token_id"),
-];
-
-/// Keys of computations that these families do not have, unless they are zero.
-pub(crate) const FOREIGN: &[&str] = &[
-    "expert_count",
-    "attention.sliding_window",
-    "attention.scale",
-    "logit_scale",
-    "residual_scale",
-    "embedding_scale",
-];
-
-/// The names of all keys that are understood, after the architecture's; with [`FOREIGN`] those that must be zero.
-pub(crate) const KEYS: &[&str] = &[
-    "block_count",
-    "context_length",
-    "embedding_length",
-    "feed_forward_length",
-    "vocab_size",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.value_length",
-    "attention.layer_norm_rms_epsilon",
-    "attention.causal",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.scaling.type",
-    "rope.scaling.factor",
-    "rope.scaling.original_context_length",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
 ];
 
 impl Decoder {
@@ -142,28 +67,33 @@ impl Decoder {
         }
         let family = Family::read(metadata)?;
         let keys = Keys { metadata, family };
-        for key in FOREIGN {
-            if metadata.get(&keys.key(key)).is_some() && keys.real(key)?.is_none_or(|value| value != 0.0) {
-                let reason = "the model computes something that its family here does not";
-                return Err(metadata.unfit(&keys.key(key), reason, "use a model without experts, windows or scales"));
-            }
-        }
-        const CAUSAL: &str = "attention.causal";
-        if metadata.truth(&keys.key(CAUSAL))? == Some(false) {
-            let reason = "attention is not causal, which no decoder of this family supports";
-            return Err(metadata.unfit(&keys.key(CAUSAL), reason, "use a file of a model that writes texts"));
-        }
+        keys.refuse_foreign()?;
         let (dim_model, num_heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
         let num_kv_heads = keys.optional("attention.head_count_kv")?.unwrap_or(num_heads);
         if num_heads % num_kv_heads != 0 {
             let reason = format!("{num_kv_heads} heads of keys cannot be shared by {num_heads} heads of queries");
             return Err(keys.unfit("attention.head_count_kv", reason));
         }
+        if family == Family::GptNeox && num_kv_heads != num_heads {
+            let reason = format!("a GPT-NeoX has as many heads of keys as of queries, not {num_kv_heads}");
+            return Err(keys.unfit("attention.head_count_kv", reason));
+        }
         let dim_head = dim_head(&keys, dim_model, num_heads)?;
+        let rotary_dims = rotary_dims(&keys, dim_head)?;
         let vocab_size = vocab_size(file, &keys)?;
         let has = |end: &str| file.entries().iter().any(|entry| entry.name.ends_with(end));
-        let (rope_theta, rope_scaling) = rope::read(file, &keys, dim_head)?;
-        let norm = "attention.layer_norm_rms_epsilon";
+        let max_positions = keys.size("context_length")?;
+        let (rope_theta, rope_scaling) = rope::read(file, &keys, rotary_dims, max_positions)?;
+        let num_layers = keys.size("block_count")?;
+        // Lists in the configuration have a value for each layer, and each layer has tensors.
+        if num_layers > file.entries().len() {
+            let reason = format!("{num_layers} layers are stated, the file has {} tensors", file.entries().len());
+            return Err(keys.unfit("block_count", reason));
+        }
+        let layer_windows = match family.has_layer_windows() {
+            true => Some((own::layer_windows(&keys, num_layers)?, own::window_base(&keys, rope_theta)?)),
+            false => None,
+        };
         let mut special_ids = [None; 3];
         for (id, (key, _)) in special_ids.iter_mut().zip(IDS) {
             // Written for "none" by converters whose own value for it is -1.
@@ -175,21 +105,32 @@ impl Decoder {
         }
         Ok(Self {
             family,
-            num_layers: keys.size("block_count")?,
+            num_layers,
             dim_model,
             dim_ff: keys.size("feed_forward_length")?,
             num_heads,
             num_kv_heads,
             dim_head,
             vocab_size,
-            max_positions: keys.size("context_length")?,
-            norm_eps: keys.real(norm)?.ok_or_else(|| metadata.lacking(&keys.key(norm)))?,
+            max_positions,
+            norm_eps: keys.required_real(norm_key(family))?,
             rope_theta,
             rope_scaling,
             is_tied: file.entry("output.weight").is_none(),
-            attention_bias: family == Family::Qwen2 || has("attn_q.bias"),
-            mlp_bias: family == Family::Llama && has("ffn_gate.bias"),
+            attention_bias: match family {
+                Family::Qwen2 => true,
+                Family::Phi3 => false,
+                Family::GptNeox => has("attn_qkv.bias"),
+                _ => has("attn_q.bias"),
+            },
+            mlp_bias: match family {
+                Family::GptNeox => true,
+                Family::Llama | Family::Granite | Family::SmolLm3 => has("ffn_gate.bias"),
+                _ => false,
+            },
             special_ids,
+            layer_windows,
+            own: own::fields(&keys, dim_head, rotary_dims)?,
         })
     }
 
@@ -198,77 +139,45 @@ impl Decoder {
         let mut map = Map::new();
         let mut put = |key: &str, value: Value| drop(map.insert(key.to_string(), value));
         put("architectures", json!([self.family.architecture()]));
-        put("model_type", json!(self.family.name()));
+        put("model_type", json!(self.family.model_type()));
         put("vocab_size", json!(self.vocab_size));
         put("hidden_size", json!(self.dim_model));
         put("intermediate_size", json!(self.dim_ff));
         put("num_hidden_layers", json!(self.num_layers));
         put("num_attention_heads", json!(self.num_heads));
-        put("num_key_value_heads", json!(self.num_kv_heads));
-        put("head_dim", json!(self.dim_head));
+        if self.family != Family::GptNeox {
+            put("num_key_value_heads", json!(self.num_kv_heads));
+            put("head_dim", json!(self.dim_head));
+        }
         put("max_position_embeddings", json!(self.max_positions));
-        put("hidden_act", json!("silu"));
-        put("rms_norm_eps", number(self.norm_eps));
-        put("rope_theta", number(self.rope_theta));
-        if let Some(scaling) = &self.rope_scaling {
-            put("rope_scaling", scaling.clone());
+        let (activation, norm) = match self.family {
+            Family::GptNeox => (("hidden_act", "gelu"), "layer_norm_eps"),
+            Family::Gemma3 => (("hidden_activation", "gelu_pytorch_tanh"), "rms_norm_eps"),
+            _ => (("hidden_act", "silu"), "rms_norm_eps"),
+        };
+        put(activation.0, json!(activation.1));
+        put(norm, number(self.norm_eps));
+        if self.layer_windows.is_none() {
+            put("rope_theta", number(self.rope_theta));
+            if let Some(scaling) = &self.rope_scaling {
+                put("rope_scaling", scaling.clone());
+            }
         }
         put("tie_word_embeddings", json!(self.is_tied));
-        // Qwen2's class always has biases, whatever the configuration specifies.
-        match self.family {
-            Family::Llama => {
-                put("attention_bias", json!(self.attention_bias));
-                put("mlp_bias", json!(self.mlp_bias));
-            }
-            Family::Qwen2 => put("use_sliding_window", json!(false)),
-            Family::Qwen3 => {
-                put("attention_bias", json!(self.attention_bias));
-                put("use_sliding_window", json!(false));
-            }
+        // Qwen2's class always has biases, whatever the configuration specifies, and Phi-3's never.
+        if !matches!(self.family, Family::Qwen2 | Family::Phi3) {
+            put("attention_bias", json!(self.attention_bias));
         }
+        match self.family {
+            Family::Llama | Family::Granite | Family::SmolLm3 => put("mlp_bias", json!(self.mlp_bias)),
+            Family::Qwen2 | Family::Qwen3 => put("use_sliding_window", json!(false)),
+            _ => {}
+        }
+        self.put_own(&mut put);
         for (id, (_, name)) in self.special_ids.iter().zip(IDS) {
             put(name, json!(id));
         }
         map
-    }
-}
-
-/// The keys of one architecture, with its prefix.
-#[derive(Debug)]
-pub(super) struct Keys<'a> {
-    pub(super) metadata: &'a Metadata,
-    family: Family,
-}
-
-impl Keys<'_> {
-    pub(super) fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.family.name())
-    }
-
-    /// A size: a whole number from 1 to 2³¹ − 1.
-    fn size(&self, name: &str) -> Result<usize> {
-        self.optional(name)?.ok_or_else(|| self.metadata.lacking(&self.key(name)))
-    }
-
-    pub(super) fn optional(&self, name: &str) -> Result<Option<usize>> {
-        match self.metadata.whole(&self.key(name))? {
-            Some(size @ 1..=0x7fff_ffff) => Ok(Some(size as usize)),
-            Some(other) => Err(self.unfit(name, format!("{other} is not a valid size"))),
-            None => Ok(None),
-        }
-    }
-
-    /// A number, stored as a whole one or not.
-    pub(super) fn real(&self, name: &str) -> Result<Option<f32>> {
-        let key = self.key(name);
-        match self.metadata.whole(&key) {
-            Ok(whole) => Ok(whole.map(|whole| whole as f32)),
-            Err(_) => self.metadata.real(&key),
-        }
-    }
-
-    pub(super) fn unfit(&self, name: &str, reason: impl Into<String>) -> Error {
-        self.metadata.unfit(&self.key(name), reason, "convert the model to GGUF again, or use another file of it")
     }
 }
 
@@ -278,16 +187,39 @@ fn dim_head(keys: &Keys<'_>, dim_model: usize, num_heads: usize) -> Result<usize
         None if dim_model.is_multiple_of(num_heads) => dim_model / num_heads,
         None => return Err(keys.unfit("attention.head_count", format!("{num_heads} heads do not divide {dim_model}"))),
     };
-    for name in ["attention.value_length", "rope.dimension_count"] {
-        if let Some(other) = keys.optional(name)?.filter(|other| *other != dim_head) {
-            let reason = format!("{other} is not the {dim_head} of a head, which this family needs");
-            return Err(keys.unfit(name, reason));
-        }
+    if let Some(other) = keys.optional("attention.value_length")?.filter(|other| *other != dim_head) {
+        let reason = format!("{other} is not the {dim_head} of a head, which this family needs");
+        return Err(keys.unfit("attention.value_length", reason));
     }
-    if !dim_head.is_multiple_of(2) {
-        return Err(keys.unfit("attention.key_length", format!("heads of {dim_head} cannot be rotated in pairs")));
+    if keys.family == Family::GptNeox && dim_head.checked_mul(num_heads) != Some(dim_model) {
+        let reason = format!("{num_heads} heads of {dim_head} are not the {dim_model} of the states");
+        return Err(keys.unfit("attention.key_length", reason));
     }
     Ok(dim_head)
+}
+
+/// R, the elements of a head that are rotated.
+fn rotary_dims(keys: &Keys<'_>, dim_head: usize) -> Result<usize> {
+    const NAME: &str = "rope.dimension_count";
+    let dims = keys.optional(NAME)?.unwrap_or(dim_head);
+    let is_possible = if keys.family.rotates_parts() { dims <= dim_head } else { dims == dim_head };
+    if !is_possible {
+        let reason = format!("{dims} is not the {dim_head} of a head, which this family needs");
+        return Err(keys.unfit(NAME, reason));
+    }
+    if !dims.is_multiple_of(2) {
+        let name = if keys.has(NAME) { NAME } else { "attention.key_length" };
+        return Err(keys.unfit(name, format!("heads of {dims} cannot be rotated in pairs")));
+    }
+    Ok(dims)
+}
+
+/// The key of the number that norms add.
+fn norm_key(family: Family) -> &'static str {
+    match family {
+        Family::GptNeox => "attention.layer_norm_epsilon",
+        _ => "attention.layer_norm_rms_epsilon",
+    }
 }
 
 /// The rows of the embedding, which the stated numbers must not contradict.

@@ -3,8 +3,8 @@
 //! - `cursor`, `value`, `header`: the guarded parser of untrusted files; [`GgufValue`] and [`Metadata`].
 //! - `kind`: [`GgmlType`], how elements are stored; `dequantise`: blocks of them as single precision.
 //! - `file`: [`GgufFile`], positioned reads of one tensor at a time under the format's own names.
-//! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its
-//!   rotary scaling.
+//! - `family`: [`Family`], the architectures that are read; `keys`: the keys of one; `decoder`: [`Decoder`], a model's
+//!   sizes and its `config.json`; `own`: what only one family has; `rope`: its rotary scaling.
 //! - `names`: [`GgufAsHuggingFace`], the same tensors under the names, and in the row order, of Hugging Face.
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against
@@ -13,16 +13,20 @@
 //! stands for a model directory: [`crate::formats::Weights`], the readers of `config.json` and of chat templates.
 
 mod cursor;
-pub(crate) mod decoder;
+mod decoder;
 mod dequantise;
+mod family;
 mod file;
 mod header;
+pub(crate) mod keys;
 mod kind;
 mod names;
+mod own;
 pub(crate) mod rope;
 mod value;
 
-pub use decoder::{Decoder, Family};
+pub use decoder::Decoder;
+pub use family::Family;
 pub use file::GgufFile;
 pub use kind::GgmlType;
 pub use names::{GgufAsHuggingFace, Mapped};

@@ -1,36 +1,54 @@
-//! The tensors of a GGUF file under the names, and in the row order, of Hugging Face's Llama and Qwen models.
+//! The tensors of a GGUF file under the names, and in the row order, of Hugging Face's models.
 //!
-//! Files of architecture `llama` store the rows of each query and key head in the order of an interleaved rotary
-//! embedding: Hugging Face's row `j H/2 + k` of a head of H rows (j is 0 or 1) is row `2 k + j` there.
+//! Files of some architectures store the rows of each query and key head in the order of an interleaved rotary
+//! embedding: Hugging Face's row `j H/2 + k` of a head of H rows (j is 0 or 1) is row `2 k + j` there. GPT-NeoX's have
+//! all queries before all keys before all values, where Hugging Face has those of each head together.
 
 use std::collections::HashSet;
 
 use bmtrain_core::quantised::BlockFormat;
 use serde_json::{Map, Value};
 
+use super::family::{HeadNorms, Layout, Shape};
 use super::{Decoder, Family, GgmlType, GgufFile, rope, tensor_place};
-use crate::formats::safetensors::{TensorEntry, TensorSource};
+use crate::formats::safetensors::{StoredDtype, TensorEntry, TensorSource};
 use crate::{Error, Result};
 
-/// The parts of a block that are matrices: name here, name there, and the kind of its shape.
-const MATRICES: [(&str, &str, Shape); 7] = [
-    ("attn_q", "self_attn.q_proj", Shape::Query),
-    ("attn_k", "self_attn.k_proj", Shape::Key),
-    ("attn_v", "self_attn.v_proj", Shape::Value),
-    ("attn_output", "self_attn.o_proj", Shape::Output),
-    ("ffn_gate", "mlp.gate_proj", Shape::Up),
-    ("ffn_up", "mlp.up_proj", Shape::Up),
-    ("ffn_down", "mlp.down_proj", Shape::Down),
-];
-
+/// The order of a tensor's rows in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
-    Query,
-    Key,
-    Value,
-    Output,
-    Up,
-    Down,
+enum RowOrder {
+    /// Hugging Face's.
+    Same,
+    /// The two halves of each head of this many rows alternate.
+    Alternating { rows: usize },
+    /// Queries, keys and values of this many heads of this many rows, each one after another.
+    ByPart { heads: usize, rows: usize },
+}
+
+impl RowOrder {
+    /// Number of rows that keep their place as a whole, if any row does not.
+    fn period(self) -> Option<usize> {
+        match self {
+            Self::Same => None,
+            Self::Alternating { rows } => Some(rows),
+            Self::ByPart { heads, rows } => Some(3 * heads * rows),
+        }
+    }
+
+    /// The file's row of Hugging Face's `row`.
+    fn stored(self, row: usize) -> usize {
+        match self {
+            Self::Same => row,
+            Self::Alternating { rows } => {
+                let (at, half) = (row % rows, rows / 2);
+                row - at + 2 * (at % half) + at / half
+            }
+            Self::ByPart { heads, rows } => {
+                let (head, at) = (row / (3 * rows), row % (3 * rows));
+                (at / rows * heads + head) * rows + at % rows
+            }
+        }
+    }
 }
 
 /// One tensor of the model: where it comes from.
@@ -42,14 +60,16 @@ pub struct Mapped {
     pub theirs: String,
     /// Stored type.
     pub stored: GgmlType,
-    /// Rows of a head, if those are in the other order.
-    head_rows: Option<usize>,
+    /// The order of its rows there.
+    order: RowOrder,
+    /// Whether 1 is added to its values there.
+    from_one: bool,
 }
 
 impl Mapped {
     /// Whether its rows are in another order there.
     pub fn is_reordered(&self) -> bool {
-        self.head_rows.is_some()
+        self.order != RowOrder::Same
     }
 }
 
@@ -68,24 +88,27 @@ impl GgufAsHuggingFace {
     pub fn new(file: GgufFile) -> Result<Self> {
         let decoder = Decoder::read(&file)?;
         let mut tensors = List { file: &file, tensors: Vec::new() };
-        let (words, width) = (decoder.vocab_size, decoder.dim_model);
-        tensors.take("token_embd.weight", "model.embed_tokens.weight", &[words, width], None)?;
-        tensors.take("output_norm.weight", "model.norm.weight", &[width], None)?;
+        let (words, width, layout) = (decoder.vocab_size, decoder.dim_model, decoder.family.layout());
+        let there = |name: &str| format!("{}{name}", layout.prefix);
+        tensors.take("token_embd.weight", &there(&format!("{}.weight", layout.embedding)), &[words, width])?;
+        tensors.take_norm("output_norm", &there(layout.last_norm), width, layout)?;
         if !decoder.is_tied {
-            tensors.take("output.weight", "lm_head.weight", &[words, width], None)?;
+            tensors.take("output.weight", layout.output, &[words, width])?;
         }
         for layer in 0..decoder.num_layers {
             take_block(&mut tensors, &decoder, layer)?;
         }
         let mut tensors = tensors.tensors;
         let known: HashSet<&str> = tensors.iter().map(|mapped| mapped.theirs.as_str()).collect();
-        let place_for = |name: &str| known.contains(name) || name == rope::FACTORS;
+        let is_scaling =
+            |name: &str| name == rope::FACTORS || decoder.family == Family::Phi3 && rope::LONG.contains(&name);
+        let place_for = |name: &str| known.contains(name) || is_scaling(name);
         let foreign: Vec<&TensorEntry> = file.entries().into_iter().filter(|entry| !place_for(&entry.name)).collect();
         if let Some(first) = foreign.first() {
             return Err(Error::model(
                 tensor_place(file.place(), &first.name),
                 format!("a {} model has no place for {} tensors of the file", decoder.family.name(), foreign.len()),
-                "use a file of a plain Llama, Mistral, Qwen2 or Qwen3 model",
+                "use a file of a plain model of this family",
             ));
         }
         tensors.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
@@ -122,41 +145,54 @@ impl GgufAsHuggingFace {
 }
 
 fn take_block(tensors: &mut List<'_>, decoder: &Decoder, layer: usize) -> Result<()> {
+    let layout = decoder.family.layout();
     let here = |part: &str| format!("blk.{layer}.{part}");
-    let there = |part: &str| format!("model.layers.{layer}.{part}");
+    let there = |part: &str| format!("{}layers.{layer}.{part}", layout.prefix);
     let (width, head) = (decoder.dim_model, decoder.dim_head);
-    let norms =
-        [("attn_norm.weight", "input_layernorm.weight"), ("ffn_norm.weight", "post_attention_layernorm.weight")];
-    for (ours, theirs) in norms {
-        tensors.take(&here(ours), &there(theirs), &[width], None)?;
+    // Sizes are below 2^31.
+    let [queries, keys] = [decoder.num_heads, decoder.num_kv_heads].map(|heads| heads * head);
+    for (ours, theirs) in layout.norms {
+        tensors.take_norm(&here(ours), &there(theirs), width, layout)?;
     }
-    if decoder.family == Family::Qwen3 {
-        tensors.take(&here("attn_q_norm.weight"), &there("self_attn.q_norm.weight"), &[head], None)?;
-        tensors.take(&here("attn_k_norm.weight"), &there("self_attn.k_norm.weight"), &[head], None)?;
+    let head_norms = match layout.head_norms {
+        HeadNorms::None => None,
+        HeadNorms::OfHeads => Some([head, head]),
+        HeadNorms::OfAll => Some([queries, keys]),
+    };
+    for (part, size) in ["q", "k"].into_iter().zip(head_norms.into_iter().flatten()) {
+        tensors.take_norm(
+            &here(&format!("attn_{part}_norm")),
+            &there(&format!("self_attn.{part}_norm")),
+            size,
+            layout,
+        )?;
     }
-    for (ours, theirs, kind) in MATRICES {
-        // Sizes are below 2^31.
-        let size = |heads: usize| heads * head;
+    for (ours, theirs, kind) in layout.matrices {
         let [rows, columns] = match kind {
-            Shape::Query => [size(decoder.num_heads), width],
-            Shape::Key | Shape::Value => [size(decoder.num_kv_heads), width],
-            Shape::Output => [width, size(decoder.num_heads)],
+            Shape::Query => [queries, width],
+            Shape::Key | Shape::Value => [keys, width],
+            Shape::Fused { .. } => [queries + 2 * keys, width],
+            Shape::Output => [width, queries],
             Shape::Up => [decoder.dim_ff, width],
+            Shape::GateUp => [2 * decoder.dim_ff, width],
             Shape::Down => [width, decoder.dim_ff],
         };
-        let interleaved = decoder.family.interleaves_heads() && matches!(kind, Shape::Query | Shape::Key);
-        let head_rows = interleaved.then_some(head);
+        let order = match kind {
+            Shape::Query | Shape::Key if decoder.family.interleaves_heads() => RowOrder::Alternating { rows: head },
+            Shape::Fused { by_head: true } => RowOrder::ByPart { heads: decoder.num_heads, rows: head },
+            _ => RowOrder::Same,
+        };
         let weight = |name: String| format!("{name}.weight");
-        tensors.take(&weight(here(ours)), &weight(there(theirs)), &[rows, columns], head_rows)?;
+        tensors.take_in_order(&weight(here(ours)), &weight(there(theirs)), &[rows, columns], order)?;
         let has_bias = match kind {
-            Shape::Query | Shape::Key | Shape::Value => decoder.attention_bias,
-            // Qwen2's class has biases at the first three alone, the others' at all four.
-            Shape::Output => decoder.attention_bias && decoder.family != Family::Qwen2,
-            Shape::Up | Shape::Down => decoder.mlp_bias,
+            Shape::Query | Shape::Key | Shape::Value | Shape::Fused { .. } => decoder.attention_bias,
+            // Two classes have biases at the first three alone, the others at all four.
+            Shape::Output => decoder.attention_bias && !matches!(decoder.family, Family::Qwen2 | Family::Glm4),
+            Shape::Up | Shape::GateUp | Shape::Down => decoder.mlp_bias,
         };
         if has_bias {
             let bias = |name: String| format!("{name}.bias");
-            tensors.take(&bias(here(ours)), &bias(there(theirs)), &[rows], head_rows)?;
+            tensors.take_in_order(&bias(here(ours)), &bias(there(theirs)), &[rows], order)?;
         }
     }
     Ok(())
@@ -169,9 +205,28 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    fn take(&mut self, ours: &str, theirs: &str, shape: &[usize], head_rows: Option<usize>) -> Result<()> {
+    fn take(&mut self, ours: &str, theirs: &str, shape: &[usize]) -> Result<()> {
+        self.take_in_order(ours, theirs, shape, RowOrder::Same)
+    }
+
+    fn take_norm(&mut self, ours: &str, theirs: &str, size: usize, layout: &Layout) -> Result<()> {
+        self.take(&format!("{ours}.weight"), &format!("{theirs}.weight"), &[size])?;
+        if layout.from_one
+            && let Some(mapped) = self.tensors.last_mut()
+        {
+            mapped.from_one = true;
+            // The difference from 1 is not of the stored type.
+            mapped.entry.dtype = StoredDtype::F32;
+        }
+        if layout.norm_bias {
+            self.take(&format!("{ours}.bias"), &format!("{theirs}.bias"), &[size])?;
+        }
+        Ok(())
+    }
+
+    fn take_in_order(&mut self, ours: &str, theirs: &str, shape: &[usize], order: RowOrder) -> Result<()> {
         let bad = |reason: String| {
-            let fix = "use a complete file of a plain Llama, Mistral, Qwen2 or Qwen3 model";
+            let fix = "use a complete file of a plain model of this family";
             Error::model(tensor_place(self.file.place(), ours), reason, fix)
         };
         let (Some(entry), Some(stored)) = (self.file.entry(ours), self.file.stored(ours)) else {
@@ -181,7 +236,7 @@ impl List<'_> {
             return Err(bad(format!("the tensor has shape {:?}, by the metadata it is {shape:?}", entry.shape)));
         }
         let entry = TensorEntry::new(theirs, entry.dtype, shape);
-        self.tensors.push(Mapped { entry, theirs: ours.to_string(), stored, head_rows });
+        self.tensors.push(Mapped { entry, theirs: ours.to_string(), stored, order, from_one: false });
         Ok(())
     }
 }
@@ -198,15 +253,18 @@ impl TensorSource for GgufAsHuggingFace {
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
         let mapped = self.require(name)?;
         self.file.read_f32(&mapped.theirs, out)?;
-        if let Some(rows) = mapped.head_rows {
+        if let Some(rows) = mapped.order.period() {
             let columns = mapped.entry.shape.get(1).copied().unwrap_or(1);
-            let mut head = vec![0.0; rows * columns];
+            let mut period = vec![0.0; rows * columns];
             for stored in out.chunks_exact_mut(rows * columns) {
-                head.copy_from_slice(stored);
+                period.copy_from_slice(stored);
                 for (row, values) in stored.chunks_exact_mut(columns).enumerate() {
-                    values.copy_from_slice(&head[stored_row(row, rows) * columns..][..columns]);
+                    values.copy_from_slice(&period[mapped.order.stored(row) * columns..][..columns]);
                 }
             }
+        }
+        if mapped.from_one {
+            out.iter_mut().for_each(|value| *value -= 1.0);
         }
         Ok(())
     }
@@ -219,13 +277,13 @@ impl TensorSource for GgufAsHuggingFace {
         let mapped = self.require(name)?;
         let columns = mapped.entry.shape.get(1).copied().unwrap_or(0);
         let row = self.block_format(name).and_then(|format| format.row_bytes(columns));
-        let (Some(rows), Some(row)) = (mapped.head_rows, row) else {
+        let (RowOrder::Alternating { .. } | RowOrder::ByPart { .. }, Some(row)) = (mapped.order, row) else {
             return self.file.read_blocks_at(&mapped.theirs, first, out);
         };
         // Blocks are along a row, and whole rows are in another order.
         let mut stored = out.chunks_exact_mut(row);
         for (at, to) in (first..).zip(&mut stored) {
-            self.file.read_blocks_at(&mapped.theirs, at / rows * rows + stored_row(at % rows, rows), to)?;
+            self.file.read_blocks_at(&mapped.theirs, mapped.order.stored(at), to)?;
         }
         match stored.into_remainder() {
             [] => Ok(()),
@@ -236,26 +294,46 @@ impl TensorSource for GgufAsHuggingFace {
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         let mapped = self.require(name)?;
         let size = mapped.entry.bytes().unwrap_or(0) as u64;
-        let (Some(rows), true) =
-            (mapped.head_rows, offset.checked_add(out.len() as u64).is_some_and(|end| end <= size))
-        else {
+        let is_inside = offset.checked_add(out.len() as u64).is_some_and(|end| end <= size);
+        if mapped.from_one && is_inside {
+            let mut values = vec![0.0; mapped.entry.elements().unwrap_or(0)];
+            self.read_f32(name, &mut values)?;
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).skip(offset as usize);
+            out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+            return Ok(());
+        }
+        if mapped.order == RowOrder::Same || !is_inside {
             return self.file.read_raw_at(&mapped.theirs, offset, out);
-        };
+        }
         let row_bytes = size as usize / mapped.entry.shape[0];
         let (mut at, mut rest) = (offset as usize, out);
         while !rest.is_empty() {
             let (row, skipped) = (at / row_bytes, at % row_bytes);
-            let stored = row / rows * rows + stored_row(row % rows, rows);
             let (part, after) = rest.split_at_mut(rest.len().min(row_bytes - skipped));
-            self.file.read_raw_at(&mapped.theirs, (stored * row_bytes + skipped) as u64, part)?;
+            let stored = mapped.order.stored(row) * row_bytes + skipped;
+            self.file.read_raw_at(&mapped.theirs, stored as u64, part)?;
             (at, rest) = (at + part.len(), after);
         }
         Ok(())
     }
 }
 
-/// Row in which a head of `rows` rows keeps what Hugging Face has in `row`.
-fn stored_row(row: usize, rows: usize) -> usize {
-    let half = rows / 2;
-    2 * (row % half) + row / half
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_heads_are_found_by_part() {
+        // Two heads of three rows; the file has q0 q1 k0 k1 v0 v1, Hugging Face q0 k0 v0 q1 k1 v1.
+        let order = RowOrder::ByPart { heads: 2, rows: 3 };
+        let found: Vec<usize> = (0..18).map(|row| order.stored(row)).collect();
+        assert_eq!(found, [0, 1, 2, 6, 7, 8, 12, 13, 14, 3, 4, 5, 9, 10, 11, 15, 16, 17]);
+    }
+
+    #[test]
+    fn rows_of_halves_alternate() {
+        let order = RowOrder::Alternating { rows: 6 };
+        let found: Vec<usize> = (0..12).map(|row| order.stored(row)).collect();
+        assert_eq!(found, [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
+    }
 }

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::decoder::Keys;
-use super::{GgufFile, tensor_place};
-use crate::formats::TensorSource;
+use super::keys::Keys;
+use super::{Family, GgufFile, tensor_place};
+use crate::config::{long_magnitude, yarn_magnitude};
+use crate::formats::{TensorSource, safetensors::TensorEntry};
 use crate::rotary::{RotaryConfig, RotaryScaling};
 use crate::{Error, Result};
 use model_center_base::json::number;
@@ -13,16 +14,21 @@ use model_center_base::json::number;
 const BASE: f32 = 10_000.0;
 /// The tensor of factors by which frequencies are divided.
 pub(crate) const FACTORS: &str = "rope_freqs.weight";
+/// The tensors of LongRoPE's divisors: in texts up to the trained length, and in longer ones.
+pub(crate) const LONG: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+/// The key of LongRoPE's factor of cosines and sines.
+const LONG_MAGNITUDE: &str = "rope.scaling.attn_factor";
+/// The key of YaRN's.
+const YARN_MAGNITUDE: &str = "rope.scaling.yarn_attn_factor";
 /// Keys of scaling that change the result and have no counterpart in `config.json`.
-const UNKNOWN: &[&str] =
-    &["rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor", "rope.scale_linear"];
+const UNKNOWN: &[&str] = &["rope.scaling.yarn_ext_factor", "rope.scale_linear"];
 /// Constants of all Llama 3 models with scaling: low and high frequency factor, and the length of their first training.
 const LLAMA3: (f64, f64, usize) = (1.0, 4.0, 8192);
 /// Factors went through single precision: a frequency, a wavelength and the factor itself were rounded.
 const TOLERANCE: f64 = 1e-5;
 
-/// The base and the `rope_scaling` of `config.json`.
-pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<(f32, Option<Value>)> {
+/// The base and the `rope_scaling` of `config.json` for this number of rotated elements of a head, and of positions.
+pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dims: usize, positions: usize) -> Result<(f32, Option<Value>)> {
     let base = keys.real("rope.freq_base")?.unwrap_or(BASE);
     if base <= 1.0 {
         return Err(keys.unfit("rope.freq_base", format!("{base} is not a base of frequencies, it must be above 1")));
@@ -31,6 +37,14 @@ pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<
         if keys.metadata.get(&keys.key(name)).is_some() {
             return Err(keys.unfit(name, "this part of the rotary scaling has no counterpart in config.json"));
         }
+    }
+    if keys.family == Family::Phi3
+        && let Some(scaling) = long(file, keys, dims, positions)?
+    {
+        return Ok((base, Some(scaling)));
+    }
+    if keys.real(LONG_MAGNITUDE)?.is_some_and(|factor| factor != 1.0) {
+        return Err(keys.unfit(LONG_MAGNITUDE, "this part of the rotary scaling has no counterpart in config.json"));
     }
     let stated = stated(keys)?;
     if file.entry(FACTORS).is_none() {
@@ -41,8 +55,7 @@ pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<
     if stated.is_some() {
         return Err(refuse("the file has factors of frequencies beside another scaling".into()));
     }
-    let mut factors = vec![0.0; dim_head / 2];
-    file.read_f32(FACTORS, &mut factors)?;
+    let factors = divisors(file, FACTORS, dims)?;
     if factors.iter().all(|factor| *factor == 1.0) {
         return Ok((base, None));
     }
@@ -82,7 +95,70 @@ fn stated(keys: &Keys<'_>) -> Result<Option<Value>> {
                 scaling.insert(theirs.into(), number(value));
             }
         }
+        let silent = yarn_magnitude(f64::from(factor.unwrap_or(1.0)));
+        if let Some(magnitude) = other_than(keys, YARN_MAGNITUDE, silent)? {
+            scaling.insert("attention_factor".into(), magnitude);
+        }
     }
+    Ok(Some(Value::Object(scaling)))
+}
+
+/// A divisor for each pair of this number of elements of a head.
+fn divisors(file: &GgufFile, name: &str, dims: usize) -> Result<Vec<f32>> {
+    let count = file.entry(name).and_then(TensorEntry::elements);
+    if count != Some(dims / 2) {
+        let reason = format!("these are {} factors, of {} angles", count.unwrap_or(0), dims / 2);
+        return Err(Error::model(tensor_place(file.place(), name), reason, "convert the model to GGUF again"));
+    }
+    let mut divisors = vec![0.0; dims / 2];
+    file.read_f32(name, &mut divisors)?;
+    Ok(divisors)
+}
+
+/// A factor of cosines and sines, unless it is this one: that went through single precision, and a configuration
+/// without it has it in full.
+fn other_than(keys: &Keys<'_>, name: &str, silent: f64) -> Result<Option<Value>> {
+    match keys.real(name)? {
+        Some(factor) if factor <= 0.0 => Err(keys.unfit(name, format!("{factor} is not a factor above 0"))),
+        Some(factor) if (f64::from(factor) - silent).abs() <= TOLERANCE * silent => Ok(None),
+        other => Ok(other.map(number)),
+    }
+}
+
+/// LongRoPE's scaling, if the file has its divisors.
+fn long(file: &GgufFile, keys: &Keys<'_>, dims: usize, positions: usize) -> Result<Option<Value>> {
+    const TYPE: &str = "rope.scaling.type";
+    const TRAINED: &str = "rope.scaling.original_context_length";
+    if LONG.iter().all(|name| file.entry(name).is_none()) {
+        return Ok(None);
+    }
+    match keys.metadata.text(&keys.key(TYPE))? {
+        None | Some("longrope") => {}
+        Some(_) => return Err(keys.unfit(TYPE, "the file has LongRoPE's divisors beside scaling of another type")),
+    }
+    if keys.real("rope.scaling.factor")?.is_some_and(|factor| factor != 0.0 && factor != 1.0) {
+        return Err(keys.unfit("rope.scaling.factor", "the file has LongRoPE's divisors beside another factor"));
+    }
+    let mut scaling = serde_json::Map::new();
+    scaling.insert("rope_type".into(), json!("longrope"));
+    for (name, theirs) in LONG.into_iter().zip(["short_factor", "long_factor"]) {
+        let divisors = divisors(file, name, dims)?;
+        if !divisors.iter().all(|divisor| divisor.is_finite() && *divisor > 0.0) {
+            let (reason, fix) = ("a divisor is not a number above 0", "convert the model to GGUF again");
+            return Err(Error::model(tensor_place(file.place(), name), reason, fix));
+        }
+        scaling.insert(theirs.into(), divisors.into_iter().map(number).collect());
+    }
+    let trained = keys.size(TRAINED)?;
+    if trained == 1 {
+        return Err(keys.unfit(TRAINED, "a model was not trained on texts of one token"));
+    }
+    scaling.insert("original_max_position_embeddings".into(), json!(trained));
+    let magnitude = match keys.has(LONG_MAGNITUDE) {
+        true => other_than(keys, LONG_MAGNITUDE, long_magnitude(positions as f64 / trained as f64, trained))?,
+        false => Some(json!(1.0)),
+    };
+    scaling.extend(magnitude.map(|magnitude| ("attention_factor".to_string(), magnitude)));
     Ok(Some(Value::Object(scaling)))
 }
 

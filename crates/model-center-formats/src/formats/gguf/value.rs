@@ -74,6 +74,25 @@ impl GgufValue {
         })
     }
 
+    /// Whether it is zero, false or empty, or an array of such values.
+    pub(super) fn is_zero(&self) -> bool {
+        match self {
+            Self::U8(n) => *n == 0,
+            Self::I8(n) => *n == 0,
+            Self::U16(n) => *n == 0,
+            Self::I16(n) => *n == 0,
+            Self::U32(n) => *n == 0,
+            Self::I32(n) => *n == 0,
+            Self::U64(n) => *n == 0,
+            Self::I64(n) => *n == 0,
+            Self::F32(n) => *n == 0.0,
+            Self::F64(n) => *n == 0.0,
+            Self::Bool(truth) => !truth,
+            Self::Text(text) => text.is_empty(),
+            Self::Array(array) => array.is_zero(),
+        }
+    }
+
     fn what(&self) -> &'static str {
         match self {
             Self::Bool(_) => "a truth value",
@@ -86,6 +105,27 @@ impl GgufValue {
 }
 
 impl GgufArray {
+    fn is_zero(&self) -> bool {
+        fn all<T: Default + PartialEq>(values: &[T]) -> bool {
+            values.iter().all(|value| *value == T::default())
+        }
+        match self {
+            Self::U8(values) => all(values),
+            Self::I8(values) => all(values),
+            Self::U16(values) => all(values),
+            Self::I16(values) => all(values),
+            Self::U32(values) => all(values),
+            Self::I32(values) => all(values),
+            Self::U64(values) => all(values),
+            Self::I64(values) => all(values),
+            Self::F32(values) => all(values),
+            Self::F64(values) => all(values),
+            Self::Bool(values) => all(values),
+            Self::Text(values) => all(values),
+            Self::Arrays(arrays) => arrays.iter().all(Self::is_zero),
+        }
+    }
+
     fn read(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self> {
         if depth == MAX_DEPTH {
             return Err(cursor.bad(format_args!("arrays are nested more than {MAX_DEPTH} deep")));

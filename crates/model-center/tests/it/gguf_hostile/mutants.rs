@@ -72,3 +72,21 @@ fn mutants_of_whole_models_are_refused_or_read() {
         assert!((100..2900).contains(&read), "{name}: {read} of 3000 were read");
     }
 }
+
+#[test]
+fn mutants_of_every_family_are_refused_or_read() {
+    let place = Place::new();
+    for name in ["granite", "olmo2", "olmo3", "smollm3", "phi3", "glm4", "gpt_neox", "gemma3"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(format!("{name}.gguf"));
+        let good = fs::read(file).unwrap();
+        let front = good.windows(10).position(|bytes| bytes == b"token_embd").unwrap();
+        let (mut state, mut refused) = (1u64, 0);
+        for _ in 0..1000 {
+            let mut bytes = good.clone();
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            bytes[(state >> 33) as usize % front] ^= 1 << (state >> 29 & 7);
+            refused += usize::from(!use_up(&place.write(&bytes)));
+        }
+        assert!(refused < 1000, "{name}: no mutant was read");
+    }
+}
