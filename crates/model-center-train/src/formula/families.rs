@@ -6,16 +6,17 @@ use model_center_base::file::printable;
 use model_center_formats::config::{ConfigOverrides, ConfigSource};
 use model_center_models::architecture::{Added, BlockPlace, ModelFamily};
 use model_center_models::family::configs::{
-    BertConfig, BloomConfig, Cpm1Config, DistilBertConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config,
-    GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MegatronBertConfig, MistralConfig, ModernBertConfig,
-    Olmo2Config, Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config,
+    BertConfig, BloomConfig, Cpm1Config, CwmConfig, DistilBertConfig, Gemma2Config, Gemma3Config, Glm4Config,
+    Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig, LlamaConfig, MegatronBertConfig, MinistralConfig,
+    MistralConfig, ModernBertConfig, Olmo2Config, Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config,
+    RobertaConfig, SeedOssConfig, SmolLm3Config,
 };
 use std::path::Path;
 
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
-const FAMILIES: [(&str, Read); 25] = [
+const FAMILIES: [(&str, Read); 28] = [
     ("gpt2", sizes::<Gpt2Config>),
     ("opt", sizes::<OptConfig>),
     ("gptj", sizes::<GptjConfig>),
@@ -34,6 +35,9 @@ const FAMILIES: [(&str, Read); 25] = [
     ("smollm3", sizes::<SmolLm3Config>),
     ("olmo2", sizes::<Olmo2Config>),
     ("granite", sizes::<GraniteConfig>),
+    ("ministral", sizes::<MinistralConfig>),
+    ("cwm", sizes::<CwmConfig>),
+    ("seed_oss", sizes::<SeedOssConfig>),
     ("bert", sizes::<BertConfig>),
     ("roberta", sizes::<RobertaConfig>),
     ("xlm-roberta", sizes::<RobertaConfig>),

@@ -4,10 +4,11 @@
 use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
-    AlbertConfig, BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
+    AlbertConfig, BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, CwmConfig, DistilBertConfig,
     ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig,
-    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, ModernBertConfig, MpnetConfig, Olmo2Config,
-    Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
+    HfHeader, LlamaConfig, MarianConfig, MegatronBertConfig, MinistralConfig, MistralConfig, ModernBertConfig,
+    MpnetConfig, Olmo2Config, Olmo3Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig,
+    SeedOssConfig, SmolLm3Config, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -55,6 +56,9 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("gpt2", check::<Gpt2Config>(), 4),
         ("gptj", check::<GptjConfig>(), 2),
         ("granite", check::<GraniteConfig>(), 10),
+        ("ministral", check::<MinistralConfig>(), 2),
+        ("cwm", check::<CwmConfig>(), 4),
+        ("seed_oss", check::<SeedOssConfig>(), 8),
         ("olmo2", check::<Olmo2Config>(), 4),
         ("smollm3", check::<SmolLm3Config>(), 6),
         ("phi3", check::<Phi3Config>(), 2),

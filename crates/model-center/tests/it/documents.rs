@@ -8,7 +8,7 @@ use model_center::model::{Batch, Labels, TextModel};
 
 /// The families with one stack: learned, token-counting, rotary, ALiBi and relative positions, causal and bidirectional
 /// attention, sliding windows, grouped key heads. None of the models has dropout in these passes.
-const MODELS: [(&str, &str); 27] = [
+const MODELS: [(&str, &str); 30] = [
     ("gpt2_a", "lm"),
     ("gpt2_b", "untied"),
     ("llama_a", "lm"),
@@ -30,6 +30,9 @@ const MODELS: [(&str, &str); 27] = [
     ("gemma3_a", "lm"),
     ("cpm1_a", "lm"),
     ("granite_a", "lm"),
+    ("ministral_a", "lm"),
+    ("cwm_a", "lm"),
+    ("seed_oss_a", "lm"),
     ("olmo2_a", "lm"),
     ("olmo3_a", "lm"),
     ("smollm3_a", "lm"),

@@ -143,6 +143,18 @@ pub(in crate::model) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockCo
     }
 }
 
+/// Take `use_sliding_window` as true and `max_window_layers` as 0 in a family whose windows do not depend on them.
+///
+/// # Errors
+/// `use_sliding_window` is false: transformers does not know the field there, and has the windows.
+pub(in crate::model) fn require_windows<C: RowConfig>(fields: &mut Fields) -> Result<()> {
+    if fields.peek_flag("use_sliding_window")? == Some(false) {
+        return Err(C::DIALECT.unsupported(fields, "use_sliding_window", "true"));
+    }
+    fields.set("max_window_layers", json!(0));
+    Ok(())
+}
+
 /// The name of gates and what they multiply in families whose files have both in one tensor.
 pub(in crate::model) const GATE_UP: Rule =
     Rule::new("decoder.layers.{i}.ffn.w_in.weight", "model.layers.{i}.mlp.gate_up_proj.weight");

@@ -7,6 +7,7 @@ pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;
 pub mod cpm_t5;
+pub mod cwm;
 pub mod distilbert;
 pub mod electra;
 pub mod gemma2;
@@ -19,6 +20,7 @@ pub mod granite;
 pub mod llama;
 pub mod marian;
 pub mod megatron_bert;
+pub mod ministral;
 pub mod mistral;
 pub mod modernbert;
 pub mod mpnet;
@@ -29,6 +31,7 @@ pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
 pub mod roberta;
+pub mod seed_oss;
 pub mod smollm3;
 pub mod t5;
 
@@ -72,6 +75,7 @@ pub mod configs {
         cpm_t5::CpmT5Config,
         cpm1::Cpm1Config,
         cpm2::Cpm2Config,
+        cwm::CwmConfig,
         distilbert::DistilBertConfig,
         electra::ElectraConfig,
         gemma2::Gemma2Config,
@@ -84,6 +88,7 @@ pub mod configs {
         llama::LlamaConfig,
         marian::MarianConfig,
         megatron_bert::MegatronBertConfig,
+        ministral::MinistralConfig,
         mistral::MistralConfig,
         modernbert::ModernBertConfig,
         mpnet::MpnetConfig,
@@ -94,12 +99,13 @@ pub mod configs {
         qwen2::Qwen2Config,
         qwen3::Qwen3Config,
         roberta::{RobertaConfig, RobertaName},
+        seed_oss::SeedOssConfig,
         smollm3::SmolLm3Config,
         t5::{HeadScale, T5Config, T5Kind},
     };
 }
 
-const ALL: [Family; 34] = [
+const ALL: [Family; 37] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -119,6 +125,9 @@ const ALL: [Family; 34] = [
     smollm3::FAMILY,
     olmo2::FAMILY,
     granite::FAMILY,
+    ministral::FAMILY,
+    cwm::FAMILY,
+    seed_oss::FAMILY,
     t5::FAMILY,
     t5::MULTILINGUAL,
     bart::FAMILY,
