@@ -10,7 +10,7 @@ use super::family::{PATTERN, WINDOW, WINDOW_BASE};
 use super::keys::Keys;
 use super::{Decoder, Family, GgufArray, GgufValue};
 use crate::Result;
-use crate::config::LayerWindows;
+use crate::config::{FullLayer, LayerWindows};
 use model_center_base::json::number;
 
 /// SmolLM3's layers without positions: the last of each this many.
@@ -22,12 +22,12 @@ const GEMMA_27B: usize = 62;
 pub(super) fn layer_windows(keys: &Keys<'_>, num_layers: usize) -> Result<LayerWindows> {
     let period = if keys.family == Family::Gemma3 { 6 } else { 4 };
     let Some(size) = keys.size_or_zero(WINDOW)? else {
-        return Ok(LayerWindows { size: None, period, listed: Some(BTreeSet::new()) });
+        return Ok(LayerWindows { size: None, period, full: FullLayer::Last, listed: Some(BTreeSet::new()) });
     };
     match keys.metadata.get(&keys.key(PATTERN)) {
         Some(GgufValue::Array(GgufArray::Bool(flags))) if flags.len() == num_layers => {
             let listed = flags.iter().enumerate().filter(|(_, flag)| **flag).map(|(layer, _)| layer).collect();
-            Ok(LayerWindows { size: Some(size), period, listed: Some(listed) })
+            Ok(LayerWindows { size: Some(size), period, full: FullLayer::Last, listed: Some(listed) })
         }
         Some(GgufValue::Array(_)) => {
             let reason = format!("the layers with a window are not a list of {num_layers} truth values");
