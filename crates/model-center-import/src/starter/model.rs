@@ -4,33 +4,15 @@ use super::{DataKind, Preset, Starter, StarterOptions};
 use crate::{Error, Result};
 use model_center_data::TaskModel;
 use model_center_formats::Pretrained;
-use model_center_formats::config::directory_fields;
+use model_center_formats::config::{ConfigOverrides, ConfigSource, TextHead, directory_fields};
 use model_center_formats::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
-use model_center_models::Registry;
+use model_center_models::architecture::Architecture;
+use model_center_models::{Description, FamilyFacts, Registry};
 use model_center_recipe::key;
 use model_center_train::formula::{TransformerSizes, families::sizes_of};
 use model_center_train::plan::device::smallest_memory;
 use std::sync::Arc;
 
-/// Encoders, which predict no next token.
-const ENCODERS: [&str; 10] = [
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "megatron-bert",
-    "distilbert",
-    "electra",
-    "mpnet",
-    "albert",
-    "modernbert",
-];
-/// Encoder-decoders.
-const ENCODER_DECODERS: [&str; 6] = ["t5", "mt5", "bart", "marian", "cpm2", "cpm_t5"];
-/// The encoder-decoder that has a head for classes.
-const WITH_CLASSES: &str = "bart";
-/// The decoder that is pretrained by infilling.
-const INFILLING: &str = "cpm1";
 /// Fields that state the longest sequence, by the families' names of it.
 const POSITIONS: [&str; 4] = ["max_position_embeddings", "n_positions", "n_ctx", "position_size"];
 /// Characters of a token, for texts without a tokenizer.
@@ -42,6 +24,8 @@ pub(super) struct FoundModel {
     pub(super) name: String,
     /// The family; empty where nothing states it.
     pub(super) family: String,
+    /// Facts about it.
+    facts: Option<FamilyFacts>,
     /// Sizes, of the families that have formulas.
     pub(super) sizes: Option<TransformerSizes>,
     /// The longest sequence; `None` for one without limit, or unknown.
@@ -70,6 +54,7 @@ impl FoundModel {
         let mut found = FoundModel {
             name,
             family: String::new(),
+            facts: None,
             sizes: None,
             positions: None,
             tokenizer: None,
@@ -90,27 +75,33 @@ impl FoundModel {
             return Err(Error::model(directory.display().to_string(), reason, fix));
         }
         let fields = directory_fields(&directory)?;
-        found.family = registry.find(&directory)?.model_type.to_owned();
+        let entry = registry.find(&directory)?;
+        (found.family, found.facts) = (entry.model_type.to_owned(), Some(entry.facts));
         for name in POSITIONS {
             found.positions = found.positions.or(fields.peek_size(name)?);
         }
-        if ["roberta", "xlm-roberta", "camembert", "mpnet"].contains(&found.family.as_str()) {
-            // Positions are counted from the one after the padding token.
-            found.positions = found.positions.map(|positions| positions.saturating_sub(2));
+        let described =
+            ConfigSource::open(&directory, ConfigOverrides::default()).and_then(|c| (entry.facts.describe)(&c));
+        let described = described.ok();
+        if let (Architecture::Encoder, Some(Description { spec, .. })) = (entry.facts.architecture, &described) {
+            // Some count positions from the one after the padding token.
+            found.positions = found.positions.map(|positions| positions.min(spec.max_length));
         }
         found.sizes = sizes_of(&directory).ok();
         found.tokenizer = Some(AutoTokenizer::open(&directory)?);
         found.chat = ChatTemplate::from_directory(&directory)?;
-        found.check(preset, fields.place())?;
+        let has_spans = described.is_some_and(|described| described.spec.has_spans);
+        found.check((preset, entry.facts), has_spans, fields.place())?;
         Ok(found)
     }
 
     /// Refuses a family that the preset is not for.
-    fn check(&self, preset: &Preset, place: &str) -> Result<()> {
+    fn check(&self, (preset, facts): (&Preset, FamilyFacts), has_spans: bool, place: &str) -> Result<()> {
         let family = self.family.as_str();
-        let (is_encoder, is_encoder_decoder) = (ENCODERS.contains(&family), ENCODER_DECODERS.contains(&family));
+        let is_encoder = facts.architecture == Architecture::Encoder;
+        let is_encoder_decoder = facts.architecture == Architecture::EncoderDecoder;
         let (reason, fix) = match preset.data {
-            DataKind::Labelled if is_encoder_decoder && family != WITH_CLASSES => (
+            DataKind::Labelled if is_encoder_decoder && !facts.has(TextHead::Classification { outputs: 0 }) => (
                 "has no head for classes",
                 "name an encoder such as google-bert/bert-base-uncased, or learn label words: docs/tasks.md",
             ),
@@ -126,7 +117,7 @@ impl FoundModel {
                 "is not a decoder, and this preset predicts next tokens",
                 "name a decoder, or begin with a recipe of examples/recipes/pretrain_*.toml",
             ),
-            DataKind::Tokens if family == INFILLING => (
+            DataKind::Tokens if has_spans => (
                 "is pretrained by infilling, and this preset predicts next tokens",
                 "name another decoder, or begin with examples/recipes/pretrain_cpm1.toml",
             ),
@@ -206,7 +197,7 @@ impl FoundModel {
 
     /// Properties of the model that conversations and completions depend on.
     pub(super) fn sft(&self) -> TaskModel<'_> {
-        let generates_targets = ENCODER_DECODERS.contains(&self.family.as_str());
+        let generates_targets = self.facts.is_some_and(|facts| facts.architecture == Architecture::EncoderDecoder);
         TaskModel { chat: self.chat.as_ref(), generates_targets, place: None }
     }
 
@@ -235,17 +226,19 @@ mod tests {
     use model_center_models::MODELS;
 
     #[test]
-    fn every_family_of_the_registry_is_in_the_list_of_its_kind() {
+    fn facts_of_families_are_those_of_their_lines_in_listings() {
         for entry in MODELS {
+            let (family, facts) = (entry.model_type, entry.facts);
             let is_encoder_decoder = entry.doc.contains("decoder's next token");
             let is_decoder = entry.doc.contains("for the next token");
-            let family = entry.model_type;
-            assert_eq!(ENCODER_DECODERS.contains(&family), is_encoder_decoder, "{family}");
-            assert_eq!(ENCODERS.contains(&family), !is_encoder_decoder && !is_decoder, "{family}");
-            let has_classes = !is_encoder_decoder || entry.doc.contains("for classification");
-            assert_eq!(has_classes, !is_encoder_decoder || family == WITH_CLASSES, "{family}");
+            let has_classes = entry.doc.contains("for classification");
+            let classifies = facts.has(TextHead::Classification { outputs: 2 });
+            match facts.architecture {
+                Architecture::EncoderDecoder => assert!(is_encoder_decoder && classifies == has_classes, "{family}"),
+                Architecture::Decoder => assert!(is_decoder && !is_encoder_decoder, "{family}"),
+                Architecture::Encoder => assert!(!is_encoder_decoder && !is_decoder && classifies, "{family}"),
+            }
         }
-        assert!(MODELS.iter().any(|entry| entry.model_type == INFILLING));
     }
 
     #[test]

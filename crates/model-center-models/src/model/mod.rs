@@ -19,9 +19,9 @@ pub use batch::loss_settings::LossSettings;
 pub use decode::decoding::{Decoding, DecodingOptions};
 pub use decode::packed::{LogitsRead, PackedDecoding, SequenceTokens};
 pub use family::{
-    MODELS, ModelEntry, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, cwm, distilbert, electra, gemma2, gemma3, glm4,
-    gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, ministral, mistral, modernbert, mpnet, olmo2, olmo3,
-    opt, phi3, qwen2, qwen3, roberta, seed_oss, smollm3, t5,
+    Description, FamilyFacts, MODELS, ModelEntry, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, cwm, distilbert,
+    electra, gemma2, gemma3, glm4, gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, ministral, mistral,
+    modernbert, mpnet, olmo2, olmo3, opt, phi3, qwen2, qwen3, roberta, seed_oss, smollm3, t5,
 };
 pub use head::Head;
 pub use head::lm_operands::LmOperands;

@@ -14,7 +14,7 @@ use model_center_formats::{
     pretrained::{ModelCaches, Pretrained},
 };
 use model_center_models::adapter::is_adapter_directory;
-use model_center_models::{OpenOptions, Registry};
+use model_center_models::{MODELS, OpenOptions, Registry};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -108,10 +108,11 @@ fn config(resolved: &Resolved, places: &ModelCaches) -> Result<(ConfigSource, Op
         let ids = AutoTokenizer::open(tokenizer)?.special_ids();
         let named = [("bos_token_id", ids.bos), ("eos_token_id", ids.eos), ("pad_token_id", ids.pad)];
         special_tokens = named.into_iter().filter_map(|(name, id)| Some((name.to_owned(), id?))).collect();
-        // T5's decoder begins with padding, which its files state and a family alone does not.
-        if let (true, "t5" | "mt5", Some(pad)) =
-            (model.path.is_empty(), model.family.as_deref().unwrap_or_default(), ids.pad)
-        {
+        // Files of such a family state the token, and a family alone does not.
+        let begins =
+            |family: &str| MODELS.iter().any(|entry| entry.model_type == family && entry.facts.starts_with_padding);
+        let family = model.family.as_deref().filter(|family| model.path.is_empty() && begins(family));
+        if let (Some(_), Some(pad)) = (family, ids.pad) {
             special_tokens.push(("decoder_start_token_id".to_owned(), pad));
         }
     }

@@ -66,7 +66,9 @@ pub fn parameters_of_stage(
 ) -> f64 {
     let holds = |place: usize| (0..schedule.chunks()).any(|chunk| schedule.place(stage, chunk) == place);
     let (first, last) = (holds(0), holds(schedule.places() - 1));
-    let blocks = layout.blocks_of_chunk(sizes) * schedule.chunks() as f64 * sizes.block_parameters();
+    // A stage has no block twice.
+    let places = layout.blocks_of_chunk(sizes) * schedule.chunks() as f64;
+    let blocks = places.min(sizes.unique_layers as f64) * sizes.block_parameters();
     let embedding = if first { sizes.embedding_parameters() } else { 0.0 };
     let has_own_head = last && !(sizes.tied && first);
     let head = if has_own_head { sizes.head_parameters() } else { 0.0 };

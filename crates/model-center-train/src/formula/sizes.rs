@@ -5,11 +5,13 @@ use crate::{Error, Result};
 /// The largest size that is accepted: products of three of them are exact enough as floating-point numbers.
 const LARGEST: usize = 1 << 28;
 
-/// A transformer of one stack of equal blocks with a language-modelling head.
+/// A transformer of one stack of blocks of one size with a language-modelling head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransformerSizes {
-    /// Blocks.
+    /// Blocks, or their places where blocks share parameters.
     pub layers: usize,
+    /// Blocks with parameters of their own.
+    pub unique_layers: usize,
     /// D.
     pub width: usize,
     /// N.
@@ -24,6 +26,11 @@ pub struct TransformerSizes {
     pub gated: bool,
     /// V.
     pub vocabulary: usize,
+    /// E, dimension of the token embeddings; commonly D.
+    pub embedding: usize,
+    /// Whether a layer with bias projects the sum of all embeddings from E to D; else layers without bias project token
+    /// embeddings to D and hidden states back, where E is not D.
+    pub projects_sum: bool,
     /// Rows of a learned position embedding; 0 without one.
     pub positions: usize,
     /// Whether the head shares the token embedding.
@@ -35,6 +42,7 @@ impl TransformerSizes {
     pub fn gpt2(layers: usize, width: usize, heads: usize, vocabulary: usize, positions: usize) -> Self {
         TransformerSizes {
             layers,
+            unique_layers: layers,
             width,
             heads,
             kv_heads: heads,
@@ -42,6 +50,8 @@ impl TransformerSizes {
             feed_forward: width.saturating_mul(4),
             gated: false,
             vocabulary,
+            embedding: width,
+            projects_sum: false,
             positions,
             tied: true,
         }
@@ -54,12 +64,14 @@ impl TransformerSizes {
     pub fn validate(&self, place: &str) -> Result<()> {
         let sizes = [
             ("layers", self.layers),
+            ("unique_layers", self.unique_layers),
             ("width", self.width),
             ("heads", self.heads),
             ("kv_heads", self.kv_heads),
             ("head_size", self.head_size),
             ("feed_forward", self.feed_forward),
             ("vocabulary", self.vocabulary),
+            ("embedding", self.embedding),
         ];
         match sizes.into_iter().find(|(_, size)| !(1..=LARGEST).contains(size)) {
             Some((name, size)) => {
@@ -103,21 +115,35 @@ impl TransformerSizes {
         self.block_matrices() + vectors
     }
 
-    /// Values of the token embedding and of the positions: the first stage's.
+    /// Values of the token embedding, of the positions and of what projects them: the first stage's.
     pub fn embedding_parameters(&self) -> f64 {
-        (self.vocabulary as f64 + self.positions as f64) * self.width as f64
+        let (embedding, width) = (self.embedding as f64, self.width as f64);
+        let (position, projection) = match self.projects_sum {
+            true => (embedding, embedding * width + width),
+            false if self.embedding == self.width => (width, 0.0),
+            false => (width, 2.0 * embedding * width),
+        };
+        self.vocabulary as f64 * embedding + self.positions as f64 * position + projection
     }
 
     /// Values of the head's matrix, which a tied head shares with the embedding on one stage and copies on several.
     pub fn head_parameters(&self) -> f64 {
-        self.vocabulary as f64 * self.width as f64
+        self.vocabulary as f64 * self.embedding as f64
     }
 
-    /// Values of the whole model.
+    /// Values of the whole model. Blocks that share parameters count once.
     pub fn parameters(&self) -> f64 {
         let head = if self.tied { 0.0 } else { self.head_parameters() };
         let norm = if self.gated { 1.0 } else { 2.0 };
-        self.layers as f64 * self.block_parameters() + self.embedding_parameters() + head + norm * self.width as f64
+        let blocks = self.unique_layers as f64 * self.block_parameters();
+        blocks + self.embedding_parameters() + head + norm * self.width as f64
+    }
+
+    /// Whether the parameters are `12 L D^2 + 13 L D + (V + S) D + 2 D`, Megatron-LM's formula.
+    pub fn follow_published_formula(&self) -> bool {
+        let TransformerSizes { layers, unique_layers, width, heads, vocabulary, positions, .. } = *self;
+        let published = TransformerSizes::gpt2(layers, width, heads, vocabulary, positions);
+        *self == TransformerSizes { unique_layers, ..published }
     }
 
     /// Floating-point operations of a block's matrices for one token, forward.

@@ -19,17 +19,14 @@ pub(super) fn lines(setup: &Setup, tensor: usize) -> Vec<String> {
     let Some(sizes) = setup.start.config.as_ref().and_then(|config| sizes_of_config(config).ok()) else {
         return Vec::new();
     };
-    let TransformerSizes { layers, width, heads, vocabulary, positions, .. } = sizes;
-    // Layers that share their parameters count once.
-    let sharing = setup.start.config.as_ref().and_then(|config| config.overrides.sharing);
-    let unique = sharing.map_or(layers, |sharing| sharing.unique);
-    let sizes = TransformerSizes { layers: unique, ..sizes };
+    let TransformerSizes { layers, unique_layers: unique, width, heads, vocabulary, positions, .. } = sizes;
     let counted = sizes.parameters();
     let all = padded(vocabulary, tensor);
     let with_padding = TransformerSizes { vocabulary: all, ..sizes }.parameters();
-    let formula = match setup.family {
-        "gpt2" => "12 L D^2 + 13 L D + (V + S) D + 2 D",
-        _ => "the matrices and vectors of L blocks, (V + S) D and the last norm",
+    let formula = match (sizes.follow_published_formula(), sizes.embedding == width) {
+        (true, _) => "12 L D^2 + 13 L D + (V + S) D + 2 D",
+        (false, true) => "the matrices and vectors of L blocks, (V + S) D and the last norm",
+        (false, false) => "the matrices and vectors of L blocks, embeddings with their projection, and the last norm",
     };
     let layers = if unique == layers { layers.to_string() } else { format!("{unique} at {layers} places") };
     vec![

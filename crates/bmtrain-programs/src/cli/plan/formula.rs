@@ -70,12 +70,18 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
             if options.json { layout::json(&counted).to_string() } else { layout::text(&counted) }
         }
         (None, Some(machine)) => {
-            if resolved.model.shape.sharing.is_some() {
+            let refuse_sharing = |fix: &str| {
                 let reason = "layers that share their parameters are not in the formulas of sizes";
-                return Err(Error::argument("--fit", reason, "remove model.unique_layers, or plan with --ranks"));
+                Err(Error::argument("--fit", reason, fix))
+            };
+            if resolved.model.shape.sharing.is_some() {
+                return refuse_sharing("remove model.unique_layers, or plan with --ranks");
             }
             let start = ModelStart::of(&resolved, &model_places())?;
             let sizes = start.config.as_ref().map_or_else(|| sizes_of(&start.directory), |c| sizes_of_config(c))?;
+            if sizes.unique_layers != sizes.layers {
+                return refuse_sharing("plan with --ranks or --layout");
+            }
             let request = request(options, &resolved, (sizes, length), machine)?;
             let found = fit(&request)?;
             if options.json { fit_json(&found).to_string() } else { fit_text(&request, &found) }

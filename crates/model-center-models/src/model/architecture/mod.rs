@@ -60,6 +60,9 @@ pub trait ModelFamily: RowConfig + Debug + 'static {
     /// Whether its hidden states can overflow f16.
     const LEAVES_F16: bool = false;
 
+    /// Whether the decoder input of a model begins with the padding token where a configuration states no other.
+    const STARTS_WITH_PADDING: bool = false;
+
     /// Whether an encoder has a next-sentence prediction head.
     const HAS_SENTENCES: bool = false;
 

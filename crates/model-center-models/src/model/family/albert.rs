@@ -139,6 +139,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "albert",
         doc: "ALBERT with classification, answer-span, masked-token and sentence-order heads",
         open: Albert::open,
+        facts: Albert::FACTS,
     },
     class: None,
     class_prefix: "Albert",

@@ -198,6 +198,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "bart",
         doc: "BART with heads for the decoder's next token and for classification",
         open: Bart::open,
+        facts: Bart::FACTS,
     },
     class: None,
     class_prefix: "Bart",

@@ -229,6 +229,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "bert",
         doc: "BERT with classification, answer-span, masked-token and next-sentence heads",
         open: Bert::open,
+        facts: Bert::FACTS,
     },
     class: BertConfig::DIALECT.class,
     class_prefix: "Bert",

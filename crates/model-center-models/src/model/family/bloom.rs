@@ -145,6 +145,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "bloom",
         doc: "BLOOM with heads for the next token and for classification",
         open: Bloom::open,
+        facts: Bloom::FACTS,
     },
     class: None,
     class_prefix: "Bloom",

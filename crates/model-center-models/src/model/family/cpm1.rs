@@ -137,6 +137,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "cpm1",
         doc: "CPM-1 with heads for the next token and for classification",
         open: Cpm1::open,
+        facts: Cpm1::FACTS,
     },
     class: Cpm1Config::DIALECT.class,
     class_prefix: "",

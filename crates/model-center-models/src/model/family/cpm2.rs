@@ -123,7 +123,12 @@ impl ModelFamily for Cpm2Config {
 
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {
-    entry: ModelEntry { model_type: "cpm2", doc: "CPM-2 with the head for the decoder's next token", open: Cpm2::open },
+    entry: ModelEntry {
+        model_type: "cpm2",
+        doc: "CPM-2 with the head for the decoder's next token",
+        open: Cpm2::open,
+        facts: Cpm2::FACTS,
+    },
     class: Cpm2Config::DIALECT.class,
     class_prefix: "",
     signatures: &[],

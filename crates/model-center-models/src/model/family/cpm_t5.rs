@@ -154,6 +154,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "cpm_t5",
         doc: "CPM-Pretrain's T5, with learned positions, and the head for the decoder's next token",
         open: CpmT5::open,
+        facts: CpmT5::FACTS,
     },
     class: None,
     class_prefix: "CpmT5",

@@ -108,7 +108,12 @@ impl ModelFamily for CwmConfig {
 
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {
-    entry: ModelEntry { model_type: "cwm", doc: "Code World Model with a head for the next token", open: Cwm::open },
+    entry: ModelEntry {
+        model_type: "cwm",
+        doc: "Code World Model with a head for the next token",
+        open: Cwm::open,
+        facts: Cwm::FACTS,
+    },
     class: None,
     class_prefix: "Cwm",
     signatures: &[llama::PLAIN],

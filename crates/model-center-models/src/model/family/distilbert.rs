@@ -137,6 +137,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "distilbert",
         doc: "DistilBERT with classification, answer-span and masked-token heads",
         open: DistilBert::open,
+        facts: DistilBert::FACTS,
     },
     class: None,
     class_prefix: "DistilBert",

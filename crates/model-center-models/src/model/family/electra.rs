@@ -138,6 +138,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "electra",
         doc: "ELECTRA with classification, answer-span and masked-token heads",
         open: Electra::open,
+        facts: Electra::FACTS,
     },
     class: None,
     class_prefix: "Electra",

@@ -124,6 +124,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "gemma2",
         doc: "Gemma 2 with heads for the next token and for classification",
         open: Gemma2::open,
+        facts: Gemma2::FACTS,
     },
     class: None,
     class_prefix: "Gemma2",

@@ -101,6 +101,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "gemma3_text",
         doc: "Gemma 3 (text) and EmbeddingGemma with heads for the next token and for classification",
         open: Gemma3::open,
+        facts: Gemma3::FACTS,
     },
     class: None,
     class_prefix: "Gemma3",

@@ -95,6 +95,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "glm4",
         doc: "GLM-4 of April 2025 with heads for the next token and for classification",
         open: Glm4::open,
+        facts: Glm4::FACTS,
     },
     class: None,
     class_prefix: "Glm4",

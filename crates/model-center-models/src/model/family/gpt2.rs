@@ -176,6 +176,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next token and for classification",
         open: Gpt2::open,
+        facts: Gpt2::FACTS,
     },
     class: Gpt2Config::DIALECT.class,
     class_prefix: "GPT2",

@@ -139,6 +139,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "gpt_neox",
         doc: "GPT-NeoX and Pythia with heads for the next token and for classification",
         open: GptNeox::open,
+        facts: GptNeox::FACTS,
     },
     class: None,
     class_prefix: "GPTNeoX",

@@ -192,6 +192,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "gptj",
         doc: "GPT-J with heads for the next token and for classification",
         open: Gptj::open,
+        facts: Gptj::FACTS,
     },
     class: GptjConfig::DIALECT.class,
     class_prefix: "GPTJ",

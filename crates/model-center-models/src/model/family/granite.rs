@@ -85,7 +85,12 @@ impl ModelFamily for GraniteConfig {
 
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {
-    entry: ModelEntry { model_type: "granite", doc: "Granite 3 with a head for the next token", open: Granite::open },
+    entry: ModelEntry {
+        model_type: "granite",
+        doc: "Granite 3 with a head for the next token",
+        open: Granite::open,
+        facts: Granite::FACTS,
+    },
     class: None,
     class_prefix: "Granite",
     signatures: &[llama::PLAIN],

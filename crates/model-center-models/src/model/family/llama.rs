@@ -200,6 +200,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next token and for classification",
         open: Llama::open,
+        facts: Llama::FACTS,
     },
     class: LlamaConfig::DIALECT.class,
     class_prefix: "Llama",

@@ -98,6 +98,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "marian",
         doc: "Marian's models for translation with the head for the decoder's next token",
         open: Marian::open,
+        facts: Marian::FACTS,
     },
     class: None,
     class_prefix: "Marian",

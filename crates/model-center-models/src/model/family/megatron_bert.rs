@@ -95,6 +95,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "megatron-bert",
         doc: "Megatron-LM's BERT, whose norms precede its layers, with the heads of BERT",
         open: MegatronBert::open,
+        facts: MegatronBert::FACTS,
     },
     class: None,
     class_prefix: "MegatronBert",

@@ -75,6 +75,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "ministral",
         doc: "Ministral with heads for the next token and for classification",
         open: Ministral::open,
+        facts: Ministral::FACTS,
     },
     class: None,
     class_prefix: "Ministral",

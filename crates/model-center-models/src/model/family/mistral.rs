@@ -75,6 +75,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "mistral",
         doc: "Mistral with heads for the next token and for classification",
         open: Mistral::open,
+        facts: Mistral::FACTS,
     },
     class: None,
     class_prefix: "Mistral",

@@ -10,6 +10,7 @@ pub mod cpm_t5;
 pub mod cwm;
 pub mod distilbert;
 pub mod electra;
+mod facts;
 pub mod gemma2;
 pub mod gemma3;
 pub mod glm4;
@@ -35,6 +36,8 @@ pub mod seed_oss;
 pub mod smollm3;
 pub mod t5;
 
+pub use facts::{Description, FamilyFacts};
+
 use super::load::family_names::Signature;
 use super::{OpenOptions, OpenedModel};
 use model_center_base::error::Result;
@@ -50,12 +53,14 @@ pub struct ModelEntry {
     pub doc: &'static str,
     /// Opens a directory of this family.
     pub open: fn(&Path, &OpenOptions) -> Result<OpenedModel>,
+    /// What is known of it without a model.
+    pub facts: FamilyFacts,
 }
 
 /// The properties of a family of this crate. Each family states them in its own file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
-    /// Name and opening.
+    /// Name, opening and facts.
     pub entry: ModelEntry,
     /// ModelCenter's configuration class, if it has the family.
     pub class: Option<Class>,

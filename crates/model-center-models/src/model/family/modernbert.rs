@@ -143,7 +143,12 @@ static TIED: [Alias; 1] = [Alias::new("decoder.weight", "model.embeddings.tok_em
 
 /// The registry entry.
 pub(in crate::model) const FAMILY: Family = Family {
-    entry: ModelEntry { model_type: "modernbert", doc: "ModernBERT with an encoder's heads", open: ModernBert::open },
+    entry: ModelEntry {
+        model_type: "modernbert",
+        doc: "ModernBERT with an encoder's heads",
+        open: ModernBert::open,
+        facts: ModernBert::FACTS,
+    },
     class: None,
     class_prefix: "ModernBert",
     signatures: &[Signature { prefix: "model.", has: &[&["layers.0.attn.Wqkv.weight"]], lacks: &[] }],

@@ -137,6 +137,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "mpnet",
         doc: "MPNet with classification, answer-span and masked-token heads",
         open: Mpnet::open,
+        facts: Mpnet::FACTS,
     },
     class: None,
     class_prefix: "MPNet",

@@ -103,6 +103,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "olmo2",
         doc: "OLMo 2 with heads for the next token and for classification",
         open: Olmo2::open,
+        facts: Olmo2::FACTS,
     },
     class: None,
     class_prefix: "Olmo2",

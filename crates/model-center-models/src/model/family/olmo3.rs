@@ -71,6 +71,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "olmo3",
         doc: "OLMo 3 with heads for the next token and for classification",
         open: Olmo3::open,
+        facts: Olmo3::FACTS,
     },
     class: None,
     class_prefix: "Olmo3",

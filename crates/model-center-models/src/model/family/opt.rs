@@ -179,6 +179,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "opt",
         doc: "OPT with heads for the next token and for classification",
         open: Opt::open,
+        facts: Opt::FACTS,
     },
     class: OptConfig::DIALECT.class,
     class_prefix: "OPT",

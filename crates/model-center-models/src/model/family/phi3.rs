@@ -103,6 +103,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "phi3",
         doc: "Phi-3 and Phi-4 with heads for the next token and for classification",
         open: Phi3::open,
+        facts: Phi3::FACTS,
     },
     class: None,
     class_prefix: "Phi3",

@@ -76,6 +76,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "qwen2",
         doc: "Qwen 2 and 2.5 with heads for the next token and for classification",
         open: Qwen2::open,
+        facts: Qwen2::FACTS,
     },
     class: None,
     class_prefix: "Qwen2",

@@ -85,6 +85,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "qwen3",
         doc: "Qwen 3 with heads for the next token and for classification",
         open: Qwen3::open,
+        facts: Qwen3::FACTS,
     },
     class: None,
     class_prefix: "Qwen3",

@@ -242,6 +242,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "roberta",
         doc: "RoBERTa with classification, answer-span and masked-token heads",
         open: Roberta::open,
+        facts: Roberta::FACTS,
     },
     class: RobertaConfig::DIALECT.class,
     class_prefix: "Roberta",
@@ -254,14 +255,24 @@ pub(in crate::model) const FAMILY: Family = Family {
 
 /// XLM-RoBERTa.
 pub(in crate::model) const XLM: Family = Family {
-    entry: ModelEntry { model_type: "xlm-roberta", doc: "XLM-RoBERTa, as RoBERTa", open: Roberta::open },
+    entry: ModelEntry {
+        model_type: "xlm-roberta",
+        doc: "XLM-RoBERTa, as RoBERTa",
+        open: Roberta::open,
+        facts: Roberta::FACTS,
+    },
     class_prefix: "XLMRoberta",
     ..FAMILY
 };
 
 /// CamemBERT.
 pub(in crate::model) const CAMEMBERT: Family = Family {
-    entry: ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: Roberta::open },
+    entry: ModelEntry {
+        model_type: "camembert",
+        doc: "CamemBERT, as RoBERTa",
+        open: Roberta::open,
+        facts: Roberta::FACTS,
+    },
     class_prefix: "Camembert",
     ..FAMILY
 };

@@ -88,6 +88,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "seed_oss",
         doc: "Seed-OSS with heads for the next token and for classification",
         open: SeedOss::open,
+        facts: SeedOss::FACTS,
     },
     class: None,
     class_prefix: "SeedOss",

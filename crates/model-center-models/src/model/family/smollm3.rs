@@ -122,6 +122,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "smollm3",
         doc: "SmolLM3 with heads for the next token and for classification",
         open: SmolLm3::open,
+        facts: SmolLm3::FACTS,
     },
     class: None,
     class_prefix: "SmolLM3",

@@ -266,6 +266,7 @@ impl ModelFamily for T5Config {
     const ARCHITECTURE: Architecture = Architecture::EncoderDecoder;
     const DROPS_EMBEDDINGS: bool = true;
     const LEAVES_F16: bool = true;
+    const STARTS_WITH_PADDING: bool = true;
 
     fn classes(&self) -> Classes {
         match self.kind {
@@ -365,6 +366,7 @@ pub(in crate::model) const FAMILY: Family = Family {
         model_type: "t5",
         doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the decoder's next token",
         open: T5::open,
+        facts: T5::FACTS,
     },
     class: T5Config::DIALECT.class,
     class_prefix: "T5",
@@ -373,7 +375,12 @@ pub(in crate::model) const FAMILY: Family = Family {
 
 /// mT5.
 pub(in crate::model) const MULTILINGUAL: Family = Family {
-    entry: ModelEntry { model_type: "mt5", doc: "mT5 with the head for the decoder's next token", open: T5::open },
+    entry: ModelEntry {
+        model_type: "mt5",
+        doc: "mT5 with the head for the decoder's next token",
+        open: T5::open,
+        facts: T5::FACTS,
+    },
     class_prefix: "MT5",
     signatures: &[GATED],
     ..FAMILY

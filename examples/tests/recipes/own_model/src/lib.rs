@@ -15,6 +15,7 @@ pub static TABLES: &[&[ModelEntry]] = &[
         model_type: "toy",
         doc: "A small decoder with heads for the next token and for classification",
         open: Toy::open,
+        facts: Toy::FACTS,
     }],
 ];
 
