@@ -25,6 +25,22 @@ EXCEPTIONS = {
     "crates/model-center-data/src/data/answers.rs": "an error that lists the models with what is asked for",
     "crates/model-center-models/src/model/text_model.rs": "the same",
     "crates/model-center-recipe/src/recipe/keys/": "examples of values of recipe keys, and names of other trainers",
+    "crates/model-center-import/src/import/megatron/": "programs of Megatron-LM, and the model that each trains",
+    "crates/model-center-import/src/import/model_center.rs": "programs of ModelCenter, by the model that each trains",
+    "crates/model-center-import/src/import/yaml/axolotl_forms.rs": "chat templates by axolotl's names",
+    "crates/model-center-import/src/import/sheet.rs": "a hint with a path as an example",
+    "crates/model-center-import/src/starter/presets.rs": "identifiers of published models",
+    "crates/model-center-formats/src/formats/ranked/": "checkpoints of Megatron-LM, which trains two kinds of models",
+    "crates/model-center-formats/src/formats/known_directory.rs": "whose files a directory has",
+    "crates/model-center-formats/src/directory/gguf.rs": "a window that GGUF files of one model do not declare",
+    "crates/model-center-data/src/pretraining/": "objectives, named after the models that introduced them",
+    "crates/model-center-data/src/corpus/maps/groups.rs": "records of the corpora of BERT's authors",
+    "crates/model-center-recipe/src/recipe/pretraining_objective.rs": "presets of objectives, named after models",
+    "crates/model-center-train/src/train/pretraining_data.rs": "the same presets",
+    "crates/model-center-train/src/formula/sizes.rs": "the shape by which Megatron-LM counts parameters",
+    "crates/bmtrain-programs/src/cluster/scenario.rs": "the same shape, of a scenario without a configuration",
+    "crates/bmtrain-programs/src/corpus/clean.rs": "a hint with a tokenizer as an example",
+    "crates/bmtrain-corpus/src/formats/": "formats of corpora, named after the models that they were made for",
 }
 # Families built from another one's parts: (file of the user, family whose parts it takes).
 SHARED = {
@@ -53,6 +69,10 @@ SHARED = {
     ("bert", "roberta"): "told apart by the prefix of tensor names",
     ("roberta", "bert"): "told apart by the prefix of tensor names",
     ("megatron_bert", "bert"): "a BERT with its norms before the layers",
+    ("electra", "bert"): "told apart by the prefix of tensor names",
+    ("electra", "roberta"): "told apart by the prefix of tensor names",
+    ("megatron_bert", "roberta"): "told apart by the prefix of tensor names",
+    ("cpm_t5", "t5"): "the T5 of CPM-Pretrain, in a line for listings",
     ("t5", "mt5"): "one computation under two names",
     ("roberta", "xlm-roberta"): "one computation under three names",
     ("roberta", "camembert"): "one computation under three names",
@@ -68,7 +88,8 @@ def code(path):
 
 def main():
     root = Path(sys.argv[1])
-    files = {str(p.relative_to(root)): code(p) for source in SOURCES for p in sorted((root / source).rglob("*.rs"))}
+    paths = [path for source in SOURCES for path in sorted((root / source).rglob("*.rs"))]
+    files = {str(path.relative_to(root)): code(path) for path in paths if path.name != "tests.rs"}
     own = {}
     for name, lines in files.items():
         if name.startswith("crates/model-center-models/src/model/"):
