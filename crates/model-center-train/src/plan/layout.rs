@@ -21,6 +21,7 @@ use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
 use model_center_base::batch::{Batch, Labels};
 use model_center_data::metrics::LabelKind;
 use model_center_formats::config::{ConfigSource, TextHead};
+use model_center_models::adapter::Adapter;
 use model_center_models::{HeadInit, ModelInfo, OpenMode, OpenOptions, Registry, StageOptions, TextModel};
 use model_center_recipe::{OptimizerSettings, Parallel, Resolved};
 use std::ops::Range;
@@ -53,6 +54,8 @@ pub struct LayoutRun {
     pub frozen: NamePatterns,
     /// The only parameters that are trained, but for those; `None` for all.
     pub trained: Option<NamePatterns>,
+    /// The adapter that is trained beside the model, which is frozen.
+    pub adapter: Option<Adapter>,
     /// Dtype of gradients.
     pub gradient_dtype: DType,
     /// Activations that blocks keep for the backward pass.
@@ -104,6 +107,7 @@ impl LayoutRun {
             f32_parameters: resolved.model.f32_parameters,
             frozen: NamePatterns::new(&resolved.train.frozen),
             trained: resolved.train.only_trained(),
+            adapter: resolved.adapter.clone(),
             gradient_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
             recompute: resolved.train.recompute,
             dropout: [resolved.model.hidden_dropout, resolved.model.attention_dropout],
@@ -161,6 +165,7 @@ impl LayoutRun {
             f32_parameters: self.f32_parameters,
             frozen: self.frozen.clone(),
             trained: self.trained.clone(),
+            adapter: self.adapter.clone(),
             grad_dtype: self.gradient_dtype,
             recompute: self.recompute,
             hidden_dropout: self.dropout[0],

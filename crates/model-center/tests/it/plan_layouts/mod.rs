@@ -115,6 +115,7 @@ fn layout([tensor, pipeline, data]: [usize; 3], (schedule, chunks): (ScheduleKin
         f32_parameters: F32Parameters::default(),
         frozen: NamePatterns::default(),
         trained: None,
+        adapter: None,
         gradient_dtype: DType::F32,
         recompute: Recompute::Keep,
         dropout: [Some(0.1), Some(0.1)],
