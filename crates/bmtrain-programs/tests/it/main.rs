@@ -28,6 +28,7 @@ mod init;
 mod kills;
 mod launch_scripts;
 mod mistakes;
+mod models_page;
 mod multi_label;
 mod objectives;
 mod one_program;

@@ -47,7 +47,8 @@ pub(super) const PATTERN: &str = "attention.sliding_window_pattern";
 pub(super) const WINDOW_BASE: &str = "rope.freq_base_swa";
 
 impl Family {
-    const ALL: [Self; 11] = [
+    /// All of them.
+    pub const ALL: [Self; 11] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
