@@ -13,8 +13,8 @@ use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
 use model_center_base::batch::Batch;
 use model_center_base::error::Error;
 
-/// The embedding of each sequence, f32 `[R, D]`: the mean of the last hidden states of its tokens, or the first one. It
-/// is not scaled to length one.
+/// The embedding of each sequence, f32 `[R, E]`: the mean of the last hidden states of its tokens, or the first one,
+/// after the modules `Dense` of the model, if it has some. It is not scaled to length one.
 ///
 /// # Errors
 /// As [`TextModel::hidden`]; [`PoolingMode::Max`], an encoder-decoder, virtual tokens.
@@ -28,7 +28,8 @@ pub fn embeddings(model: &dyn TextModel, batch: &Batch, pooling: PoolingMode, cx
     if hidden.virtual_tokens > 0 {
         return refused("virtual tokens are no part of a text", "set adapter.method = \"lora\"");
     }
-    Ok(weighted_sum(&hidden.states, weights, cx)?) // [R, D]
+    let pooled = weighted_sum(&hidden.states, weights, cx)?; // [R, D]
+    model.sentence_embedding(pooled, cx) // [R, E]
 }
 
 /// Added to the mean square of an embedding before it is scaled to length one.

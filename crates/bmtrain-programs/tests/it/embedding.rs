@@ -3,7 +3,8 @@
 use crate::fixture::program;
 use crate::fixture::{Fixture, Outcome};
 use crate::tensor::{SHORT, has_the_bits_of_one_rank, numbers, records, train};
-use model_center::model::{Pooling, PoolingMode};
+use model_center::formats::{SafetensorsWriter, StoredDtype, TensorEntry};
+use model_center::model::{DenseActivation, DenseSettings, Pooling, PoolingMode, SentenceEncoder};
 use serde_json::{Value, json};
 
 const SUBJECTS: [&str; 12] =
@@ -55,17 +56,14 @@ fn texts_that_belong_together_are_found() {
         assert_eq!(config["architectures"], json!(["BertModel"]));
         // As sentence-transformers and `serve` read it.
         let pooling = Pooling::to_train(&fixture.path(&format!("{dir}/model"))).unwrap();
-        assert_eq!(
-            pooling,
-            Pooling { mode: PoolingMode::Mean, normalizes: true, size: Some(HIDDEN), max_length: None }
-        );
+        assert_eq!(pooling, Pooling { normalizes: true, size: Some(HIDDEN), ..Pooling::MEAN });
     }
 }
 
 #[test]
 fn a_model_that_pools_its_first_token_is_trained_and_exported_so() {
     let fixture = fixture();
-    let pooling = Pooling { mode: PoolingMode::First, normalizes: false, size: Some(HIDDEN), max_length: None };
+    let pooling = Pooling { mode: PoolingMode::First, size: Some(HIDDEN), ..Pooling::MEAN };
     pooling.write(&fixture.path("model"), HIDDEN).unwrap();
     run(&fixture, "first", 1, &["checkpoint.every=2 steps", "log.every=1"]).succeeded();
     std::fs::remove_file(fixture.path("model/modules.json")).unwrap();
@@ -81,7 +79,7 @@ fn a_model_that_pools_its_first_token_is_trained_and_exported_so() {
         assert_eq!(ours, exported, "{name}");
     }
     // The model's embeddings are of the beginning of longer texts.
-    Pooling { max_length: Some(3), ..pooling }.write(&fixture.path("model"), HIDDEN).unwrap();
+    Pooling { max_length: Some(3), ..pooling.clone() }.write(&fixture.path("model"), HIDDEN).unwrap();
     let error = fixture.finetune(&["--dry-run", "--set", "output.dir=short"]).refused();
     assert!(error.contains("set data.max_length = 3: max_seq_length"), "{error}");
     Pooling { mode: PoolingMode::Max, ..pooling }.write(&fixture.path("model"), HIDDEN).unwrap();
@@ -92,6 +90,59 @@ fn a_model_that_pools_its_first_token_is_trained_and_exported_so() {
 #[test]
 fn ranks_with_zero_3_and_a_resumed_run_have_the_bits_of_one_rank() {
     has_the_bits_of_one_rank(&fixture(), "alone", &["3"], &[]);
+}
+
+/// Elements of an embedding after a module `Dense`.
+const EMBEDDED: usize = 6;
+
+/// The fixture whose model has a module `Dense` after its pooling.
+fn with_dense() -> Fixture {
+    let fixture = fixture();
+    let settings = DenseSettings { inputs: HIDDEN, outputs: EMBEDDED, bias: true, activation: DenseActivation::Tanh };
+    let pooling = Pooling { normalizes: true, size: Some(EMBEDDED), dense: vec![settings], ..Pooling::MEAN };
+    pooling.write(&fixture.path("model"), HIDDEN).unwrap();
+    let config = json!({"in_features": HIDDEN, "out_features": EMBEDDED, "bias": true,
+        "activation_function": "torch.nn.modules.activation.Tanh"});
+    fixture.write("model/2_Dense/config.json", &config.to_string());
+    let shapes: [(&str, &[usize]); 2] = [("linear.weight", &[EMBEDDED, HIDDEN]), ("linear.bias", &[EMBEDDED])];
+    let entries = shapes.map(|(name, shape)| TensorEntry::new(name, StoredDtype::F32, shape));
+    let path = fixture.path("model/2_Dense/model.safetensors");
+    let mut writer = SafetensorsWriter::create(&path, &entries).unwrap();
+    for (name, shape) in shapes {
+        let values: Vec<f32> =
+            (0..shape.iter().product()).map(|at: usize| ((at * 7 % 11) as f32 - 5.0) / 9.0).collect();
+        writer.write_f32(name, &values).unwrap();
+    }
+    writer.finish().unwrap();
+    fixture
+}
+
+#[test]
+fn dense_modules_are_trained_checkpointed_and_exported() {
+    let fixture = with_dense();
+    let sets = ["train.steps=40", "train.lr=3e-3", "log.every=1", "checkpoint.every=20 steps"];
+    run(&fixture, "dense", 1, &sets).succeeded();
+    let losses = numbers(&records(&fixture, "dense", "step"), "loss");
+    assert!(losses[39] < 0.8 * losses[0], "{losses:?}");
+    let pooling = Pooling::to_train(&fixture.path("dense/model")).unwrap();
+    assert_eq!(pooling, Pooling::to_train(&fixture.path("model")).unwrap());
+    assert_eq!(SentenceEncoder::from_directory(&fixture.path("dense/model")).unwrap().size, Some(EMBEDDED));
+    let weights = "2_Dense/model.safetensors";
+    assert_ne!(fixture.bytes(&format!("model/{weights}")), fixture.bytes(&format!("dense/model/{weights}")));
+    fixture.run(program("ckpt"), &["export", "dense/checkpoints", "exported"]).succeeded();
+    for name in [weights, "2_Dense/config.json", "model.safetensors", "modules.json"] {
+        let [ours, exported] = ["dense/model", "exported"].map(|dir| fixture.bytes(&format!("{dir}/{name}")));
+        assert_eq!(ours, exported, "{name}");
+    }
+    // Beside an adapter they are frozen, and as they were.
+    let adapter = ["adapter.method=lora", "adapter.rank=2"];
+    run(&fixture, "lora", 1, &adapter).succeeded();
+    assert_eq!(fixture.bytes(&format!("model/{weights}")), fixture.bytes(&format!("lora/model/{weights}")));
+}
+
+#[test]
+fn dense_modules_on_ranks_with_zero_3_have_the_bits_of_one_rank() {
+    has_the_bits_of_one_rank(&with_dense(), "alone", &["3"], &[]);
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub use head::Head;
 pub use head::lm_operands::LmOperands;
 pub(crate) use head::pooling::weighted_sum;
 pub use head::pooling::{Pooling, PoolingMode};
-pub use head::sentence_encoder::{SentenceEncoder, sentence_field, sentence_files};
+pub use head::sentence_encoder::{DenseActivation, DenseSettings, SentenceEncoder, sentence_field, sentence_files};
 pub use load::division::Division;
 pub use load::open_options::{HeadInit, OpenMode, OpenOptions, StageOptions, WeightForm};
 pub use load::opening::TENSOR_RANKS;

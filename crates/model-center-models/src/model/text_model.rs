@@ -207,6 +207,18 @@ pub trait TextModel: Decode + Staged + SaveModel {
     /// As [`TextModel::forward_with`].
     fn hidden(&self, batch: &Batch, outputs: HiddenOutputs, cx: &mut Ctx) -> Result<Hidden>;
 
+    /// The embeddings of texts of pooled hidden states: after the modules `Dense` of a sentence encoder that was opened
+    /// with [`OpenOptions::sentence_modules`](crate::model::OpenOptions::sentence_modules), and `pooled` itself
+    /// otherwise. They are not scaled to length one.
+    ///
+    /// Shapes: f32 `[R, D]` → f32 `[R, E]`.
+    ///
+    /// # Errors
+    /// Hidden states of another size than the modules have.
+    fn sentence_embedding(&self, pooled: Var, _cx: &mut Ctx) -> Result<Var> {
+        Ok(pooled)
+    }
+
     /// The position at which the head predicts the label word of a prompt.
     ///
     /// # Errors

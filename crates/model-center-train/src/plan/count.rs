@@ -281,7 +281,7 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (us
         answers: setup.answers.clone(),
         texts: None,
         class_weights: setup.class_weights.clone(),
-        pooling: setup.pooling,
+        pooling: setup.pooling.clone(),
         teacher: setup.teacher.clone(),
     }
 }

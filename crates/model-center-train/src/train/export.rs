@@ -140,7 +140,7 @@ impl SavedModel {
             adapter: options.adapter.map(from_anywhere),
             config: setup.start.config.as_deref().cloned(),
             formats: resolved.data.source.task().text_formats(),
-            pooling: setup.pooling,
+            pooling: setup.pooling.clone(),
             dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }
     }
@@ -188,6 +188,7 @@ impl SavedModel {
                 SavedHeadInit::Random => HeadInit::Random,
             },
             labels: self.labels.clone(),
+            sentence_modules: self.pooling.is_some(),
             problem: problem.transpose()?,
             hidden_dropout: self.hidden_dropout,
             attention_dropout: self.attention_dropout,
@@ -249,6 +250,9 @@ pub fn export(
             let base_model = &directory.display().to_string();
             plan.write(staged.path(), &PeftDetails { base_model, revision: None, dtype }, &mut fill)?;
             copy_companions(directory, staged.path())?;
+            if let Some(pooling) = &saved.pooling {
+                pooling.write_frozen_dense(directory, staged.path(), dtype)?;
+            }
             (plan.written().count(), Vec::new())
         }
         None => {
@@ -259,7 +263,7 @@ pub fn export(
     if let Some(formats) = &saved.formats {
         write_formats(staged.path(), formats)?;
     }
-    if let Some(pooling) = saved.pooling {
+    if let Some(pooling) = &saved.pooling {
         pooling.write(staged.path(), opened.model.info().hidden_size)?;
     }
     Ok(Exported { directory: staged.commit()?, parameters, values, dtype, left_out })

@@ -155,6 +155,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
             Head::Auto => HeadInit::DirectoryOrRandom,
             Head::New => HeadInit::Random,
         },
+        sentence_modules: matches!(labels, LabelSpace::Texts(_)),
         labels: names,
         problem,
         dtype: resolved.model.dtype,

@@ -77,7 +77,7 @@ impl Run<'_> {
                 if let Some(formats) = self.config.resolved.data.source.task().text_formats() {
                     write_formats(staged.path(), &formats)?;
                 }
-                if let Some(pooling) = self.config.setup.pooling {
+                if let Some(pooling) = &self.config.setup.pooling {
                     pooling.write(staged.path(), trainer.model.info().hidden_size)?;
                 }
                 if let Some(card) = contents.card {
@@ -203,7 +203,12 @@ fn write_model(config: &RunConfig, trainer: &Trainer, directory: &Path) -> Resul
     match &trainer.adapter {
         None => model.save(directory, &options),
         Some(plan) if resolved.save.merged => plan.save_merged(model, directory, &options),
-        Some(plan) => plan.save(model, directory, &peft_details(resolved), options.companions),
+        Some(plan) => {
+            plan.save(model, directory, &peft_details(resolved), options.companions)?;
+            let pooling = setup.pooling.iter();
+            let (base, dtype) = (&setup.start.directory, options.dtype);
+            pooling.map(|pooling| pooling.write_frozen_dense(base, directory, dtype)).collect()
+        }
     }
 }
 

@@ -186,7 +186,8 @@ fn prepare_into(
         return Err(last);
     }
     let pooling = resolved.contrastive.map(|_| Pooling::to_train(&start.directory)).transpose()?;
-    if let (Some(most), RunData::Records(records)) = (pooling.and_then(|pooling| pooling.max_length), &samples.train)
+    if let (Some(most), RunData::Records(records)) =
+        (pooling.as_ref().and_then(|pooling| pooling.max_length), &samples.train)
         && let Some(long) = (0..records.len()).map(|sample| records.length(sample)).find(|length| *length > most)
     {
         let place = resolved.place("data.max_length");

@@ -144,6 +144,7 @@ mod run;
 mod run_output;
 mod run_report;
 mod sentence_encoders;
+mod sentence_families;
 mod shared_layers;
 mod step_trainer;
 mod t5;

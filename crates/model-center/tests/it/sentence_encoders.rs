@@ -15,7 +15,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/sentence_encoders").join(name)
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
@@ -37,7 +37,7 @@ fn directory(case: &str) -> TempDir {
 }
 
 /// The ids and embeddings of texts as the server computes them.
-fn embedded(directory: &Path, texts: &[String], prompt: Option<&str>) -> Vec<(Vec<u32>, Vec<f32>)> {
+pub(crate) fn embedded(directory: &Path, texts: &[String], prompt: Option<&str>) -> Vec<(Vec<u32>, Vec<f32>)> {
     let device = Device::cpu(1).unwrap();
     let open = OpenOptions { head: Some(TextHead::None), ..OpenOptions::new(&device) };
     let model = Registry::default().open(directory, &open).unwrap().model;

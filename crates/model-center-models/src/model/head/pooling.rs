@@ -3,7 +3,7 @@
 //! Defines [`PoolingMode`], and [`Pooling`], which training uses for its loss and model directories record.
 //! [`SentenceEncoder`] is everything that a directory states.
 
-use super::sentence_encoder::SentenceEncoder;
+use super::sentence_encoder::{DenseSettings, PROMPTS_FILE, SentenceEncoder, kept_prompts};
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use model_center_base::batch::Batch;
@@ -127,7 +127,7 @@ pub(crate) fn weighted_sum(hidden: &Var, weights: Tensor, cx: &Ctx) -> bmtrain_c
 }
 
 /// From hidden states to an embedding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pooling {
     /// Mode of pooling.
     pub mode: PoolingMode,
@@ -138,17 +138,32 @@ pub struct Pooling {
     /// Tokens beyond which texts are truncated, where the directory states it.
     #[serde(default)]
     pub max_length: Option<usize>,
+    /// Modules `Dense` after it, whose parameters are the model's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dense: Vec<DenseSettings>,
+    /// `prompts`, `default_prompt_name` and `similarity_fn_name` of `config_sentence_transformers.json`, which training
+    /// does not use; `None` where the directory does not have this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Value>,
 }
 
 impl Pooling {
     /// The mean, not scaled.
-    pub const MEAN: Pooling = Pooling { mode: PoolingMode::Mean, normalizes: false, size: None, max_length: None };
+    pub const MEAN: Pooling = Pooling {
+        mode: PoolingMode::Mean,
+        normalizes: false,
+        size: None,
+        max_length: None,
+        dense: Vec::new(),
+        prompts: None,
+    };
 
     /// The pooling of a directory whose embeddings are to be trained; without `modules.json` the mean, scaled to length
     /// one. Prompts are not part of training, as in sentence-transformers' trainer: they are written into the texts.
     ///
     /// # Errors
-    /// As [`SentenceEncoder::from_directory`]; an encoder of more than a mean or a first token and their length.
+    /// As [`SentenceEncoder::from_directory`]; an encoder of more than a mean or a first token, modules `Dense` after
+    /// it and its length at the end.
     pub fn to_train(directory: &Path) -> Result<Self> {
         let encoder = SentenceEncoder::from_directory(directory)?;
         let place = || directory.join(MODULES_FILE).display().to_string();
@@ -161,20 +176,56 @@ impl Pooling {
             let fix = "train a model that keeps it: with another setting longer texts have other embeddings";
             return Err(Error::model(place(), reason, fix));
         }
+        if encoder.drops() {
+            let reason = "it drops elements of embeddings in training (Dropout), which is not supported";
+            return Err(Error::model(place(), reason, "remove the step Dropout: embeddings are the same without it"));
+        }
         match encoder.plain() {
             Some((mode @ (PoolingMode::Mean | PoolingMode::First), normalizes)) => {
-                Ok(Pooling { mode, normalizes, size: encoder.size, max_length: encoder.max_length })
+                let dense = encoder.dense_files().map(|file| file.settings).collect();
+                let prompts = match directory.join(MODULES_FILE).exists() {
+                    true => kept_prompts(directory)?,
+                    false => None,
+                };
+                Ok(Pooling { mode, normalizes, size: encoder.size, max_length: encoder.max_length, dense, prompts })
             }
             other => {
-                let what = other.map_or("more than one pooling with a normalization", |(mode, _)| mode.name());
+                let what = other
+                    .map_or("more than one pooling, modules Dense and a normalization at the end", |(mode, _)| {
+                        mode.name()
+                    });
                 let reason = format!("it asks for {what}, which is not trained");
                 Err(Error::model(place(), reason, "use a model that pools the mean or the first token"))
             }
         }
     }
 
+    /// Writes the modules `Dense` of the directory `base`, from which they were opened, into the directory of an
+    /// adapter, in this dtype: they are frozen then, and no part of the adapter's own files.
+    ///
+    /// # Errors
+    /// Files of `base` that are not as they were; what the disk refuses.
+    pub fn write_frozen_dense(&self, base: &Path, to: &Path, dtype: DType) -> Result<()> {
+        if self.dense.is_empty() {
+            return Ok(());
+        }
+        let encoder = SentenceEncoder::from_directory(base)?;
+        let files: Vec<_> = encoder.dense_files().collect();
+        if files.iter().map(|file| file.settings).ne(self.dense.iter().copied()) {
+            let reason = "its modules Dense are not those that the run began with";
+            let place = base.join(MODULES_FILE).display().to_string();
+            return Err(Error::model(place, reason, "bring the files back as they were"));
+        }
+        for (number, file) in files.into_iter().enumerate() {
+            let (weights, plan) = file.plan(base)?;
+            let mut fill = |name: &str, values: &mut Vec<f32>| plan.read(&weights, name, values).map(drop);
+            file.settings.written(number).write(to, dtype, &mut fill)?;
+        }
+        Ok(())
+    }
+
     /// Writes the pooling into a model directory, as sentence-transformers reads it; `size` is the number of elements
-    /// of an embedding.
+    /// of a hidden state. The files of modules `Dense` are written with the model's parameters.
     ///
     /// # Errors
     /// What the disk refuses.
@@ -190,17 +241,26 @@ impl Pooling {
             "pooling_mode_max_tokens": is(PoolingMode::Max),
             "pooling_mode_mean_sqrt_len_tokens": false,
         });
-        let steps = [("", "Transformer"), (POOLING_DIRECTORY, "Pooling"), ("2_Normalize", "Normalize")];
-        let count = if self.normalizes { 3 } else { 2 };
-        let module = |(number, (path, name)): (usize, &(&str, &str))| {
+        let mut steps = vec![(String::new(), "Transformer"), (POOLING_DIRECTORY.to_owned(), "Pooling")];
+        let dense = self.dense.iter().enumerate();
+        steps.extend(dense.map(|(number, settings)| (settings.written(number).path().to_owned(), "Dense")));
+        if self.normalizes {
+            steps.push((format!("{}_Normalize", steps.len()), "Normalize"));
+        }
+        let module = |(number, (path, name)): (usize, &(String, &str))| {
             let class = format!("sentence_transformers.models.{name}");
             json!({"idx": number, "name": number.to_string(), "path": path, "type": class})
         };
-        let modules: Vec<Value> = steps.iter().take(count).enumerate().map(module).collect();
+        let modules: Vec<Value> = steps.iter().enumerate().map(module).collect();
         write_atomic(&own.join("config.json"), format!("{config:#}\n").as_bytes())?;
         if let Some(length) = self.max_length {
             let settings = json!({"max_seq_length": length, "do_lower_case": false});
             write_atomic(&directory.join(TRANSFORMER_FILE), format!("{settings:#}\n").as_bytes())?;
+        }
+        if let Some(prompts) = &self.prompts {
+            let mut settings = prompts.clone();
+            settings["model_type"] = "SentenceTransformer".into();
+            write_atomic(&directory.join(PROMPTS_FILE), format!("{settings:#}\n").as_bytes())?;
         }
         write_atomic(&directory.join(MODULES_FILE), format!("{:#}\n", Value::from(modules)).as_bytes())
     }
@@ -230,7 +290,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for mode in [PoolingMode::Mean, PoolingMode::First, PoolingMode::Max] {
             for normalizes in [true, false] {
-                let pooling = Pooling { mode, normalizes, size: Some(12), max_length: Some(7) };
+                let prompts = Some(serde_json::json!({"prompts": {"query": "q: "}}));
+                let pooling =
+                    Pooling { mode, normalizes, size: Some(12), max_length: Some(7), prompts, ..Pooling::MEAN };
                 pooling.write(directory.path(), 12).unwrap();
                 match Pooling::to_train(directory.path()) {
                     Ok(read) => assert_eq!(read, pooling),

@@ -15,6 +15,8 @@ pub mod timed_partition;
 use crate::adapter::{Adapter, BaseNeeds, TOKENS, trained_head};
 use crate::model::architecture::{Added, Architecture, FamilyBlock, ModelFamily, heads};
 use crate::model::head::Head;
+use crate::model::head::sentence_encoder::SentenceEncoder;
+use crate::model::head::sentence_encoder::dense_layer::{DenseFile, named};
 use crate::model::transformer::Transformer;
 use crate::model::transformer::shared_layers::on_stages;
 use crate::model::transformer::sinusoids::Sinusoids;
@@ -52,7 +54,10 @@ impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
         let (model_center, torchtitan) = (config.names_of_model_center(head), config.names_of_torchtitan(head));
         let names = config.names(head);
         let copies = adapt((&mut config, &mut head), &names, (directory, options))?;
-        let tables = FileNames { hugging_face: config.names(head), model_center, torchtitan };
+        let dense = dense_files(head, (directory, options))?;
+        let hugging_face = named(config.names(head), !dense.is_empty());
+        let settings: Vec<_> = dense.iter().map(|file| file.settings).collect();
+        let tables = FileNames { hugging_face, model_center, torchtitan, dense };
         let is_own = options.is_named_by_model_center(directory)?;
         let allowed = Allow { copies, ..heads::allowed(&config, head, options.head_values, is_own) };
         let options = with_head.as_ref().unwrap_or(options);
@@ -63,11 +68,22 @@ impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
                 inputs => inputs,
             };
             let blocks = BlockOptions { recompute: options.recompute, inputs, zero: None };
-            Self::new(device, config.clone(), head, blocks, builder)
+            Self::with_dense(device, config.clone(), (head, &settings), blocks.into(), builder)
         })?;
         opened.notes.extend(notes);
         Ok(opened)
     }
+}
+
+/// The modules `Dense` that the model has.
+///
+/// # Errors
+/// As [`SentenceEncoder::from_directory`].
+fn dense_files(head: Head, (directory, options): (&Path, &OpenOptions)) -> Result<Vec<DenseFile>> {
+    if !options.sentence_modules || head != Head::None || !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    Ok(SentenceEncoder::from_directory(directory)?.dense_files().cloned().collect())
 }
 
 /// The options with f32 in place of f16 as the dtype of stored weights, for a family that does not compute in it.

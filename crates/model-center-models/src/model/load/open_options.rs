@@ -80,6 +80,9 @@ pub struct OpenOptions {
     pub head: Option<TextHead>,
     /// The source of the head's weights.
     pub head_values: HeadInit,
+    /// Whether a model without head has the modules `Dense` of a directory of sentence-transformers as parameters, see
+    /// [`TextModel::sentence_embedding`](crate::model::TextModel::sentence_embedding).
+    pub sentence_modules: bool,
     /// Patterns of tensors to ignore, in addition to tensors of other heads; `*` matches any text. Each must match a
     /// tensor, and none may match a tensor that the model needs.
     pub ignored: Vec<String>,
@@ -145,6 +148,7 @@ impl OpenOptions {
             family: None,
             head: None,
             head_values: HeadInit::Directory,
+            sentence_modules: false,
             ignored: Vec::new(),
             labels: Vec::new(),
             problem: None,

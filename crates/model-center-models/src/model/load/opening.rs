@@ -3,6 +3,7 @@
 use super::open_options::{HeadInit, OpenMode, OpenOptions, StageOptions, WeightForm};
 use super::registry::{OpenedModel, param_shapes};
 use crate::adapter::{AdapterPlan, TOKENS};
+use crate::model::head::sentence_encoder::dense_layer::{self, DenseFile};
 use crate::model::text_model::TextModel;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
@@ -30,6 +31,8 @@ pub struct FileNames {
     pub model_center: Option<NameTable>,
     /// In torchtitan's, if it has the family.
     pub torchtitan: Option<NameTable>,
+    /// The modules of a sentence encoder whose values are in files of their own.
+    pub(in crate::model) dense: Vec<DenseFile>,
 }
 
 impl FileNames {
@@ -95,7 +98,10 @@ fn open_boxed(
     let mut allow = Allow { ignored: [&allow.ignored[..], &options.ignored].concat(), ..allow.clone() };
     let replaced: Vec<String> = adapter.iter().flat_map(AdapterPlan::replaced).map(str::to_owned).collect();
     allow.fresh.extend(replaced.iter().cloned());
-    let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
+    let mut shapes = param_shapes(sketch.parameters());
+    shapes.retain(|shape| !dense_layer::is_dense(&shape.name));
+    let plan = LoadPlan::build(names, &shapes, &weights, &allow)?;
+    let dense = tables.dense.iter().map(|file| file.plan(directory)).collect::<Result<Vec<_>>>()?;
     let parameters = sketch.parameters().count();
     let blocks = blocks(&plan, &weights, options, &frozen_layers(sketch.parameters(), adapter.as_ref()))?;
     let notes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
@@ -123,6 +129,7 @@ fn open_boxed(
         None => Ok(()),
     })?;
     found.extend(found_in_blocks);
+    dense_layer::load(&dense, model.parameters(), &mut found)?;
     NotFinite::refuse(&of_all_ranks(found, options)?)?;
     if let Some(text) = adapter.as_ref().and_then(AdapterPlan::first_text) {
         let mut table = Vec::new();

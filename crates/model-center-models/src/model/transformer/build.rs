@@ -7,6 +7,8 @@ use super::shared_layers::{self, AreAlike};
 use super::stack::{Stack, StackParts};
 use super::{Transformer, prefix};
 use crate::model::architecture::{BlockPlace, FamilyBlock, ModelFamily, Spec, StackSpec};
+use crate::model::head::sentence_encoder::DenseSettings;
+use crate::model::head::sentence_encoder::dense_layer::{DenseLayer, named};
 use crate::model::head::{Head, Heads};
 use crate::model::text_model::ModelInfo;
 use bmtrain_core::Device;
@@ -27,14 +29,25 @@ impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
         blocks: impl Into<BlockPolicy>,
         options: BuilderOptions,
     ) -> Result<Self> {
-        let names = config.names(head);
+        Self::with_dense(device, config, (head, &[]), blocks.into(), options)
+    }
+
+    /// The same with modules `Dense` after the pooling of a model without head.
+    pub(in crate::model) fn with_dense(
+        device: &Device,
+        config: C,
+        (head, dense): (Head, &[DenseSettings]),
+        blocks: BlockPolicy,
+        options: BuilderOptions,
+    ) -> Result<Self> {
+        let names = named(config.names(head), !dense.is_empty());
         let builder = Builder::new(device, BuilderOptions { fusion: names.fusion(), ..options });
         let are_alike = |stack: usize, blocks: [usize; 2]| {
             let [first, second] = blocks.map(|layer| config.block(BlockPlace { stack, layer }));
             first == second
         };
         let block = |place: BlockPlace, builder: &Builder| B::build(builder, &config, place);
-        let modules = Modules::build(builder, config.spec(), head, blocks.into(), &are_alike, &block)?;
+        let modules = Modules::build(builder, config.spec(), (head, dense), blocks, &are_alike, &block)?;
         Ok(Transformer { config, names, modules })
     }
 }
@@ -48,7 +61,7 @@ impl<B: StackBlock> Modules<B> {
     fn build(
         builder: Builder,
         spec: Spec,
-        head: Head,
+        (head, dense): (Head, &[DenseSettings]),
         blocks: BlockPolicy,
         are_alike: AreAlike<'_>,
         block: BuildBlock<'_, B>,
@@ -87,6 +100,7 @@ impl<B: StackBlock> Modules<B> {
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
         let prompt = Prompt::new(&builder, &spec, head)?;
         let heads = Heads::new(&builder.part(ModelPart::Head), &spec.head, head, spec.vocab_size)?;
+        let dense = DenseLayer::list(&builder.part(ModelPart::Head), dense)?;
         let parameters = builder.finish();
         let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
         let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
@@ -97,7 +111,7 @@ impl<B: StackBlock> Modules<B> {
         let max_length = info.max_length.saturating_sub(virtual_tokens);
         let info = ModelInfo { max_length, ..info };
         let token_ranks = builder.token_ranks().cloned();
-        Ok(Modules { spec, info, dtype, tokens, inputs, stacks, heads, prompt, parameters, token_ranks })
+        Ok(Modules { spec, info, dtype, tokens, inputs, stacks, heads, dense, prompt, parameters, token_ranks })
     }
 }
 

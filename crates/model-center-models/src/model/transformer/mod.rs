@@ -25,11 +25,11 @@ use crate::model::text_model::{
     Decode, ForwardOptions, ForwardOutputs, Hidden, HiddenOutputs, LoadMicroBatch, ModelInfo, ModelOutput, SaveModel,
     Staged, TextModel,
 };
-use bmtrain_core::{Ctx, Device, Tensor};
+use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::pipeline::{BlockCosts, Edge, Pipeline};
 use bmtrain_dist::{Model, Module, OptimManager, Parameters};
 use model_center_base::batch::{Batch, VerbalizerPosition};
-use model_center_base::error::Result;
+use model_center_base::error::{Error, Result};
 use model_center_formats::config::model_center::no_model_center;
 use model_center_formats::directory::{DirectoryLayout, ModelDirectory};
 use model_center_formats::{Fill, NameTable};
@@ -124,6 +124,10 @@ impl<C: ModelFamily, B: FamilyBlock<C>> TextModel for Transformer<C, B> {
         self.modules.hidden(batch, outputs, cx)
     }
 
+    fn sentence_embedding(&self, pooled: Var, cx: &mut Ctx) -> Result<Var> {
+        self.modules.sentence_embedding(pooled, cx)
+    }
+
     fn check_targets(&self) -> Result<()> {
         self.modules.check_targets()
     }
@@ -176,6 +180,10 @@ impl<C: ModelFamily, B: FamilyBlock<C>> SaveModel for Transformer<C, B> {
         if layout == DirectoryLayout::HuggingFace {
             return Ok(Cow::Borrowed(&self.names));
         }
+        if !self.modules.dense.is_empty() {
+            let reason = "it is a sentence encoder with modules Dense, which ModelCenter's layout does not hold";
+            return Err(Error::argument("the model", reason, "write it in Hugging Face's layout"));
+        }
         let names = self.config.names_of_model_center(self.modules.heads.kind());
         let names = names.ok_or_else(|| no_model_center(self.modules.spec.title))?;
         heads::check_written(&self.config, self.modules.heads.kind()).map(|()| Cow::Owned(names))
@@ -201,6 +209,8 @@ impl<C: ModelFamily, B: FamilyBlock<C>> SaveModel for Transformer<C, B> {
                 values.iter_mut().for_each(|value| *value = rescaled(*value));
             }
             Ok(())
-        })
+        })?;
+        let files = self.modules.dense.iter().enumerate().map(|(number, layer)| layer.settings.written(number));
+        files.into_iter().try_for_each(|file| file.write(to, options.dtype, &mut fill))
     }
 }

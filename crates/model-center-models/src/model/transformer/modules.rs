@@ -16,6 +16,7 @@ use crate::model::batch::loss_settings::LossSettings;
 use crate::model::batch::{DeviceBatch, Sequences};
 use crate::model::head::Heads;
 use crate::model::head::lm_operands::LmOperands;
+use crate::model::head::sentence_encoder::dense_layer::{DenseLayer, is_dense};
 use crate::model::load::registry::param_shapes;
 use crate::model::text_model::{ForwardOptions, ForwardOutputs, ModelInfo, ModelOutput};
 use bmtrain_core::comm::Communicator;
@@ -49,6 +50,8 @@ pub(in crate::model) struct Modules<B> {
     pub(in crate::model) inputs: Vec<Inputs>,
     pub(in crate::model) stacks: Vec<Stack<B>>,
     pub(in crate::model) heads: Heads,
+    /// Modules after the pooling of a sentence encoder.
+    pub(in crate::model) dense: Vec<DenseLayer>,
     /// Virtual tokens of prompt tuning.
     pub(in crate::model) prompt: Option<Prompt>,
     pub(in crate::model) parameters: Parameters,
@@ -242,9 +245,11 @@ impl<B: StackBlock> Modules<B> {
         }
     }
 
-    /// The parameters of a directory.
+    /// The parameters of a directory's weights; modules `Dense` have files of their own.
     pub(in crate::model) fn written(&self) -> WrittenParams {
-        WrittenParams::of(&self.spec, param_shapes(&self.parameters))
+        let mut own = param_shapes(&self.parameters);
+        own.retain(|shape| !is_dense(&shape.name));
+        WrittenParams::of(&self.spec, own)
     }
 }
 

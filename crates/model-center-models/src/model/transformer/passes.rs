@@ -41,6 +41,13 @@ impl<B: StackBlock> Modules<B> {
         })
     }
 
+    /// The embeddings after the modules `Dense`, f32 `[R, E]`, of pooled hidden states f32 `[R, D]`.
+    pub(in crate::model) fn sentence_embedding(&self, pooled: Var, cx: &mut Ctx) -> Result<Var> {
+        let embedded = self.dense.iter().try_fold(pooled, |embedding, layer| layer.forward(&embedding, cx))?; // [R, E]
+        Model::release(self, cx);
+        Ok(embedded)
+    }
+
     pub(in crate::model) fn forward_backward(
         &self,
         pipeline: &Pipeline,

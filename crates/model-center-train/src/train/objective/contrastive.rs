@@ -28,6 +28,8 @@ use std::time::Instant;
 pub(super) struct Contrastive {
     pub(super) loss: ContrastiveLoss,
     pub(super) pooling: PoolingMode,
+    /// Elements of an embedding, where these are not the hidden states'.
+    pub(super) size: Option<usize>,
 }
 
 impl Objective for Contrastive {
@@ -89,7 +91,8 @@ impl Objective for Contrastive {
         let EvalContext { model, device, .. } = context;
         let Some(batches) = evaluation.first_set() else { return Ok(None) };
         let samples = batches.records().map_or(0, |records| records.len());
-        let (texts, dim) = (batches.labels().rows_per_sample(), model.info().hidden_size);
+        let texts = batches.labels().rows_per_sample();
+        let dim = self.size.unwrap_or(model.info().hidden_size);
         let mut retrieval = Retrieval::new(samples, texts);
         let compute = |batches: &[Batch]| {
             let embed = |batch| embeddings(model, batch, self.pooling, &mut Ctx::inference(device)); // [R, D]

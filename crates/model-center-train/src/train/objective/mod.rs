@@ -178,8 +178,9 @@ pub(super) fn open(
         return Ok(Box::new(preference::Preference::new(loss, adapter)?));
     }
     if let Some(loss) = resolved.contrastive {
-        let pooling = setup.pooling.unwrap_or(Pooling::MEAN).mode;
-        return Ok(Box::new(contrastive::Contrastive { loss, pooling }));
+        let pooling = setup.pooling.clone().unwrap_or(Pooling::MEAN);
+        let size = pooling.dense.last().map(|last| last.outputs);
+        return Ok(Box::new(contrastive::Contrastive { loss, pooling: pooling.mode, size }));
     }
     Ok(Box::new(supervised))
 }

@@ -1,17 +1,22 @@
 //! Sentence encoders: from a text to an embedding, as a directory of sentence-transformers states it.
 //!
 //! Defines [`SentenceEncoder`]. `settings` reads the directory's files: each field is used, known to be without effect,
-//! or refused, as `meaning` lists. `dense` is a linear map over embeddings. Called by the server.
+//! or refused, as `meaning` lists. `dense` is a linear map over embeddings, `dense_layer` the same as parameters of a
+//! model. Called by the server and, for the modules, where a model is opened whose embeddings are trained.
 //!
 //! Source: sentence-transformers 6.2, whose modules and defaults these are.
 
 mod dense;
+pub(in crate::model) mod dense_layer;
 mod meaning;
 mod settings;
 
+pub use dense_layer::{DenseActivation, DenseSettings};
 pub use meaning::meaning as sentence_field;
+pub(in crate::model) use settings::{PROMPTS_FILE, kept_prompts};
 
 use self::dense::Dense;
+use self::dense_layer::DenseFile;
 use super::pooling::PoolingMode;
 use crate::{Error, Result};
 use model_center_formats::tokenizer::{KeepSide, Limit, Tokenizer};
@@ -53,6 +58,8 @@ pub struct SentenceEncoder {
     /// Pooling modes, one after the other.
     modes: Vec<PoolingMode>,
     steps: Vec<Step>,
+    /// Whether elements of embeddings are dropped in training.
+    drops: bool,
 }
 
 impl SentenceEncoder {
@@ -146,13 +153,28 @@ impl SentenceEncoder {
         embedding.into_iter().map(|x| x as f32).collect()
     }
 
-    /// The one mode that is pooled, and whether the embedding is scaled after it; `None` of any other encoder.
+    /// The one mode that is pooled, and whether the embedding is scaled at the end, after modules `Dense` alone; `None`
+    /// of any other encoder.
     pub(in crate::model) fn plain(&self) -> Option<(PoolingMode, bool)> {
-        match (&self.modes[..], &self.steps[..]) {
-            ([mode], []) => Some((*mode, false)),
-            ([mode], [Step::Normalize]) => Some((*mode, true)),
-            _ => None,
-        }
+        let [mode] = self.modes[..] else { return None };
+        let (maps, normalizes) = match &self.steps[..] {
+            [maps @ .., Step::Normalize] => (maps, true),
+            maps => (maps, false),
+        };
+        maps.iter().all(|step| matches!(step, Step::Dense(_))).then_some((mode, normalizes))
+    }
+
+    /// Its modules `Dense`, in order.
+    pub(in crate::model) fn dense_files(&self) -> impl Iterator<Item = &DenseFile> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Dense(dense) => Some(&dense.file),
+            Step::Normalize => None,
+        })
+    }
+
+    /// Whether elements of embeddings are dropped in training.
+    pub(in crate::model) fn drops(&self) -> bool {
+        self.drops
     }
 
     /// Whether the end of a longer text stays.

@@ -15,7 +15,7 @@ use model_center_formats::tokenizer::KeepSide;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-const PROMPTS_FILE: &str = "config_sentence_transformers.json";
+pub(in crate::model) const PROMPTS_FILE: &str = "config_sentence_transformers.json";
 const MAX_BYTES: u64 = 1 << 20;
 /// Names of the transformer's settings; the first file that is there counts.
 const TRANSFORMER_FILES: [&str; 7] = [
@@ -47,6 +47,7 @@ pub(super) fn read(directory: &Path) -> Result<SentenceEncoder> {
         default_prompt: None,
         modes: vec![PoolingMode::Mean],
         steps: vec![Step::Normalize],
+        drops: false,
     };
     if !is_inside(directory, MODULES_FILE)? {
         return Ok(encoder);
@@ -119,12 +120,13 @@ fn modules(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
                 encoder.steps.push(Step::Normalize);
             }
             ("Dense", false, true) => {
-                let dense = Dense::read(directory, own, encoder.size)?;
-                encoder.size = Some(dense.outputs);
+                let number = encoder.dense_files().count();
+                let dense = Dense::read(directory, (own, number), encoder.size)?;
+                encoder.size = Some(dense.file.settings.outputs);
                 encoder.steps.push(Step::Dense(dense));
             }
             // Of training alone.
-            ("Dropout", false, true) => {}
+            ("Dropout", false, true) => encoder.drops = true,
             _ => return Err(unsupported()),
         }
     }
@@ -264,6 +266,18 @@ fn prompts(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
         return Err(Error::model(fields.place().to_owned(), reason, "add the prompt, or remove the name"));
     }
     refuse_rest(fields)
+}
+
+/// The prompts of a directory, with the name of the default one and how embeddings are compared, as a directory of a
+/// model that is trained on has them again; `None` where it has no such file.
+pub(in crate::model) fn kept_prompts(directory: &Path) -> Result<Option<Value>> {
+    if !is_inside(directory, PROMPTS_FILE)? {
+        return Ok(None);
+    }
+    let mut fields = fields_of(directory, PROMPTS_FILE)?;
+    let kept = ["prompts", "default_prompt_name", "similarity_fn_name"];
+    let kept = kept.into_iter().filter_map(|name| Some((name.to_owned(), fields.take(name)?)));
+    Ok(Some(Value::Object(kept.collect())))
 }
 
 /// Takes the names of what a module reads and writes, which have to be the embedding.
