@@ -6,7 +6,9 @@ use crate::cli::{
     opened::{self, ModelSource},
     program, terminal,
 };
-use crate::serve::{ModelServer, ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServerOptions, ToolForm};
+use crate::serve::{
+    ModelServer, ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServedReranker, ServerOptions, ToolForm,
+};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -18,7 +20,7 @@ use model_center_formats::config::TextHead;
 use model_center_formats::tokenizer::AutoTokenizer;
 use model_center_models::adapter::{Adapter, tokenizer_directory};
 use model_center_models::generate::{GenerationConfig, GenerationSetup};
-use model_center_models::{OpenMode, OpenOptions, OpenedModel, Registry};
+use model_center_models::{CrossEncoder, OpenMode, OpenOptions, OpenedModel, Registry};
 use model_center_recipe::run::listen;
 use model_center_train::predict::{PredictOptions, PredictionKind, Predictor};
 use std::net::IpAddr;
@@ -30,8 +32,8 @@ use std::time::Duration;
 /// Serve a model in the form of OpenAI's API.
 ///
 /// A decoder answers /v1/completions and /v1/chat/completions, a fine-tuned classifier of texts or words, or a model
-/// for questions, /v1/predict and /classify, an encoder /v1/embeddings; / is a page to chat with the model, /metrics
-/// counts. Requests share passes of the model: those that come join between two tokens.
+/// for questions, /v1/predict and /classify, a reranker /v1/rerank too, an encoder /v1/embeddings; / is a page to chat
+/// with the model, /metrics counts. Requests share passes of the model: those that come join between two tokens.
 ///
 /// SIGINT and SIGTERM refuse new requests, let running ones end (--grace) and end the program with 0; a second SIGINT
 /// ends it at once, with 130. Other exit codes: 2 for a wrong command line or an address in use, 3 for a model that
@@ -278,7 +280,16 @@ fn predictor((directory, adapter): (&Path, Option<&Adapter>), opened: &OpenedMod
     let info = opened.model.info();
     let texts = tokenizer_directory(adapter, directory)?;
     let kind = PredictionKind::of(info, directory)?;
-    let predictor = Predictor::new((kind, info), AutoTokenizer::open(texts)?, PredictOptions::default())?;
+    let tokenizer = AutoTokenizer::open(texts)?;
+    let reranker = |kind: &PredictionKind| -> Result<ServedReranker> {
+        let encoder = CrossEncoder::from_directory(directory)?;
+        let max_length = encoder.max_length.map(|most| most.min(info.max_length));
+        let options = PredictOptions { max_length, ..PredictOptions::default() };
+        Ok(ServedReranker { predictor: Predictor::new((kind.clone(), info), tokenizer.clone(), options)?, encoder })
+    };
+    let ranks = kind == PredictionKind::Numbers(1);
+    let reranker = ranks.then(|| reranker(&kind).map_err(|error| error.to_string()));
+    let predictor = Predictor::new((kind, info), tokenizer, PredictOptions::default())?;
     let predictor = predictor.with_chat_template(texts)?;
-    Ok(ServedKind::Predictor(Box::new(ServedPredictor { predictor, vocab_size: info.vocab_size })))
+    Ok(ServedKind::Predictor(Box::new(ServedPredictor { predictor, vocab_size: info.vocab_size, reranker })))
 }

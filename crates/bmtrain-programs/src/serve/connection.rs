@@ -7,10 +7,11 @@
 //! | `GET /v1/models`, `/v1/models/NAME` | the model's name |
 //! | `GET /metrics` | counters |
 //! | `HEAD` of these | the head of the response |
-//! | `POST /v1/completions`, `/v1/chat/completions`, `/v1/embeddings`, `/v1/predict`, `/classify` | the model |
+//! | `POST /v1/completions`, `/v1/chat/completions`, `/v1/embeddings` | the model |
+//! | `POST /v1/predict`, `/v1/rerank`, `/classify` | the model |
 
 use super::Shared;
-use super::api::{ApiError, Ended, Reply, chat, classify, completions, embeddings, predict};
+use super::api::{ApiError, Ended, Reply, chat, classify, completions, embeddings, predict, rerank};
 use crate::http::{Request, RequestLimits, Response, TimedStream, finish, foreign, is_same_secret, random_token};
 use serde_json::json;
 use std::io::Write;
@@ -90,7 +91,7 @@ pub(super) fn answer(shared: &Shared, mut stream: TcpStream) {
 fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static str, Result<u16, Ended>) {
     const GET: &[&str] = &["GET", "HEAD"];
     const POST: &[&str] = &["POST"];
-    let known: [(&str, &[&str]); 9] = [
+    let known: [(&str, &[&str]); 10] = [
         ("/", GET),
         ("/health", GET),
         ("/metrics", GET),
@@ -99,6 +100,7 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
         ("/v1/chat/completions", POST),
         ("/v1/embeddings", POST),
         ("/v1/predict", POST),
+        ("/v1/rerank", POST),
         ("/classify", POST),
     ];
     let is_model = request.path.strip_prefix(MODELS).is_some_and(|rest| rest.starts_with('/'));
@@ -120,6 +122,7 @@ fn route(shared: &Shared, request: &Request, reply: &mut Reply<'_>) -> (&'static
         "/v1/chat/completions" => chat(shared, body, reply).map(|()| 200),
         "/v1/embeddings" => embeddings(shared, body, reply).map(|()| 200),
         "/v1/predict" => predict(shared, body, reply).map(|()| 200),
+        "/v1/rerank" => rerank(shared, body, reply).map(|()| 200),
         "/classify" => classify(shared, body, reply).map(|()| 200),
         _ => page(shared, endpoint, request).map_err(Ended::from).and_then(|response| {
             reply.send(&response)?;

@@ -29,7 +29,7 @@ mod queue;
 mod rows;
 mod tools;
 
-pub use options::{ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServerOptions};
+pub use options::{ServedDecoder, ServedKind, ServedModel, ServedPredictor, ServedReranker, ServerOptions};
 pub use tools::ToolForm;
 
 use crate::http::{Listener, random_token};

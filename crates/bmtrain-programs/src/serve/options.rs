@@ -2,6 +2,7 @@
 
 use super::tools::ToolForm;
 use crate::{Error, Result};
+use model_center_models::CrossEncoder;
 use model_center_models::generate::{GenerationConfig, GenerationSetup};
 use model_center_train::predict::Predictor;
 use std::net::{IpAddr, Ipv4Addr};
@@ -158,4 +159,15 @@ pub struct ServedPredictor {
     pub predictor: Predictor,
     /// Token ids are below this.
     pub vocab_size: usize,
+    /// From pairs to scores, of a model with one output; or why there are none.
+    pub reranker: Option<Result<ServedReranker, String>>,
+}
+
+/// From a query and a document to their score.
+#[derive(Debug)]
+pub struct ServedReranker {
+    /// From a pair to its logit: with the length that the directory states.
+    pub predictor: Predictor,
+    /// From the logit to the score.
+    pub encoder: CrossEncoder,
 }

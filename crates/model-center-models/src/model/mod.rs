@@ -24,6 +24,7 @@ pub use family::{
     modernbert, mpnet, olmo2, olmo3, opt, phi3, qwen2, qwen3, roberta, seed_oss, smollm3, t5,
 };
 pub use head::Head;
+pub use head::cross_encoder::CrossEncoder;
 pub use head::lm_operands::LmOperands;
 pub(crate) use head::pooling::weighted_sum;
 pub use head::pooling::{Pooling, PoolingMode};

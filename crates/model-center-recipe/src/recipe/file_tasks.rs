@@ -44,20 +44,27 @@ const OTHER_COLUMNS: Refused = (&[TEXT, PAIR, LABEL], "the task has other column
 const OWN_TOKENS: Refused = (&["data.labels", PAIR, LABEL], "the labels are the texts' own tokens");
 
 /// Every such task.
-pub(super) static FILE_TASKS: [FileTask; 8] = [
+pub(super) static FILE_TASKS: [FileTask; 9] = [
     FileTask {
         name: "classification",
         has_classes: true,
         refused: &[PROMPT, TARGET, TAGS, SPANS],
-        build: |_, keys| columns(keys, false),
+        build: |_, keys| columns(keys, None),
         check: check_classes,
     },
     FileTask {
         name: "regression",
         has_classes: false,
         refused: &[PROMPT, TARGET, (&["data.labels"], "the labels of a regression are numbers"), TAGS, SPANS],
-        build: |_, keys| columns(keys, true),
+        build: |_, keys| columns(keys, Some(LabelSpec::Value)),
         check: check_classes,
+    },
+    FileTask {
+        name: "rerank",
+        has_classes: false,
+        refused: &[PROMPT, TARGET, (&["data.labels"], "the labels of a reranker are numbers"), TAGS, SPANS],
+        build: |_, keys| columns(keys, Some(LabelSpec::Probability)),
+        check: check_rerank,
     },
     FileTask {
         name: "language",
@@ -179,9 +186,10 @@ fn listed(labels: Option<Vec<String>>) -> LabelSpec {
 }
 
 /// A text or a pair with a label.
-pub(super) fn columns(keys: Keys, is_regression: bool) -> Arc<dyn Task> {
+/// A task of columns; `numbers` are its labels, where these are not classes.
+pub(super) fn columns(keys: Keys, numbers: Option<LabelSpec>) -> Arc<dyn Task> {
     let Keys { text, text_pair, label, labels, format, .. } = keys;
-    let labels = if is_regression { LabelSpec::Value } else { listed(labels) };
+    let labels = numbers.unwrap_or_else(|| listed(labels));
     Arc::new(ColumnTask { text, text_pair, label, labels, format })
 }
 
@@ -193,6 +201,14 @@ fn check_classes(r: &mut Reader, source: &DataSource) {
     check_columns(r, &[(TEXT, Some(text)), (PAIR, text_pair.as_ref()), (LABEL, Some(label))]);
     check_listed(r, labels);
     check_format(r, source, *format);
+}
+
+fn check_rerank(r: &mut Reader, source: &DataSource) {
+    if source.task_as().is_some_and(|task: &ColumnTask| task.text_pair.is_none()) {
+        let reason = format!("`{PAIR}` is missing: a reranker reads a query and a document");
+        r.absent(&["data.task", PAIR], reason, "set data.columns.text_pair = \"document\", the column of documents");
+    }
+    check_classes(r, source);
 }
 
 /// A prompt of the user's own.

@@ -423,7 +423,7 @@ fn read_source(r: &mut Reader, task: Option<TaskChoice>, objective: Objective) -
         // Without a task the effect of the other keys is unknown.
         None => {
             let files = DataFiles::Files { train: keys.train.clone().unwrap_or_default(), eval: keys.eval.clone() };
-            DataSource::new(columns(keys, false), files)
+            DataSource::new(columns(keys, None), files)
         }
     }
 }

@@ -40,6 +40,10 @@ impl PredictionKind {
             (TextHead::Classification { outputs: 1 }, None | Some(ProblemType::SingleLabel)) => {
                 PredictionKind::Numbers(1)
             }
+            // Of a reranker, whose labels are probabilities.
+            (TextHead::Classification { outputs: 1 }, Some(ProblemType::MultiLabel)) if names(1) == ["LABEL_0"] => {
+                PredictionKind::Numbers(1)
+            }
             (TextHead::Classification { outputs }, Some(ProblemType::MultiLabel)) => {
                 PredictionKind::Labels(names(outputs))
             }

@@ -119,6 +119,8 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         _ => Vec::new(),
     };
     let problem = match labels {
+        // One output with a binary cross-entropy.
+        LabelSpace::Value if resolved.data.source.task().has_probabilities() => Some(ProblemType::MultiLabel),
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::LabelSets(_) => Some(ProblemType::MultiLabel),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),

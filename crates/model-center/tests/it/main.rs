@@ -58,6 +58,7 @@ mod corpus;
 mod cpm1;
 mod cpm2;
 mod cpm_t5;
+mod cross_encoders;
 mod data;
 mod distillation;
 mod distributed;

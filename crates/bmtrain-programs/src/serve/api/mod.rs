@@ -12,6 +12,7 @@
 //! | `chat.rs` | `/v1/chat/completions` |
 //! | `embeddings.rs` | `/v1/embeddings` |
 //! | `predictions.rs` | `/v1/predict`, `/classify` |
+//! | `rerank.rs` | `/v1/rerank` |
 //! | `tokens.rs` | the text of a token, and log probabilities as objects |
 //! | `reply.rs` | [`Reply`]: where a response goes, whole or as events |
 
@@ -25,6 +26,7 @@ mod generation;
 mod messages;
 mod predictions;
 mod reply;
+mod rerank;
 mod settings;
 mod tokens;
 mod tools;
@@ -35,3 +37,4 @@ pub(super) use embeddings::embeddings;
 pub(super) use error::ApiError;
 pub(super) use predictions::{classify, predict};
 pub(super) use reply::{Ended, Reply};
+pub(super) use rerank::rerank;

@@ -114,7 +114,7 @@ pub(in crate::serve) fn classify(shared: &Shared, body: &[u8], reply: &mut Reply
 }
 
 /// Predictions of inputs, and the number of their tokens.
-fn predictions(
+pub(super) fn predictions(
     shared: &Shared,
     predictor: &Predictor,
     inputs: &[PredictInput],

@@ -199,6 +199,39 @@ fn numbers_can_be_learnt_too() {
 }
 
 #[test]
+fn documents_of_queries_are_ranked_by_what_was_learnt() {
+    let fixture = Fixture::new();
+    let record = |at: usize| {
+        let (document, label) = [("very good", 1.0), ("very poor", 0.0), ("fine", 0.5)][at % 3];
+        serde_json::json!({"query": "the film was", "document": document, "label": label})
+    };
+    let lines = |count: usize| (0..count).map(|at| format!("{}\n", record(at))).collect::<String>();
+    fixture.write("ranked.jsonl", &lines(12));
+    fixture.write("ranked_eval.jsonl", &lines(6));
+    let columns = ["data.columns.text=query", "data.columns.text_pair=document"];
+    let sets = ["data.task=rerank", "data.train=ranked.jsonl", "data.eval=ranked_eval.jsonl", "train.lr=3e-3"];
+    let steps = ["train.steps=40", "eval.metric=spearman"];
+    train(&fixture, "run", &[&sets[..], &columns, &steps].concat());
+    let losses = losses(&fixture, "run");
+    // Of predictions that are all right it is ln 2 for the labels of 0.5.
+    assert!(losses[39] < 0.8 * losses[0], "{losses:?}");
+    let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
+    assert_eq!(config["architectures"], serde_json::json!(["BertForSequenceClassification"]));
+    let path = fixture.path("run/model");
+    let encoder = model_center::model::CrossEncoder::from_directory(&path).unwrap();
+    assert_eq!(encoder.activation, model_center::model::DenseActivation::Sigmoid);
+    fixture.write("ranked.jsonl", &lines(2).replace("0.0", "2.0"));
+    let dry = |sets: &[&str]| -> String {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        fixture.finetune(&[&["--dry-run"], &sets[..]].concat()).refused()
+    };
+    let error = dry(&[&sets[..], &columns, &["output.dir=beyond"]].concat());
+    assert!(error.contains("ranked.jsonl:2") && error.contains("is not a number from 0 to 1"), "{error}");
+    let error = dry(&[&sets[..], &["output.dir=single"]].concat());
+    assert!(error.contains("data.columns.text_pair") && error.contains("a query and a document"), "{error}");
+}
+
+#[test]
 fn runs_thread_counts_and_pinning_give_the_same_bytes() {
     let fixture = Fixture::new();
     // Dropout is on: its randomness must not depend on threads either.

@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, program, vocabulary};
 use model_center::data::{
-    ColumnTask, EmbeddingTask, Format, LabelColumns, LanguageModelingColumns, LanguageModelingTask, MultiLabelTask,
-    SftTask, TemplateTask,
+    ColumnTask, EmbeddingTask, Format, LabelColumns, LabelSpec, LanguageModelingColumns, LanguageModelingTask,
+    MultiLabelTask, SftTask, TemplateTask,
 };
 use model_center::recipe::{DataFiles, DataSource, PretrainingObjective, Resolved};
 use serde_json::{Map, Value, json};
@@ -71,7 +71,10 @@ fn record_of(source: &DataSource, text: &str, at: usize) -> Value {
         record[&task.label] = task.labels[at % task.labels.len()].clone().into();
     } else if let Some(columns) = source.task_as::<ColumnTask>() {
         record[&columns.text] = text.into();
-        record[&columns.label] = ["negative", "positive"][at % 2].into();
+        record[&columns.label] = match columns.labels {
+            LabelSpec::Probability => u8::from(is_even).into(),
+            _ => ["negative", "positive"][at % 2].into(),
+        };
         columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
     } else if let Some(task) = source.task_as::<MultiLabelTask>() {
         record[&task.text] = text.into();

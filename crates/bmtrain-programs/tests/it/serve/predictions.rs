@@ -1,5 +1,5 @@
 //! Predictions of fine-tuned models: what the program `predict` computes, in the forms of `/v1/predict` and
-//! `/classify`.
+//! `/classify`, and documents in the order of their scores.
 
 use super::client::Server;
 use crate::fixture::Fixture;
@@ -97,6 +97,70 @@ fn a_classifier_answers_predict_and_classify_and_embeds_on_request() {
     assert_eq!(server.ask("GET", "/classify", &[], b"").status, 405);
     let embedding = Server::of(&fixture, &["--embeddings"]).post("/v1/embeddings", &json!({"input": "good"}));
     assert_eq!(embedding["data"][0]["embedding"].as_array().unwrap().len(), 32);
+}
+
+#[test]
+fn a_reranker_orders_documents_by_the_scores_of_its_directory() {
+    let rows: String = (0..8)
+        .map(|at| (["good", "bad"][at % 2], (at + 1) % 2))
+        .map(|(pair, label)| json!({"text": "the film was", "text_pair": pair, "label": label}))
+        .map(|record| format!("{record}\n"))
+        .collect();
+    let sets = ["data.task=rerank", "data.columns.text_pair=text_pair", "train.steps=30", "train.lr=3e-3"];
+    let fixture = trained(&sets, Some(&rows));
+    let documents = ["bad", "good", "the plot was fine"];
+    let pairs: String = documents
+        .iter()
+        .map(|document| format!("{}\n", json!({"text": "the film was", "text_pair": document})))
+        .collect();
+    fixture.write("pairs.jsonl", &pairs);
+    let logits = predicted(&fixture, "pairs.jsonl");
+    let logits: Vec<f64> = logits.iter().map(|one| one["prediction"].as_f64().unwrap()).collect();
+    let request = |more: Value| {
+        let mut body = json!({"model": "model", "query": "the film was", "documents": documents});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let check = |server: &Server, activation: &dyn Fn(f64) -> f64| {
+        let response = server.post("/v1/rerank", &request(json!({})));
+        let results = response["results"].as_array().unwrap();
+        assert_eq!(results.len(), 3);
+        let scores: Vec<f64> = results.iter().map(|one| one["relevance_score"].as_f64().unwrap()).collect();
+        assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+        for (result, score) in results.iter().zip(&scores) {
+            let index = result["index"].as_u64().unwrap() as usize;
+            assert_eq!(result["document"], json!({"text": documents[index]}));
+            assert!((score - activation(logits[index])).abs() < 1e-5, "{score} of {}", logits[index]);
+        }
+        results[0]["index"].clone()
+    };
+    let server = Server::of(&fixture, &[]);
+    let first = check(&server, &|logit| 1.0 / (1.0 + (-logit).exp()));
+    let best = server.post("/v1/rerank", &request(json!({"top_n": 1, "return_documents": false})));
+    assert_eq!(best["results"].as_array().unwrap().len(), 1);
+    assert_eq!((&best["results"][0]["index"], &best["results"][0]["document"]), (&first, &Value::Null));
+    for (body, param) in [
+        (request(json!({"documents": []})), "documents"),
+        (request(json!({"documents": [{"title": "a"}]})), "documents"),
+        (request(json!({"query": 3})), "query"),
+        (request(json!({"top_n": 0})), "top_n"),
+        (request(json!({"max_tokens_per_doc": 3})), "max_tokens_per_doc"),
+    ] {
+        let answer = server.ask("POST", "/v1/rerank", &[], body.to_string().as_bytes());
+        let error: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!((answer.status, error["error"]["param"].as_str()), (400, Some(param)), "{body}: {error}");
+    }
+    drop(server);
+    // Without a function, as many published models state it.
+    let stated = json!({"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"});
+    fixture.write("model/config_sentence_transformers.json", &stated.to_string());
+    check(&Server::of(&fixture, &[]), &|logit| logit);
+    // A function that is not there is named, and other predictions are served.
+    fixture.write("model/config_sentence_transformers.json", &json!({"activation_fn": "custom.Softer"}).to_string());
+    let server = Server::of(&fixture, &[]);
+    let answer = server.ask("POST", "/v1/rerank", &[], request(json!({})).to_string().as_bytes());
+    assert!(answer.status == 404 && answer.body.contains("custom.Softer"), "{}", answer.body);
+    server.post("/v1/predict", &json!({"inputs": {"text": "the film was", "text_pair": "good"}}));
 }
 
 #[test]

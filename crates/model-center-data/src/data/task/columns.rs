@@ -1,4 +1,4 @@
-//! Classification and regression from any JSONL, CSV or TSV file.
+//! Classification, regression and reranking from any JSONL, CSV or TSV file.
 //!
 //! Defines [`ColumnTask`] (which columns hold text and label) and [`LabelSpec`] (what the labels are). Validation
 //! files are read with the label names found in training, see [`LabelSpec::of`].
@@ -39,9 +39,16 @@ pub enum LabelSpec {
     Count(usize),
     /// A finite number.
     Value,
+    /// A number from 0 to 1: the probability that the second text of a pair answers the first.
+    Probability,
 }
 
 impl LabelSpec {
+    /// Whether labels are numbers.
+    fn is_number(&self) -> bool {
+        matches!(self, LabelSpec::Value | LabelSpec::Probability)
+    }
+
     /// The specification that reads another file with the labels found in one already read. Labels that the user listed
     /// need none: their own specification serves every file.
     pub fn of(dataset: &Dataset) -> LabelSpec {
@@ -122,7 +129,7 @@ impl ColumnTask {
         let path = source.path();
         let mut labels = LabelReader::new(&self.labels)?;
         let space = match self.labels {
-            LabelSpec::Value => LabelSpace::Value,
+            LabelSpec::Value | LabelSpec::Probability => LabelSpace::Value,
             _ => LabelSpace::Classes(Vec::new()),
         };
         let mut dataset = source.read(options, space, &mut |record, examples| {
@@ -132,7 +139,7 @@ impl ColumnTask {
             examples.push(Example { first, second, label });
             Ok(())
         })?;
-        if self.labels != LabelSpec::Value {
+        if !self.labels.is_number() {
             let (names, order) = labels.names();
             if names.len() < 2 {
                 return Err(Error::data(
@@ -151,11 +158,19 @@ impl ColumnTask {
 
 impl Task for ColumnTask {
     fn name(&self) -> &'static str {
-        if self.labels == LabelSpec::Value { "regression" } else { "classification" }
+        match self.labels {
+            LabelSpec::Value => "regression",
+            LabelSpec::Probability => "rerank",
+            _ => "classification",
+        }
+    }
+
+    fn has_probabilities(&self) -> bool {
+        self.labels == LabelSpec::Probability
     }
 
     fn label_kind(&self) -> LabelKind {
-        if self.labels == LabelSpec::Value { LabelKind::Values } else { LabelKind::Classes }
+        if self.labels.is_number() { LabelKind::Values } else { LabelKind::Classes }
     }
 
     fn read_split(&self, source: &SplitSource<'_>) -> Result<Dataset> {
@@ -188,10 +203,10 @@ impl<'a> LabelReader<'a> {
                 let reason = format!("{count} classes are more than the accepted {MAX_CLASSES}");
                 return Err(Error::argument("data.labels", reason, "check the count"));
             }
-            LabelSpec::Discover | LabelSpec::Value => Vec::new(),
+            LabelSpec::Discover | LabelSpec::Value | LabelSpec::Probability => Vec::new(),
         };
         let index: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
-        let listed = !matches!(*spec, LabelSpec::Discover | LabelSpec::Value);
+        let listed = *spec != LabelSpec::Discover && !spec.is_number();
         if index.len() != names.len() || (names.len() < 2 && listed) {
             let reason = format!("{} labels, {} of them distinct", names.len(), index.len());
             return Err(Error::argument("data.labels", reason, "list every label once, at least two of them"));
@@ -208,8 +223,17 @@ impl<'a> LabelReader<'a> {
         if value.spelled().trim().is_empty() {
             return Err(record.error(column, format!("the label in {column:?} is empty"), SKIPPABLE));
         }
-        if *self.spec == LabelSpec::Value {
-            return number(record, column, &value);
+        if self.spec.is_number() {
+            let label = number(record, column, &value)?;
+            return match label {
+                Label::Value(number) if *self.spec == LabelSpec::Probability && !(0.0..=1.0).contains(&number) => {
+                    let reason = format!("label {:?} is not a number from 0 to 1", shorten(&value.spelled()));
+                    let fix = "write 1 for a document that answers the query and 0 for one that does not, or divide \
+                               grades by the largest";
+                    Err(record.error(column, reason, fix))
+                }
+                label => Ok(label),
+            };
         }
         self.class(&value.spelled(), |reason, fix| record.error(column, reason, fix)).map(Label::Class)
     }

@@ -105,6 +105,11 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether labels that are numbers are probabilities, whose loss is a binary cross-entropy.
+    fn has_probabilities(&self) -> bool {
+        false
+    }
+
     /// Whether a decoder may write a second sequence of each sample.
     fn has_targets(&self) -> bool {
         false
@@ -155,6 +160,7 @@ pub trait Task: TaskObject + Any + Debug + Send + Sync {
             LabelKind::Questions => "question-answering",
             LabelKind::Tags => "token-classification",
             LabelKind::Embeddings => "sentence-similarity",
+            LabelKind::Values if self.has_probabilities() => "text-ranking",
             kind if self.uses_label_words() || matches!(kind, LabelKind::Tokens | LabelKind::Pairs) => {
                 if generates_targets {
                     "text2text-generation"

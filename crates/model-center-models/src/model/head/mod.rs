@@ -4,6 +4,7 @@
 //! Defines [`Head`], [`HeadSpec`] and [`Heads`], which [`crate::model::Transformer`] calls with the last hidden states.
 
 pub(in crate::model) mod classifier;
+pub(in crate::model) mod cross_encoder;
 mod lm_head;
 pub(in crate::model) mod lm_operands;
 pub(in crate::model) mod pooling;

@@ -262,6 +262,10 @@ const TASKS: &[(&str, &str)] = &[
     ("contrastive", "embedding"),
     ("feature_extraction", "embedding"),
     ("rm", "reward"),
+    ("reranker", "rerank"),
+    ("reranking", "rerank"),
+    ("cross_encoder", "rerank"),
+    ("text_ranking", "rerank"),
 ];
 
 /// Something that other trainers do and this one does not.

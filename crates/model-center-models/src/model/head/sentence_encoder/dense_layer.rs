@@ -52,7 +52,7 @@ impl DenseActivation {
     ];
 
     /// By the class that sentence-transformers writes; without one it is the hyperbolic tangent.
-    fn of(name: Option<&str>) -> Option<Self> {
+    pub(in crate::model) fn of(name: Option<&str>) -> Option<Self> {
         let Some(name) = name else { return Some(DenseActivation::Tanh) };
         let short = name.strip_prefix(TORCH).unwrap_or(name);
         DenseActivation::ALL.into_iter().find(|(_, class)| *class == short).map(|(activation, _)| activation)
@@ -65,7 +65,7 @@ impl DenseActivation {
     }
 
     /// Of one element.
-    pub(super) fn apply(self, x: f64) -> f64 {
+    pub(in crate::model) fn apply(self, x: f64) -> f64 {
         match self {
             DenseActivation::Identity => x,
             DenseActivation::Tanh => x.tanh(),

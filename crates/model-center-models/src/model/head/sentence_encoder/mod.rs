@@ -13,7 +13,9 @@ mod settings;
 
 pub use dense_layer::{DenseActivation, DenseSettings};
 pub use meaning::meaning as sentence_field;
-pub(in crate::model) use settings::{PROMPTS_FILE, kept_prompts};
+pub(in crate::model) use settings::{
+    CROSS_ENCODER, PROMPTS_FILE, kept_prompts, only_transformer, transformer_settings,
+};
 
 use self::dense::Dense;
 use self::dense_layer::DenseFile;

@@ -56,7 +56,9 @@ pub(super) fn read(directory: &Path) -> Result<SentenceEncoder> {
     encoder.truncates = true;
     encoder.prompts = usual_prompts();
     modules(directory, &mut encoder)?;
-    transformer(directory, &mut encoder)?;
+    let settings = transformer_settings(directory, &SENTENCE_ENCODER)?;
+    encoder.max_length = settings.max_length;
+    (encoder.keep, encoder.is_lower_case) = (settings.keep, settings.is_lower_case);
     prompts(directory, &mut encoder)?;
     Ok(encoder)
 }
@@ -188,24 +190,83 @@ fn pooling(directory: &Path, path: &str, encoder: &mut SentenceEncoder) -> Resul
     refuse_rest(fields)
 }
 
+/// What a transformer gives to the modules after it.
+pub(in crate::model) struct TransformerOutput {
+    /// `transformer_task`.
+    task: &'static str,
+    /// The model's output that it is.
+    method_output: &'static str,
+    /// Its name.
+    name: &'static str,
+}
+
+/// Of sentence encoders.
+const SENTENCE_ENCODER: TransformerOutput =
+    TransformerOutput { task: "feature-extraction", method_output: "last_hidden_state", name: "token_embeddings" };
+/// Of cross-encoders.
+pub(in crate::model) const CROSS_ENCODER: TransformerOutput =
+    TransformerOutput { task: "sequence-classification", method_output: "logits", name: "scores" };
+
+/// Settings of the transformer.
+pub(in crate::model) struct TransformerSettings {
+    pub(in crate::model) max_length: Option<usize>,
+    pub(in crate::model) keep: KeepSide,
+    pub(in crate::model) is_lower_case: bool,
+}
+
+/// Refuses other modules than the transformer in the model's own directory, if there is a list of them.
+///
+/// # Errors
+/// A list that cannot be read; another module, such as the one that compares two tokens of a decoder.
+pub(in crate::model) fn only_transformer(directory: &Path) -> Result<()> {
+    if !is_inside(directory, MODULES_FILE)? {
+        return Ok(());
+    }
+    let path = directory.join(MODULES_FILE);
+    let wrong = |reason: String| {
+        let fix = "use a CrossEncoder of a sequence classifier alone";
+        Err(Error::model(path.display().to_string(), reason, fix))
+    };
+    let modules: Value = match serde_json::from_str(&read_text(&path, MAX_BYTES)?) {
+        Ok(modules) => modules,
+        Err(error) => return wrong(format!("it is not JSON: {error}")),
+    };
+    let Some(modules) = modules.as_array() else { return wrong("it is not a list".to_owned()) };
+    for (number, module) in modules.iter().enumerate() {
+        let (class, is_own) = class_of(module);
+        let path = module.get("path").and_then(Value::as_str).unwrap_or_default();
+        if number > 0 || !is_own || class != "Transformer" || !path.is_empty() {
+            return wrong(format!("the step {:?} is not supported in a cross-encoder", printable(&class, 60)));
+        }
+    }
+    Ok(())
+}
+
 /// The settings of the transformer, and the length that its tokenizer states.
-fn transformer(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
+///
+/// # Errors
+/// Files that cannot be read; settings that are not supported, among them another output.
+pub(in crate::model) fn transformer_settings(
+    directory: &Path,
+    output: &TransformerOutput,
+) -> Result<TransformerSettings> {
+    let mut settings = TransformerSettings { max_length: None, keep: KeepSide::Start, is_lower_case: false };
     if is_inside(directory, "tokenizer_config.json")? {
         let fields = fields_of(directory, "tokenizer_config.json")?;
         let length = fields.peek("model_max_length").and_then(Value::as_f64).filter(|length| *length < NO_LENGTH);
-        encoder.max_length = length.filter(|length| *length >= 1.0).map(|length| length as usize);
+        settings.max_length = length.filter(|length| *length >= 1.0).map(|length| length as usize);
         if fields.peek("truncation_side").and_then(Value::as_str) == Some("left") {
-            encoder.keep = KeepSide::End;
+            settings.keep = KeepSide::End;
         }
     }
     let mut found = None;
     for name in TRANSFORMER_FILES {
         found = found.or(is_inside(directory, name)?.then_some(name));
     }
-    let Some(name) = found else { return Ok(()) };
+    let Some(name) = found else { return Ok(settings) };
     let mut fields = fields_of(directory, name)?;
-    encoder.max_length = fields.take_size("max_seq_length")?.or(encoder.max_length);
-    encoder.is_lower_case = fields.take_flag("do_lower_case")?.unwrap_or(false);
+    settings.max_length = fields.take_size("max_seq_length")?.or(settings.max_length);
+    settings.is_lower_case = fields.take_flag("do_lower_case")?.unwrap_or(false);
     NEUTRAL.iter().for_each(|name| drop(fields.take(name)));
     for name in ARGUMENTS {
         let mut arguments = match fields.take(name) {
@@ -218,20 +279,21 @@ fn transformer(directory: &Path, encoder: &mut SentenceEncoder) -> Result<()> {
             return Err(unsupported(&fields, &format!("{name}.{inner}"), value));
         }
     }
-    expect(&mut fields, "transformer_task", "feature-extraction")?;
-    expect(&mut fields, "module_output_name", "token_embeddings")?;
+    expect(&mut fields, "transformer_task", output.task)?;
+    expect(&mut fields, "module_output_name", output.name)?;
     match fields.take("modality_config") {
         Some(Value::Object(modalities)) => {
             let text = modalities.get("text").and_then(Value::as_object);
             let has = |name: &str, value: &str| text.is_some_and(|text| text.get(name).is_some_and(|own| own == value));
-            if !has("method", "forward") || !has("method_output_name", "last_hidden_state") {
+            if !has("method", "forward") || !has("method_output_name", output.method_output) {
                 return Err(unsupported(&fields, "modality_config", &modalities.into()));
             }
         }
         Some(other) if !is_empty(&other) => return Err(unsupported(&fields, "modality_config", &other)),
         _ => {}
     }
-    refuse_rest(fields)
+    refuse_rest(fields)?;
+    Ok(settings)
 }
 
 /// The prompts that every encoder has, empty where the directory has no text for them.
