@@ -20,8 +20,8 @@ __device__ __forceinline__ void hide_other_documents(const AttentionArguments& a
 }
 
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones
-// get scale, soft cap and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes
-// together; a full mask and a bias, which differ for each score, share one branch.
+// get scale, soft cap and bias and are powers of two. The padding mask is read once for each key of the tile, by all
+// lanes together; a full mask and a bias, which differ for each score, share one branch.
 template <bool General, bool Turned, int Bands, int Tiles>
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Corner& corner,
                                             float (&scores)[Bands][Tiles][4]) {

@@ -8,7 +8,7 @@ from decoders import like_llama, main
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
     # Windows shorter than the text in the first and the last layer; biases; heads that are not D / N long; other bases
-    # in layers with and without a window; scores scaled by another number than that of a head's elements.
+    # in layers with and without a window; scores scaled by another number than the size of a head.
     "gemma3_a": {
         "seed": 411,
         "labels": 3,

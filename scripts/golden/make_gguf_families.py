@@ -1,7 +1,7 @@
 """Golden data for GGUF files of further families: tiny models, each one file that holds what a directory holds.
 
 Writes crates/model-center/tests/golden/gguf; the README.md there describes every file. Names of tensors are the
-package gguf's, keys and values those that llama.cpp's converter writes. Weights are those of the golden directories
+package gguf's, keys and values are as llama.cpp's converter writes them. Weights come from the golden directories
 beside it, which must exist. The data are committed; run this only to change them:
 
     $(scripts/python_env.sh) scripts/golden/make_gguf_families.py            # writes the files
@@ -38,7 +38,7 @@ FILES = {
 
 def make_smollm3(out):
     """A SmolLM3 as files of the format can state it: the fourth of five layers has no positions, and there are no
-    windows. Its weights are those of another one of three layers, and the same with the other sign."""
+    windows. Its weights come from another one of three layers, and are the same with the other sign."""
     source = DEFAULT_OUT.parent / "smollm3_a/lm"
     config = json.loads((source / "config.json").read_text())
     tensors = load_file(source / "model.safetensors")

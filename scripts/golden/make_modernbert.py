@@ -24,7 +24,7 @@ OFF = {"attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_dropout": 0.0, "
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
-    # Windows by the period; no biases but that of the logits of masked tokens; classes by the first token.
+    # Windows by the period; no biases but for the logits of masked tokens; classes by the first token.
     "modernbert_a": {
         "heads": HEADS | SPANS,
         "seed": 711,
@@ -39,7 +39,7 @@ MODELS = {
         # A full row, right padding, a hole in the middle: all within two tokens of another.
         "masks": ["###########", "##########.", "#########..", "#####..####"],
     },
-    # Windows in listed layers, the first among them; all biases but that of the logits of masked tokens; classes by
+    # Windows in listed layers, the first among them; all biases but for the logits of masked tokens; classes by
     # the mean over the tokens; positions stretched where layers have no window.
     "modernbert_b": {
         "heads": HEADS,

@@ -74,7 +74,8 @@ impl ContrastiveLoss {
         let samples = rows / texts;
         let ones = Tensor::full_in(cx.device(), [dim], DType::F32, 1.0, Segment::Activations)?;
         // Of length sqrt(D) each.
-        let scaled = ops::norm(cx, ops::NormRule::new(NormKind::Rms, EPSILON), embeddings, &Var::constant(ones), None)?; // [rows, D]
+        let rule = ops::NormRule::new(NormKind::Rms, EPSILON);
+        let scaled = ops::norm(cx, rule, embeddings, &Var::constant(ones), None)?; // [rows, D]
         let of_samples = scaled.reshape([samples, texts * dim])?;
         let text = |at: usize| ops::slice_last(cx, &of_samples, at * dim..(at + 1) * dim); // [samples, D]
         let anchors = text(0)?;

@@ -40,8 +40,8 @@ pub struct ClassWeights<'a> {
 ///
 /// With smoothing s, class weights w, target t and log-probabilities `lp`, a row that is not ignored has the loss
 /// `(1 - s) * w[t] * -lp[t] + s / total * sum_c w[c] * -lp[c]` and the weight `w[t]`; an ignored row has 0 and 0.
-/// A mean divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`. With a soft cap, logits `x`
-/// are taken as `cap * tanh(x / cap)` wherever they are read, and gradients are those of `x`.
+/// A mean divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`. With a soft cap, logits
+/// `x` are taken as `cap * tanh(x / cap)` wherever they are read, and gradients are of `x`.
 #[derive(Debug, Clone, Copy)]
 pub struct Criterion<'a> {
     /// The classes of this shard.

@@ -123,7 +123,8 @@ pub fn cosine_similarity(cx: &Ctx, a: &Var, b: &Var, epsilon: f32) -> Result<Var
         Ok::<_, Error>(Var::constant(Tensor::full_in(cx.device(), shape, DType::F32, value, Segment::Activations)?))
     };
     let ones = constant([1, columns], 1.0)?.reshape([columns])?;
-    let unit = |x: &Var| norm(cx, NormRule::new(NormKind::Rms, epsilon), &cast(cx, x, DType::F32)?, &ones, None); // [.., D]
+    let rule = NormRule::new(NormKind::Rms, epsilon);
+    let unit = |x: &Var| norm(cx, rule, &cast(cx, x, DType::F32)?, &ones, None); // [.., D]
     let products = mul(cx, &unit(a)?, &unit(b)?)?.reshape([rows, columns])?;
     // Of norm sqrt(D) each.
     let mean = constant([1, columns], 1.0 / columns.max(1) as f32)?;

@@ -19,7 +19,7 @@ pub struct NormOptions {
     pub epsilon: f32,
     /// Initial scale.
     pub scale: f32,
-    /// What the scale is stored relative to: 1 where `weight` holds differences from 1, as in Gemma, else 0.
+    /// Number that stored scales are differences from: 1 where `weight` holds differences from 1, as in Gemma, else 0.
     pub weight_offset: f32,
 }
 

@@ -50,7 +50,7 @@ pub enum Slot<'a> {
     LayerWindows(&'a mut LayerWindows),
     /// A function between two layers, by its name.
     Activation(&'a mut Activation),
-    /// What a classifier of sequences reads.
+    /// Input of a classifier of sequences.
     Pooling(&'a mut TokenPooling),
 }
 
@@ -146,7 +146,7 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
             Slot::Activation(function) => {
                 let stated = activations::take(fields, &names)?;
                 if stated.is_some_and(|stated| stated.gated) {
-                    let reason = "what follows this function is no gate";
+                    let reason = "a function with a gate has two inputs, and there is one";
                     return Err(fields.error(names[0], reason, "name the function alone, such as gelu"));
                 }
                 set(function, stated.map(|stated| stated.activation))

@@ -1,4 +1,4 @@
-//! What a classifier of sequences reads of the hidden states, where a configuration file states it.
+//! Input of a classifier of sequences, where a configuration file states it.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::Fields;
 use crate::Result;
 use model_center_base::file::printable;
 
-/// What a classifier of sequences reads of the hidden states.
+/// Hidden states that a classifier of sequences reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenPooling {
     /// The one of the first token.

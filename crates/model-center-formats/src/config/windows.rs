@@ -90,7 +90,7 @@ pub struct LayerWindows {
     pub size: Option<usize>,
     /// One layer of this many has no window, where the file does not list them.
     pub period: usize,
-    /// Which of them it is.
+    /// Place of that layer in the period.
     pub full: FullLayer,
     /// Layers with a window, counted from 0, where the file lists them. Hugging Face: `layer_types`.
     pub listed: Option<BTreeSet<usize>>,
@@ -111,7 +111,7 @@ impl LayerWindows {
         LayerWindows { size: Some(size), period, full: FullLayer::Last, listed: None }
     }
 
-    /// The same in all layers but the first of each `period`.
+    /// Windows of this size in all layers but the first of each `period`.
     pub const fn all_but_first(period: usize, size: usize) -> Self {
         LayerWindows { size: Some(size), period, full: FullLayer::First, listed: None }
     }

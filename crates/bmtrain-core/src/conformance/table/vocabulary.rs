@@ -149,7 +149,7 @@ fn on_one_rank(cases: &mut Vec<Case>) {
     cases.push(logits.variable("logits", [2, 3, 16]));
 }
 
-/// What varies in the losses of a table's rows.
+/// Options of the losses in a row of the table.
 #[derive(Clone, Copy, Default)]
 struct Terms {
     smoothing: f32,

@@ -121,8 +121,8 @@ vectorised! {
     }
 }
 
-/// A row of [`differentiate`]. With `CAPPED` scores are soft-capped ones, and gradients those of scores before the cap,
-/// whose reciprocal is the last number.
+/// A row of [`differentiate`]. With `CAPPED` scores are soft-capped ones, and gradients are of the scores before the
+/// cap, whose reciprocal is the last number.
 #[inline(always)]
 fn gradients<I: Isa, const CAPPED: bool>(
     row: &mut [f32],

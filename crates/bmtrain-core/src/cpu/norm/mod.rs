@@ -15,7 +15,7 @@ struct Scales<'a> {
 }
 
 impl Scales<'_> {
-    /// Those of `len` columns from `start` on.
+    /// Scales of `len` columns from `start` on.
     fn tile<'t>(&'t self, start: usize, len: usize, spare: &'t mut Spare) -> &'t [f32] {
         if self.offset == 0.0 {
             return self.weight.tile(start, len, spare);

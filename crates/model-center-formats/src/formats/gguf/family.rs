@@ -108,7 +108,7 @@ impl Family {
         matches!(self, Self::Olmo3 | Self::Gemma3)
     }
 
-    /// The keys that this family has besides those of all, after the architecture's name.
+    /// The keys that this family has besides the common ones, after the architecture's name.
     pub(crate) fn own_keys(self) -> &'static [&'static str] {
         match self {
             Self::Granite => &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"],
@@ -173,8 +173,8 @@ pub(super) enum Shape {
     Query,
     Key,
     Value,
-    /// Queries, then keys, then values; with the heads of each one after another where Hugging Face has those of one
-    /// head together.
+    /// Queries, then keys, then values; with the heads of each one after another where Hugging Face has the three of
+    /// one head together.
     Fused {
         by_head: bool,
     },
@@ -205,9 +205,9 @@ pub(super) struct Layout {
     pub prefix: &'static str,
     /// Hugging Face's name of the token embedding, after the prefix.
     pub embedding: &'static str,
-    /// Of the last norm, after the prefix.
+    /// Name of the last norm, after the prefix.
     pub last_norm: &'static str,
-    /// Of the output projection.
+    /// Name of the output projection.
     pub output: &'static str,
     /// The norms of a block.
     pub norms: &'static [Pair],

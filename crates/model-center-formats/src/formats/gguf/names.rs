@@ -2,7 +2,7 @@
 //!
 //! Files of some architectures store the rows of each query and key head in the order of an interleaved rotary
 //! embedding: Hugging Face's row `j H/2 + k` of a head of H rows (j is 0 or 1) is row `2 k + j` there. GPT-NeoX's have
-//! all queries before all keys before all values, where Hugging Face has those of each head together.
+//! all queries before all keys before all values, where Hugging Face has the three of each head together.
 
 use std::collections::HashSet;
 

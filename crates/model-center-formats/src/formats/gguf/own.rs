@@ -89,7 +89,7 @@ pub(super) fn fields(keys: &Keys<'_>, dim_head: usize, rotary_dims: usize) -> Re
     Ok(map)
 }
 
-/// The share of a head of which this many elements are rotated, in a form whose product is not below that number.
+/// The rotated share of a head with this many rotated elements, in a form whose product is not below that number.
 fn share(rotary_dims: usize, dim_head: usize) -> f64 {
     let share = rotary_dims as f64 / dim_head as f64;
     if (share * dim_head as f64) < rotary_dims as f64 { share.next_up() } else { share }

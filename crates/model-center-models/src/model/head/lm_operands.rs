@@ -35,7 +35,7 @@ impl LmOperands {
         Ok(ops::linear_cross_entropy(cx, &self.hidden, &self.weight, self.bias.as_ref(), targets, &options)?)
     }
 
-    /// The logits that this tensor-parallel rank computes, before the soft cap: all of them, or the logits of its tokens.
+    /// The logits that this tensor-parallel rank computes, before the soft cap: all of them, or its tokens' logits.
     pub(super) fn own_logits(&self, cx: &Ctx) -> Result<Var> {
         let hidden = match &self.shard {
             Some(shard) => ProductInput::copied(&self.hidden, shard.ranks()),

@@ -224,7 +224,7 @@ impl HeadSpec {
     /// The same heads, all with this transform, and dropout with this probability before the last layers of classifiers
     /// and answer spans. The base model has no pooler.
     ///
-    /// Source: the initializers are those of ModernBERT in transformers.
+    /// Source: initializers of ModernBERT in transformers.
     #[must_use]
     pub fn with_transforms(self, text: &TextConfig, transform: (NormOptions, Activation), rate: f32) -> Self {
         HeadSpec {
