@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::keys::Keys;
+use super::own::LayerWindows;
 use super::{Family, GgufFile, own, rope};
-use crate::config::LayerWindows;
 use crate::formats::TensorSource;
 use crate::{Error, Result};
 use model_center_base::json::number;
@@ -44,8 +44,8 @@ pub struct Decoder {
     pub mlp_bias: bool,
     /// The ids of begin, end and padding, where stated.
     pub special_ids: [Option<u64>; 3],
-    /// Windows of some layers, and the base of rotary frequencies there, in families that have them.
-    pub layer_windows: Option<(LayerWindows, f32)>,
+    /// Windows of some layers, in families that have them.
+    pub layer_windows: Option<LayerWindows>,
     /// Fields of `config.json` that this family has and the others do not.
     pub own: Map<String, Value>,
 }
@@ -91,7 +91,7 @@ impl Decoder {
             return Err(keys.unfit("block_count", reason));
         }
         let layer_windows = match family.has_layer_windows() {
-            true => Some((own::layer_windows(&keys, num_layers)?, own::window_base(&keys, rope_theta)?)),
+            true => Some(LayerWindows::of(&keys, num_layers, rope_theta)?),
             false => None,
         };
         let mut special_ids = [None; 3];

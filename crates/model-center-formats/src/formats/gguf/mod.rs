@@ -30,6 +30,7 @@ pub use family::Family;
 pub use file::GgufFile;
 pub use kind::GgmlType;
 pub use names::{GgufAsHuggingFace, Mapped};
+pub use own::{LayerWindows, WindowedLayers};
 pub use value::{GgufArray, GgufValue, Metadata};
 
 use super::stored::{SHORTER, damaged, read_at, tensor_place};

@@ -1,6 +1,6 @@
 //! Fields of `config.json` that one family of GGUF files has and the others do not.
 //!
-//! Defines [`fields`], [`layer_windows`] and [`window_base`], which [`super::decoder`] calls.
+//! Defines [`LayerWindows`], and [`fields`], which [`super::decoder`] calls.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,6 @@ use super::family::{PATTERN, WINDOW, WINDOW_BASE};
 use super::keys::Keys;
 use super::{Decoder, Family, GgufArray, GgufValue};
 use crate::Result;
-use crate::config::{FullLayer, LayerWindows};
 use model_center_base::json::number;
 
 /// SmolLM3's layers without positions: the last of each this many.
@@ -18,16 +17,51 @@ const PERIOD_WITHOUT_POSITIONS: usize = 4;
 /// The number of layers of Gemma 3 27B, which alone divides scores by the root of D / N, not of the head's size.
 const GEMMA_27B: usize = 62;
 
-/// The windows of a family that has them by layers.
-pub(super) fn layer_windows(keys: &Keys<'_>, num_layers: usize) -> Result<LayerWindows> {
-    let period = if keys.family == Family::Gemma3 { 6 } else { 4 };
-    let Some(size) = keys.size_or_zero(WINDOW)? else {
-        return Ok(LayerWindows { size: None, period, full: FullLayer::Last, listed: Some(BTreeSet::new()) });
-    };
+/// Windows of some layers, and the base of rotary frequencies there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerWindows {
+    /// Number of keys in a window; `None` where no layer has one.
+    pub size: Option<usize>,
+    /// Layers that have a window.
+    pub layers: WindowedLayers,
+    /// Base of the rotary frequencies in these layers.
+    pub base: f32,
+}
+
+/// The layers with a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WindowedLayers {
+    /// All but the last of each this many; all of them where it is 0.
+    AllButLast(usize),
+    /// These, counted from 0.
+    Listed(BTreeSet<usize>),
+}
+
+impl LayerWindows {
+    /// The windows of a family that has them by layers; `base` is the base of the other layers.
+    pub(super) fn of(keys: &Keys<'_>, num_layers: usize, base: f32) -> Result<Self> {
+        let (size, base) = (keys.size_or_zero(WINDOW)?, window_base(keys, base)?);
+        let layers = match size {
+            Some(_) => windowed_layers(keys, num_layers)?,
+            None => WindowedLayers::Listed(BTreeSet::new()),
+        };
+        Ok(LayerWindows { size, layers, base })
+    }
+
+    /// Whether a layer, counted from 0, has a window.
+    fn has(&self, layer: usize) -> bool {
+        match &self.layers {
+            WindowedLayers::AllButLast(period) => !(layer + 1).is_multiple_of(*period),
+            WindowedLayers::Listed(listed) => listed.contains(&layer),
+        }
+    }
+}
+
+fn windowed_layers(keys: &Keys<'_>, num_layers: usize) -> Result<WindowedLayers> {
     match keys.metadata.get(&keys.key(PATTERN)) {
         Some(GgufValue::Array(GgufArray::Bool(flags))) if flags.len() == num_layers => {
             let listed = flags.iter().enumerate().filter(|(_, flag)| **flag).map(|(layer, _)| layer).collect();
-            Ok(LayerWindows { size: Some(size), period, full: FullLayer::Last, listed: Some(listed) })
+            Ok(WindowedLayers::Listed(listed))
         }
         Some(GgufValue::Array(_)) => {
             let reason = format!("the layers with a window are not a list of {num_layers} truth values");
@@ -35,15 +69,15 @@ pub(super) fn layer_windows(keys: &Keys<'_>, num_layers: usize) -> Result<LayerW
         }
         // A period of 1 leaves no layer with a window, one of 0 no layer without.
         _ => match keys.metadata.whole(&keys.key(PATTERN))? {
-            None => Ok(LayerWindows::all_but_last(period, size)),
-            Some(period @ 0..=0x7fff_ffff) => Ok(LayerWindows::all_but_last(period as usize, size)),
+            None => Ok(WindowedLayers::AllButLast(if keys.family == Family::Gemma3 { 6 } else { 4 })),
+            Some(period @ 0..=0x7fff_ffff) => Ok(WindowedLayers::AllButLast(period as usize)),
             Some(other) => Err(keys.unfit(PATTERN, format!("{other} is not a period of layers"))),
         },
     }
 }
 
 /// The base of rotary angles in layers with a window.
-pub(super) fn window_base(keys: &Keys<'_>, base: f32) -> Result<f32> {
+fn window_base(keys: &Keys<'_>, base: f32) -> Result<f32> {
     let silent = if keys.family == Family::Gemma3 { 10_000.0 } else { base };
     match keys.real(WINDOW_BASE)?.unwrap_or(silent) {
         base if base > 1.0 => Ok(base),
@@ -101,7 +135,7 @@ impl Decoder {
         for (name, value) in &self.own {
             put(name, value.clone());
         }
-        if let Some((windows, base)) = &self.layer_windows {
+        if let Some(windows) = &self.layer_windows {
             let kind = |layer| if windows.has(layer) { "sliding_attention" } else { "full_attention" };
             put("layer_types", (0..self.num_layers).map(kind).collect());
             put("sliding_window", json!(windows.size));
@@ -110,7 +144,7 @@ impl Decoder {
                 _ => Map::from_iter([("rope_type".to_string(), json!("default"))]),
             };
             full.insert("rope_theta".to_string(), number(self.rope_theta));
-            let sliding = json!({"rope_type": "default", "rope_theta": number(*base)});
+            let sliding = json!({"rope_type": "default", "rope_theta": number(windows.base)});
             put("rope_parameters", json!({"full_attention": full, "sliding_attention": sliding}));
         }
         match self.family {
