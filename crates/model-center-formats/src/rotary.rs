@@ -181,6 +181,16 @@ impl RotaryConfig {
     }
 }
 
+/// YaRN's factor of queries and keys where a file is silent: they share the growth.
+pub(crate) fn yarn_magnitude(factor: f64) -> f64 {
+    if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
+}
+
+/// LongRoPE's factor of cosines and sines where a file is silent.
+pub(crate) fn long_magnitude(factor: f64, trained: usize) -> f64 {
+    if factor > 1.0 { (1.0 + factor.ln() / (trained as f64).ln()).sqrt() } else { 1.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

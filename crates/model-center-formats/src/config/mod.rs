@@ -37,7 +37,6 @@ pub use layer_rotary::LayerRotary;
 pub use model_center::ClassFields;
 pub use overrides::{ConfigOverrides, ConfigSource};
 pub use rotary::RotaryFields;
-pub(crate) use rotary_parameters::{long_magnitude, yarn_magnitude};
 pub use sharing::{LayerSharing, SharingStyle};
 pub use text::TextConfig;
 pub use text_head::TextHead;

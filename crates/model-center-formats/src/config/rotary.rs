@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::rotary_parameters::{Lengths, Parameters, YARN_FAST, YARN_SLOW, long_magnitude, positive, yarn_magnitude};
+use super::rotary_parameters::{Lengths, Parameters, YARN_FAST, YARN_SLOW, positive};
 use super::variants::not_available;
 use super::{Fields, TextConfig};
 use crate::Result;
-use crate::rotary::{RotaryConfig, RotaryScaling};
+use crate::rotary::{RotaryConfig, RotaryScaling, long_magnitude, yarn_magnitude};
 
 /// The share of heads that is rotated.
 const SHARE: &str = "partial_rotary_factor";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Fields;
 use super::variants::not_available;
-use crate::rotary::RotaryScaling;
+use crate::rotary::{RotaryScaling, long_magnitude, yarn_magnitude};
 use crate::{Error, Result};
 use model_center_base::file::printable;
 
@@ -178,16 +178,6 @@ impl Parameters<'_> {
             _ => Ok(scaling),
         }
     }
-}
-
-/// YaRN's factor of queries and keys where a file is silent: they share the growth.
-pub fn yarn_magnitude(factor: f64) -> f64 {
-    if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
-}
-
-/// LongRoPE's factor of cosines and sines where a file is silent.
-pub fn long_magnitude(factor: f64, trained: usize) -> f64 {
-    if factor > 1.0 { (1.0 + factor.ln() / (trained as f64).ln()).sqrt() } else { 1.0 }
 }
 
 /// A number above 0.

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::keys::Keys;
 use super::{Family, GgufFile, tensor_place};
-use crate::config::{long_magnitude, yarn_magnitude};
 use crate::formats::{TensorSource, safetensors::TensorEntry};
 use crate::rotary::{RotaryConfig, RotaryScaling};
+use crate::rotary::{long_magnitude, yarn_magnitude};
 use crate::{Error, Result};
 use model_center_base::json::number;
 
