@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Guess: ModernBERT's window is its field local_attention; a sliding_window in the file, which is no field of its
-# documentation, changes nothing.
+# Guess: ModernBERT's window is its field local_attention; a sliding_window in the file, which its documentation
+# does not name, changes nothing.
 # Seen: transformers 5.23.0 takes sliding_window where a file has one, and local_attention becomes twice that number:
 # with local_attention = 8 and sliding_window = 2 a token of a layer with a window reads 2 tokens to either side, not 4,
 # and the file that is saved again states local_attention = 4. Without the stray field 8 stays 8.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Guess: rope_theta in a configuration of Code World Model is the base of its rotary embedding, as in Llama, whose
 # transformers 5 moves it into rope_parameters.
-# Seen: transformers 5.23.0 drops it without a word where rope_parameters is not given: CwmConfig(rope_theta=500000.0)
+# Seen: transformers 5.23.0 drops it in silence where rope_parameters is not given: CwmConfig(rope_theta=500000.0)
 # has the base 1000000 and Llama 3's stretching, the defaults of the class, and so has a file with that field.
 # LlamaConfig with the same field has the base 500000 and no stretching.
 set -euo pipefail
@@ -23,9 +23,9 @@ def positions(config):
 
 
 def from_file(model_type):
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps({"model_type": model_type, "rope_theta": 500000.0}))
-        return AutoConfig.from_pretrained(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "config.json").write_text(json.dumps({"model_type": model_type, "rope_theta": 500000.0}))
+        return AutoConfig.from_pretrained(directory)
 
 
 seen = {
