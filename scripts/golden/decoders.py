@@ -42,6 +42,8 @@ class Family:
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
+    # The mean of the weights of norms: 0 where they are differences from 1.
+    norm_mean: float = 1.0
     # The head that is trained.
     trained: str = "lm"
     # Further fields of every configuration.
@@ -59,7 +61,8 @@ class Family:
         config = self.config(**self.fields, **spec["config"], **classes, **self.off, tie_word_embeddings=tied,
                              attn_implementation="eager")
         model = kind(config)
-        initialize_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
+        initialize_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION),
+                           self.norm_mean)
         return model
 
 
@@ -68,10 +71,10 @@ def three_heads(lm, classifier, classifier_is_tied=True):
     return {"lm": (lm, True), "untied": (lm, False), "cls": (classifier, classifier_is_tied)}
 
 
-def like_llama(config, words, classifier, models):
+def like_llama(config, words, classifier, models, norm_mean=1.0):
     """A family whose configuration has the fields of Llama's."""
     return Family(config=config, off={"attention_dropout": 0.0}, heads=three_heads(words, classifier, False),
-                  models=models,
+                  models=models, norm_mean=norm_mean,
                   is_norm=lambda name: "norm" in name, fields={"bos_token_id": 1, "eos_token_id": 2})
 
 

@@ -25,15 +25,15 @@ TRAINING = {"steps": 30, "warmup": 6, "lr": 5e-3, "weight_decay": 0.01, "max_nor
             "betas": (0.9, 0.999), "eps": 1e-8, "batches": 4}
 
 
-def initialize_weights(model, seed, is_norm, deviation=DEVIATION):
-    """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's. What
-    is never trained keeps its values."""
+def initialize_weights(model, seed, is_norm, deviation=DEVIATION, norm_mean=1.0):
+    """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's, whose
+    weights are sampled around `norm_mean`. What is never trained keeps its values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted((name, p) for name, p in model.named_parameters() if p.requires_grad):
             values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * deviation
             is_norm_weight = is_norm(name) and name.endswith("weight")
-            parameter.copy_(values + 1.0 if is_norm_weight else values)
+            parameter.copy_(values + norm_mean if is_norm_weight else values)
 
 
 def stored_parameters(model):

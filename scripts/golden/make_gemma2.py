@@ -39,4 +39,4 @@ MODELS = {
 }
 
 if __name__ == "__main__":
-    main(like_llama(Gemma2Config, Gemma2ForCausalLM, Gemma2ForSequenceClassification, MODELS))
+    main(like_llama(Gemma2Config, Gemma2ForCausalLM, Gemma2ForSequenceClassification, MODELS, norm_mean=0.0))

@@ -55,4 +55,4 @@ MODELS = {
 }
 
 if __name__ == "__main__":
-    main(like_llama(Gemma3TextConfig, Gemma3ForCausalLM, Gemma3TextForSequenceClassification, MODELS))
+    main(like_llama(Gemma3TextConfig, Gemma3ForCausalLM, Gemma3TextForSequenceClassification, MODELS, norm_mean=0.0))

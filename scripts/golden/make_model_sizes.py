@@ -20,6 +20,8 @@ FAMILIES = [
 ]
 # Two rows of their position table precede the first position: with the default of 512 they take 510 tokens.
 COUNTED_FROM_PADDING = ["camembert", "mpnet", "roberta", "xlm-roberta"]
+# Without it the class makes a configuration that no model can be made of.
+FURTHER = {"ministral": {"head_dim": 128}}
 DISTANCES = {
     "vocab_size": 30968, "dim_model": 768, "num_heads": 12, "dim_head": 64, "dim_ff": 1920, "norm_eps": 1e-6,
     "position_bias_num_buckets": 32, "position_bias_max_distance": 128, "ffn_activate_fn": "gated_gelu",
@@ -39,7 +41,7 @@ PREDECESSORS = {
 
 def sizes(family):
     """The fields of the file that transformers saves."""
-    config = transformers.CONFIG_MAPPING[family]()
+    config = transformers.CONFIG_MAPPING[family](**FURTHER.get(family, {}))
     if family in COUNTED_FROM_PADDING:
         config.max_position_embeddings += 2
     with tempfile.TemporaryDirectory() as directory:

@@ -171,7 +171,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
     for (name, value, want) in [
         ("model_type", json!("bert"), "not of modernbert"),
         ("classifier_pooling", json!("max"), "is not a pooling of tokens"),
-        ("classifier_activation", json!("gated_gelu"), "no gate"),
+        ("classifier_activation", json!("gated_gelu"), "a function with a gate has two inputs"),
         ("classifier_activation", json!("mish"), "unknown activation"),
         ("rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "versions of transformers differ"),
         ("rope_parameters", json!({"rope_type": "default"}), "parameters of full_attention and of sliding_attention"),

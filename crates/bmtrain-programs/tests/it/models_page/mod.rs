@@ -82,6 +82,12 @@ fn head(facts: FamilyFacts) -> TextHead {
 
 fn counted(entry: &ModelEntry, config: &Value, adapter: Option<Adapter>) -> LayoutCount {
     let directory = tempfile::tempdir().unwrap();
+    let mut config = config.clone();
+    if entry.facts.architecture == Architecture::EncoderDecoder {
+        // Transformers' defaults leave the first token of the decoder to the tokenizer.
+        let fields = config.as_object_mut().unwrap();
+        fields.entry("decoder_start_token_id").or_insert(0.into());
+    }
     fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     let run = run(head(entry.facts), adapter);
     count_layout(directory.path(), Registry::default(), run)

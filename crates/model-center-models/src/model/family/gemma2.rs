@@ -59,6 +59,11 @@ impl RowConfig for Gemma2Config {
         Self::DIALECT.refuse_raised(fields, &["use_bidirectional_attention", "mlp_bias"])?;
         Ok(config)
     }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        name_activation(map);
+        Ok(())
+    }
 }
 
 /// A Gemma 2 with its head.
@@ -87,7 +92,14 @@ impl ModelFamily for Gemma2Config {
     }
 }
 
-/// What is common to all layers of a Gemma with norms before and after each: embeddings times a rounded factor.
+/// Write GELU by its hyperbolic tangent under the name that the family's files have for it.
+pub(super) fn name_activation(map: &mut Map<String, Value>) {
+    if let Some(name) = map.get_mut("hidden_activation").filter(|name| **name == "gelu_new") {
+        *name = "gelu_pytorch_tanh".into();
+    }
+}
+
+/// Modules around the blocks of a Gemma with norms before and after each layer: embeddings times a rounded factor.
 pub(super) fn spec(config: &impl RowConfig, tables: Vec<RotaryConfig>, soft_cap: Option<f32>) -> Spec {
     let text = config.text();
     let norm = NormOptions::rms_from_one(text.dim_model, text.norm_eps);

@@ -38,11 +38,16 @@ impl RowConfig for Gemma3Config {
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
-        if fields.take("attn_logit_softcapping").is_some() {
+        if fields.peek("attn_logit_softcapping").is_some() {
             let reason = "transformers reads it and computes without it";
             return Err(fields.error("attn_logit_softcapping", reason, "set it to null"));
         }
         Ok(config)
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        gemma2::name_activation(map);
+        Ok(())
     }
 }
 

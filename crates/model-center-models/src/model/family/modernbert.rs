@@ -1,5 +1,4 @@
-//! ModernBERT (Warner et al., 2024): an encoder with rotary positions, windows in two of three layers, gated
-//! feed-forward layers and norms before the layers, commonly without biases.
+//! ModernBERT (Warner et al., 2024): rotary positions, windows in two of three layers, gated feed-forward layers.
 
 use crate::model::prelude::*;
 
@@ -11,12 +10,8 @@ model_config! {
     pub struct ModernBertConfig {
         /// The common fields.
         text: TextConfig {
-            vocab_size: 50_368, pad_token_id: Some(50_283),
-            dim_ff: 1152,
-            num_layers: 22,
-            position_size: 8192,
-            ffn_gated: true, tied: true,
-            ..TextConfig::default()
+            vocab_size: 50_368, pad_token_id: Some(50_283), dim_ff: 1152, num_layers: 22, position_size: 8192,
+            ffn_gated: true, tied: true, ..TextConfig::default()
         };
         /// Rotary embeddings of layers without and with a window.
         rotary: LayerRotary = LayerRotary::of_bases(16e4, 1e4), LayerRotary("global_rope_theta", "local_rope_theta");

@@ -104,13 +104,14 @@ fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec
 
 /// Whether a position of a model with a window sees something: where all keys within it are padding there is nothing to
 /// see. A model that has windows in some of its blocks counts as having them in all, one without sees everything.
-/// Windows whose size is `local_attention` have half of it on either side.
+/// Windows of an encoder (`local_attention`), and of a decoder that attends to both sides, have half on either side.
 pub fn within_the_window(model: &str, head: &str, batch: &Batch) -> Option<Vec<bool>> {
     let config = std::fs::read_to_string(directory(model, head).join("config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();
     let size = |name: &str| config[name].as_u64().map(|size| size as usize);
     let window = size("sliding_window").filter(|_| config["use_sliding_window"] != false);
-    let [before, after] = match size("local_attention") {
+    let both = size("local_attention").or(window.filter(|_| config["use_bidirectional_attention"] == true));
+    let [before, after] = match both {
         Some(both) => [both / 2; 2],
         None => [window?.saturating_sub(1), 0],
     };
