@@ -205,9 +205,8 @@ fn write_model(config: &RunConfig, trainer: &Trainer, directory: &Path) -> Resul
         Some(plan) if resolved.save.merged => plan.save_merged(model, directory, &options),
         Some(plan) => {
             plan.save(model, directory, &peft_details(resolved), options.companions)?;
-            let pooling = setup.pooling.iter();
             let (base, dtype) = (&setup.start.directory, options.dtype);
-            pooling.map(|pooling| pooling.write_frozen_dense(base, directory, dtype)).collect()
+            setup.pooling.iter().try_for_each(|pooling| pooling.write_frozen_dense(base, directory, dtype))
         }
     }
 }

@@ -168,8 +168,8 @@ fn a_task_in_the_wrong_case_is_recognised() {
     let text = LEAST.replace("\"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"", "\"boolq\"\npath = \"sg\"");
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
         \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"MNLI\", \"MNLI-mm\", \"QQP\", \"RACE\", \"SQuAD\", \
-        \"classification\", \"regression\", \"language\", \"seq2seq\", \"question-answering\", \
-        \"token-classification\", \"embedding\", \"multi-label-classification\", \
+        \"classification\", \"regression\", \"rerank\", \"language\", \"seq2seq\", \
+        \"question-answering\", \"token-classification\", \"embedding\", \"multi-label-classification\", \
         \"sft\", \"preference\", \"reward\", \"pretrain\", \
         got the string \"boolq\"\n  --> r.toml:4:8\n  \
         fix: did you mean \"BoolQ\"?";

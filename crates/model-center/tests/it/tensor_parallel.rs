@@ -17,15 +17,16 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
-    AlbertConfig, BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, DistilBertConfig,
-    ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig, GraniteConfig,
-    LlamaConfig, MarianConfig, MegatronBertConfig, MistralConfig, ModernBertConfig, MpnetConfig, Olmo2Config,
-    OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SmolLm3Config, T5Config,
+    AlbertConfig, BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, CwmConfig,
+    DistilBertConfig, ElectraConfig, Gemma2Config, Gemma3Config, Glm4Config, Gpt2Config, GptNeoxConfig, GptjConfig,
+    GraniteConfig, LlamaConfig, MarianConfig, MegatronBertConfig, MinistralConfig, MistralConfig, ModernBertConfig,
+    MpnetConfig, Olmo2Config, OptConfig, Phi3Config, Qwen2Config, Qwen3Config, RobertaConfig, SeedOssConfig,
+    SmolLm3Config, T5Config,
 };
 use model_center::model::{
-    Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, distilbert, electra, gemma2, gemma3, glm4,
-    gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, mistral, modernbert, mpnet, olmo2, opt, phi3, qwen2,
-    qwen3, roberta, smollm3, t5,
+    Head, OpenOptions, albert, bart, bert, bloom, cpm_t5, cpm1, cpm2, cwm, distilbert, electra, gemma2, gemma3, glm4,
+    gpt_neox, gpt2, gptj, granite, llama, marian, megatron_bert, ministral, mistral, modernbert, mpnet, olmo2, opt,
+    phi3, qwen2, qwen3, roberta, seed_oss, smollm3, t5,
 };
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -119,6 +120,12 @@ parity_tests! {
         [(TIED, "lm", 2), (TIED, "lm", 4)];
     smollm3_with_layers_without_positions_is_smollm3_on_one: (smollm3::SmolLm3, SmolLm3Config), "smollm3_a",
         {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    ministral_with_windows_in_some_layers_is_ministral_on_one: (ministral::Ministral, MinistralConfig), "ministral_a",
+        {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    seed_oss_with_biases_is_seed_oss_on_one: (seed_oss::SeedOss, SeedOssConfig), "seed_oss_a",
+        {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    cwm_with_its_windows_is_cwm_on_one: (cwm::Cwm, CwmConfig), "cwm_a", {"intermediate_size": 28},
+        [(TIED, "lm", 2), (TIED, "lm", 4)];
     gpt_neox_with_a_norm_for_each_of_two_layers_is_gpt_neox_on_one: (gpt_neox::GptNeox, GptNeoxConfig), "gpt_neox_a",
         {"intermediate_size": 28, "hidden_size": 32, "num_attention_heads": 4},
         [(TIED, "lm", 2), (UNTIED, "untied", 4)];

@@ -7,7 +7,7 @@ const UNIGRAM: &str = "SentencePiece unigram";
 /// The published files are not read, see `docs/tokenizers.md`.
 const CONVERTED: &str = "SentencePiece unigram, converted to `tokenizer.json`";
 const PAIRS: &str = "SentencePiece BPE";
-const CPM: &str = "jieba words, then pieces";
+const CPM: &str = "segments of jieba, then pieces";
 
 /// The family, models of it, and its tokenizers.
 pub const NAMES: [(&str, &str, &str); 37] = [

@@ -53,7 +53,8 @@ impl<C: ModelFamily, B: FamilyBlock<C>> Transformer<C, B> {
 fn heads<C: ModelFamily>() -> Vec<TextHead> {
     let mut heads = Vec::new();
     for (head, _) in C::default().classes().suffixes {
-        if !heads.contains(head) {
+        let of_pairs = matches!(head, TextHead::NextSentence | TextHead::Pretraining);
+        if !heads.contains(head) && (C::HAS_SENTENCES || !of_pairs) {
             heads.push(*head);
         }
     }
