@@ -55,8 +55,8 @@ fn of_own_family(error: Error) -> Error {
     match error {
         Error::Model { place, reason, fix } if reason.starts_with("unknown model family") => {
             let fix = format!(
-                "{fix}; for a family of your own, take the samples from model_center_train::prepare with its \
-                 registry, as docs/add-a-model.md shows"
+                "for a family of your own, take the samples from model_center_train::prepare with its registry, as \
+                 docs/add-a-model.md shows; else {fix}"
             );
             Error::model(place, reason, fix)
         }
