@@ -51,7 +51,7 @@ struct Case {
         a.attention.kv_heads = 1;
         a.attention.queries = a.attention.keys = length;
         a.attention.head_size = head;
-        a.attention.causal = 1;
+        a.attention.ahead = 0;
         a.attention.window_shift = std::numeric_limits<int>::min();
         a.attention.whole = 1;
         a.attention.in_turn = 1;

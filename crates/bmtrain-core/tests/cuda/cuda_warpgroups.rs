@@ -55,7 +55,7 @@ fn attention_on_warpgroup_products_agrees_with_the_cpu_and_repeats_its_bits() {
         }
         // Each of the four kernels, and several tiles of keys.
         for wanted in ["64, 300 queries", "128, 290 queries", "128, 130 queries, 390 keys", "64, 63 queries, 17 keys"] {
-            assert_eq!(served.iter().filter(|name| name.contains(wanted)).count(), 2, "{wanted}: {served:?}");
+            assert!(served.iter().filter(|name| name.contains(wanted)).count() >= 2, "{wanted}: {served:?}");
         }
         println!("{TOLD}{} checks on products of warpgroups agree", served.len());
     });
