@@ -4,8 +4,8 @@ script."""
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Gemma3TextForSequenceClassification
 
 from decoders import like_llama, main
+from make_gemma2 import MASKS, SIZES
 
-# Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
     # Windows shorter than the text in the first and the last layer; biases; heads that are not D / N long; other bases
     # in layers with and without a window; scores scaled by another number than the size of a head.
@@ -14,14 +14,12 @@ MODELS = {
         "labels": 3,
         "heads": ["lm", "cls"],
         "config": {
-            "vocab_size": 43, "hidden_size": 20, "intermediate_size": 25, "num_hidden_layers": 3,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 40,
-            "rms_norm_eps": 1e-5, "pad_token_id": 0, "attention_bias": True, "query_pre_attn_scalar": 7,
-            "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            **SIZES["a"],
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
             "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 90.0},
                                 "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}},
         },
-        "masks": ["###########", "#######....", "#..........", "#########..", "..#########", "##.....####"],
+        "masks": MASKS["a"],
     },
     # Every second layer without a window, where positions are stretched.
     "gemma3_b": {
@@ -29,14 +27,12 @@ MODELS = {
         "labels": 1,
         "heads": ["lm", "cls"],
         "config": {
-            "vocab_size": 31, "hidden_size": 15, "intermediate_size": 22, "num_hidden_layers": 2,
-            "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10, "max_position_embeddings": 16,
-            "rms_norm_eps": 1e-3, "pad_token_id": 0, "query_pre_attn_scalar": 10, "sliding_window": 5,
+            **SIZES["b"],
             "sliding_window_pattern": 2,
             "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.5},
                                 "sliding_attention": {"rope_type": "default", "rope_theta": 15.0}},
         },
-        "masks": ["#" * 16, "#" * 9 + "." * 7, "." * 7 + "#" * 9, "#" * 9 + ".." + "#" * 5, "." * 8 + "#" + "." * 7],
+        "masks": MASKS["b"],
     },
     # Tokens attend to later ones too, as in EmbeddingGemma; windows to both sides.
     "gemma3_c": {

@@ -5,8 +5,8 @@
 use super::loss::PIECE;
 use crate::cpu::access::{read, write};
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, tiles};
-use crate::cpu::math::{exp, tanh};
-use crate::cpu::reduce::{Logits, RowStatistics, dot, total};
+use crate::cpu::math::exp;
+use crate::cpu::reduce::{Logits, RowStatistics, dot, soft_cap, total};
 use crate::error::{Error, Result};
 use crate::kernel::{
     Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyInPlace, CrossEntropyLoss,
@@ -261,7 +261,8 @@ impl Rows<'_> {
                 }
                 let slopes = &mut slopes.0[..len];
                 if let Some(cap) = self.soft_cap {
-                    soft_cap(out, slopes, cap);
+                    soft_cap(out, cap);
+                    slopes_of(out, slopes, cap);
                 }
                 probabilities(out, lse, probability);
                 match weights {
@@ -281,13 +282,12 @@ impl Rows<'_> {
 }
 
 vectorised! {
-    /// Soft-cap numbers, and write the slopes of the cap there.
-    fn soft_cap<I>(x: &mut [f32], slopes: &mut [f32], cap: f32) {
+    /// The slopes of the soft cap at the numbers that it has made.
+    fn slopes_of<I>(capped: &[f32], slopes: &mut [f32], cap: f32) {
         let reciprocal = 1.0 / cap;
-        for (x, slope) in x.iter_mut().zip(slopes) {
-            let ratio = tanh::<I>(*x * reciprocal);
+        for (x, slope) in capped.iter().zip(slopes) {
+            let ratio = x * reciprocal;
             *slope = 1.0 - ratio * ratio;
-            *x = cap * ratio;
         }
     }
 

@@ -44,6 +44,12 @@ pub(super) fn tanh<I: Isa>(x: f32) -> f32 {
     (if size < 0.64 { near } else { far }).copysign(x)
 }
 
+/// `cap * tanh(x / cap)`.
+#[inline(always)]
+pub(super) fn soft_cap<I: Isa>(x: f32, cap: f32, reciprocal: f32) -> f32 {
+    cap * tanh::<I>(x * reciprocal)
+}
+
 /// `1 / (1 + e^-x)` within 1e-7.
 #[inline(always)]
 pub(super) fn sigmoid<I: Isa>(x: f32) -> f32 {

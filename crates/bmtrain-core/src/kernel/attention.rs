@@ -1,7 +1,7 @@
 //! Arguments of streaming attention: scores are made block by block and never stored as a whole.
 
 use super::random::Dropout;
-use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand, expect_operand};
+use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand, expect_operand, expect_soft_cap};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::view::{View, ViewMut};
@@ -220,13 +220,9 @@ impl AttentionInputs<'_> {
         if self.window == Some(0) {
             return Err(Error::argument(op, "a window of 0 keys: a query sees its own at least"));
         }
-        if let Some(cap) = self.soft_cap {
-            if !(cap > 0.0 && cap.is_finite()) {
-                return Err(Error::argument(op, format!("soft cap {cap} is not a positive number")));
-            }
-            if self.bias.is_some() {
-                return Err(Error::argument(op, "a soft cap together with a bias"));
-            }
+        expect_soft_cap(op, self.soft_cap)?;
+        if self.soft_cap.is_some() && self.bias.is_some() {
+            return Err(Error::argument(op, "a soft cap together with a bias"));
         }
         let view = match &self.mask {
             Mask::None => None,

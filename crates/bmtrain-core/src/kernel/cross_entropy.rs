@@ -5,7 +5,7 @@
 //! [`CrossEntropyStatistics`], and [`CrossEntropyLoss`] combines the shards. [`CrossEntropyBackward`] computes the
 //! gradient of the logits of a shard or of the whole vocabulary, [`CrossEntropyInPlace`] loss and gradient together.
 
-use super::{Arguments, Elements, Operand, expect};
+use super::{Arguments, Elements, Operand, expect, expect_soft_cap};
 use crate::error::{Error, Result};
 use crate::view::{View, ViewMut};
 
@@ -75,10 +75,7 @@ impl Criterion<'_> {
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(Error::argument(name, format!("label smoothing {} is outside [0, 1)", self.smoothing)));
         }
-        if let Some(cap) = self.soft_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
-            return Err(Error::argument(name, format!("a soft cap of {cap} is not a number above 0")));
-        }
-        Ok(())
+        expect_soft_cap(name, self.soft_cap)
     }
 
     /// Require the classes of a whole vocabulary.

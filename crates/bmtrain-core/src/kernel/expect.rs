@@ -93,3 +93,11 @@ pub(crate) fn expect(
 pub(crate) fn expect_replaced(op: &'static str, x: Option<&View<'_>>, out: &Dest<'_>, message: &str) -> Result<()> {
     if x.is_none() && out.add { Err(Error::argument(op, message)) } else { Ok(()) }
 }
+
+/// Require a soft cap to be a number above 0, if there is one.
+pub(crate) fn expect_soft_cap(op: &'static str, cap: Option<f32>) -> Result<()> {
+    match cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+        Some(cap) => Err(Error::argument(op, format!("soft cap {cap} is not a number above 0"))),
+        None => Ok(()),
+    }
+}

@@ -74,7 +74,7 @@ pub use elementwise::{
 };
 pub(crate) use expect::{
     Elements, expect, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand, expect_replaced,
-    expect_single,
+    expect_single, expect_soft_cap,
 };
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 pub use loss::{

@@ -3,6 +3,7 @@
 use super::*;
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, AddScaled, GatedBackward, GatedForward, Multiply,
+    expect_soft_cap,
 };
 
 /// `y = activation(x)`.
@@ -96,10 +97,15 @@ impl Backward for AddBackward {
     }
 }
 
-/// `y = cap * tanh(x / cap)`, as logits are limited where a model was trained so.
+/// `y = cap * tanh(x / cap)`, as logits are limited where a model was trained so; `x` without a cap.
 ///
 /// Source: Gemma 2 (Riviere et al., 2024).
-pub fn soft_cap(cx: &Ctx, x: &Var, cap: f32) -> Result<Var> {
+///
+/// # Errors
+/// A cap that is not above 0.
+pub fn soft_cap(cx: &Ctx, x: &Var, cap: Option<f32>) -> Result<Var> {
+    expect_soft_cap("soft_cap", cap)?;
+    let Some(cap) = cap else { return Ok(x.clone()) };
     let ratio = activation(cx, &scale(cx, x, 1.0 / cap)?, Activation::Tanh)?;
     scale(cx, &ratio, cap)
 }

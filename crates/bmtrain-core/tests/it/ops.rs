@@ -55,6 +55,10 @@ fn errors_name_the_op_the_place_and_the_shapes() {
         let options = CrossEntropy { label_smoothing: smoothing, ..CrossEntropy::default() };
         ops::cross_entropy(&cx, logits, &ids(&device, targets), &options).map(drop)
     };
+    let capped = |cap: f32| {
+        let options = CrossEntropy { soft_cap: Some(cap), ..CrossEntropy::default() };
+        ops::cross_entropy(&cx, &x, &ids(&device, &[0, 1, 2]), &options).map(drop)
+    };
     let linear = |x: &Var, w: &Var, b: Option<&Var>| ops::linear(&cx, x, w, b, None).map(drop);
     let table = |at: &[i64], padding| ops::embedding(&cx, &ids(&device, at), &x, padding).map(drop);
     let expected = [
@@ -133,6 +137,8 @@ fn errors_name_the_op_the_place_and_the_shapes() {
         (loss(&x, &[0, 1], 0.0), "cross_entropy: targets: expected 3 elements, got [2]"),
         (loss(&x, &[0, 1, 4], 0.0), "cross_entropy_forward: index 4 at position 2 is outside 0..4"),
         (loss(&x, &[0, 1, 2], 1.0), "cross_entropy_forward: label smoothing 1 is outside [0, 1)"),
+        (ops::soft_cap(&cx, &x, Some(0.0)).map(drop), "soft_cap: soft cap 0 is not a number above 0"),
+        (capped(-2.0), "cross_entropy_forward: soft cap -2 is not a number above 0"),
         (ops::mean(&cx, &c2([0, 4])).map(drop), "mean: x: expected at least one element, got [0, 4]"),
     ];
     for (result, message) in expected {

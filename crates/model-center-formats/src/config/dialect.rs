@@ -1,5 +1,6 @@
 //! Names of [`TextConfig`]'s fields in the files of each family, and their defaults.
 
+use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
@@ -57,6 +58,8 @@ pub struct Dialect {
     pub norm_eps: Names,
     /// Function between the feed-forward's maps.
     pub activation: Names,
+    /// Name of GELU by its hyperbolic tangent that transformers writes in files of the family.
+    pub gelu_tanh: &'static str,
     /// Whether the feed-forward layers have gates; `None` where the name of the function states it.
     pub gated: Option<bool>,
     /// The defaults of transformers where they are not the configuration's, which are ModelCenter's. Sizes have none.
@@ -131,6 +134,7 @@ impl Dialect {
         init_std: &[],
         norm_eps: &[],
         activation: &[],
+        gelu_tanh: "gelu_new",
         gated: None,
         hugging_face: |defaults| defaults,
         fixed: &[],
@@ -235,6 +239,13 @@ impl Dialect {
         map
     }
 
+    fn activation_name(&self, activation: Activation) -> &'static str {
+        match activation {
+            Activation::GeluTanh => self.gelu_tanh,
+            other => activations::name(other),
+        }
+    }
+
     /// The fields under the names of transformers, which a family adds its own to.
     ///
     /// # Errors
@@ -254,7 +265,7 @@ impl Dialect {
             (Some("architectures"), json!([header.architecture])),
             (Some("model_type"), json!(self.model_type)),
             (name(self.dim_ff).filter(|_| implied), Value::Null),
-            (name(self.activation), json!(activations::name(text.ffn_activate_fn))),
+            (name(self.activation), json!(self.activation_name(text.ffn_activate_fn))),
             // Before version 5 transformers read the first name, since then the second.
             (Some("torch_dtype"), json!(dtype)),
             (Some("dtype"), json!(dtype)),

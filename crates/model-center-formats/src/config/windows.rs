@@ -132,6 +132,12 @@ impl LayerWindows {
         self.size.filter(|_| self.has(layer))
     }
 
+    /// The size of a layer's window to one side, the token's own among its keys, where half of the keys that the file
+    /// states are on either side.
+    pub fn each_side(&self, layer: usize) -> Option<usize> {
+        self.of(layer).map(|size| size / 2 + 1)
+    }
+
     /// The fields of a file for a model of these sizes; `names` holds the name of the size, then of the period. Where
     /// the file is silent `self` counts.
     ///

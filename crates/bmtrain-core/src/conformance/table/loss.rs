@@ -44,7 +44,9 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         let capped = capped.variable("logits", [rows, classes]).deviation(2.0);
         cases.push(capped.ids("targets", [rows], classes as i64, Some(-100)));
     }
-    cases.push(Case::one("scale/soft cap", |cx, v| ops::soft_cap(cx, &v[0], 1.5)).variable("x", [3, 7]).deviation(2.0));
+    cases.push(
+        Case::one("scale/soft cap", |cx, v| ops::soft_cap(cx, &v[0], Some(1.5))).variable("x", [3, 7]).deviation(2.0),
+    );
     let squared = |cx: &Ctx, v: &[Var]| ops::squared_error(cx, &v[0], v[1].value());
     let case = Case::one("squared_error/11", squared).variable("x", [11]);
     cases.push(case.constant("targets", [11]).of(DType::F32));

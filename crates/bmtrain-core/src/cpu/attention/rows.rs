@@ -193,7 +193,7 @@ fn scale(row: &mut [f32], factor: f32) {
 #[inline(always)]
 fn soft_cap<I: Isa>(row: &mut [f32], cap: f32) {
     let reciprocal = 1.0 / cap;
-    row.iter_mut().for_each(|x| *x = cap * math::tanh::<I>(*x * reciprocal));
+    row.iter_mut().for_each(|x| *x = math::soft_cap::<I>(*x, cap, reciprocal));
 }
 
 /// Add up partial sums, halving.

@@ -3,7 +3,7 @@
 //! Every sum is made in pieces whose size follows from the lengths alone, and the pieces are added in their order.
 
 mod softmax;
-pub(super) use softmax::{Logits, RowStatistics, dot, softmax, softmax_backward, total};
+pub(super) use softmax::{Logits, RowStatistics, dot, soft_cap, softmax, softmax_backward, total};
 
 use super::access::write;
 use super::floats::{Floats, FloatsMut, Spare, tiles};

@@ -1,7 +1,7 @@
 //! Softmax along rows, its gradient, and the statistics of a row that the losses need as well.
 
 use crate::cpu::floats::{Floats, FloatsMut, Spare, tiles};
-use crate::cpu::math::{exp, tanh};
+use crate::cpu::math::{self, exp};
 use crate::error::Result;
 use crate::kernel::{Softmax, SoftmaxBackward};
 use crate::simd::{LANES, add_lanes, vectorised};
@@ -129,10 +129,10 @@ vectorised! {
         largest
     }
 
-    fn soft_cap<I>(x: &mut [f32], cap: f32) {
+    pub(in crate::cpu) fn soft_cap<I>(x: &mut [f32], cap: f32) {
         let reciprocal = 1.0 / cap;
         for x in x.iter_mut() {
-            *x = cap * tanh::<I>(*x * reciprocal);
+            *x = math::soft_cap::<I>(*x, cap, reciprocal);
         }
     }
 

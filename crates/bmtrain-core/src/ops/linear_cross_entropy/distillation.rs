@@ -102,11 +102,6 @@ pub fn linear_distillation(
     if classes.min(known) == 0 {
         return Err(Error::shape(OP, "weights", "at least one class", Shape::from([classes, known])));
     }
-    for cap in [options.loss.soft_cap, teacher.soft_cap].into_iter().flatten() {
-        if !(cap.is_finite() && cap > 0.0) {
-            return Err(Error::argument(OP, format!("a soft cap of {cap} is not a number above 0")));
-        }
-    }
     if !(0.0..=1.0).contains(&options.weight) {
         return Err(Error::argument(OP, format!("weight {} is outside of 0 to 1", options.weight)));
     }
@@ -206,10 +201,10 @@ impl ChunkTerms<'_> {
             all if all > count => slice_last(&cx, from, 0..count),
             _ => Ok(from.clone()),
         };
-        let logits = capped(&cx, first(&input, self.classes)?, self.loss.soft_cap)?; // [n, V]
+        let logits = soft_cap(&cx, &first(&input, self.classes)?, self.loss.soft_cap)?; // [n, V]
         let hidden = Var::constant(teacher.hidden.slice(rows.clone())?);
         let of_teacher = linear(&cx, &hidden, &teacher.weight, teacher.bias.as_ref(), None)?; // [n, common]
-        let of_teacher = capped(&cx, of_teacher, teacher.soft_cap)?; // [n, common]
+        let of_teacher = soft_cap(&cx, &of_teacher, teacher.soft_cap)?; // [n, common]
         let shared = first(&logits, self.common)?; // [n, common]
         let each = logits_divergence(&cx, &shared, of_teacher.value(), self.options.distillation)?; // [n]
         let counted = Var::constant(self.counted.slice(rows.clone())?);
@@ -232,10 +227,6 @@ impl ChunkTerms<'_> {
         }
         Ok((parts.0, parts.1, gradient))
     }
-}
-
-fn capped(cx: &Ctx, logits: Var, cap: Option<f32>) -> Result<Var> {
-    cap.map_or(Ok(logits.clone()), |cap| soft_cap(cx, &logits, cap))
 }
 
 /// `sum / divisor`, 0 where the divisor is 0.

@@ -47,6 +47,7 @@ impl RowConfig for Gemma2Config {
         title: "Gemma 2",
         model_type: "gemma2",
         activation: &["hidden_activation"],
+        gelu_tanh: "gelu_pytorch_tanh",
         hugging_face: |defaults| TextConfig { pad_token_id: Some(0), tied: true, ..defaults },
         fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
         // All models of the family have the same head dimension, independent of D.
@@ -58,11 +59,6 @@ impl RowConfig for Gemma2Config {
         let (config, _) = rows::take_config::<Self>(fields)?;
         Self::DIALECT.refuse_raised(fields, &["use_bidirectional_attention", "mlp_bias"])?;
         Ok(config)
-    }
-
-    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
-        name_activation(map);
-        Ok(())
     }
 }
 
@@ -89,13 +85,6 @@ impl ModelFamily for Gemma2Config {
 
     fn names(&self, head: Head) -> NameTable {
         llama::names(&self.text, self.num_heads_kv, head).preceded_by(NORMS)
-    }
-}
-
-/// Write GELU by its hyperbolic tangent under the name that the family's files have for it.
-pub(super) fn name_activation(map: &mut Map<String, Value>) {
-    if let Some(name) = map.get_mut("hidden_activation").filter(|name| **name == "gelu_new") {
-        *name = "gelu_pytorch_tanh".into();
     }
 }
 

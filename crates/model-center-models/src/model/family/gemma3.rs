@@ -44,11 +44,6 @@ impl RowConfig for Gemma3Config {
         }
         Ok(config)
     }
-
-    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
-        gemma2::name_activation(map);
-        Ok(())
-    }
 }
 
 /// A Gemma 3 with its head.
@@ -78,17 +73,14 @@ impl ModelFamily for Gemma3Config {
     fn block(&self, place: BlockPlace) -> BlockConfig {
         let TextConfig { dim_head, norm_eps, .. } = self.text;
         let block = gemma2::block(&self.text, self.num_heads_kv, self.att_bias, self.query_pre_attn_scalar);
-        let (is_causal, size) = (!self.use_bidirectional_attention, self.windows.of(place.layer));
+        let causal = !self.use_bidirectional_attention;
+        let window = if causal { self.windows.of(place.layer) } else { self.windows.each_side(place.layer) };
         BlockConfig {
             attention: AttentionConfig {
-                causal: is_causal,
-                window: size.map(|size| if is_causal { size } else { size / 2 + 1 }),
+                causal,
+                window,
                 head_norm: Some(HeadNorm::EachHead(NormOptions::rms_from_one(dim_head, norm_eps))),
-                rotary: Some(RotaryHeads {
-                    dims: dim_head,
-                    layout: RotaryLayout::Halves,
-                    table: usize::from(size.is_some()),
-                }),
+                rotary: Some(RotaryHeads::halves(dim_head, usize::from(window.is_some()))),
                 ..block.attention
             },
             ..block

@@ -135,7 +135,7 @@ pub(in crate::model) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockCo
         attention: AttentionConfig {
             num_heads_kv,
             causal: true,
-            rotary: Some(RotaryHeads { table: 0, dims: text.dim_head, layout: RotaryLayout::Halves }),
+            rotary: Some(RotaryHeads::halves(text.dim_head, 0)),
             ..block.attention
         },
         ffn: FeedForwardConfig { gated: true, ..block.ffn },
@@ -148,11 +148,17 @@ pub(in crate::model) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockCo
 /// # Errors
 /// `use_sliding_window` is false: transformers does not know the field there, and has the windows.
 pub(in crate::model) fn require_windows<C: RowConfig>(fields: &mut Fields) -> Result<()> {
-    if fields.peek_flag("use_sliding_window")? == Some(false) {
-        return Err(C::DIALECT.unsupported(fields, "use_sliding_window", "true"));
-    }
+    refuse_no_windows::<C>(fields)?;
     fields.set("max_window_layers", json!(0));
     Ok(())
+}
+
+/// Refuse `use_sliding_window = false` in a family that has windows all the same in transformers.
+pub(in crate::model) fn refuse_no_windows<C: RowConfig>(fields: &Fields) -> Result<()> {
+    match fields.peek_flag("use_sliding_window")? {
+        Some(false) => Err(C::DIALECT.unsupported(fields, "use_sliding_window", "true")),
+        _ => Ok(()),
+    }
 }
 
 /// The name of gates and what they multiply in families whose files have both in one tensor.

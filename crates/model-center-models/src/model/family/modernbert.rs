@@ -74,11 +74,11 @@ impl ModelFamily for ModernBertConfig {
     }
 
     fn block(&self, place: BlockPlace) -> BlockConfig {
-        let (text, size) = (&self.text, self.windows.of(place.layer));
+        let (text, window) = (&self.text, self.windows.each_side(place.layer));
         let block = block(text, Placement::Pre);
-        let rotary = Some(RotaryHeads::halves(text.dim_head, usize::from(size.is_some())));
+        let rotary = Some(RotaryHeads::halves(text.dim_head, usize::from(window.is_some())));
         let out_init = Init::normal(text.init_std / text.residual_divisor(true));
-        let (bias, window) = (self.att_bias, size.map(|size| size / 2 + 1));
+        let bias = self.att_bias;
         BlockConfig {
             attention: AttentionConfig { bias, out_bias: bias, window, rotary, out_init, ..block.attention },
             ffn: FeedForwardConfig { bias: self.ffn_bias, gated: true, dropout: text.dropout_p, out_init, ..block.ffn },

@@ -28,10 +28,7 @@ impl RowConfig for Olmo3Config {
     const DIALECT: Dialect = Dialect { title: "OLMo 3", model_type: "olmo3", ..Olmo2Config::DIALECT };
 
     fn read(fields: &mut Fields) -> Result<Self> {
-        // Transformers does not know the field here, and has the windows.
-        if fields.peek_flag("use_sliding_window")? == Some(false) {
-            return Err(Self::DIALECT.unsupported(fields, "use_sliding_window", "true"));
-        }
+        llama::refuse_no_windows::<Self>(fields)?;
         let (config, _) = rows::take_config::<Self>(fields)?;
         Self::DIALECT.refuse_raised(fields, &["mlp_bias"])?;
         Ok(config)

@@ -61,7 +61,7 @@ impl LmHead {
             return self.verbalizer(&operands, (verbalizer, batch), cx);
         }
         let targets = batch.labels.as_ref().filter(|_| has_labels);
-        let options = CrossEntropy { soft_cap: operands.soft_cap, ..self.options(batch) };
+        let options = self.options(batch);
         if let (false, Some(Targets::Classes(targets))) = (batch.wants_logits, targets) {
             return Ok((None, Some(operands.cross_entropy(targets, options, cx)?)));
         }
@@ -80,7 +80,7 @@ impl LmHead {
     /// Masked-LM heads have no label smoothing.
     fn options(&self, batch: &DeviceBatch) -> CrossEntropy {
         let label_smoothing = if self.transform.is_some() { 0.0 } else { batch.label_smoothing };
-        CrossEntropy { label_smoothing, ..CrossEntropy::default() }
+        CrossEntropy { label_smoothing, soft_cap: self.soft_cap, ..CrossEntropy::default() }
     }
 
     /// Logits of the label words only and, with labels, their loss, plus the weighted next-token loss of the prompts.
@@ -129,7 +129,7 @@ fn rows_at(hidden: &Var, positions: &Tensor, cx: &Ctx) -> Result<Var> {
 
 /// Logits `[B, K]` of K label words at one position of each of B sequences.
 fn verbalizer_logits(operands: &LmOperands, verbalizer: &VerbalizerTensors, cx: &Ctx) -> Result<Var> {
-    let LmOperands { hidden, weight, bias, shard, .. } = operands;
+    let LmOperands { hidden, weight, bias, shard, soft_cap } = operands;
     let of_label_words = |table: &Var| match shard {
         None => ops::embedding(cx, &verbalizer.label_words, table, None),
         Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None, None),
@@ -144,5 +144,6 @@ fn verbalizer_logits(operands: &LmOperands, verbalizer: &VerbalizerTensors, cx: 
         }
         None => None,
     };
-    operands.capped(ops::linear(cx, &states, &label_words, bias.as_ref(), None)?, cx) // [B, K]
+    let logits = ops::linear(cx, &states, &label_words, bias.as_ref(), None)?; // [B, K]
+    Ok(ops::soft_cap(cx, &logits, *soft_cap)?)
 }

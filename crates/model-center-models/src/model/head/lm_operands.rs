@@ -52,17 +52,9 @@ impl LmOperands {
         self.gathered(self.own_logits(cx)?, cx)
     }
 
-    /// Logits after the soft cap, if there is one.
-    pub(super) fn capped(&self, logits: Var, cx: &Ctx) -> Result<Var> {
-        Ok(match self.soft_cap {
-            Some(cap) => ops::soft_cap(cx, &logits, cap)?,
-            None => logits,
-        })
-    }
-
     /// Logits of all tokens, from the logits before the soft cap that each tensor-parallel rank has.
     pub(super) fn gathered(&self, own: Var, cx: &Ctx) -> Result<Var> {
-        let own = self.capped(own, cx)?;
+        let own = ops::soft_cap(cx, &own, self.soft_cap)?;
         match &self.shard {
             Some(shard) => Ok(ops::gather_logits(cx, &own, shard)?), // [B, L, V]
             None => Ok(own),

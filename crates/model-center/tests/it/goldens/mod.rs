@@ -334,6 +334,15 @@ pub fn everywhere(batch: &Batch) -> Vec<bool> {
     vec![true; batch.rows * batch.length]
 }
 
+/// The tests of a family but for training, of one head of one model.
+pub fn check_untrained(model: &str, head: &str, defined: fn(&Batch) -> Vec<bool>) {
+    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        check_head(model, head, recompute, defined);
+    }
+    directories::check_export(model, head);
+    directories::check_two_ranks(model, head);
+}
+
 /// The tests of a family of decoders: its tiny models and their heads.
 #[allow(unused_macros)]
 macro_rules! decoder_tests {
